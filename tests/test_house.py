@@ -242,26 +242,9 @@ def test_a_federation_that_trains_networks_loads_no_other_family(tmp_path):
 
 
 # Cases of `make test`: this number only falls, to 5,000.
-CASES = 10_720
+CASES = 6_893
 # Functions with more than 60 cases: no name is added here.
-LARGE = {
-    "tests/client/test_app.py::test_a_coordinator_reads_none_of_a_nodes_own_files",
-    "tests/client/test_devices.py::test_clients_train_and_answer_on_their_device_alone",
-    "tests/client/test_local_training.py::test_both_engines_compute_the_same",
-    "tests/client/test_modules.py::test_both_engines_compute_the_same",
-    "tests/client/test_trainer.py::test_a_client_does_not_see_who_else_takes_part",
-    "tests/client/test_trainer.py::test_rows_come_in_order",
-    "tests/client/test_trainer.py::test_training_changes_neither_the_model_nor_stored_memories",
-    "tests/docs/test_docs.py::test_commands_for_other_machines_are_valid",
-    "tests/docs/test_docs.py::test_the_commands_run",
-    "tests/docs/test_docs.py::test_what_a_page_names_is_there",
-    "tests/federation/schema/test_sources.py::test_every_kind_is_asked_about_wherever_it_is",
-    "tests/federation/test_limits.py::test_a_number_out_of_its_range_is_refused_in_one_line_that_names_it",
-    "tests/federation/test_limits.py::test_every_number_has_a_range_that_a_node_can_bear",
-    "tests/federation/test_limits.py::test_the_largest_value_runs_or_is_refused_and_leaves_nothing",
-    "tests/federation/test_weighting.py::test_every_methods_mean_weighs_clients_as_the_setting_says",
-    "tests/simulations/test_commands.py::test_examples_are_in_the_help_and_are_commands",
-}
+LARGE = {"tests/federation/schema/test_sources.py::test_every_kind_is_asked_about_wherever_it_is"}
 
 
 def test_the_quick_tests_are_few_and_no_table_is_large(request):

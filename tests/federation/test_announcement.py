@@ -7,6 +7,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from federation.announcement import announcement, new_address, new_authorities, proven_serial
 from federation.credentials import FederationSettings
 from server.certificates import Authority, certificate_pem, new_authority, new_key
+from tests.tables import entry
 
 OLD, NEW, NEWEST, STRANGER = (new_authority("ward") for _ in range(4))
 VOUCHED = OLD.vouch(NEW)
@@ -25,23 +26,25 @@ def names(pem):
 # --- Addresses -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("former", "present", "there"),
-    [
-        ("old:1", "old:1", "new:1"),
-        ("older:1 old:1", "older:1", "new:1"),
-        ("old:1", "elsewhere:1", None),  # a site's own way, as through a forwarded port
-        ("old:1", "new:1", None),
-        ("", "old:1", None),
-    ],
-)
-def test_a_move_is_followed_from_a_former_address(former, present, there):
-    assert new_address(told(OLD.certificate, former=former), present) == there
+MOVES = [
+    ("old:1", "old:1", "new:1"),
+    ("older:1 old:1", "older:1", "new:1"),
+    ("old:1", "elsewhere:1", None),  # a site's own way, as through a forwarded port
+    ("old:1", "new:1", None),
+    ("", "old:1", None),
+]
 
 
-@pytest.mark.parametrize("said", ["", "x old:1", "new:0 old:1", "\n:1 old:1", "old:1 old:1", b"a"])
-def test_an_address_that_is_none_is_not_followed(said):
-    assert new_address({"engram-moved": said}, "old:1") is None
+def test_a_move_is_followed_from_a_former_address():
+    for former, present, there in MOVES:
+        with entry(former, present, there):
+            assert new_address(told(OLD.certificate, former=former), present) == there
+
+
+def test_an_address_that_is_none_is_not_followed():
+    for said in ["", "x old:1", "new:0 old:1", "\n:1 old:1", "old:1 old:1", b"a"]:
+        with entry(said):
+            assert new_address({"engram-moved": said}, "old:1") is None
 
 
 # --- Authorities -----------------------------------------------------------------------------
@@ -80,9 +83,10 @@ def test_nobody_else_is_trusted():
         assert found is None or forged not in names(found)
 
 
-@pytest.mark.parametrize("said", ["text", b"", b"rubbish", b"-----BEGIN CERTIFICATE-----\n"])
-def test_what_is_no_certificate_is_not_trusted(said):
-    assert new_authorities({"engram-authorities-bin": said}, TRUSTED) is None
+def test_what_is_no_certificate_is_not_trusted():
+    for said in ["text", b"", b"rubbish", b"-----BEGIN CERTIFICATE-----\n"]:
+        with entry(said):
+            assert new_authorities({"engram-authorities-bin": said}, TRUSTED) is None
 
 
 def test_a_certificate_that_is_damaged_is_not_trusted():
@@ -112,23 +116,24 @@ def signed(authority, *hosts):
     return authority.sign(new_key(), hosts, 10)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "serial"),
-    [
-        (["localhost", "key-1.invalid", "key-2.invalid"], 2),
-        (["key-10.invalid", "key-9.invalid"], 10),
-        (["localhost", "10.0.0.1"], 0),
-        (["key-1.invalid.org", "a.key-7.invalid", "key-.invalid"], 0),
-    ],
-)
-def test_a_keys_number_is_proven_by_a_certificate(hosts, serial):
-    leaf = certificate_pem(signed(OLD, *hosts))
-    settings = FederationSettings("ward", "new:1", 2, False)
-    said = dict(announcement(settings, TRUSTED, leaf))["engram-least-key-bin"]
-    assert proven_serial(said, TRUSTED) == serial
-    assert proven_serial(said, certificate_pem(NEW.certificate, OLD.certificate)) == serial
-    assert proven_serial(said, certificate_pem(NEW.certificate)) == 0
-    assert proven_serial(b"", TRUSTED) == 0
+NUMBERS = [
+    (["localhost", "key-1.invalid", "key-2.invalid"], 2),
+    (["key-10.invalid", "key-9.invalid"], 10),
+    (["localhost", "10.0.0.1"], 0),
+    (["key-1.invalid.org", "a.key-7.invalid", "key-.invalid"], 0),
+]
+
+
+def test_a_keys_number_is_proven_by_a_certificate():
+    for hosts, serial in NUMBERS:
+        with entry(hosts, serial):
+            leaf = certificate_pem(signed(OLD, *hosts))
+            settings = FederationSettings("ward", "new:1", 2, False)
+            said = dict(announcement(settings, TRUSTED, leaf))["engram-least-key-bin"]
+            assert proven_serial(said, TRUSTED) == serial
+            assert proven_serial(said, certificate_pem(NEW.certificate, OLD.certificate)) == serial
+            assert proven_serial(said, certificate_pem(NEW.certificate)) == 0
+            assert proven_serial(b"", TRUSTED) == 0
 
 
 def test_nobody_but_the_authority_proves_a_keys_number():

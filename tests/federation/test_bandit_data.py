@@ -11,6 +11,7 @@ from federation.data.source import Source
 from federation.errors import DataError
 from federation.experiment import Experiment
 from tests.support import write_npz
+from tests.tables import entry
 
 # --- Classes -----------------------------------------------------------------------------------
 
@@ -130,13 +131,14 @@ BAD_RATINGS = {
 }
 
 
-@pytest.mark.parametrize("message", BAD_RATINGS)
-def test_ratings_that_cannot_be(tmp_path, message):
-    path = write(tmp_path / "a.csv", BAD_RATINGS[message](frame()))
-    with pytest.raises(DataError, match=message) as caught:
-        read_ratings(path)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_ratings_that_cannot_be(tmp_path):
+    for message, change in BAD_RATINGS.items():
+        with entry(message):
+            path = write(tmp_path / "a.csv", change(frame()))
+            with pytest.raises(DataError, match=message) as caught:
+                read_ratings(path)
+            assert str(path) in str(caught.value)
+            assert "\n" not in str(caught.value)
 
 
 def test_no_file_of_ratings(tmp_path):

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 from federation.credentials import read_node, read_server
 from federation.errors import Refused
 from server.identity import init_federation
+from tests.tables import entry
 
 NODE, SERVER = Path("fed/client-1"), Path("fed/server")
 
@@ -119,38 +120,46 @@ def test_a_file_of_a_server_is_missing(name):
     refused(read_server, SERVER, f"{SERVER / name} is missing", "engram init-federation")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("partition-id = 1", "partition-id = 2", "must lie in 0..1"),
-        ("partition-id = 1", "partition-id = -1", "must lie in 0..1"),
-        ("partition-id = 1", "partition-id = true", "must be a whole number, got True"),
-        ("partition-id = 1", 'partition-id = "1"', "must be a whole number, got '1'"),
-        ("num-partitions = 2", "", "lacks num-partitions"),
-        ("insecure = false", "insecure = 0", "must be true or false, got 0"),
-        ('"a.example.org:9092"', "9092", "must be text in quotes, got 9092"),
-        ("a.example.org:9092", "a.example.org", "must be HOST:PORT"),
-        ("federation =", "federation", "is not TOML"),
-        ("federation =", "[table]\nfederation =", "lacks federation"),
-    ],
-)
-def test_node_toml_is_malformed(old, new, says):
-    edit(NODE / "node.toml", old, new)
-    refused(read_node, NODE, NODE / "node.toml", says)
+MALFORMED_NODES = [
+    ("partition-id = 1", "partition-id = 2", "must lie in 0..1"),
+    ("partition-id = 1", "partition-id = -1", "must lie in 0..1"),
+    ("partition-id = 1", "partition-id = true", "must be a whole number, got True"),
+    ("partition-id = 1", 'partition-id = "1"', "must be a whole number, got '1'"),
+    ("num-partitions = 2", "", "lacks num-partitions"),
+    ("insecure = false", "insecure = 0", "must be true or false, got 0"),
+    ('"a.example.org:9092"', "9092", "must be text in quotes, got 9092"),
+    ("a.example.org:9092", "a.example.org", "must be HOST:PORT"),
+    ("federation =", "federation", "is not TOML"),
+    ("federation =", "[table]\nfederation =", "lacks federation"),
+]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("clients = 2", "clients = -1", "must be at least 0, got -1"),
-        ("clients = 2", "", "lacks clients"),
-        ("insecure = false", 'insecure = "no"', "must be true or false"),
-        ("9092", "99999", "must be HOST:PORT with a port in 1..65535"),
-    ],
-)
-def test_federation_toml_is_malformed(old, new, says):
-    edit(SERVER / "federation.toml", old, new)
-    refused(read_server, SERVER, SERVER / "federation.toml", says)
+def test_node_toml_is_malformed():
+    path = NODE / "node.toml"
+    sound = path.read_text()
+    for old, new, says in MALFORMED_NODES:
+        with entry(old, new, says):
+            edit(path, old, new)
+            refused(read_node, NODE, path, says)
+            path.write_text(sound)
+
+
+MALFORMED_SERVERS = [
+    ("clients = 2", "clients = -1", "must be at least 0, got -1"),
+    ("clients = 2", "", "lacks clients"),
+    ("insecure = false", 'insecure = "no"', "must be true or false"),
+    ("9092", "99999", "must be HOST:PORT with a port in 1..65535"),
+]
+
+
+def test_federation_toml_is_malformed():
+    path = SERVER / "federation.toml"
+    sound = path.read_text()
+    for old, new, says in MALFORMED_SERVERS:
+        with entry(old, new, says):
+            edit(path, old, new)
+            refused(read_server, SERVER, path, says)
+            path.write_text(sound)
 
 
 ED25519 = ed25519.Ed25519PrivateKey.generate()
@@ -225,18 +234,21 @@ def test_a_servers_file_is_malformed(name):
 # --- Unsafe ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o602])
 @pytest.mark.parametrize(
     ("read", "path"), [(read_node, NODE / "client.key"), (read_server, SERVER / "server.key")]
 )
-def test_a_key_that_others_may_read(read, path, mode):
-    path.chmod(mode)
-    message = refused(read, path.parent, f"{path} may be read by others, its mode is {mode:04o}")
-    command, wanted, name = shlex.split(message.rpartition(": ")[2])
-    assert (command, Path(name)) == ("chmod", path)
-    path.chmod(int(wanted, 8))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    read(path.parent)
+def test_a_key_that_others_may_read(read, path):
+    for mode in [0o644, 0o640, 0o604, 0o602]:
+        with entry(mode):
+            path.chmod(mode)
+            message = refused(
+                read, path.parent, f"{path} may be read by others, its mode is {mode:04o}"
+            )
+            command, wanted, name = shlex.split(message.rpartition(": ")[2])
+            assert (command, Path(name)) == ("chmod", path)
+            path.chmod(int(wanted, 8))
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            read(path.parent)
 
 
 def test_halves_of_different_keys():

@@ -16,6 +16,7 @@ from federation.data.source import BUILT_IN, DATASETS, Source
 from federation.data.tables import table_data
 from federation.errors import DataError
 from federation.experiment import Experiment
+from tests.tables import entry
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
 FOUR = {
@@ -112,31 +113,32 @@ def test_rows_of_torchs_data_sets_are_read_as_they_are_drawn():
         )
 
 
-@pytest.mark.parametrize(
-    ("function", "settings", "words"),
-    [
-        (lambda client: 1 / 0, {}, "dataset wrong cannot be read: ZeroDivisionError: division by"),
-        (lambda: None, {}, "dataset wrong: data must be .*, got None"),
-        (lambda client: None, {}, r"dataset wrong: client 0 must be \(x, y\) or .*, got None"),
-        (lambda client: (np.empty((0, 3)), []), {}, "dataset wrong: client 0 has no rows"),
-        (rows, {"partition": "iid"}, "partition must be natural for dataset wrong, whose clients"),
-        (
-            lambda client: (np.ones((1, 3)), [0]),
-            {"num_clients": 2, "clients_per_round": 2, "num_classes": 2},
-            r"no client has enough rows to be scored: clients \[0, 1\]: it has 0 test rows, n",
-        ),
-        (
-            lambda: rows(0),
-            {},
-            "natural needs a task column, .* and dataset wrong has none",
-        ),
-    ],
-)
-def test_what_cannot_be_read_is_told_in_one_line(function, settings, words):
-    function.__name__ = "wrong"
-    engram.data(function)
-    with pytest.raises(DataError, match=f"^[^\n]*{words}[^\n]*$"):
-        federated_data(Experiment(dataset="wrong", **FOUR | settings))
+UNREADABLE = [
+    (lambda client: 1 / 0, {}, "dataset wrong cannot be read: ZeroDivisionError: division by"),
+    (lambda: None, {}, "dataset wrong: data must be .*, got None"),
+    (lambda client: None, {}, r"dataset wrong: client 0 must be \(x, y\) or .*, got None"),
+    (lambda client: (np.empty((0, 3)), []), {}, "dataset wrong: client 0 has no rows"),
+    (rows, {"partition": "iid"}, "partition must be natural for dataset wrong, whose clients"),
+    (
+        lambda client: (np.ones((1, 3)), [0]),
+        {"num_clients": 2, "clients_per_round": 2, "num_classes": 2},
+        r"no client has enough rows to be scored: clients \[0, 1\]: it has 0 test rows, n",
+    ),
+    (
+        lambda: rows(0),
+        {},
+        "natural needs a task column, .* and dataset wrong has none",
+    ),
+]
+
+
+def test_what_cannot_be_read_is_told_in_one_line():
+    for function, settings, words in UNREADABLE:
+        with entry(function, settings, words):
+            function.__name__ = "wrong"
+            engram.data(function)
+            with pytest.raises(DataError, match=f"^[^\n]*{words}[^\n]*$"):
+                federated_data(Experiment(dataset="wrong", **FOUR | settings))
 
 
 class Endless(IterableDataset):
@@ -154,44 +156,44 @@ PAIR = r"must be \(x, y\) or \(x, y, x_test, y_test\)"
 ANY = rf"data {PAIR}, or a list of such of each client, or these by the clients' names"
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ([], rf"{ANY}, got \[\]"),
-        ({}, rf"{ANY}, got \{{\}}"),
-        ("foo", rf"{ANY}, got 'foo'"),
-        (5, rf"{ANY}, got 5"),
-        (np.zeros((10, 60, 5)), rf"{ANY}, got ndarray of shape \(10, 60, 5\)"),
-        ((X, Y, Y), rf"{ANY}, got tuple of length 3"),
-        ([None] * 10, f"client 0 {PAIR}, got None"),
-        ([(X, Y), {"x": X, "y": Y}], f"client 1 {PAIR}, got dict of length 2"),
-        ([(X, Y), (X[:, :2], Y)], r"rows of x of client 1 must be of shape \(3,\) .* got \(2,\)"),
-        ([(X, Y), (X, Y[:, None])], r"rows of y of client 1 must be of shape \(\) .* got \(1,\)"),
-        ([(X, Y), (X[1:], Y)], "x of client 1 must have a row for each of the 20 .*, got 19 rows"),
-        (
-            {"elm": (X, Y), "oak": ((X, X), Y)},
-            "client oak must have x, y as client elm has, got x.0",
-        ),
-        ({"elm": (X, Y), "oak": (X[:0], [])}, "client oak has no rows"),
-        (
-            {(2, 3): (X, Y), "oak": (X, Y)},
-            r"a client's name must be text or a number, got \(2, 3\)",
-        ),
-        (([[1, 2], [3]], [0, 1]), "x of data must be .* list of length 2 whose entries differ in"),
-        ((X, 5), "y of data must be an array of numbers, got 5"),
-        ((X, torch.ones(20, requires_grad=True)), "y of data must be .*: Can't call numpy"),
-        ([(X, Y), (X, [None] * 20)], r"y of client 1 must be .*, got object of shape \(20,\)"),
-        ([pairs(0, 1), pairs()], "client 1 has no rows"),
-        (
-            TensorDataset(torch.zeros(4, 3)),
-            r"data: items must be pairs \(x, y\), .*, got tuple of length 1",
-        ),
-        (Endless(), "data must be a data set whose rows have numbers, got Endless"),
-    ],
-)
-def test_data_in_memory_that_are_none_are_told_in_one_line(data, words):
-    with pytest.raises(DataError, match=f"^{words}[^\n]*$"):
-        arrays_of(data)
+NO_DATA = [
+    ([], rf"{ANY}, got \[\]"),
+    ({}, rf"{ANY}, got \{{\}}"),
+    ("foo", rf"{ANY}, got 'foo'"),
+    (5, rf"{ANY}, got 5"),
+    (np.zeros((10, 60, 5)), rf"{ANY}, got ndarray of shape \(10, 60, 5\)"),
+    ((X, Y, Y), rf"{ANY}, got tuple of length 3"),
+    ([None] * 10, f"client 0 {PAIR}, got None"),
+    ([(X, Y), {"x": X, "y": Y}], f"client 1 {PAIR}, got dict of length 2"),
+    ([(X, Y), (X[:, :2], Y)], r"rows of x of client 1 must be of shape \(3,\) .* got \(2,\)"),
+    ([(X, Y), (X, Y[:, None])], r"rows of y of client 1 must be of shape \(\) .* got \(1,\)"),
+    ([(X, Y), (X[1:], Y)], "x of client 1 must have a row for each of the 20 .*, got 19 rows"),
+    (
+        {"elm": (X, Y), "oak": ((X, X), Y)},
+        "client oak must have x, y as client elm has, got x.0",
+    ),
+    ({"elm": (X, Y), "oak": (X[:0], [])}, "client oak has no rows"),
+    (
+        {(2, 3): (X, Y), "oak": (X, Y)},
+        r"a client's name must be text or a number, got \(2, 3\)",
+    ),
+    (([[1, 2], [3]], [0, 1]), "x of data must be .* list of length 2 whose entries differ in"),
+    ((X, 5), "y of data must be an array of numbers, got 5"),
+    ((X, torch.ones(20, requires_grad=True)), "y of data must be .*: Can't call numpy"),
+    ([(X, Y), (X, [None] * 20)], r"y of client 1 must be .*, got object of shape \(20,\)"),
+    ([pairs(0, 1), pairs()], "client 1 has no rows"),
+    (
+        TensorDataset(torch.zeros(4, 3)),
+        r"data: items must be pairs \(x, y\), .*, got tuple of length 1",
+    ),
+    (Endless(), "data must be a data set whose rows have numbers, got Endless"),
+]
+
+
+def test_data_in_memory_that_are_none_are_told_in_one_line():
+    for data, words in NO_DATA:
+        with entry(data, words), pytest.raises(DataError, match=f"^{words}[^\n]*$"):
+            arrays_of(data)
 
 
 def test_names_and_arguments_that_cannot_be_are_refused():

@@ -19,6 +19,7 @@ from tests.engram.methods import problem
 from tests.federation.given_settings import STUB, stub
 from tests.federation.pyproject_tables import parts, tables
 from tests.support import small
+from tests.tables import entry
 
 FedAvg, PFedMe = METHODS["fedavg"], METHODS["pfedme"]
 
@@ -68,35 +69,39 @@ def test_help_begins_with_the_arguments_and_what_a_function_does(function):
     assert says.strip() == function.__doc__.splitlines()[0]
 
 
-@pytest.mark.parametrize("group", [SharedSettings, *METHODS.values()])
-def test_every_setting_has_a_meaning_and_a_default(group):
-    for field in group.model_fields.values():
-        assert field.description
-        assert not field.is_required()
+def test_every_setting_has_a_meaning_and_a_default():
+    for group in [SharedSettings, *METHODS.values()]:
+        with entry(group):
+            for field in group.model_fields.values():
+                assert field.description
+                assert not field.is_required()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_method_says_what_it_is_and_where_it_is_from(method):
-    found = METHODS[method]
-    assert found.name == method
-    assert found.meaning
-    assert found.source
-    assert found.unread <= SharedSettings.model_fields.keys()
-    assert found.decisive <= SharedSettings.model_fields.keys() - found.unread
+def test_a_method_says_what_it_is_and_where_it_is_from():
+    for method in METHODS:
+        with entry(method):
+            found = METHODS[method]
+            assert found.name == method
+            assert found.meaning
+            assert found.source
+            assert found.unread <= SharedSettings.model_fields.keys()
+            assert found.decisive <= SharedSettings.model_fields.keys() - found.unread
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_no_key_means_two_things(method):
-    assert not set(METHODS[method].all_keys()) & {*SharedSettings.all_keys(), "method"}
+def test_no_key_means_two_things():
+    for method in METHODS:
+        with entry(method):
+            assert not set(METHODS[method].all_keys()) & {*SharedSettings.all_keys(), "method"}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_what_an_experiment_is_can_be_written_and_read(method):
-    e = small(method=method, **({"num_rounds": 3} if method == "molar-bandit" else {}))
-    assert Experiment.from_config(e.to_config()) == e
-    assert Experiment.from_run_config(default_config() | e.to_config()) == e
-    foreign = {name for key in e.identity() if "." in key for name in [key.split(".")[0]]}
-    assert foreign <= {method}
+def test_what_an_experiment_is_can_be_written_and_read():
+    for method in METHODS:
+        with entry(method):
+            e = small(method=method, **({"num_rounds": 3} if method == "molar-bandit" else {}))
+            assert Experiment.from_config(e.to_config()) == e
+            assert Experiment.from_run_config(default_config() | e.to_config()) == e
+            foreign = {name for key in e.identity() if "." in key for name in [key.split(".")[0]]}
+            assert foreign <= {method}
 
 
 def test_settings_are_given_by_name():
@@ -108,49 +113,50 @@ def test_settings_are_given_by_name():
         e.of(FedAvg)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"method": "fedavg", "nu": 2.0}, "nu is a setting of meta-ban, and the method is fedavg"),
-        ({"method": "fedavg", "pfedme.eta": 1.0}, "pfedme.eta is a setting of pfedme, and the"),
-        ({"nu": 2.0}, r"nu is a setting of meta-ban, .* method is local-moml \(the default\)"),
+ELSEWHERE = [
+    ({"method": "fedavg", "nu": 2.0}, "nu is a setting of meta-ban, and the method is fedavg"),
+    ({"method": "fedavg", "pfedme.eta": 1.0}, "pfedme.eta is a setting of pfedme, and the"),
+    ({"nu": 2.0}, r"nu is a setting of meta-ban, .* method is local-moml \(the default\)"),
+    (
+        {"pfedme": 3},
+        r"^pfedme must be a table of its settings \(\[pfedme\] in a file, "
+        r'pfedme={"KEY": VALUE} '
+        r"in Python\) or pfedme\.KEY = VALUE, got 3$",
+    ),
+    ({"method": "meta-ban", "eta": 1.0}, "eta is a setting of local-moml, per-fedavg, apfl"),
+    ({"method": "meta-ban", "partition": "iid"}, "partition is not a setting of meta-ban"),
+    ({"method": "molar", "hidden": "4"}, "hidden is not a setting of molar"),
+    ({"pfedmee.eta": 1.0}, r"pfedmee.eta is not a setting \(did you mean pfedme.eta\?\)"),
+    *(
         (
-            {"pfedme": 3},
-            r"^pfedme must be a table of its settings \(\[pfedme\] in a file, "
-            r'pfedme={"KEY": VALUE} '
-            r"in Python\) or pfedme\.KEY = VALUE, got 3$",
-        ),
-        ({"method": "meta-ban", "eta": 1.0}, "eta is a setting of local-moml, per-fedavg, apfl"),
-        ({"method": "meta-ban", "partition": "iid"}, "partition is not a setting of meta-ban"),
-        ({"method": "molar", "hidden": "4"}, "hidden is not a setting of molar"),
-        ({"pfedmee.eta": 1.0}, r"pfedmee.eta is not a setting \(did you mean pfedme.eta\?\)"),
-        *(
-            (
-                {"method": "fedavg", word: 1},
-                rf"^{word} is not a setting \(did you mean {meant}\?\)$",
-            )
-            for word, meant in {
-                **dict.fromkeys(("lr", "learning-rate", "LR", "step-size"), "eta"),
-                **dict.fromkeys(("epochs", "num-epochs"), "local-epochs"),
-                **dict.fromkeys(("batchsize", "bs"), "batch-size"),
-                **dict.fromkeys(("rounds", "num-server-rounds"), "num-rounds"),
-                **dict.fromkeys(("clients", "n-clients"), "num-clients"),
-                "fraction-fit": "clients-per-round",
-                "fedavg.lr": r"fedavg\.eta",
-            }.items()
-        ),
-        # It has no step size of this name.
-        ({"method": "molar", "lr": 1}, "^lr is not a setting$"),
-        ({"algorithm": "pfedme"}, "algorithm is called method now"),
-        ({"method": "meta-ban", "tell-turns": 3}, "tell-turns is called report-every now"),
-        (
-            {"method": "pfedmy"},
-            r"method must be one of .*\(did you mean pfedme or .*\?\), got 'pfedmy'",
-        ),
-    ],
-)
-def test_a_setting_of_another_method_is_refused_by_its_name(settings, message):
-    assert re.search(message, refusal(**settings))
+            {"method": "fedavg", word: 1},
+            rf"^{word} is not a setting \(did you mean {meant}\?\)$",
+        )
+        for word, meant in {
+            **dict.fromkeys(("lr", "learning-rate", "LR", "step-size"), "eta"),
+            **dict.fromkeys(("epochs", "num-epochs"), "local-epochs"),
+            **dict.fromkeys(("batchsize", "bs"), "batch-size"),
+            **dict.fromkeys(("rounds", "num-server-rounds"), "num-rounds"),
+            **dict.fromkeys(("clients", "n-clients"), "num-clients"),
+            "fraction-fit": "clients-per-round",
+            "fedavg.lr": r"fedavg\.eta",
+        }.items()
+    ),
+    # It has no step size of this name.
+    ({"method": "molar", "lr": 1}, "^lr is not a setting$"),
+    ({"algorithm": "pfedme"}, "algorithm is called method now"),
+    ({"method": "meta-ban", "tell-turns": 3}, "tell-turns is called report-every now"),
+    (
+        {"method": "pfedmy"},
+        r"method must be one of .*\(did you mean pfedme or .*\?\), got 'pfedmy'",
+    ),
+]
+
+
+def test_a_setting_of_another_method_is_refused_by_its_name():
+    for settings, message in ELSEWHERE:
+        with entry(settings, message):
+            assert re.search(message, refusal(**settings))
 
 
 def test_no_machine_opens_a_file_that_a_run_names(tmp_path):
@@ -170,24 +176,23 @@ def test_of_what_flower_passes_only_other_methods_defaults_are_passed_over():
         Experiment.from_run_config(default_config() | {"method": "molar", "hidden": "7"})
 
 
-@pytest.mark.parametrize(
-    ("settings", "asked", "buffered"),
-    [
-        ({"num-clients": 1}, 1, 5),
-        ({"num-clients": 4, "unseen-clients": 1, "synchrony": "buffered"}, 3, 3),
-        ({"num-clients": 4, "unseen": "0,1"}, 2, 5),
-        ({"num-clients": 40}, 10, 5),
-        ({"clients-per-round": 2, "synchrony": "buffered"}, 2, 2),
-    ],
-)
+BY_DEFAULT = [
+    ({"num-clients": 1}, 1, 5),
+    ({"num-clients": 4, "unseen-clients": 1, "synchrony": "buffered"}, 3, 3),
+    ({"num-clients": 4, "unseen": "0,1"}, 2, 5),
+    ({"num-clients": 40}, 10, 5),
+    ({"clients-per-round": 2, "synchrony": "buffered"}, 2, 2),
+]
+
+
 @pytest.mark.parametrize("read", [Experiment.from_config, Experiment.from_run_config])
-def test_by_default_a_round_asks_and_merges_no_more_clients_than_there_are(
-    read, settings, asked, buffered
-):
-    config = default_config() if read == Experiment.from_run_config else {}
-    e = read({**config, "method": "fedavg", **settings})
-    assert (e.clients_per_round, e.buffer_size) == (asked, buffered)
-    assert Experiment.from_config(e.to_config()) == e
+def test_by_default_a_round_asks_and_merges_no_more_clients_than_there_are(read):
+    for settings, asked, buffered in BY_DEFAULT:
+        with entry(settings, asked, buffered):
+            config = default_config() if read == Experiment.from_run_config else {}
+            e = read({**config, "method": "fedavg", **settings})
+            assert (e.clients_per_round, e.buffer_size) == (asked, buffered)
+            assert Experiment.from_config(e.to_config()) == e
 
 
 def test_a_group_of_its_own_settings_is_what_a_method_is_run_by():
@@ -217,76 +222,78 @@ def test_all_that_is_wrong_is_named_at_once():
     assert "pfedme.lambda must be a valid number, got [1, 2]" in message
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"method": "pfedme", "eta": -1.0, "clients-per-round": 30},
-            "pfedme.eta must be greater than 0, got -1.0; "
-            "clients-per-round must be at most num-clients = 20, got 30",
-        ),
-        (
-            {"num-clients": 0, "clients-per-round": 30, "privacy": "local"},
-            "num-clients must be greater than or equal to 1, got 0; "
-            "clip must be positive where privacy is local, got 0.0",
-        ),
-        (
-            {"method": "fedrep", "local-epochs": -1, "local-steps": 1},
-            "local-epochs must be greater than or equal to 0, got -1",
-        ),
-        (
-            {"method": "molar-bandit", "first-batch": 0, "num-rounds": 40},
-            "molar-bandit.first-batch must be greater than or equal to 1, got 0",
-        ),
-        (
-            {"method": "pfedme", "lambda": -1.0, "alpha": 0.5},
-            "pfedme.lambda must be greater than 0, got -1.0",
-        ),
-        (
-            {"num-client": 30, "clients-per-round": 25},
-            "num-client is not a setting (did you mean num-clients?)",
-        ),
-    ],
-)
-def test_what_depends_on_an_impossible_setting_is_not_told(settings, message):
-    assert refusal(**settings) == message
+TOLD = [
+    (
+        {"method": "pfedme", "eta": -1.0, "clients-per-round": 30},
+        "pfedme.eta must be greater than 0, got -1.0; "
+        "clients-per-round must be at most num-clients = 20, got 30",
+    ),
+    (
+        {"num-clients": 0, "clients-per-round": 30, "privacy": "local"},
+        "num-clients must be greater than or equal to 1, got 0; "
+        "clip must be positive where privacy is local, got 0.0",
+    ),
+    (
+        {"method": "fedrep", "local-epochs": -1, "local-steps": 1},
+        "local-epochs must be greater than or equal to 0, got -1",
+    ),
+    (
+        {"method": "molar-bandit", "first-batch": 0, "num-rounds": 40},
+        "molar-bandit.first-batch must be greater than or equal to 1, got 0",
+    ),
+    (
+        {"method": "pfedme", "lambda": -1.0, "alpha": 0.5},
+        "pfedme.lambda must be greater than 0, got -1.0",
+    ),
+    (
+        {"num-client": 30, "clients-per-round": 25},
+        "num-client is not a setting (did you mean num-clients?)",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("settings", "keys"),
-    [
-        ({"clients-per-round": 21}, "clients-per-round num-clients"),
-        ({"unseen-clients": 20}, "unseen-clients num-clients"),
-        ({"unseen-clients": 3, "unseen": "4,17"}, "unseen-clients unseen"),
-        ({"min-clients": 11}, "min-clients clients-per-round"),
-        ({"shards": 3}, "shards clients-per-round"),
-        ({"patience": 1, "protocol": "few-shot"}, "patience protocol validation-fraction"),
-        ({"local-epochs": 1, "order": "stream"}, "local-epochs order"),
-        ({"optimizer-state": "kept"}, "optimizer-state optimizer"),
-        ({"standardize": "federation", "privacy": "local", "clip": 1.0}, "standardize privacy"),
-        ({"metrics": "accuracy", "task": "regression"}, "metrics task"),
-        ({"merge": "krum", "num-malicious": 4}, "clients-per-round merge num-malicious"),
-        ({"privacy": "central"}, "clip privacy"),
-        ({"privacy": "central", "clip": 1.0, "merge": "median"}, "merge privacy"),
-        ({"method": "fedrep", "local-steps": 1}, "local-steps local-epochs"),
-        ({"method": "pfedme", "alpha": 1.0}, "alpha lambda"),
-        ({"method": "molar-bandit", "num-rounds": 40}, "num-rounds first-batch"),
-        (
-            {"method": "molar", "sharing": "adaptive", "threshold-scale": 0},
-            "threshold-scale sharing",
-        ),
-    ],
-)
-def test_a_fault_has_the_settings_that_it_depends_on(settings, keys):
-    with pytest.raises(Refused) as caught:
-        Experiment.from_config(settings)
-    (fault,) = caught.value.faults
-    assert fault.keys == tuple(keys.split())
-    assert fault.text == str(caught.value)
-    for key in fault.keys:  # none of which may be a list
-        with pytest.raises(Refused) as caught:
-            Experiment.from_config(settings | {key: []})
-        assert [told.keys for told in caught.value.faults] == [(key,)]
+def test_what_depends_on_an_impossible_setting_is_not_told():
+    for settings, message in TOLD:
+        with entry(settings, message):
+            assert refusal(**settings) == message
+
+
+DEPENDING = [
+    ({"clients-per-round": 21}, "clients-per-round num-clients"),
+    ({"unseen-clients": 20}, "unseen-clients num-clients"),
+    ({"unseen-clients": 3, "unseen": "4,17"}, "unseen-clients unseen"),
+    ({"min-clients": 11}, "min-clients clients-per-round"),
+    ({"shards": 3}, "shards clients-per-round"),
+    ({"patience": 1, "protocol": "few-shot"}, "patience protocol validation-fraction"),
+    ({"local-epochs": 1, "order": "stream"}, "local-epochs order"),
+    ({"optimizer-state": "kept"}, "optimizer-state optimizer"),
+    ({"standardize": "federation", "privacy": "local", "clip": 1.0}, "standardize privacy"),
+    ({"metrics": "accuracy", "task": "regression"}, "metrics task"),
+    ({"merge": "krum", "num-malicious": 4}, "clients-per-round merge num-malicious"),
+    ({"privacy": "central"}, "clip privacy"),
+    ({"privacy": "central", "clip": 1.0, "merge": "median"}, "merge privacy"),
+    ({"method": "fedrep", "local-steps": 1}, "local-steps local-epochs"),
+    ({"method": "pfedme", "alpha": 1.0}, "alpha lambda"),
+    ({"method": "molar-bandit", "num-rounds": 40}, "num-rounds first-batch"),
+    (
+        {"method": "molar", "sharing": "adaptive", "threshold-scale": 0},
+        "threshold-scale sharing",
+    ),
+]
+
+
+def test_a_fault_has_the_settings_that_it_depends_on():
+    for settings, keys in DEPENDING:
+        with entry(settings, keys):
+            with pytest.raises(Refused) as caught:
+                Experiment.from_config(settings)
+            (fault,) = caught.value.faults
+            assert fault.keys == tuple(keys.split())
+            assert fault.text == str(caught.value)
+            for key in fault.keys:  # none of which may be a list
+                with pytest.raises(Refused) as caught:
+                    Experiment.from_config(settings | {key: []})
+                assert [told.keys for told in caught.value.faults] == [(key,)]
 
 
 def test_a_word_of_a_fault_that_is_a_key_too_is_no_dependence(monkeypatch):
@@ -295,121 +302,132 @@ def test_a_word_of_a_fault_that_is_a_key_too_is_no_dependence(monkeypatch):
     assert re.search("loss must be .*; metrics must be some of .*loss.* for task regression", told)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"clients_per_round": 21}, "clients-per-round must be at most num-clients = 20, got 21"),
-        (
-            {"method": "sgd"},
-            "method must be one of those that `engram methods` lists, or a",
-        ),
-        ({"method": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
-        ({"num_rounds": True}, "num-rounds must be a number, got True"),
-        ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),
-        ({"num_rounds": "9" * 5000}, "num-rounds must be a valid integer, got '999"),
-        ({"eta": 1e31}, r"eta must be less than or equal to 1e\+30, got 1e\+31"),
-        ({"num_rounds": 0}, "num-rounds must be greater than or equal to 1, got 0"),
-        ({"eta": float("nan")}, "eta must be .*, got nan"),
-        ({"alpha": float("inf")}, "alpha must be a finite number, got inf"),
-        ({"hidden": "40,x"}, "hidden must be whole numbers with commas, such as 40,40, got '40,x'"),
-        ({"device": "tpu"}, "device must be cpu, cuda or cuda:N, got 'tpu'"),
-        ({"memory": "keep"}, "memory must be 'reset' or 'carry', got 'keep'"),
-        ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
-        ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
-        ({"memory_budget": -1.0}, "memory-budget must be greater than or equal to 0, got -1.0"),
-        (
-            {"merge": "mode"},
-            "merge must be 'mean', 'median', 'trimmed-mean', 'krum', 'multi-krum', "
-            "'geometric-median', 'centered-clipping' or 'nearest-mixing', got 'mode'",
-        ),
-        ({"bucket_size": 2}, "bucket-size must be 1 where merge is mean, which buckets do not"),
-        (
-            {"merge": "multi-krum", "num_malicious": 1, "bucket_size": 3},
-            "at least 13 for multi-krum with num-malicious = 1 and bucket-size = 3, got 10",
-        ),
-        (
-            {"merge": "trimmed-mean", "num_malicious": 5},
-            "clients-per-round must be at least 11 for trimmed-mean with num-malicious = 5, got 10",
-        ),
-        (
-            {"merge": "krum", "num_malicious": 4},
-            "clients-per-round must be at least 11 for krum with num-malicious = 4, got 10",
-        ),
-        ({"num_malicious": -1}, "num-malicious must be greater than or equal to 0, got -1"),
-        ({"clip": -0.5}, "clip must be greater than or equal to 0, got -0.5"),
-        (
-            {"privacy": "both"},
-            "privacy must be 'none', 'local', 'central' or 'example', got 'both'",
-        ),
-        ({"privacy": "local"}, "clip must be positive where privacy is local, got 0.0"),
-        ({"privacy": "central"}, "clip must be positive where privacy is central, got 0.0"),
-        (
-            {"privacy": "central", "clip": 1.0, "merge": "median"},
-            "merge must be mean where privacy is central, got 'median'",
-        ),
-        (
-            {"noise_multiplier": 0.0},
-            "noise-multiplier must be greater than or equal to 0.000001, got 0.0",
-        ),
-        ({"delta": 1.0}, "delta must be less than 1, got 1.0"),
-        ({"server_step": "adam"}, "server-step must be 'replace' or 'universal', got 'adam'"),
-        ({"server_radius": 0.0}, "server-radius must be greater than 0, got 0.0"),
-        (
-            {"method": "molar", "server_step": "universal"},
-            "server-step is not a setting of molar, which does not read it",
-        ),
-        (
-            {"method": "molar-bandit", "server_step": "universal"},
-            "server-step is not a setting of molar-bandit, which does not read it",
-        ),
-        ({"order": "time"}, "order must be 'shuffled' or 'stream', got 'time'"),
-        ({"seed": -1}, "seed must be greater than or equal to 0, got -1"),
-    ],
+OUT_OF_RANGE = [
+    ({"clients_per_round": 21}, "clients-per-round must be at most num-clients = 20, got 21"),
+    (
+        {"method": "sgd"},
+        "method must be one of those that `engram methods` lists, or a",
+    ),
+    ({"method": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
+    ({"num_rounds": True}, "num-rounds must be a number, got True"),
+    ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),
+    ({"num_rounds": "9" * 5000}, "num-rounds must be a valid integer, got '999"),
+    ({"eta": 1e31}, r"eta must be less than or equal to 1e\+30, got 1e\+31"),
+    ({"num_rounds": 0}, "num-rounds must be greater than or equal to 1, got 0"),
+    ({"eta": float("nan")}, "eta must be .*, got nan"),
+    ({"alpha": float("inf")}, "alpha must be a finite number, got inf"),
+    ({"hidden": "40,x"}, "hidden must be whole numbers with commas, such as 40,40, got '40,x'"),
+    ({"device": "tpu"}, "device must be cpu, cuda or cuda:N, got 'tpu'"),
+    ({"memory": "keep"}, "memory must be 'reset' or 'carry', got 'keep'"),
+    ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
+    ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
+    ({"memory_budget": -1.0}, "memory-budget must be greater than or equal to 0, got -1.0"),
+    (
+        {"merge": "mode"},
+        "merge must be 'mean', 'median', 'trimmed-mean', 'krum', 'multi-krum', "
+        "'geometric-median', 'centered-clipping' or 'nearest-mixing', got 'mode'",
+    ),
+    ({"bucket_size": 2}, "bucket-size must be 1 where merge is mean, which buckets do not"),
+    (
+        {"merge": "multi-krum", "num_malicious": 1, "bucket_size": 3},
+        "at least 13 for multi-krum with num-malicious = 1 and bucket-size = 3, got 10",
+    ),
+    (
+        {"merge": "trimmed-mean", "num_malicious": 5},
+        "clients-per-round must be at least 11 for trimmed-mean with num-malicious = 5, got 10",
+    ),
+    (
+        {"merge": "krum", "num_malicious": 4},
+        "clients-per-round must be at least 11 for krum with num-malicious = 4, got 10",
+    ),
+    ({"num_malicious": -1}, "num-malicious must be greater than or equal to 0, got -1"),
+    ({"clip": -0.5}, "clip must be greater than or equal to 0, got -0.5"),
+    (
+        {"privacy": "both"},
+        "privacy must be 'none', 'local', 'central' or 'example', got 'both'",
+    ),
+    ({"privacy": "local"}, "clip must be positive where privacy is local, got 0.0"),
+    ({"privacy": "central"}, "clip must be positive where privacy is central, got 0.0"),
+    (
+        {"privacy": "central", "clip": 1.0, "merge": "median"},
+        "merge must be mean where privacy is central, got 'median'",
+    ),
+    (
+        {"noise_multiplier": 0.0},
+        "noise-multiplier must be greater than or equal to 0.000001, got 0.0",
+    ),
+    ({"delta": 1.0}, "delta must be less than 1, got 1.0"),
+    ({"server_step": "adam"}, "server-step must be 'replace' or 'universal', got 'adam'"),
+    ({"server_radius": 0.0}, "server-radius must be greater than 0, got 0.0"),
+    (
+        {"method": "molar", "server_step": "universal"},
+        "server-step is not a setting of molar, which does not read it",
+    ),
+    (
+        {"method": "molar-bandit", "server_step": "universal"},
+        "server-step is not a setting of molar-bandit, which does not read it",
+    ),
+    ({"order": "time"}, "order must be 'shuffled' or 'stream', got 'time'"),
+    ({"seed": -1}, "seed must be greater than or equal to 0, got -1"),
+]
+
+
+def test_refuses_values_out_of_range():
+    for settings, message in OUT_OF_RANGE:
+        with entry(settings, message):
+            assert re.search(message, refusal(**settings))
+
+
+COUNTS = (
+    "num-clients",
+    "rows-per-class",
+    "test-rows-per-class",
+    "hidden",
+    "num-classes",
+    "timeout",
 )
-def test_refuses_values_out_of_range(settings, message):
-    assert re.search(message, refusal(**settings))
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["num-clients", "rows-per-class", "test-rows-per-class", "hidden", "num-classes", "timeout"],
-)
-@pytest.mark.parametrize("huge", [10**12, 10**18, 10**30, "9" * 5000, "hex"])
-def test_huge_numbers_are_refused_in_short(key, huge):
-    huge = 16**9000 if huge == "hex" else huge  # of which pytest could make no name
-    message = refusal(**{key: huge})
-    assert message.startswith(f"{key} must be ")
-    assert len(message) < 300
+def test_huge_numbers_are_refused_in_short():
+    for key in COUNTS:
+        for huge in (10**12, 10**18, 10**30, "9" * 5000, 16**9000):
+            with entry(key, hex(huge) if isinstance(huge, int) else huge):  # no digits too many
+                message = refusal(**{key: huge})
+                assert message.startswith(f"{key} must be ")
+                assert len(message) < 300
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"dataset": 7, "method": "x" * 10**5},
-        {"x" * 10**5: 1},
-        {"hidden": "9" * 10**5},
-        {"model": ["x" * 10**5] * 9},
-        {f"key{i}": i for i in range(10**4)},
-    ],
-)
-def test_refusals_repeat_little_of_what_is_long(settings):
-    assert len(refusal(**settings)) <= 2000
+LONG = [
+    {"dataset": 7, "method": "x" * 10**5},
+    {"x" * 10**5: 1},
+    {"hidden": "9" * 10**5},
+    {"model": ["x" * 10**5] * 9},
+    {f"key{i}": i for i in range(10**4)},
+]
 
 
-@pytest.mark.parametrize(
-    ("hidden", "ok"),
-    [
-        ("1048576", True),
-        ("1048577", False),
-        (",".join("9" * 64), True),
-        (",".join("9" * 65), False),
-    ],
-)
-def test_layers_have_a_largest_width_and_number(hidden, ok):
-    if ok:
-        assert small(hidden=hidden).hidden == hidden
-    else:
-        assert "hidden must be at most 64 widths of at most 1048576" in refusal(hidden=hidden)
+def test_refusals_repeat_little_of_what_is_long():
+    for settings in LONG:
+        with entry(settings):
+            assert len(refusal(**settings)) <= 2000
+
+
+WIDTHS = [
+    ("1048576", True),
+    ("1048577", False),
+    (",".join("9" * 64), True),
+    (",".join("9" * 65), False),
+]
+
+
+def test_layers_have_a_largest_width_and_number():
+    for hidden, ok in WIDTHS:
+        with entry(hidden, ok):
+            if ok:
+                assert small(hidden=hidden).hidden == hidden
+            else:
+                told = refusal(hidden=hidden)
+                assert "hidden must be at most 64 widths of at most 1048576" in told
 
 
 def test_one_class_is_none():
@@ -480,25 +498,30 @@ def test_a_step_that_a_setting_makes_the_server_s_own_has_no_other():
     assert merge_of(small(method="pfedme"), method, frozenset()).combines
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'eta = {"0.*" = 0.03, "*.bias" = 0.1}\n',
-        '[fedavg]\neta = {"0.*" = 0.03, "*.bias" = 0.1}\n',
-        '[eta]\n"0.*" = 0.03\n"*.bias" = 0.1\n',
-        'eta-by = "0.*=0.03,*.bias=0.1"\n',
-    ],
-)
-def test_a_table_of_step_sizes_is_the_same_in_files_and_in_python(text, tmp_path):
-    (tmp_path / "some.toml").write_text(text)
-    read = Experiment.from_config({"method": "fedavg"} | read_settings(tmp_path / "some.toml"))
-    given = Experiment(method="fedavg", eta={"0.*": 0.03, "*.bias": 0.1})
-    assert read == given
-    assert given.eta_by == "0.*=0.03,*.bias=0.1"
-    assert given == Experiment.from_config(given.to_config())
+STEP_SIZES = [
+    'eta = {"0.*" = 0.03, "*.bias" = 0.1}\n',
+    '[fedavg]\neta = {"0.*" = 0.03, "*.bias" = 0.1}\n',
+    '[eta]\n"0.*" = 0.03\n"*.bias" = 0.1\n',
+    'eta-by = "0.*=0.03,*.bias=0.1"\n',
+]
 
 
-@pytest.mark.parametrize("eta", [{"0.*": -1.0}, {"0.*": "fast"}, {"": 0.1}, {"a,b": 0.1}])
-def test_a_table_of_anything_else_is_refused(eta):
-    with pytest.raises(Impossible, match=r"^eta-by must be a table of patterns with numbers"):
-        Experiment(method="fedavg", eta=eta)
+def test_a_table_of_step_sizes_is_the_same_in_files_and_in_python(tmp_path):
+    for text in STEP_SIZES:
+        with entry(text):
+            path = tmp_path / "some.toml"
+            path.write_text(text)
+            read = Experiment.from_config({"method": "fedavg"} | read_settings(path))
+            given = Experiment(method="fedavg", eta={"0.*": 0.03, "*.bias": 0.1})
+            assert read == given
+            assert given.eta_by == "0.*=0.03,*.bias=0.1"
+            assert given == Experiment.from_config(given.to_config())
+
+
+def test_a_table_of_anything_else_is_refused():
+    for eta in [{"0.*": -1.0}, {"0.*": "fast"}, {"": 0.1}, {"a,b": 0.1}]:
+        with (
+            entry(eta),
+            pytest.raises(Impossible, match=r"^eta-by must be a table of patterns with numbers"),
+        ):
+            Experiment(method="fedavg", eta=eta)

@@ -13,6 +13,7 @@ from federation.data.few_shot import load_few_shot
 from federation.errors import DataError
 from tests.federation.test_sources import write_cifar
 from tests.support import write_npz
+from tests.tables import entry
 
 
 def test_own_arrays_are_sorted_by_class(tmp_path):
@@ -33,24 +34,25 @@ def test_own_arrays_are_sorted_by_class(tmp_path):
 X, Y = np.zeros((4, 2, 3), dtype=np.uint8), np.array([0, 0, 1, 1])
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"x": X}, "must hold images .* and their classes y .*got uint8 of shape .* and float64"),
-        ({"y": Y}, "must hold images"),
-        ({"x": X.astype(float), "y": Y}, "must hold images .*got float64 of shape"),
-        ({"x": X[:, 0], "y": Y}, r"must hold images .*got uint8 of shape \(4, 3\)"),
-        ({"x": X, "y": Y[:3]}, r"must hold images .*int64 of shape \(3,\)"),
-        ({"x": X, "y": Y + 0.5}, "must hold images"),
-        ({"x": X, "y": np.array([0, 0, 0, 1])}, "as many images of each class, got 1 to 3"),
-        ({"x": X[:0], "y": Y[:0]}, "as many images of each class, got none"),
-    ],
-)
-def test_refuses_arrays_that_are_none(tmp_path, arrays, message):
-    write_npz(tmp_path / "omniglot28.npz", **arrays)
-    with pytest.raises(DataError, match=message) as caught:
-        load_few_shot("omniglot", tmp_path)
-    assert "\n" not in str(caught.value)
+NO_ARRAYS = [
+    ({"x": X}, "must hold images .* and their classes y .*got uint8 of shape .* and float64"),
+    ({"y": Y}, "must hold images"),
+    ({"x": X.astype(float), "y": Y}, "must hold images .*got float64 of shape"),
+    ({"x": X[:, 0], "y": Y}, r"must hold images .*got uint8 of shape \(4, 3\)"),
+    ({"x": X, "y": Y[:3]}, r"must hold images .*int64 of shape \(3,\)"),
+    ({"x": X, "y": Y + 0.5}, "must hold images"),
+    ({"x": X, "y": np.array([0, 0, 0, 1])}, "as many images of each class, got 1 to 3"),
+    ({"x": X[:0], "y": Y[:0]}, "as many images of each class, got none"),
+]
+
+
+def test_refuses_arrays_that_are_none(tmp_path):
+    for arrays, message in NO_ARRAYS:
+        with entry(arrays, message):
+            write_npz(tmp_path / "omniglot28.npz", **arrays)
+            with pytest.raises(DataError, match=message) as caught:
+                load_few_shot("omniglot", tmp_path)
+            assert "\n" not in str(caught.value)
 
 
 def test_refuses_what_it_does_not_know(tmp_path):

@@ -17,6 +17,7 @@ from federation.experiment import Experiment
 from simulations.engine import simulate
 from tests.federation.test_own_data import arrays_of, everything, read
 from tests.support import small_of_any, write_npz
+from tests.tables import entry
 
 WRITERS = {"target_column": "character", "task_column": "writer_id", "input_columns": "image"}
 
@@ -43,6 +44,7 @@ def stored(kind, rows, folder):
     import pyarrow as pa
     from datasets import DatasetDict
 
+    folder.mkdir(exist_ok=True)
     path, table = folder / f"rows.{kind.partition(' ')[0]}", rows.with_format("arrow")[:]
     if kind == "parquet":
         rows.to_parquet(path)
@@ -197,23 +199,22 @@ def test_columns_of_numbers_are_read_as_they_are_drawn(tmp_path):
         read(source, input_columns="x0,x1")
 
 
+MISSING = [
+    ({"a": None}, "a,b", "a is missing in row 63: set missing=median or missing=indicator"),
+    ({"a": np.nan}, "a,b", "a is missing in row 63: set missing=median or missing=indicator"),
+    ({"a": None, "b": None}, "a,b", "a is missing in row 63, b is missing in row 63: set"),
+    ({"b": None}, "b,list", "b is missing in row 63: a row needs one"),
+    ({"list": None}, "list", "list is missing in row 63: a row needs one"),
+    ({"list": [1, None]}, "list", "list is missing in row 63: a row needs one"),
+    ({"pair": [1, None]}, "pair", "pair is missing in row 63: a row needs one"),
+    ({"grid": [[1, 2], [None, 4]]}, "grid", "grid is missing in row 63: a row needs one"),
+    ({"image": None}, "image", "image is missing in row 63: a row needs one"),
+    ({"text": None}, "text", "text is missing in row 63: a row needs one"),
+]
+
+
 @pytest.mark.parametrize("kind", ["parquet", "parquet folder", "arrow folder", "arrow stream"])
-@pytest.mark.parametrize(
-    ("change", "inputs", "words"),
-    [
-        ({"a": None}, "a,b", "a is missing in row 63: set missing=median or missing=indicator"),
-        ({"a": np.nan}, "a,b", "a is missing in row 63: set missing=median or missing=indicator"),
-        ({"a": None, "b": None}, "a,b", "a is missing in row 63, b is missing in row 63: set"),
-        ({"b": None}, "b,list", "b is missing in row 63: a row needs one"),
-        ({"list": None}, "list", "list is missing in row 63: a row needs one"),
-        ({"list": [1, None]}, "list", "list is missing in row 63: a row needs one"),
-        ({"pair": [1, None]}, "pair", "pair is missing in row 63: a row needs one"),
-        ({"grid": [[1, 2], [None, 4]]}, "grid", "grid is missing in row 63: a row needs one"),
-        ({"image": None}, "image", "image is missing in row 63: a row needs one"),
-        ({"text": None}, "text", "text is missing in row 63: a row needs one"),
-    ],
-)
-def test_missing_values_are_refused_before_anything_is_drawn(tmp_path, kind, change, inputs, words):
+def test_missing_values_are_refused_before_anything_is_drawn(tmp_path, kind):
     from datasets import Dataset, Features, List, Value
     from datasets import Image as Drawing
 
@@ -228,11 +229,15 @@ def test_missing_values_are_refused_before_anything_is_drawn(tmp_path, kind, cha
     picture = Image.fromarray(np.zeros((4, 5), "uint8"))
     row = {"a": 1.0, "b": 2, "list": [1, 2], "grid": [[1, 2], [3, 4]], "image": picture}
     row |= {"text": "ab", "pair": [1, 2]}
-    rows = [{**row, "y": k % 2, "task": k % 4, **(change if k == 63 else {})} for k in range(80)]
-    dataset = stored(kind, Dataset.from_list(rows, features=Features(kinds)), tmp_path)
-    settings = {"task": "next-token", "model": "lstm"} if inputs == "text" else {}
-    with pytest.raises(DataError, match=words):
-        read(dataset, input_columns=inputs, **settings)
+    rows = [{**row, "y": k % 2, "task": k % 4} for k in range(80)]
+    for number, (change, inputs, words) in enumerate(MISSING):
+        with entry(change, inputs, words):
+            changed = [*rows[:63], rows[63] | change, *rows[64:]]
+            table = Dataset.from_list(changed, features=Features(kinds))
+            dataset = stored(kind, table, tmp_path / f"{number}")
+            settings = {"task": "next-token", "model": "lstm"} if inputs == "text" else {}
+            with pytest.raises(DataError, match=words):
+                read(dataset, input_columns=inputs, **settings)
 
 
 # --- Images --------------------------------------------------------------------------------------
@@ -303,50 +308,51 @@ def test_a_row_of_columns_that_cannot_be_read_is_named(tmp_path):
         [everything(part) for part in (data.train, data.test)]
 
 
-@pytest.mark.parametrize(
-    ("change", "settings", "message"),
-    [
-        (lambda rows: rows, {"target_column": "label"}, r"rows\.parquet has no column 'label'; it"),
-        (lambda rows: rows, {"input_columns": "image,ink"}, "has no column 'ink'; it has writer"),
-        (
-            lambda rows: rows.add_column("day", [date(2026, 1, 1)] * len(rows)),
-            {"input_columns": "hsf_id,day"},
-            r"column day .* looks like dates",
+NO_COLUMNS = [
+    (lambda rows: rows, {"target_column": "label"}, r"rows\.parquet has no column 'label'; it"),
+    (lambda rows: rows, {"input_columns": "image,ink"}, "has no column 'ink'; it has writer"),
+    (
+        lambda rows: rows.add_column("day", [date(2026, 1, 1)] * len(rows)),
+        {"input_columns": "hsf_id,day"},
+        r"column day .* looks like dates",
+    ),
+    (
+        lambda rows: rows.add_column("list", [[1, 2]] * len(rows)),
+        {"input_columns": "hsf_id", "target_column": "list", "missing": "median"},
+        "list must be a number or a text in each row of a table",
+    ),
+    (
+        lambda rows: rows.add_column("dict", [{"a": 1}] * len(rows)),
+        {"target_column": "dict"},
+        "dict must hold as many numbers in each row",
+    ),
+    (
+        lambda rows: rows.select_columns(["character", "writer_id"]),
+        {"input_columns": ""},
+        "besides character",
+    ),
+    (
+        lambda rows: rows.map(
+            lambda row: {"writer_id": row["writer_id"] if row["hsf_id"] else None}
         ),
-        (
-            lambda rows: rows.add_column("list", [[1, 2]] * len(rows)),
-            {"input_columns": "hsf_id", "target_column": "list", "missing": "median"},
-            "list must be a number or a text in each row of a table",
-        ),
-        (
-            lambda rows: rows.add_column("dict", [{"a": 1}] * len(rows)),
-            {"target_column": "dict"},
-            "dict must hold as many numbers in each row",
-        ),
-        (
-            lambda rows: rows.select_columns(["character", "writer_id"]),
-            {"input_columns": ""},
-            "besides character",
-        ),
-        (
-            lambda rows: rows.map(
-                lambda row: {"writer_id": row["writer_id"] if row["hsf_id"] else None}
-            ),
-            {},
-            r"writer_id is missing in row 0: a row needs one",
-        ),
-        (
-            lambda rows: rows.remove_columns("writer_id"),
-            {},
-            "must have writer_id, as task-column says; it has image",
-        ),
-    ],
-)
-def test_refuses_columns_that_are_none(tmp_path, change, settings, message):
+        {},
+        r"writer_id is missing in row 0: a row needs one",
+    ),
+    (
+        lambda rows: rows.remove_columns("writer_id"),
+        {},
+        "must have writer_id, as task-column says; it has image",
+    ),
+]
+
+
+def test_refuses_columns_that_are_none(tmp_path):
     _, rows = femnist()
-    dataset = stored("parquet", change(rows), tmp_path)
-    with pytest.raises(DataError, match=message):
-        read(dataset, **(WRITERS | settings))
+    for number, (change, settings, message) in enumerate(NO_COLUMNS):
+        with entry(change, settings, message):
+            dataset = stored("parquet", change(rows), tmp_path / f"{number}")
+            with pytest.raises(DataError, match=message):
+                read(dataset, **(WRITERS | settings))
 
 
 def test_refuses_files_that_are_not_of_their_kind(tmp_path, capfd):

@@ -14,6 +14,7 @@ from federation.data.dealing import federated_data
 from federation.data.in_memory import hold
 from federation.errors import DataError
 from federation.experiment import Experiment
+from tests.tables import entry
 
 ROWS = 300
 RNG = np.random.default_rng(0)
@@ -49,13 +50,14 @@ def read(*data, **settings):
 # --- Masks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
 @pytest.mark.parametrize("rows", [lambda x: x, list])
-def test_masked_values_are_missing_and_not_what_lies_behind_the_mask(dtype, rows):
-    values = np.abs(X * 50).astype(dtype)
-    found = arrays_of((rows(np.ma.array(values, mask=HOLES)), Y))["x"]
-    np.testing.assert_array_equal(np.isnan(found), HOLES)
-    np.testing.assert_array_equal(found[~HOLES], values[~HOLES])
+def test_masked_values_are_missing_and_not_what_lies_behind_the_mask(rows):
+    for dtype in ["float32", "float64", "int32", "uint8"]:
+        with entry(dtype):
+            values = np.abs(X * 50).astype(dtype)
+            found = arrays_of((rows(np.ma.array(values, mask=HOLES)), Y))["x"]
+            np.testing.assert_array_equal(np.isnan(found), HOLES)
+            np.testing.assert_array_equal(found[~HOLES], values[~HOLES])
 
 
 def test_a_mask_that_hides_nothing_changes_nothing():
@@ -64,30 +66,30 @@ def test_a_mask_that_hides_nothing_changes_nothing():
     np.testing.assert_array_equal(found, X)
 
 
-@pytest.mark.parametrize(
-    ("data", "settings", "words"),
-    [
-        ((np.ma.array(X, mask=HOLES), Y), {}, "x must be finite, got nan in row 5 of client 0"),
-        (
-            (X, np.ma.array(Y, mask=np.arange(ROWS) == 7)),
-            {},
-            "y must be one class a row, got float64, nan in row 7 of client 0: a row needs one",
-        ),
-        (
-            (X, np.ma.array(X[:, 0], mask=np.arange(ROWS) == 7)),
-            {"task": "regression"},
-            "y must be finite, got nan in row 7 of client 0",
-        ),
-        (
-            (X, np.ma.array(Y.astype(str), mask=np.arange(ROWS) == 7)),
-            {},
-            "y of client 0 must be an array of numbers: masked entries of .* have no value",
-        ),
-    ],
-)
-def test_what_is_masked_is_refused_where_none_may_be_missing(data, settings, words):
-    with pytest.raises(DataError, match=words):
-        read(data, **settings)
+MASKED = [
+    ((np.ma.array(X, mask=HOLES), Y), {}, "x must be finite, got nan in row 5 of client 0"),
+    (
+        (X, np.ma.array(Y, mask=np.arange(ROWS) == 7)),
+        {},
+        "y must be one class a row, got float64, nan in row 7 of client 0: a row needs one",
+    ),
+    (
+        (X, np.ma.array(X[:, 0], mask=np.arange(ROWS) == 7)),
+        {"task": "regression"},
+        "y must be finite, got nan in row 7 of client 0",
+    ),
+    (
+        (X, np.ma.array(Y.astype(str), mask=np.arange(ROWS) == 7)),
+        {},
+        "y of client 0 must be an array of numbers: masked entries of .* have no value",
+    ),
+]
+
+
+def test_what_is_masked_is_refused_where_none_may_be_missing():
+    for data, settings, words in MASKED:
+        with entry(data, settings, words), pytest.raises(DataError, match=words):
+            read(data, **settings)
 
 
 def test_items_may_be_masked():
@@ -116,21 +118,22 @@ Named = namedtuple("Named", "label image")
 Plain = namedtuple("Plain", "inputs outputs")
 
 
-@pytest.mark.parametrize(
-    "item",
-    [
-        lambda row: (X[row], Y[row]),
-        lambda row: [X[row], Y[row]],
-        lambda row: {"label": Y[row], "pixels": X[row]},
-        lambda row: {"x": X[row], "y": Y[row]},
-        lambda row: Named(Y[row], X[row]),
-        lambda row: Plain(X[row], Y[row]),
-    ],
-)
-def test_items_are_pairs_or_name_their_target(item):
-    found = arrays_of(Rows(item))
-    np.testing.assert_array_equal(found["x"].take(np.arange(ROWS)), X)
-    np.testing.assert_array_equal(found["y"], Y)
+PAIRS = [
+    lambda row: (X[row], Y[row]),
+    lambda row: [X[row], Y[row]],
+    lambda row: {"label": Y[row], "pixels": X[row]},
+    lambda row: {"x": X[row], "y": Y[row]},
+    lambda row: Named(Y[row], X[row]),
+    lambda row: Plain(X[row], Y[row]),
+]
+
+
+def test_items_are_pairs_or_name_their_target():
+    for item in PAIRS:
+        with entry(item):
+            found = arrays_of(Rows(item))
+            np.testing.assert_array_equal(found["x"].take(np.arange(ROWS)), X)
+            np.testing.assert_array_equal(found["y"], Y)
 
 
 def test_other_named_fields_are_inputs_by_name():
@@ -141,21 +144,22 @@ def test_other_named_fields_are_inputs_by_name():
     np.testing.assert_array_equal(found["y"], Y)
 
 
-@pytest.mark.parametrize(
-    ("item", "got"),
-    [
-        (lambda row: (X[row], CODES[row], Y[row]), "tuple of length 3"),
-        (lambda row: (X[row],), "tuple of length 1"),
-        (lambda row: torch.tensor([1.0, 2.0]), r"Tensor of shape \(2,\)"),
-        (lambda row: {"pixels": X[row], "kind": Y[row]}, "dict with pixels, kind"),
-        (lambda row: {"x": X[row], "y": Y[row], "label": CODES[row]}, "dict with x, y, label"),
-        (lambda row: {"y": Y[row]}, "dict with y"),
-    ],
-)
-def test_what_else_items_are_is_asked(item, got):
+ELSE = [
+    (lambda row: (X[row], CODES[row], Y[row]), "tuple of length 3"),
+    (lambda row: (X[row],), "tuple of length 1"),
+    (lambda row: torch.tensor([1.0, 2.0]), r"Tensor of shape \(2,\)"),
+    (lambda row: {"pixels": X[row], "kind": Y[row]}, "dict with pixels, kind"),
+    (lambda row: {"x": X[row], "y": Y[row], "label": CODES[row]}, "dict with x, y, label"),
+    (lambda row: {"y": Y[row]}, "dict with y"),
+]
+
+
+def test_what_else_items_are_is_asked():
     way = r"items must be pairs \(x, y\), such as .* for several inputs, or named fields"
-    with pytest.raises(DataError, match=rf"^client 1: {way}.*, got {got}$"):
-        arrays_of([TensorDataset(torch.tensor(X), torch.tensor(Y)), Rows(item)])
+    for item, got in ELSE:
+        words = rf"^client 1: {way}.*, got {got}$"
+        with entry(item, got), pytest.raises(DataError, match=words):
+            arrays_of([TensorDataset(torch.tensor(X), torch.tensor(Y)), Rows(item)])
 
 
 def test_pictures_among_items_have_their_colors_and_no_numbers_of_a_palette():
@@ -184,8 +188,9 @@ def test_targets_that_are_the_items_own_spare_reading_all_of_them():
         (lambda row: (X[row], Y[row]), ROWS, [{"boxes": []}] * ROWS),
     ],
 )
-@pytest.mark.parametrize("tiled", [1, 5])
-def test_targets_that_are_others_are_not_believed(row, count, targets, tiled):
-    data = Rows(lambda number: row(number % count), [*targets] * tiled, count * tiled)
-    expected = [row(number % count)[1] for number in range(count * tiled)]
-    np.testing.assert_array_equal(arrays_of(data)["y"], expected)
+def test_targets_that_are_others_are_not_believed(row, count, targets):
+    for tiled in [1, 5]:
+        with entry(tiled):
+            data = Rows(lambda number: row(number % count), [*targets] * tiled, count * tiled)
+            expected = [row(number % count)[1] for number in range(count * tiled)]
+            np.testing.assert_array_equal(arrays_of(data)["y"], expected)

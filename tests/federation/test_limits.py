@@ -19,7 +19,7 @@ from federation.settings.fields import key_of
 from federation.settings.shared import SharedSettings
 from simulations.engine import simulate
 from tests.support import own_of, size_of, small_of_any, trainer
-from tests.tables import entry
+from tests.tables import EIGHT, entry, sampled
 
 HUGE = (2**31, 2**63, 2**64 - 1, 1e308, -1, 0, nan, inf)
 LARGER = {"seed": 2**32}  # than a million: the root of random streams, and no count
@@ -138,7 +138,7 @@ def free(monkeypatch):
     return of
 
 
-@pytest.mark.parametrize("method", family("local"))
+@pytest.mark.parametrize("method", sampled(family("local"), EIGHT))
 def test_the_servers_slots_are_known_to_the_byte(method, free):
     """Its own, the updates of a round, and what it makes for each client."""
     e, t, received, work = begun(method)
@@ -154,7 +154,7 @@ def test_the_servers_slots_are_known_to_the_byte(method, free):
         check_server(e, known)
 
 
-@pytest.mark.parametrize("method", family("local"))
+@pytest.mark.parametrize("method", sampled(family("local"), EIGHT))
 def test_a_clients_slots_are_known_before_they_are_made(method, free):
     e, t, received, work = begun(method)
     held = max(size_of(flat(received)), size_of(flat(t.method.server.start)))

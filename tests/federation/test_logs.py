@@ -8,6 +8,7 @@ import pytest
 from flwr.common.logger import console_handler
 
 from federation.logs import VARIABLE, Said, begin_log, read_said, uvicorn_log
+from tests.tables import entry
 
 LOG = logging.getLogger("flwr.engram")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -67,6 +68,7 @@ def test_uvicorn_takes_the_same_lines():
     assert handler.format(record).endswith("Z INFO [uvicorn.error] up")
 
 
-@pytest.mark.parametrize("line", ["", "round 3", "[]", "{}", "[" * 10**5, "INFO : \tup"])
-def test_other_lines_are_none_of_ours(line):
-    assert read_said(line) is None
+def test_other_lines_are_none_of_ours():
+    for line in ["", "round 3", "[]", "{}", "[" * 10**5, "INFO : \tup"]:
+        with entry(line):
+            assert read_said(line) is None

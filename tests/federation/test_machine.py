@@ -1,6 +1,7 @@
 """Cores and memory that a process may use, by control groups as different machines have them."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 
 from federation import machine
 from federation.errors import Refused
+from tests.tables import entry
 
 ALL = 8  # cores of the affinity
 V1 = "12:memory:{0}\n4:cpuset:/\n3:cpu,cpuacct:{0}\n1:name=systemd:/user.slice\n"
@@ -21,6 +23,7 @@ def host(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_MOUNTED", tmp_path / "mounted")
 
     def make(groups, files):
+        shutil.rmtree(tmp_path / "mounted", ignore_errors=True)
         (tmp_path / "cgroup").write_text(groups)
         for name, text in files.items():
             path = tmp_path / "mounted" / name
@@ -37,34 +40,35 @@ def v1(folder, quota, period=100_000):
     }
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "usable"),
-    [
-        ("", {}, 8),
-        ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
-        ("0::/\n", {"cpu.max": "300000 100000\n"}, 3),
-        ("0::/\n", {"cpu.max": "20000 50000\n"}, 1),  # 0.4 of a core
-        ("0::/\n", {"cpu.max": "250000 100000\n"}, 3),  # 2.5 cores keep three busy
-        ("0::/\n", {"cpu.max": "1600000 100000\n"}, 8),  # more than there are
-        # Nested: each group is bound by those above it.
-        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000"}, 2),
-        ("0::/a/b\n", {"a/b/cpu.max": "100000 50000", "a/cpu.max": "400000 100000"}, 2),
-        ("0::/a/b\n", {"a/b/c/cpu.max": "100000 100000", "z/cpu.max": "100000 100000"}, 8),
-        # A container that sees its own group as the root, and one that is named from outside.
-        ("0::/docker/4f\n", {"cpu.max": "400000 100000"}, 4),
-        ("0::/../4f\n", {"cpu.max": "400000 100000"}, 4),
-        (V1.format("/"), v1("", -1), 8),
-        (V1.format("/slurm/job"), v1("slurm/job", 150_000) | v1("slurm", -1) | v1("", -1), 2),
-        (V1.format("/slurm/job"), v1("slurm/job", -1) | v1("slurm", 50_000, 25_000), 2),
-        (V1.format("/docker/4f"), v1("", 500_000), 5),
-        # Both versions are mounted; the first one has the processor.
-        (V1.format("/a") + "0::/a\n", v1("a", 300_000) | {"unified/a/cgroup.procs": ""}, 3),
-        ("0::/\n", {"cpu.max": "a damaged file"}, 8),
-    ],
-)
-def test_cores_are_those_of_the_affinity_and_the_least_quota(host, groups, files, usable):
-    host(groups, files)
-    assert machine.cores() == usable
+QUOTAS = [
+    ("", {}, 8),
+    ("0::/\n", {"cpu.max": "max 100000\n"}, 8),
+    ("0::/\n", {"cpu.max": "300000 100000\n"}, 3),
+    ("0::/\n", {"cpu.max": "20000 50000\n"}, 1),  # 0.4 of a core
+    ("0::/\n", {"cpu.max": "250000 100000\n"}, 3),  # 2.5 cores keep three busy
+    ("0::/\n", {"cpu.max": "1600000 100000\n"}, 8),  # more than there are
+    # Nested: each group is bound by those above it.
+    ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "200000 100000"}, 2),
+    ("0::/a/b\n", {"a/b/cpu.max": "100000 50000", "a/cpu.max": "400000 100000"}, 2),
+    ("0::/a/b\n", {"a/b/c/cpu.max": "100000 100000", "z/cpu.max": "100000 100000"}, 8),
+    # A container that sees its own group as the root, and one that is named from outside.
+    ("0::/docker/4f\n", {"cpu.max": "400000 100000"}, 4),
+    ("0::/../4f\n", {"cpu.max": "400000 100000"}, 4),
+    (V1.format("/"), v1("", -1), 8),
+    (V1.format("/slurm/job"), v1("slurm/job", 150_000) | v1("slurm", -1) | v1("", -1), 2),
+    (V1.format("/slurm/job"), v1("slurm/job", -1) | v1("slurm", 50_000, 25_000), 2),
+    (V1.format("/docker/4f"), v1("", 500_000), 5),
+    # Both versions are mounted; the first one has the processor.
+    (V1.format("/a") + "0::/a\n", v1("a", 300_000) | {"unified/a/cgroup.procs": ""}, 3),
+    ("0::/\n", {"cpu.max": "a damaged file"}, 8),
+]
+
+
+def test_cores_are_those_of_the_affinity_and_the_least_quota(host):
+    for groups, files, usable in QUOTAS:
+        with entry(groups, files, usable):
+            host(groups, files)
+            assert machine.cores() == usable
 
 
 def test_a_process_that_is_pinned_has_its_own_cores(host, monkeypatch):

@@ -10,6 +10,7 @@ from federation.data.federated import Split
 from federation.data.loading import Arrays
 from federation.errors import DataError, Refused
 from tests.support import small, write_npz
+from tests.tables import entry
 
 PARTITIONS = ["halves", "iid", "dirichlet", "pathological", "natural", "blocks"]
 
@@ -138,36 +139,36 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
         assert inputs.unique().tolist() == pytest.approx([expected])
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"rows_per_class": 40},
-            "class 0 has 107 rows, but partition halves needs 440 of it: lower rows-per-class "
-            r"\(now 40\) or num-clients \(now 20\)",
-        ),
-        ({"test_rows_per_class": 16}, "lower test-rows-per-class"),
-        ({"adapt_shots": 15}, "client 10: it has 15 test rows, not more than adapt-shots = 15"),
-        (
-            {"partition": "dirichlet", "dirichlet_alpha": 0.01, "too_few_rows": "refuse"},
-            "some clients have too few rows: .*: lower num-clients, lower adapt-shots, or set too-",
-        ),
-        ({"partition": "natural"}, "needs a task column, .* and dataset digits has none"),
-        (
-            {"partition": "pathological", "classes_per_client": 11},
-            "classes-per-client must be at most the number of classes, 10, got 11",
-        ),
-        ({"partition": "iid", "num_clients": 400}, "no client .* lower num-clients"),
-        ({"partition": "blocks", "num_clients": 400}, "no client .* lower num-clients"),
-        (
-            {"partition": "iid", "num_clients": 5000},
-            "num-clients must be at most the number of training rows, 1078, got 5000",
-        ),
-    ],
-)
-def test_refuses_too_few_rows_by_name(settings, message):
-    with pytest.raises(DataError, match=message):
-        federated_data(few_shot(**settings))
+TOO_FEW = [
+    (
+        {"rows_per_class": 40},
+        "class 0 has 107 rows, but partition halves needs 440 of it: lower rows-per-class "
+        r"\(now 40\) or num-clients \(now 20\)",
+    ),
+    ({"test_rows_per_class": 16}, "lower test-rows-per-class"),
+    ({"adapt_shots": 15}, "client 10: it has 15 test rows, not more than adapt-shots = 15"),
+    (
+        {"partition": "dirichlet", "dirichlet_alpha": 0.01, "too_few_rows": "refuse"},
+        "some clients have too few rows: .*: lower num-clients, lower adapt-shots, or set too-",
+    ),
+    ({"partition": "natural"}, "needs a task column, .* and dataset digits has none"),
+    (
+        {"partition": "pathological", "classes_per_client": 11},
+        "classes-per-client must be at most the number of classes, 10, got 11",
+    ),
+    ({"partition": "iid", "num_clients": 400}, "no client .* lower num-clients"),
+    ({"partition": "blocks", "num_clients": 400}, "no client .* lower num-clients"),
+    (
+        {"partition": "iid", "num_clients": 5000},
+        "num-clients must be at most the number of training rows, 1078, got 5000",
+    ),
+]
+
+
+def test_refuses_too_few_rows_by_name():
+    for settings, message in TOO_FEW:
+        with entry(settings, message), pytest.raises(DataError, match=message):
+            federated_data(few_shot(**settings))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from federation.errors import DataError, Refused
 from federation.experiment import Experiment
 from tests.client import mixed
 from tests.support import write_npz
+from tests.tables import entry
 
 ROWS = 20
 Y = np.arange(ROWS) % 2
@@ -43,55 +44,56 @@ def numbers(*shape, dtype="float32", low=0, high=200):
     return np.random.default_rng(0).integers(low, high, (ROWS, *shape)).astype(dtype)
 
 
-@pytest.mark.parametrize(
-    ("network", "dtype", "shape", "images", "seen"),
-    [
-        ("Own", "float32", (9, 32), "auto", "float32[9,32]"),
-        ("Own", "float64", (4, 8, 8), "auto", "float32[4,8,8]"),
-        ("Own", "float32", (1, 16, 3), "auto", "float32[1,16,3]"),
-        ("Own", "float32", (2, 3, 4, 5), "auto", "float32[2,3,4,5]"),
-        ("Own", "int64", (7, 5), "auto", "int64[7,5]"),
-        ("Own", "float32", (), "auto", "float32[]"),
-        ("mlp", "float32", (9, 32), "auto", "float32[9,32]"),
-        ("mlp", "int64", (1, 16, 3), "auto", "float32[1,16,3]"),
-        ("mlp", "bool", (5,), "auto", "float32[5]"),
-        ("Own", "uint8", (8, 6), "auto", "float32[1,8,6]"),
-        ("Own", "uint8", (8, 6, 3), "auto", "float32[3,8,6]"),
-        ("Own", "uint8", (3, 8, 6), "auto", "float32[3,8,6]"),
-        ("Own", "uint8", (4, 8, 6), "auto", "float32[4,8,6]"),
-        ("Own", "uint8", (5,), "auto", "float32[5]"),
-        ("Own", "uint8", (1, 4, 5, 6), "auto", "float32[1,4,5,6]"),
-        ("Own", "uint8", (8, 6), "none", "float32[8,6]"),
-        ("Own", "uint8", (8, 6, 3), "none", "float32[8,6,3]"),
-        ("cnn", "float32", (8, 6), "auto", "float32[1,8,6]"),
-        ("resnet", "float32", (8, 6, 3), "auto", "float32[3,8,6]"),
-        ("torchvision:resnet18", "float32", (1, 8, 6), "auto", "float32[1,8,6]"),
-        ("cnn", "float32", (4, 8, 6), "none", "float32[4,8,6]"),
-        ("Own", "float32", (8, 6), "grey", "float32[1,8,6]"),
-        ("Own", "float32", (8, 6, 4), "channels-last", "float32[4,8,6]"),
-    ],
-)
-def test_rows_have_their_own_shape_but_for_images(network, dtype, shape, images, seen):
-    assert alone(numbers(*shape, dtype=dtype), model=network, images=images) == seen
+SEEN = [
+    ("Own", "float32", (9, 32), "auto", "float32[9,32]"),
+    ("Own", "float64", (4, 8, 8), "auto", "float32[4,8,8]"),
+    ("Own", "float32", (1, 16, 3), "auto", "float32[1,16,3]"),
+    ("Own", "float32", (2, 3, 4, 5), "auto", "float32[2,3,4,5]"),
+    ("Own", "int64", (7, 5), "auto", "int64[7,5]"),
+    ("Own", "float32", (), "auto", "float32[]"),
+    ("mlp", "float32", (9, 32), "auto", "float32[9,32]"),
+    ("mlp", "int64", (1, 16, 3), "auto", "float32[1,16,3]"),
+    ("mlp", "bool", (5,), "auto", "float32[5]"),
+    ("Own", "uint8", (8, 6), "auto", "float32[1,8,6]"),
+    ("Own", "uint8", (8, 6, 3), "auto", "float32[3,8,6]"),
+    ("Own", "uint8", (3, 8, 6), "auto", "float32[3,8,6]"),
+    ("Own", "uint8", (4, 8, 6), "auto", "float32[4,8,6]"),
+    ("Own", "uint8", (5,), "auto", "float32[5]"),
+    ("Own", "uint8", (1, 4, 5, 6), "auto", "float32[1,4,5,6]"),
+    ("Own", "uint8", (8, 6), "none", "float32[8,6]"),
+    ("Own", "uint8", (8, 6, 3), "none", "float32[8,6,3]"),
+    ("cnn", "float32", (8, 6), "auto", "float32[1,8,6]"),
+    ("resnet", "float32", (8, 6, 3), "auto", "float32[3,8,6]"),
+    ("torchvision:resnet18", "float32", (1, 8, 6), "auto", "float32[1,8,6]"),
+    ("cnn", "float32", (4, 8, 6), "none", "float32[4,8,6]"),
+    ("Own", "float32", (8, 6), "grey", "float32[1,8,6]"),
+    ("Own", "float32", (8, 6, 4), "channels-last", "float32[4,8,6]"),
+]
 
 
-@pytest.mark.parametrize(
-    ("shape", "settings", "words"),
-    [
-        (
-            (1, 16, 3),
-            {"model": "cnn"},
-            r"x must be images with 1 or 3 channels, first or last, got shape \(40, 1, 16, 3\), "
-            "where both may be: set images=channels-last, or images=none if they are first",
-        ),
-        ((4, 8, 8), {"model": "cnn"}, r"got shape \(40, 4, 8, 8\): set images=none if rows are"),
-        ((4,), {"images": "grey"}, r"x must be of 3 axes for images=grey, got shape \(40, 4\)"),
-        ((), {}, r"x must be numbers, in rows, got float32 of shape \(40,\)"),
-    ],
-)
-def test_what_may_be_two_things_is_refused(shape, settings, words):
-    with pytest.raises(DataError, match=words):
-        alone(numbers(*shape), **settings)
+def test_rows_have_their_own_shape_but_for_images():
+    for network, dtype, shape, images, seen in SEEN:
+        with entry(network, dtype, shape, images, seen):
+            assert alone(numbers(*shape, dtype=dtype), model=network, images=images) == seen
+
+
+AMBIGUOUS = [
+    (
+        (1, 16, 3),
+        {"model": "cnn"},
+        r"x must be images with 1 or 3 channels, first or last, got shape \(40, 1, 16, 3\), "
+        "where both may be: set images=channels-last, or images=none if they are first",
+    ),
+    ((4, 8, 8), {"model": "cnn"}, r"got shape \(40, 4, 8, 8\): set images=none if rows are"),
+    ((4,), {"images": "grey"}, r"x must be of 3 axes for images=grey, got shape \(40, 4\)"),
+    ((), {}, r"x must be numbers, in rows, got float32 of shape \(40,\)"),
+]
+
+
+def test_what_may_be_two_things_is_refused():
+    for shape, settings, words in AMBIGUOUS:
+        with entry(shape, settings, words), pytest.raises(DataError, match=words):
+            alone(numbers(*shape), **settings)
 
 
 def test_of_several_inputs_none_is_an_image():
@@ -125,15 +127,16 @@ def as_data_set(x, y):
 
 
 @pytest.mark.parametrize("given", [as_arrays, as_data_set])
-@pytest.mark.parametrize("grey", [(0, 1, 2), (0,), (1, 2), ()])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_grey_levels_are_scaled_whatever_the_others_have(grey, dtype, given):
-    raw = [numbers(4, 4, dtype="uint8", low=40 * c, high=40 * c + 50) for c in range(3)]
-    rows = [x if c in grey else (x / 255).astype(dtype) for c, x in enumerate(raw)]
-    data = read([given(x, Y) for x in rows], model="cnn")
-    for x, found in zip(raw, everyone(data), strict=True):
-        expected = np.sort(x.reshape(ROWS, -1), axis=0) / 255
-        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+def test_grey_levels_are_scaled_whatever_the_others_have(dtype, given):
+    for grey in [(0, 1, 2), (0,), (1, 2), ()]:
+        with entry(grey):
+            raw = [numbers(4, 4, dtype="uint8", low=40 * c, high=40 * c + 50) for c in range(3)]
+            rows = [x if c in grey else (x / 255).astype(dtype) for c, x in enumerate(raw)]
+            data = read([given(x, Y) for x in rows], model="cnn")
+            for x, found in zip(raw, everyone(data), strict=True):
+                expected = np.sort(x.reshape(ROWS, -1), axis=0) / 255
+                np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
 
 
 def test_a_node_alone_has_what_one_process_has(plug_ins):

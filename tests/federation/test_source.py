@@ -15,6 +15,7 @@ from federation.data.in_memory import hold
 from federation.data.source import FILES, Source
 from federation.errors import Refused
 from federation.experiment import Experiment
+from tests.tables import entry
 
 ROOMS = ("engram", "federation", "client", "strategies", "server", "simulations")
 QUICK = {"num_rounds": 1, "clients_per_round": 2, "hidden": "4", "progress": False}
@@ -25,27 +26,28 @@ def clients(seed=0):
     return [(rows, np.arange(20) % 2) for rows in x]
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "place"),
-    [
-        *((f"{kind}:a:b/c,d.x", kind, "a:b/c,d.x") for kind in FILES),
-        ("hf:owner/name:subset", "hf", "owner/name:subset"),
-        ("memory:0f", "memory", "0f"),
-        ("permuted-npz:a.npz", "permuted", "npz:a.npz"),
-        ("sparse-linear", "sparse", "linear"),
-        ("csv:", "csv", ""),
-        ("csv", "", "csv"),
-        ("permuted:digits", "", "permuted:digits"),
-        ("CSV:a.csv", "", "CSV:a.csv"),
-        ("tsv:a.tsv", "", "tsv:a.tsv"),
-        ("two-cities", "", "two-cities"),
-        ("", "", ""),
-    ],
-)
-def test_a_text_is_parsed_and_stays_the_text(text, kind, place):
-    source = Experiment(dataset=text).source
-    assert (source.kind, source.place, source.rows) == (kind, place, None)
-    assert source == text == Source.of(source) == str(source)
+TEXTS = [
+    *((f"{kind}:a:b/c,d.x", kind, "a:b/c,d.x") for kind in FILES),
+    ("hf:owner/name:subset", "hf", "owner/name:subset"),
+    ("memory:0f", "memory", "0f"),
+    ("permuted-npz:a.npz", "permuted", "npz:a.npz"),
+    ("sparse-linear", "sparse", "linear"),
+    ("csv:", "csv", ""),
+    ("csv", "", "csv"),
+    ("permuted:digits", "", "permuted:digits"),
+    ("CSV:a.csv", "", "CSV:a.csv"),
+    ("tsv:a.tsv", "", "tsv:a.tsv"),
+    ("two-cities", "", "two-cities"),
+    ("", "", ""),
+]
+
+
+def test_a_text_is_parsed_and_stays_the_text():
+    for text, kind, place in TEXTS:
+        with entry(text, kind, place):
+            source = Experiment(dataset=text).source
+            assert (source.kind, source.place, source.rows) == (kind, place, None)
+            assert source == text == Source.of(source) == str(source)
 
 
 @pytest.mark.usefixtures("plug_ins")

@@ -12,6 +12,7 @@ from federation.data.loading import load
 from federation.data.source import Source
 from federation.errors import DataError
 from tests.support import write_npz
+from tests.tables import entry
 
 
 def read(dataset, data_dir="data", test_fraction=0.4, seed=0):
@@ -66,29 +67,30 @@ def test_own_arrays_with_test_rows(tmp_path):
 GOOD = {"x": np.ones((6, 2)), "y": np.array([0, 1, 2, 0, 1, 2])}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"x": None}, "must hold either x and y .*it holds y"),
-        ({"x_train": np.ones(3)}, "must hold either x and y"),
-        ({"x": np.ones((6, 0))}, r"x must be numbers, in rows, got float64 of shape \(6, 0\)"),
-        ({"x": np.ones((6, 0, 4))}, "x must be numbers, in rows"),
-        ({"x": np.ones((5, 2))}, r"x must have one row for each of the 6 entries of y, got .*5, 2"),
-        ({"x": np.ones(6)}, "x must be numbers, in rows"),
-        ({"x": np.full((6, 2), np.nan)}, "x must be finite, got nan in row 0"),
-        (
-            {"y": np.array([0.5] * 6)},
-            "y must be one class a row, got float64, 0.5 in row 0: set ta",
-        ),
-        ({"y": np.zeros(6, dtype=[("a", "i4")])}, "y must be one class a row"),
-        ({"y": np.zeros(6, dtype=int)}, "y must hold at least 2 classes, got one"),
-        ({"task": np.zeros(3, dtype=int)}, "task must have one row for each"),
-    ],
-)
-def test_refuses_arrays_that_are_none(tmp_path, change, message):
-    arrays = {key: value for key, value in (GOOD | change).items() if value is not None}
-    with pytest.raises(DataError, match=message):
-        read(write_npz(tmp_path / "a.npz", **arrays))
+NO_ARRAYS = [
+    ({"x": None}, "must hold either x and y .*it holds y"),
+    ({"x_train": np.ones(3)}, "must hold either x and y"),
+    ({"x": np.ones((6, 0))}, r"x must be numbers, in rows, got float64 of shape \(6, 0\)"),
+    ({"x": np.ones((6, 0, 4))}, "x must be numbers, in rows"),
+    ({"x": np.ones((5, 2))}, r"x must have one row for each of the 6 entries of y, got .*5, 2"),
+    ({"x": np.ones(6)}, "x must be numbers, in rows"),
+    ({"x": np.full((6, 2), np.nan)}, "x must be finite, got nan in row 0"),
+    (
+        {"y": np.array([0.5] * 6)},
+        "y must be one class a row, got float64, 0.5 in row 0: set ta",
+    ),
+    ({"y": np.zeros(6, dtype=[("a", "i4")])}, "y must be one class a row"),
+    ({"y": np.zeros(6, dtype=int)}, "y must hold at least 2 classes, got one"),
+    ({"task": np.zeros(3, dtype=int)}, "task must have one row for each"),
+]
+
+
+def test_refuses_arrays_that_are_none(tmp_path):
+    for change, message in NO_ARRAYS:
+        with entry(change, message):
+            arrays = {key: value for key, value in (GOOD | change).items() if value is not None}
+            with pytest.raises(DataError, match=message):
+                read(write_npz(tmp_path / "a.npz", **arrays))
 
 
 def test_refuses_files_that_are_none(tmp_path):
