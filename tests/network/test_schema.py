@@ -97,7 +97,7 @@ def names_faults_and_no_cells(said, federation):
     assert lines[1] == f"client-3: {asks}"
     log = federation.log("client-3").read_text()
     line = 'columns.age = {missing = ["?"]}'
-    assert f"age has '?' in row 3 among numbers: write {line}" in log
+    assert f"age has '?' in row 5 among numbers: write {line}" in log
     assert "client-3 cannot take part before the above is mended" in out
     agreed = tomllib.loads((federation.server / "schema.toml").read_text())
     assert agreed["input-columns"] == "age,bp,crea,sex,smoker"  # for one cell, none is left out
