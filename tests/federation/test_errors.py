@@ -2,7 +2,7 @@
 
 import pytest
 
-from federation.errors import DataError, EngramError, Refused, RunStopped, brief, one_line
+from engram.settings.errors import DataError, EngramError, Refused, RunStopped, brief, one_line
 
 
 def test_a_short_line_stays_as_it_is():

@@ -7,7 +7,7 @@ import re
 import pytest
 from flwr.common.logger import console_handler
 
-from federation.logs import VARIABLE, Said, begin_log, read_said, uvicorn_log
+from engram.settings.logs import VARIABLE, Said, begin_log, read_said, uvicorn_log
 
 LOG = logging.getLogger("flwr.engram")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"

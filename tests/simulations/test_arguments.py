@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import engram as library
-from federation.errors import Refused
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 
