@@ -12,6 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from federation.described import DescribedColumn, DescribedTable
+from federation.schema import Column
 from simulations.loopback import LoopbackFederation
 from tests.hospitals import SITES, write_hospitals
 from tests.network.support import wait_for
@@ -107,7 +109,9 @@ def keeps_no_answer(server):
     """Checks that no file of the server has what a site has told of a column."""
     kept = [path for path in server.rglob("*") if path.is_file()]
     assert server / "superlink.db-wal" in kept
-    assert not [path for path in kept if b'"kind": "number"' in path.read_bytes()]
+    words = '"name": "age", "kind": "number"'
+    assert words in DescribedTable(9, {"age": DescribedColumn(Column("age", "number"))}).told()
+    assert not [path for path in kept if words.encode() in path.read_bytes()]
 
 
 def keeps_a_column_that_a_site_lacks(engram, files, server, agree, there):
