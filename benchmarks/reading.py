@@ -7,6 +7,7 @@ the memory that a process of its own takes at its peak, without what it has afte
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
@@ -85,7 +86,7 @@ def measured(rows: int, columns: int, turns: int = _TURNS) -> dict[str, dict[str
         path = write(Path(folder), rows, columns)
         found = {
             how: {
-                "s": seconds(lambda how=how: read(path, how), turns),  # type: ignore[misc]
+                "s": seconds(partial(read, path, how), turns),
                 "MiB": mebibytes(path, how),
             }
             for how in ("pandas", "schema", "alone")

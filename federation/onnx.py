@@ -77,7 +77,7 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
 
 
 def on_tensors(runs: Runs, kind: Kind) -> Callable[[Any], Tensor]:
-    """Returns what runs an ONNX file on inputs as a module takes them; a network's in float32."""
+    """Returns an ONNX file as a function of a module's inputs; a network's are float32."""
 
     def run(inputs: Any) -> Tensor:
         names, leaves = input_names(inputs), tree_leaves(inputs)

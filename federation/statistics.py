@@ -107,5 +107,5 @@ def bin_of(sites: Collection[DescribedColumn], share: float) -> tuple[float, flo
 
 
 def _rows(column: DescribedColumn, bins: int) -> int:
-    """Returns how many rows the first bins have."""
+    """Returns the number of rows in the first bins."""
     return sum(column.counts[:bins])

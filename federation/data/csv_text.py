@@ -115,7 +115,7 @@ def _joined(names: Sequence[str], separator: str) -> str:
 
 @cache
 def _patterns(separator: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Returns what matches a cell after the first or a separator, and a row with its end."""
+    """Returns the pattern of a cell, at a row's start or behind a separator, and that of a row."""
     mark = re.escape(separator)
     # As Arrow reads them: a quote matters at the beginning of a cell alone.
     cell = rf'(?:"(?:[^"]++|"")*+"[^{mark}\r\n]*+|[^"{mark}\r\n][^{mark}\r\n]*+|)'

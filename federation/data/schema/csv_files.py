@@ -67,7 +67,7 @@ def read_csv(
 
 
 def dialect(path: Path, file: File) -> File:
-    """Returns how a file is written, by its first lines where ``file`` does not say it.
+    """Returns the dialect of a file; what ``file`` leaves open is found in its first lines.
 
     Raises:
         DataError: It cannot be read, is empty, or may be read in several ways.
