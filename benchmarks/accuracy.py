@@ -31,20 +31,20 @@ from benchmarks.peers import PeerMissing
 from benchmarks.pfllib_pairs import ETA, PAIRS, PERSONAL_STEPS, Pair
 from benchmarks.pfllib_peer import DATASET, DONE
 from benchmarks.workloads import Platform
-from client.memory import RamStore
-from client.training.chunks import score
-from client.training.process import training_from_now_on
-from client.training.trainer import Trainer
-from engram.networks import model
-from engram.types import Params
-from federation.columns import COMMON, TUNED
-from federation.data.dealing import federated_data
-from federation.data.federated import FederatedData, model_for
-from federation.data.in_memory import hold
-from federation.data.npz import read_npz
-from federation.errors import Refused, brief
-from federation.experiment import Experiment, read_by
-from federation.streams import Stream, torch_generator
+from engram.client.memory import RamStore
+from engram.cohort.trainer.chunks import score
+from engram.cohort.trainer.trainer import Trainer
+from engram.cohort.trainer.worker_pool import training_from_now_on
+from engram.core.streams import Stream, torch_generator
+from engram.core.types import Params
+from engram.data.federated import FederatedData, model_for
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.data.npz import read_npz
+from engram.networks.registry import model
+from engram.scoring.score_columns import COMMON, TUNED
+from engram.settings.errors import Refused, brief
+from engram.settings.experiment import Experiment, read_by
 
 ROWS: Final = 12_000
 CLIENTS: Final = 20

@@ -16,17 +16,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from client.hosts import Opening, host_of
-from client.memory import RamStore
+from engram.bandits.federation.bandit_turns import drawn_environment
+from engram.bandits.federation.meta_ban import MetaBan
 from engram.bandits.play import play_policy
-from federation.data.arrivals import drawn_environment
-from federation.experiment import Experiment
-from federation.fingerprint import source_root
-from federation.methods.meta_ban import MetaBan
-from federation.settings.files import read_settings
-from server.record import RunRecord
-from server.run import run as run_on
-from simulations.grid import InProcessGrid
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.runs.record import RunRecord
+from engram.server.run import run as run_on
+from engram.settings.experiment import Experiment
+from engram.settings.fingerprint import source_root
+from engram.settings.settings_files import read_settings
+from engram.simulations.grid import InProcessGrid
 
 
 class SitesResult(NamedTuple):

@@ -27,10 +27,10 @@ from engram.bandits.locb import locb
 from engram.bandits.meta_ban import MetaBanState, meta_ban
 from engram.bandits.networks import initial
 from engram.bandits.neural import NeuralState, neural_bandit
-from engram.bandits.persistent import Persistent
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, BatchedPolicy, Policy, batched, generator
 from engram.bandits.replay import ReplayBuffer
 from engram.bandits.sclub import sclub
+from engram.bandits.versioned_tensor import Persistent
 
 _BUFFER: Final = 256  # rows of a user
 _GAMMA: Final = 0.4

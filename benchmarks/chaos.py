@@ -22,15 +22,15 @@ import torch
 import typer
 
 from benchmarks.harness import Keep, new_folder, report, start
-from client.disk import DiskStore
-from engram.types import Params
-from federation.errors import EngramError
-from federation.experiment import Experiment
-from federation.tensors import tensors_from_bytes
-from server.record import RunRecord
-from simulations.deployed import run_deployed
-from simulations.engine import simulate
-from simulations.loopback import LoopbackFederation
+from engram.client.disk import DiskStore
+from engram.core.types import Params
+from engram.runs.record import RunRecord
+from engram.settings.errors import EngramError
+from engram.settings.experiment import Experiment
+from engram.simulations.deployed import run_deployed
+from engram.simulations.engine import simulate
+from engram.simulations.loopback import LoopbackFederation
+from engram.wire.tensors import tensors_from_bytes
 
 _CLIENTS = 3
 _TARGETS = ("client", "coordinator", "superlink")

@@ -4,8 +4,8 @@
 each time with other cohorts: twins, between which there is no difference. Then
 ``python -m benchmarks.claims --resample scores.npz`` draws comparisons of eight twins from these
 runs and counts those that call any of them better than another (family-wise error), with
-``simulations.differences`` and with Student's interval of each pair by itself; and, where one twin
-is given ten points more, those that call it better than a given other one (power).
+``engram.compare.differences`` and with Student's interval of each pair by itself; and, where one
+twin is given ten points more, those that call it better than a given other one (power).
 """
 
 from collections.abc import Collection
@@ -22,10 +22,10 @@ from rich.progress import track
 from rich.table import Table
 from scipy.stats import t
 
-from federation.experiment import Experiment
-from simulations.differences import pairwise
-from simulations.engine import simulate
-from strategies.rounds import Rounds, draw_cohort
+from engram.compare.differences import pairwise
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
+from engram.strategies.rounds import Rounds, draw_cohort
 
 SETTINGS: Final = {
     "method": "fedavg",

@@ -20,10 +20,10 @@ from rich.console import Console
 
 from benchmarks.harness import chosen, numbers_table, start
 from benchmarks.workloads import WORKLOADS, Platform, experiment
-from federation.data.datasets import arrays_of
-from federation.data.dealing import federated_data
-from federation.data.in_memory import hold
-from simulations.cluster import Cluster
+from engram.data.datasets import arrays_of
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.simulations.ray_rounds import Cluster
 
 _WARM_UP: Final = 3  # rounds
 

@@ -12,9 +12,9 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, cast
 
-from federation.experiment import Experiment
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.runs.record import RunRecord
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
 
 _GIVEN: Final[Mapping[str, Any]] = {
     "num_clients": 20,

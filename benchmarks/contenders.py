@@ -34,11 +34,11 @@ from benchmarks.peers import PeerMissing, drawn_rows
 from benchmarks.pfllib_pairs import PAIRS
 from benchmarks.pfllib_peer import DONE
 from benchmarks.workloads import Platform
-from client.training.workers import Workers
-from federation.data.federated import FederatedData, Split
-from federation.errors import Refused, brief
-from federation.experiment import Experiment, read_by
-from federation.machine import cores
+from engram.cohort.trainer.workers import Workers
+from engram.core.machine import cores
+from engram.data.federated import FederatedData, Split
+from engram.settings.errors import Refused, brief
+from engram.settings.experiment import Experiment, read_by
 
 METHODS: Final = ("fedavg", "per-fedavg", "pfedme", "ditto")
 SYSTEMS: Final = {

@@ -26,10 +26,10 @@ from benchmarks import modules
 from benchmarks.harness import chosen, numbers_table, start
 from benchmarks.networks import CASES
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
-from client.training.workers import Workers
-from federation.data.dealing import federated_data
-from federation.experiment import Experiment
-from federation.machine import cores
+from engram.cohort.trainer.workers import Workers
+from engram.core.machine import cores
+from engram.data.load_federation import federated_data
+from engram.settings.experiment import Experiment
 
 _NETWORKS: Final = {name.split()[0]: name for name in CASES if not name.startswith("cnn")}
 _WARM_UP: Final = 3  # rounds, of which the first shows whether workers pay

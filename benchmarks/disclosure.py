@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 import engram
-from simulations.console import out
+from engram.cli.console import out
 
 _SHARED: Final[dict[str, Any]] = {"method": "fedavg", "partition": "halves", "hidden": "64"}
 _CLIPPED: Final = {"clip": 0.3}

@@ -14,9 +14,9 @@ import psutil
 import typer
 
 from benchmarks.harness import Keep, new_folder, start
-from federation.experiment import Experiment
-from simulations.deployed import run_deployed
-from simulations.loopback import LoopbackFederation
+from engram.settings.experiment import Experiment
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
 
 _CLIENTS = 3
 

@@ -23,7 +23,7 @@ from torch import nn
 from benchmarks.module_peers import Task, Turns, read_task
 from benchmarks.networks import STEP_SIZE
 from benchmarks.pfllib_pairs import PAIRS
-from engram.vision import torchvision
+from engram.networks.vision import torchvision
 
 _DATASET: Final = "synthetic"  # the one that is read from arrays as they are
 _ROUNDS: Final = 1000  # at most: it draws the clients of all rounds first

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from scipy import stats
 
-from federation.errors import EngramError, Refused, brief
+from engram.settings.errors import EngramError, Refused, brief
 
 K = TypeVar("K", bound=Hashable)
 

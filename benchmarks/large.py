@@ -23,9 +23,9 @@ from rich.console import Console
 from benchmarks.endurance import coordinates
 from benchmarks.harness import Keep, new_folder, numbers_table, start
 from benchmarks.namespaces import LinkedFederation, bytes_over, enter_namespace
-from federation.experiment import Experiment
-from simulations.deployed import run_deployed
-from simulations.loopback import LoopbackFederation
+from engram.settings.experiment import Experiment
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
 
 _CLIENTS, _ROUNDS = 4, 4
 _CUT_IN = 2  # the round

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from benchmarks.harness import percent
-from simulations.pool import Row
+from engram.simulations.job_pool import Row
 
 NOBODY: Final = "none"
 DEFAULT: Final = "bound"

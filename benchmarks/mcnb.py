@@ -20,16 +20,16 @@ import torch
 import typer
 from rich.console import Console
 
-from engram.arrays import Array
 from engram.bandits.environments.environment import Environment
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.play import play_policy
-from simulations.pool import Job, Pool, Progress, Row
-from simulations.studies.figures import new_table
-from simulations.studies.meta_ban.environments import EnvironmentSpec, draw_environment
-from simulations.studies.meta_ban.regrets import difference, summarize_runs
-from simulations.studies.meta_ban.trials import POINTS, at_shares
-from simulations.studies.summaries import grouped
+from engram.bandits.studies.environments import EnvironmentSpec, draw_environment
+from engram.bandits.studies.regrets import difference, summarize_runs
+from engram.bandits.studies.trials import POINTS, at_shares
+from engram.core.arrays import Array
+from engram.simulations.job_pool import Job, Pool, Progress, Row
+from engram.studies.figures import new_table
+from engram.studies.summaries import grouped
 
 _AUTHORS: Final = "authors"
 PARTS: Final = {_AUTHORS: (), "authors-no-groups": (0,), "authors-no-common": (1,)}

@@ -27,20 +27,20 @@ from flwr.app import MessageType
 from benchmarks.chaos import distance
 from benchmarks.harness import Keep, new_folder, report, start
 from benchmarks.namespaces import LinkedFederation, enter_namespace
-from client.audit import AUDIT, Audit
-from client.disk import DiskStore
-from client.fleet import Unreachable
-from client.leaving import leave
-from federation.credentials import read_node
-from federation.errors import EngramError, RunStopped
-from federation.experiment import Experiment
-from federation.plugins import add_plugins, load_plugins
-from federation.tensors import tensors_from_bytes
-from server.record import RunRecord
-from server.registration import remove_client
-from simulations.deployed import run_deployed
-from simulations.engine import simulate
-from simulations.loopback import LoopbackFederation
+from engram.client.disk import DiskStore
+from engram.link.credentials import read_node
+from engram.link.node.fleet import Unreachable
+from engram.link.server.registration import remove_client
+from engram.runs.record import RunRecord
+from engram.settings.errors import EngramError, RunStopped
+from engram.settings.experiment import Experiment
+from engram.settings.plugins import add_plugins, load_plugins
+from engram.simulations.deployed import run_deployed
+from engram.simulations.engine import simulate
+from engram.simulations.loopback import LoopbackFederation
+from engram.sites.audit import AUDIT, Audit
+from engram.sites.leave_federation import leave
+from engram.wire.tensors import tensors_from_bytes
 
 Kind = Literal["join", "leave", "revoke", "cut"]
 

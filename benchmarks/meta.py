@@ -14,11 +14,11 @@ from rich.console import Console
 from torch.nn import functional
 
 from benchmarks.harness import in_turns, numbers_table
-from engram.types import Batch
-from simulations.studies.meta_learning.episodes import EpisodeSampler
-from simulations.studies.meta_learning.methods import METHODS, RuleArguments
-from simulations.studies.meta_learning.sinewave_tasks import ALPHA, Sinewave
-from simulations.studies.meta_learning.sweep import episodes
+from engram.core.types import Batch
+from engram.meta.studies.episodes import EpisodeSampler
+from engram.meta.studies.methods import METHODS, RuleArguments
+from engram.meta.studies.sinewave_tasks import ALPHA, Sinewave
+from engram.meta.studies.sweep import episodes
 
 _BETA, _ETA, _TASKS, _ROWS = 0.3, 0.0002, 3, 1
 _PER_TURN: Final = 50  # iterations

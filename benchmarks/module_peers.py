@@ -25,7 +25,7 @@ from benchmarks import plain
 from benchmarks.fedjax_rounds import fedjax_rounds, haiku_layers, import_jax
 from benchmarks.networks import CASES, STEP_SIZE, TOKENS, WORKS, Case, loss
 from benchmarks.pfllib_pairs import PAIRS
-from engram.vision import torchvision
+from engram.networks.vision import torchvision
 
 ONE_THREAD: Final = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 

@@ -27,14 +27,14 @@ from benchmarks.module_peers import ONE_THREAD, PEERS
 from benchmarks.networks import CASES, CLIENTS, LENGTH, ROWS, STEP_SIZE, TOKENS, Case
 from benchmarks.peers import PeerMissing, drawn_rows, plain_loop
 from benchmarks.workloads import Platform
-from engram.networks import NETWORKS, model
-from federation.data.dealing import federated_data
-from federation.data.federated import FederatedData, model_for
-from federation.data.in_memory import hold
-from federation.errors import Refused, brief
-from federation.experiment import Experiment
-from federation.fingerprint import source_root
-from federation.streams import Stream, torch_generator
+from engram.core.streams import Stream, torch_generator
+from engram.data.federated import FederatedData, model_for
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.networks.registry import NETWORKS, model
+from engram.settings.errors import Refused, brief
+from engram.settings.experiment import Experiment
+from engram.settings.fingerprint import source_root
 
 _WARM_UP: Final = 5  # rounds, in which the faster way is found
 

@@ -13,8 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from federation.launch import Launch
-from simulations.loopback import LoopbackFederation
+from engram.link.launch import Launch
+from engram.simulations.loopback import LoopbackFederation
 
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of unshare(2)
 _TOOLS = ("ip", "nsenter", "unshare")

@@ -20,10 +20,10 @@ import psutil
 from rich.console import Console
 
 from benchmarks.harness import numbers_table
-from federation.experiment import Experiment
-from server.record import RunRecord
-from simulations.deployed import run_deployed
-from simulations.loopback import LoopbackFederation, Nodes
+from engram.runs.record import RunRecord
+from engram.settings.experiment import Experiment
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation, Nodes
 
 SIZES: Final = {"31k": "200,85", "2.5M": "1540,1540"}
 """Parameters of the networks, and the widths of their hidden layers."""

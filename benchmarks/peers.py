@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from benchmarks import plain
 from benchmarks.fedjax_rounds import fedjax_rounds, haiku_layers, import_jax
 from benchmarks.networks import layers
-from federation.data.federated import FederatedData, model_for
-from federation.experiment import Experiment
-from federation.methods.network import NetworkMethod
-from federation.streams import Stream, generator, torch_generator
-from strategies.rounds import draw_cohort
+from engram.core.streams import Stream, generator, torch_generator
+from engram.data.federated import FederatedData, model_for
+from engram.settings.experiment import Experiment
+from engram.settings.network import NetworkMethod
+from engram.strategies.rounds import draw_cohort
 
 Round = Callable[[int], dict[str, Tensor]]  # runs a round, and returns its model
 

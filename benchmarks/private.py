@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.harness import numbers_table, percent, start
-from federation.experiment import Experiment
-from simulations.engine import simulate
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
 
 _CELLS: Final = "cells.jsonl"
 _PRIVATE: Final = {

@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.harness import numbers_table, start
-from federation.experiment import Experiment
-from simulations.engine import simulate
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
 
 _BOUND: Final = 6.0  # of a row of 30 standard normal numbers, whose norm is some 5.5
 _ROWS: Final[dict[str, dict[str, Any]]] = {

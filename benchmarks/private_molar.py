@@ -13,12 +13,12 @@ from rich.console import Console
 from scipy.optimize import brentq
 
 from benchmarks.harness import numbers_table, start
-from engram.molar.intercept import personalize_rows
-from engram.molar.private import estimate_of, noisy_statistics, statistics_size
-from engram.molar.shrinkage import combine
-from engram.molar.simulation import sparse_parameters
-from engram.molar.site import Rows, estimate_site
-from engram.privacy import epsilon
+from engram.guards.gaussian import epsilon
+from engram.tables.intercept import personalize_rows
+from engram.tables.private import estimate_of, noisy_statistics, statistics_size
+from engram.tables.shrinkage import combine
+from engram.tables.simulation import sparse_parameters
+from engram.tables.site import Rows, estimate_site
 
 _SITES, _COLUMNS, _DIFFERING, _SIGMA, _DELTA = 20, 10, 2, 0.5, 1e-5
 _BOUND: Final = 5.0

@@ -18,10 +18,10 @@ from rich.console import Console
 
 from benchmarks.harness import numbers_table
 from benchmarks.memory import forget_peak, peak
-from federation.data.declared import declare
-from federation.data.encoding import encode
-from federation.data.raw_tables import of_file
-from federation.settings.data import DataSettings
+from engram.data.encoding import encode
+from engram.data.schema.declared import declare
+from engram.data.tables.raw_tables import of_file
+from engram.settings.data import DataSettings
 
 SHAPES = ((2_000_000, 30), (300, 12_000))
 """Rows and columns of numbers; the target and the clients are two more."""

@@ -19,11 +19,11 @@ from rich.console import Console
 
 from benchmarks.harness import chosen, start
 from benchmarks.losses import tables
-from federation.errors import EngramError, Refused
-from federation.experiment import Experiment
-from simulations.attacks import attackers_of, backdoor_success
-from simulations.engine import simulate
-from simulations.pool import Pool, Progress, Row
+from engram.attack.attacks import attackers_of, backdoor_success
+from engram.settings.errors import EngramError, Refused
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
+from engram.simulations.job_pool import Pool, Progress, Row
 
 CLIENTS: Final = 20
 METHODS: Final = ("fedavg", "local-moml", "ditto", "fedpac", "ifca", "fedproto")

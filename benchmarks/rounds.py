@@ -15,9 +15,9 @@ from rich.console import Console
 from benchmarks.harness import chosen, in_turns, numbers_table, start
 from benchmarks.peers import PEERS, PeerMissing
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
-from federation.data.dealing import has_device
-from federation.errors import Refused
-from federation.methods import family
+from engram.data.load_federation import has_device
+from engram.settings.errors import Refused
+from engram.settings.families import family
 
 _STEPS = {"alpha": 0.01, "eta": 0.01}
 _WARM_UP = 2

@@ -16,10 +16,10 @@ from rich.console import Console
 from benchmarks.harness import in_turns, numbers_table
 from benchmarks.memory import forget_peak, peak
 from benchmarks.workloads import WORKLOADS, Platform, experiment
-from client.hosts.local import LocalHost
-from client.training.trainer import Trainer
-from federation.data.federated import FederatedData, Split
-from simulations.engine import simulate
+from engram.client.hosts.local import LocalHost
+from engram.cohort.trainer.trainer import Trainer
+from engram.data.federated import FederatedData, Split
+from engram.simulations.engine import simulate
 
 _ROWS = 60_000
 _EACH = 40

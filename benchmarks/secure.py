@@ -20,12 +20,12 @@ import psutil
 from rich.console import Console
 
 from benchmarks.harness import numbers_table
-from federation.experiment import Experiment
-from server.record import RunRecord
-from simulations.deployed import run_deployed
-from simulations.engine import simulate
-from simulations.loopback import LoopbackFederation
-from strategies import Row
+from engram.runs.record import RunRecord
+from engram.settings.experiment import Experiment
+from engram.simulations.deployed import run_deployed
+from engram.simulations.engine import simulate
+from engram.simulations.loopback import LoopbackFederation
+from engram.strategies import Row
 
 _NODES: Final = 4
 SIZES: Final = {"2k": "30", "31k": "200,85", "1M": "960,960"}

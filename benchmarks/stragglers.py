@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from matplotlib.figure import Figure
 
-from federation.experiment import Experiment
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.plots import save
+from engram.compare.plots import save
+from engram.runs.record import RunRecord
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
 
 _GIVEN: Final[Mapping[str, Any]] = {
     "num_clients": 50,

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from sklearn.preprocessing import StandardScaler
 
-from engram.arrays import Array
+from engram.core.arrays import Array
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
 
 Play = Callable[[Any, float], float]

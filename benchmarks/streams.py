@@ -25,9 +25,9 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from benchmarks.stream_peers import OURS, PEERS, Peer, Play, finite, named
-from engram.arrays import Array
+from engram.core.arrays import Array
 from engram.online.estimators import OnlineClassifier
-from simulations.studies.verdict import paired
+from engram.studies.best_method import paired
 
 _SURE: Final = 1e-6  # probabilities are cut to [1e-6, 1 - 1e-6]
 _BINS: Final = 10

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from client.training.process import training_from_now_on
-from federation.experiment import Experiment
-from simulations.engine import simulate
-from simulations.tuning.runs import LockStep
+from engram.cohort.trainer.worker_pool import training_from_now_on
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
+from engram.tune.runs import LockStep
 
 Losses = npt.NDArray[np.float64]
 

@@ -6,24 +6,24 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from client.hosts.local import LocalHost
-from client.memory import RamStore
-from client.training.chunks import Share, in_order, score
-from client.training.process import training_from_now_on
-from client.training.scoring import Scores
-from client.training.trainer import Trainer
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import RamStore
+from engram.cohort.trainer.chunks import Share, in_order, score
+from engram.cohort.trainer.trainer import Trainer
+from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.core.slots import unflat
-from engram.types import Params
-from federation.data.arrays import Arrays
-from federation.data.federated import FederatedData, Split
-from federation.data.partitions import partition
-from federation.experiment import Experiment, read_by
-from federation.noise import secret_noise
-from federation.wire import to_params
-from server.roster import query_roster
-from simulations.direct import train_directly
-from simulations.grid import InProcessGrid
-from strategies.local import Federated
+from engram.core.types import Params
+from engram.data.arrays import Arrays
+from engram.data.federated import FederatedData, Split
+from engram.data.partitions import partition
+from engram.guards.noise import secret_noise
+from engram.scoring.score_clients import Scores
+from engram.server.roster import query_roster
+from engram.settings.experiment import Experiment, read_by
+from engram.simulations.grid import InProcessGrid
+from engram.simulations.in_process import train_directly
+from engram.strategies.network_strategy import Federated
+from engram.wire.wire import to_params
 
 
 class Workload(NamedTuple):

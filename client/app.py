@@ -12,8 +12,34 @@ from typing import Any, NamedTuple
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from client.accepted import keep_policy
-from client.admission import (
+from engram.client.disk import DiskStore
+from engram.client.hosts import Exchanging, Host, Opening, host_of
+from engram.client.hosts.local import LocalHost
+from engram.client.node_queries import by_own_schema, kept_here, own_settings
+from engram.client.private_replies import Covers, RowCovers, covers_of, scores_of, withheld_scores
+from engram.client.reply_cache import Replies
+from engram.client.requests import Request, check_settings, check_source, round_of
+from engram.client.round_log import Exchanged, metrics_of, noted
+from engram.client.row_limits import admitted_rows
+from engram.client.served_slots import keep_scored, needs_received
+from engram.client.training_description import note_training, noted_rows
+from engram.client.training_folders import prune
+from engram.cohort.trainer.chunks import ClientFailed
+from engram.cohort.trainer.worker_pool import training_from_now_on
+from engram.data.digests import Rows
+from engram.data.schema.columns import SUMS, Kind
+from engram.data.tables.table_summary import site_schema
+from engram.guards.calibration import is_scored
+from engram.guards.clock import now
+from engram.link.node_config import NodeConfig, hosted_clients, memory_folder, read_node_config
+from engram.scoring.score_columns import Column
+from engram.settings.errors import AWAITED, REFUSED, DataError, EngramError, Refused, one_line
+from engram.settings.experiment import FIRST, Experiment
+from engram.settings.method_for_data import server_side
+from engram.settings.network import NetworkMethod
+from engram.settings.plugins import load_plugins, plugins
+from engram.sites.accepted import keep_policy
+from engram.sites.admission import (
     check,
     least_drawn,
     of_bytes,
@@ -28,42 +54,16 @@ from client.admission import (
     of_sums,
     of_unaccounted,
 )
-from client.approvals import APPROVALS, Awaited, require
-from client.asides import by_own_schema, kept_here, own_settings
-from client.audit import AUDIT, Audit
-from client.covered import Covers, RowCovers, covers_of, scores_of, withheld_scores
-from client.described import described
-from client.disk import DiskStore
-from client.hosts import Exchanging, Host, Opening, host_of
-from client.hosts.local import LocalHost
-from client.noted import note_training, noted_rows
-from client.policy import UNLIMITED, Policy
-from client.replies import Replies
-from client.requests import Request, check_settings, check_source, round_of
-from client.rounds import Exchanged, metrics_of, noted
-from client.rows import admitted_rows
-from client.scored import keep_scored, needs_received
-from client.sealed import read_key
-from client.spending import Account
-from client.terms import count, request_of
-from client.training.chunks import ClientFailed
-from client.training.process import training_from_now_on
-from client.trainings import prune
-from federation.bundle import bundle, bundled_size, is_bundled, unbundle
-from federation.calibration import is_scored
-from federation.clock import now
-from federation.columns import Column
-from federation.data.digests import Rows
-from federation.described import site_schema
-from federation.errors import AWAITED, REFUSED, DataError, EngramError, Refused, one_line
-from federation.experiment import FIRST, Experiment
-from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
-from federation.learning import server_side
-from federation.methods.network import NetworkMethod
-from federation.plugins import load_plugins, plugins
-from federation.roster import read_entry
-from federation.schema import SUMS, Kind
-from federation.wire import (
+from engram.sites.approvals import APPROVALS, Awaited, require
+from engram.sites.audit import AUDIT, Audit
+from engram.sites.described import described
+from engram.sites.encrypted_file import read_key
+from engram.sites.policy import UNLIMITED, Policy
+from engram.sites.privacy_account import Account
+from engram.sites.terms import count, request_of
+from engram.wire.bundle import bundle, bundled_size, is_bundled, unbundle
+from engram.wire.roster import read_entry
+from engram.wire.wire import (
     APPROVAL,
     CLIENTS,
     COLUMNS,
@@ -367,7 +367,7 @@ def _reply(
         if config_of(message.content).get(COLUMNS):
             found, is_new = described(message, context, config, policy)
             return _Answered(Message(found, reply_to=message), is_new=is_new)
-        from client.visiting import visited  # noqa: PLC0415 - rounds need nothing of what it loads
+        from engram.client.score_given_model import visited  # noqa: PLC0415 - rounds need nothing of what it loads
 
         return _Answered(Message(visited(message, context, config, policy), reply_to=message))
     clients = hosted_clients(experiment.num_clients, config)
@@ -410,8 +410,8 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     training_from_now_on(experiment.cpu_threads)
     host = _host(experiment, config, store, policy)
     if experiment.aggregation == "secure" and isinstance(host, LocalHost):
-        from client.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
-        from client.parties import of_node  # noqa: PLC0415 - likewise
+        from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
+        from engram.guards.secure.secure_parties import of_node  # noqa: PLC0415 - likewise
 
         parties = of_node(config, experiment.num_clients)
         host = MaskingHost(host, parties, least=policy.secure, state=folder.parents[1])

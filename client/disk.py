@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from client.memory import MemoryMismatch, newest_of
-from client.sealed import Damaged, Unencrypted, seal, unseal
-from engram.types import Params
-from federation.errors import EngramError
-from federation.files import read_file, replace_file
-from federation.tensors import tensors_from_bytes, tensors_to_bytes
+from engram.client.memory import MemoryMismatch, newest_of
+from engram.core.types import Params
+from engram.settings.errors import EngramError
+from engram.settings.files import read_file, replace_file
+from engram.sites.encrypted_file import Damaged, Unencrypted, seal, unseal
+from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
 _MEMORY: Final = "round"
 _SERVES: Final = "serves"

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Protocol
 
-from engram.types import Params
-from federation.errors import EngramError
+from engram.core.types import Params
+from engram.settings.errors import EngramError
 
 
 class MemoryMismatch(EngramError):
@@ -78,7 +78,7 @@ class RamStore:
 
     def dump(self) -> bytes:
         """Serializes the newest memory of every client."""
-        from federation.tensors import tensors_to_bytes  # noqa: PLC0415 - for checkpoints alone
+        from engram.wire.tensors import tensors_to_bytes  # noqa: PLC0415 - for checkpoints alone
 
         tensors: Params = {}
         for client, versions in self._versions.items():
@@ -93,7 +93,7 @@ class RamStore:
         Raises:
             MemoryMismatch: If the bytes hold no memories.
         """
-        from federation.tensors import tensors_from_bytes  # noqa: PLC0415 - likewise
+        from engram.wire.tensors import tensors_from_bytes  # noqa: PLC0415 - likewise
 
         versions: dict[int, dict[int, Params]] = defaultdict(dict)
         try:

@@ -5,11 +5,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from engram.checks import must
-from federation.errors import REFUSED, EngramError, few, one_line
-from federation.experiment import Experiment
-from federation.fingerprint import fingerprint, source_root
-from federation.wire import SETTINGS, config_of, read_int, read_list
+from engram.core.checks import must
+from engram.settings.errors import REFUSED, EngramError, few, one_line
+from engram.settings.experiment import Experiment
+from engram.settings.fingerprint import fingerprint, source_root
+from engram.wire.wire import SETTINGS, config_of, read_int, read_list
 
 _T = TypeVar("_T")
 
@@ -148,7 +148,7 @@ def split(
     failed: Mapping[int, str],
     notes: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
-    """Returns a reply's entries about its clients, which ``strategies.sites.read_split`` reads.
+    """Returns a reply's entries about its clients, which ``engram.strategies.site_strategy.read_split`` reads.
 
     Args:
         number: The round.

@@ -13,7 +13,7 @@ def main() -> None:
     except ImportError as error:
         print(f"engram: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    importlib.import_module("simulations.__main__").main()
+    importlib.import_module("engram.cli.__main__").main()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from engram.process import own_modes
+from engram.core.process_modes import own_modes
 
 
 def attach(

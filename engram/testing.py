@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 from engram.lazy import attach
 
 if TYPE_CHECKING:
-    from simulations.testing import check_method as check_method  # noqa: PLC0414 - it is given on
+    from engram.contract_check import check_method as check_method  # noqa: PLC0414 - it is given on
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -6,12 +6,12 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from federation.machine import keep_freed
-from server.grid import PatientGrid
-from server.membership import membership_of
-from server.opened import opened
-from server.run import run
-from strategies import STRATEGIES
+from engram.core.machine import keep_freed
+from engram.link.server.membership import membership_of
+from engram.server.app_start import opened
+from engram.server.grid import PatientGrid
+from engram.server.run import run
+from engram.strategies import STRATEGIES
 
 _log = getLogger("flwr.engram")
 

@@ -10,9 +10,8 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from federation.bundle import bundle, bundled_size
-from federation.errors import AWAITED, BUSY, UNFINISHED, UNUSABLE, few, one_line
-from federation.flower import (
+from engram.link.backoff import Pauses
+from engram.link.flower import (
     CHUNK,
     PUSH_SESSION,
     SUPERLINK,
@@ -21,16 +20,17 @@ from federation.flower import (
     activations,
     simulated,
 )
-from federation.inbox import Limits, replies
-from federation.mapped import let_go
-from federation.pause import Pauses
-from federation.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING
-from server.asked import Asked, has_code, opened, trained_for
-from server.costs import Exchange
-from server.membership import Membership
-from server.progress import RunProgress
-from server.stopping import is_stopping
-from server.suspensions import Suspensions
+from engram.link.inbox import Limits, replies
+from engram.link.server.membership import Membership
+from engram.link.server.suspensions import Suspensions
+from engram.runs.progress import RunProgress
+from engram.server.exchange_costs import Exchange
+from engram.server.pending_messages import Asked, has_code, opened, trained_for
+from engram.server.stopping import is_stopping
+from engram.settings.errors import AWAITED, BUSY, UNFINISHED, UNUSABLE, few, one_line
+from engram.wire.bundle import bundle, bundled_size
+from engram.wire.mapped_arrays import let_go
+from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING
 
 _log = getLogger("flwr.engram")
 

@@ -15,9 +15,7 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from federation.counters import Counters
-from federation.errors import REFUSED, UNUSABLE
-from federation.flower import (
+from engram.link.flower import (
     Parcel,
     error_instead,
     fleet_pb2,
@@ -26,8 +24,10 @@ from federation.flower import (
     pack,
     remove_node,
 )
-from server.launch import ReplyLimits
-from server.registration import note_left
+from engram.link.server.launch import ReplyLimits
+from engram.link.server.registration import note_left
+from engram.settings.errors import REFUSED, UNUSABLE
+from engram.wire.counters import Counters
 
 _log = getLogger("flwr.engram")
 

@@ -7,18 +7,26 @@ from logging import getLogger
 
 from flwr.serverapp import Grid
 
-from engram.checks import must
-from engram.units import Tokenizer, Units
-from federation.data.texts import tokenizer_for
-from federation.errors import Names, Refused, RunStopped, few
-from federation.experiment import Experiment
-from federation.names import checked_names
-from federation.roster import Roster
-from federation.schema import Kind
-from server.answers import Answers
-from server.grid import PatientGrid
-from server.membership import Membership
-from server.seats import claims, fitted, possible_for, reasons, seated, short_of_rows, usual_kind
+from engram.core.checks import must
+from engram.core.standardization import Tokenizer, Units
+from engram.data.client_names import checked_names
+from engram.data.schema.columns import Kind
+from engram.data.texts import tokenizer_for
+from engram.link.server.membership import Membership
+from engram.server.grid import PatientGrid
+from engram.server.roster_query import Answers
+from engram.settings.errors import Names, Refused, RunStopped, few
+from engram.settings.experiment import Experiment
+from engram.sites.client_claims import (
+    claims,
+    fitted,
+    possible_for,
+    reasons,
+    seated,
+    short_of_rows,
+    usual_kind,
+)
+from engram.wire.roster import Roster
 
 _log = getLogger("flwr.engram")
 

@@ -16,25 +16,25 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from engram.checks import must
-from engram.types import Params
-from federation.data.digests import rows_of
-from federation.errors import Refused, RunStopped
-from federation.experiment import Experiment
-from federation.guarantee import guarantee, is_weak
-from federation.noise import Noise, secret_noise
-from federation.roster import Roster
-from federation.schema import Kind
-from federation.wire import TRAINING, to_params, to_record
-from server.accountant import PrivacyAccountant
-from server.grid import PatientGrid
-from server.noised import noised_by
-from server.opening import first_arrays, former_run, kind_of, strategy_of, way_of
-from server.progress import PROGRESS, RunProgress
-from server.record import Checkpoint, Memories, RunRecord
-from server.roster import Attendance, Waiting, attendance_of
-from server.spent import ASKED
-from strategies import Row, RunStrategy
+from engram.core.checks import must
+from engram.core.types import Params
+from engram.data.digests import rows_of
+from engram.data.schema.columns import Kind
+from engram.guards.accountant import PrivacyAccountant
+from engram.guards.client_epsilon import ASKED
+from engram.guards.guarantee import guarantee, is_weak
+from engram.guards.noise import Noise, secret_noise
+from engram.guards.noised_scores import noised_by
+from engram.runs.progress import PROGRESS, RunProgress
+from engram.runs.record import Checkpoint, Memories, RunRecord
+from engram.server.grid import PatientGrid
+from engram.server.roster import Attendance, Waiting, attendance_of
+from engram.server.run_start import first_arrays, former_run, kind_of, strategy_of, way_of
+from engram.settings.errors import Refused, RunStopped
+from engram.settings.experiment import Experiment
+from engram.strategies import Row, RunStrategy
+from engram.wire.roster import Roster
+from engram.wire.wire import TRAINING, to_params, to_record
 
 _log = getLogger("flwr.engram")
 
@@ -354,7 +354,7 @@ class _Run:
         """Returns the function that trains a round by messages."""
         if self.experiment.aggregation == "plain":
             return train_round
-        from server.secure import train_securely  # noqa: PLC0415 - plain rounds need none of it
+        from engram.guards.secure.drop_outs import train_securely  # noqa: PLC0415 - plain rounds need none of it
 
         return train_securely
 

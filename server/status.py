@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from federation.counters import silence
-from federation.credentials import read_server
-from server.control import ask
-from server.registration import names
+from engram.link.credentials import read_server
+from engram.link.server.control import ask
+from engram.link.server.registration import names
+from engram.wire.counters import silence
 
 STARTER, FLEET = "superexec.alive", "fleet.alive"  # files in ``FLWR_HOME``, touched as they answer
 

@@ -7,10 +7,10 @@ rounds, and while it waits for clients.
 
 from pathlib import Path
 
-from federation.credentials import read_server
-from federation.errors import Refused, one_line
-from server.control import ask
-from server.folders import replace_file
+from engram.link.credentials import read_server
+from engram.link.server.control import ask
+from engram.runs.folders import replace_file
+from engram.settings.errors import Refused, one_line
 
 
 def stop_run(folder: Path, run: str | None = None, *, control: str | None = None) -> str:

@@ -6,8 +6,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from federation.experiment import default_config
-from federation.fingerprint import ROOMS, source_root
+from engram.settings.experiment import default_config
+from engram.settings.fingerprint import ROOMS, source_root
 
 _HEAD: Final = """\
 [project]
@@ -22,13 +22,13 @@ publisher = "engram"
 
 [tool.flwr.app.components]
 serverapp = "{serverapp}"
-clientapp = "client.app:app"
+clientapp = "engram.client.app:app"
 
 [tool.flwr.app.config]
 """
 
 
-def write_app(folder: Path, serverapp: str = "server.app:app") -> None:
+def write_app(folder: Path, serverapp: str = "engram.server.app:app") -> None:
     """Writes Flower's app to a folder: the five rooms, and every setting with its default.
 
     The source's own ``pyproject.toml`` is for users of `flwr run .`; an installed package has none.

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from flwr.app import Context, Message
 
-from engram.process import own_modes
-from federation.data.source import Source
-from federation.experiment import lists_settings
-from federation.plugins import add_plugins
-from simulations.given import settings_of
+from engram.cli.python_arguments import settings_of
+from engram.core.process_modes import own_modes
+from engram.data.source import Source
+from engram.settings.experiment import lists_settings
+from engram.settings.plugins import add_plugins
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from federation.data.datasets import Data
-    from federation.settings.given import Given, MethodName
+    from engram.data.datasets import Data
+    from engram.settings.given import Given, MethodName
 
 _ROWS: Final[dict[str, Source]] = {}
 """Rows that apps of this process were given: Ray copies what an app holds for each message."""
@@ -49,7 +49,7 @@ def make_client_app(
     """
     from flwr.clientapp import ClientApp  # noqa: PLC0415 - each side imports its own
 
-    from client.app import app  # noqa: PLC0415 - as above
+    from engram.client.app import app  # noqa: PLC0415 - as above
 
     given = _given(module, data, method, settings)
     made = ClientApp()
@@ -75,7 +75,7 @@ def make_server_app(
     """Makes the ServerApp of an experiment, as ``make_client_app`` makes its ClientApp."""
     from flwr.serverapp import ServerApp  # noqa: PLC0415 - each side imports its own
 
-    from server.app import main  # noqa: PLC0415 - as above
+    from engram.server.app import main  # noqa: PLC0415 - as above
 
     given = _given(module, data, method, settings)
     made = ServerApp()

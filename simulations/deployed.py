@@ -18,13 +18,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from federation.errors import EngramError, RunStopped
-from federation.experiment import Experiment
-from federation.logs import VERDICT, read_said
-from server.control import Declined, ask, reason
-from server.launch import flwr_command
-from server.record import RunRecord
-from simulations.app_folder import write_app
+from engram.link.server.control import Declined, ask, reason
+from engram.link.server.launch import flwr_command
+from engram.runs.record import RunRecord
+from engram.settings.errors import EngramError, RunStopped
+from engram.settings.experiment import Experiment
+from engram.settings.logs import VERDICT, read_said
+from engram.simulations.app_folder import write_app
 
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
@@ -136,7 +136,7 @@ class Attempt:
         control: str | None,
         on_word: Callable[[str], None] = lambda line: None,
         *,
-        serverapp: str = "server.app:app",
+        serverapp: str = "engram.server.app:app",
     ) -> None:
         self._on_word, self._quiet = on_word, _Quiet(on_word)
         self._folder = folder

@@ -6,22 +6,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from client.hosts import Engine, Host, Opening, host_of
-from client.hosts.local import LocalHost
-from client.memory import RamStore
-from client.training.chunks import Share, in_order
-from client.training.process import training
-from client.training.workers import Workers, warn_alone
-from engram.checks import must
-from federation.errors import Refused
-from federation.experiment import Experiment
-from federation.flower import log_plainly
-from federation.methods.network import NetworkMethod
-from federation.noise import simulated_bytes, simulated_noise
-from server.run import run
-from simulations.direct import train_directly
-from simulations.grid import InProcessGrid
-from simulations.replay import replayed
+from engram.client.hosts import Engine, Host, Opening, host_of
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import RamStore
+from engram.cohort.trainer.chunks import Share, in_order
+from engram.cohort.trainer.worker_pool import training
+from engram.cohort.trainer.workers import Workers, warn_alone
+from engram.core.checks import must
+from engram.guards.noise import simulated_bytes, simulated_noise
+from engram.link.flower import log_plainly
+from engram.runs.replayed_participation import replayed
+from engram.server.run import run
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.settings.network import NetworkMethod
+from engram.simulations.grid import InProcessGrid
+from engram.simulations.in_process import train_directly
 
 
 def simulate(
@@ -45,10 +45,11 @@ def simulate(
         through: What stands between the server and the host of all clients; None if nothing does,
             and clients that train a network are trained without messages.
         opens: Opens the host of all clients; by default with the experiment's own data.
-        ray: Address of a Ray cluster whose workers train the clients: see ``simulations.cluster``.
+        ray: Address of a Ray cluster whose workers train the clients: see
+            ``engram.simulations.ray_rounds``.
 
     Returns:
-        The results, as ``server.run.run`` returns them.
+        The results, as ``engram.server.run.run`` returns them.
 
     Raises:
         Refused: The settings do not fit the data, the folder or the cluster; nothing has been
@@ -75,8 +76,8 @@ def _simulated(
     host = opens(Opening(experiment, memories, engine=engine, noise=noise))
     secure = experiment.aggregation == "secure"
     if secure and isinstance(host, LocalHost):
-        from client.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
-        from client.parties import of_process  # noqa: PLC0415 - likewise
+        from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
+        from engram.guards.secure.secure_parties import of_process  # noqa: PLC0415 - likewise
 
         host = MaskingHost(host, of_process(), noise=partial(simulated_bytes, experiment.seed))
     directly = None
@@ -89,7 +90,7 @@ def _simulated(
         if not (plain and isinstance(host, LocalHost)):
             expected = "left out for methods without a network, secure sums, attacks, participation"
             raise Refused(must("ray", ray, expected))
-        from simulations.cluster import Cluster  # noqa: PLC0415 - Ray is slow to import
+        from engram.simulations.ray_rounds import Cluster  # noqa: PLC0415 - Ray is slow to import
 
         share: Share = stack.enter_context(
             closing(Cluster(ray, experiment, engine, host.trainer.given))
@@ -101,7 +102,7 @@ def _simulated(
     if isinstance(host, LocalHost):
         host.share = share
     if experiment.attack != "none":
-        from simulations.attacks import attacked  # noqa: PLC0415 - few runs are attacked
+        from engram.attack.attacks import attacked  # noqa: PLC0415 - few runs are attacked
 
         host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
     # One node can send the mean of all clients where the server needs only a mean.

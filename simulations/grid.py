@@ -7,11 +7,11 @@ from logging import getLogger
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from client.hosts import Exchanging, Host
-from client.requests import Request
-from federation.errors import REFUSED, EngramError
-from federation.flower import Run, local_run, name_message
-from federation.wire import ROSTER_QUERY, SECURE_QUERY
+from engram.client.hosts import Exchanging, Host
+from engram.client.requests import Request
+from engram.link.flower import Run, local_run, name_message
+from engram.settings.errors import REFUSED, EngramError
+from engram.wire.wire import ROSTER_QUERY, SECURE_QUERY
 
 _log = getLogger("flwr.engram")
 _CLIENT_APP_RAISED = 2  # Flower's code for an exception in a ClientApp

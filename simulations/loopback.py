@@ -12,12 +12,12 @@ from typing import ClassVar, Literal, Self
 
 import psutil
 
-from federation.credentials import read_node
-from federation.errors import RunStopped
-from federation.launch import Launch, program
-from server.identity import add_client, init_federation
-from server.launch import superlink_command
-from server.registration import register_clients
+from engram.link.credentials import read_node
+from engram.link.launch import Launch, program
+from engram.link.server.identity import add_client, init_federation
+from engram.link.server.launch import superlink_command
+from engram.link.server.registration import register_clients
+from engram.settings.errors import RunStopped
 
 Nodes = Literal["engram", "together", "stock"]
 _PATIENCE = 60.0  # seconds that a process may take which has not worked meanwhile, until it is up

@@ -1,5 +1,5 @@
 """Flower strategies, one file per family of methods, imported when it is asked for."""
 
-from strategies.base import STRATEGIES, Row, RunStrategy, strategies
+from engram.strategies.base import STRATEGIES, Row, RunStrategy, strategies
 
 __all__ = ["STRATEGIES", "Row", "RunStrategy", "strategies"]

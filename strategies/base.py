@@ -9,12 +9,12 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from engram.types import Params
-from federation.errors import Refused
-from federation.experiment import Experiment
-from federation.methods.base import Families
-from federation.noise import Noise
-from federation.roster import Roster
+from engram.core.types import Params
+from engram.guards.noise import Noise
+from engram.settings.base import Families
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.wire.roster import Roster
 
 Row = dict[str, Any]
 

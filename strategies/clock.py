@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.checks import must
-from federation.errors import Names, Refused, few, one_line
-from federation.files import read_file
-from federation.settings.time import TimeSettings
-from federation.streams import Stream, generator
+from engram.core.checks import must
+from engram.core.streams import Stream, generator
+from engram.settings.errors import Names, Refused, few, one_line
+from engram.settings.files import read_file
+from engram.settings.time import TimeSettings
 
 _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR

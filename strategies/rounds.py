@@ -11,21 +11,21 @@ from statistics import fmean
 from typing import Final, NamedTuple, Self
 
 from engram.core.method import Slots, Update
-from engram.core.shapes import Shapes
+from engram.core.method_shapes import Shapes
 from engram.core.slots import flat
-from engram.shares import weight_limit
-from engram.tree import is_finite
-from engram.types import Params
-from federation.aggregation import Merge, merge_of
-from federation.errors import UNNAMED, Names, RunStopped, few
-from federation.experiment import Experiment
-from federation.learning import client_axes, server_side
-from federation.noise import Noise
-from federation.schema import Kind
-from federation.streams import Stream, generator
-from strategies.base import Row
-from strategies.bounding import comparable, shortened
-from strategies.screening import TrainReplies, first_of, implausible
+from engram.core.streams import Stream, generator
+from engram.core.tree import is_finite
+from engram.core.types import Params
+from engram.data.schema.columns import Kind
+from engram.guards.aggregation import Merge, merge_of
+from engram.guards.noise import Noise
+from engram.guards.update_bounds import comparable, shortened
+from engram.guards.weight_limit import weight_limit
+from engram.settings.errors import UNNAMED, Names, RunStopped, few
+from engram.settings.experiment import Experiment
+from engram.settings.method_for_data import client_axes, server_side
+from engram.strategies.base import Row
+from engram.strategies.screening import TrainReplies, first_of, implausible
 
 _log = getLogger("flwr.engram")
 
@@ -137,7 +137,7 @@ class Rounds(NamedTuple):
             unseen: Clients that never train.
         """
         if self.secret:
-            from strategies.sampling import secret_cohort  # noqa: PLC0415 - rarely needed
+            from engram.strategies.secret_cohorts import secret_cohort  # noqa: PLC0415 - rarely needed
 
             e, noise = self.merge.settings, self.merge.noise
             return secret_cohort(e, server_round, clients, noise, absent=absent, unseen=unseen)
@@ -244,7 +244,7 @@ class RowWeights:
     Args:
         by: The weights of clients in the mean: ``rows`` or ``clients``.
         max_weight: Largest weight of a client, in weights of the median client, see
-            ``engram.shares.weight_limit``; infinity for no bound.
+            ``engram.guards.weight_limit.weight_limit``; infinity for no bound.
 
     Attributes:
         most: Largest number of a client's rows that count; 1 if all clients count alike.

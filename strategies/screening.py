@@ -7,20 +7,20 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array, Bools
-from engram.core.claims import impossible, projected
+from engram.core.arrays import Array, Bools
+from engram.core.clip_and_noise import origin_of
 from engram.core.method import Method, Slots, Update
 from engram.core.rounds import received_by
 from engram.core.slots import flat, over_slots
-from engram.core.walkers import origin_of
-from engram.metrics import Metric
-from engram.models.base import VARIANCE
-from engram.tree import distance, is_finite
-from engram.types import Params
-from federation.aggregation import Merge
-from federation.errors import Names, few, one_line
-from federation.trained import Trained
-from strategies.reading import REASONS, Kind, Rejected
+from engram.core.tree import distance, is_finite
+from engram.core.types import Params
+from engram.guards.aggregation import Merge
+from engram.guards.claimed_ranges import impossible, projected
+from engram.networks.base import VARIANCE
+from engram.scoring.metrics import Metric
+from engram.settings.errors import Names, few, one_line
+from engram.strategies.reply_border import REASONS, Kind, Rejected
+from engram.wire.training_result import Trained
 
 _log = getLogger("flwr.engram")
 

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from engram.core.shapes import Shapes
+from engram.core.method_shapes import Shapes
 from engram.core.slots import flat, unflat
-from engram.metrics import Metric
-from engram.types import Params
-from federation.aggregation import Merge
-from federation.errors import brief, few
-from federation.roster import Roster
-from federation.trained import Trained
-from federation.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
-from strategies.reading import Rejected, first_answers, read_reply
-from strategies.screening import Accepted, TrainReplies, judged
+from engram.core.types import Params
+from engram.guards.aggregation import Merge
+from engram.scoring.metrics import Metric
+from engram.settings.errors import brief, few
+from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.strategies.screening import Accepted, TrainReplies, judged
+from engram.wire.roster import Roster
+from engram.wire.training_result import Trained
+from engram.wire.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
 
 if TYPE_CHECKING:
-    from strategies.traffic import Coded
+    from engram.guards.compressed_messages import Coded
 
 
 def collect_replies(

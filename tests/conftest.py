@@ -40,7 +40,7 @@ def _one_process(monkeypatch):
 
     Numbers are the same, but a function that counts its calls does so in each process for itself.
     """
-    monkeypatch.setattr("client.training.workers._PAYS", float("inf"))
+    monkeypatch.setattr("engram.cohort.trainer.workers._PAYS", float("inf"))
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +80,7 @@ def _as_found(monkeypatch):
     loggers = [logging.getLogger(name) for name in ("flwr", "flwr.engram")]
     levels = [logger.level for logger in loggers]
     yield
-    vars(console_handler).pop("format", None)  # of federation/logs.py
+    vars(console_handler).pop("format", None)  # of engram/settings/logs.py
     os.environ.pop("ENGRAM_LOG", None)
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
@@ -117,7 +117,7 @@ def warnings_of_engram(caplog, monkeypatch):
 @pytest.fixture
 def engram(monkeypatch, capsys):
     """Runs the command in this process; returns exit status, standard output and error."""
-    from simulations.__main__ import main
+    from engram.cli.__main__ import main
 
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["engram", *map(str, args)])
@@ -135,7 +135,7 @@ def engram(monkeypatch, capsys):
 @pytest.fixture
 def plug_ins(monkeypatch):
     """Forgets what a test's plug-ins have registered, and that there were any."""
-    from federation.plugins import plugins
+    from engram.settings.plugins import plugins
     from tests.registries import REGISTRIES, SCIENCE, load_families
 
     load_families()

@@ -1,16 +1,16 @@
 """Everything that plug-ins may add to, for the fixture that takes it away again."""
 
-from client.hosts import HOSTS
-from engram.augmentations import AUGMENTATIONS
+from engram.client.hosts import HOSTS
+from engram.compare.reports import PLOTS, REPORTS
 from engram.core.settings import METHODS as SCIENCE
-from engram.metrics import METRICS
-from engram.networks import NETWORKS
-from engram.steps import OPTIMIZERS, SCHEDULES
-from engram.tasks import LOSSES
-from federation.data.source import DATASETS
-from federation.methods import METHODS
-from simulations.reports import PLOTS, REPORTS
-from strategies import STRATEGIES
+from engram.data.augmentations import AUGMENTATIONS
+from engram.data.source import DATASETS
+from engram.networks.optimizers import OPTIMIZERS, SCHEDULES
+from engram.networks.registry import NETWORKS
+from engram.scoring.metrics import METRICS
+from engram.scoring.tasks import LOSSES
+from engram.settings.families import METHODS
+from engram.strategies import STRATEGIES
 
 REGISTRIES = (METHODS, SCIENCE, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
 REGISTRIES += (OPTIMIZERS, SCHEDULES)

@@ -5,23 +5,23 @@ from typing import Any
 
 import torch
 
-from client.hosts.local import LocalHost
-from client.memory import MemoryStore, RamStore
-from client.training.chunks import score
-from client.training.trainer import Trainer
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import MemoryStore, RamStore
+from engram.cohort.trainer.chunks import score
+from engram.cohort.trainer.trainer import Trainer
 from engram.core.method import Slots, Update
 from engram.core.rounds import merged
 from engram.core.slots import flat, over_slots
-from engram.types import Weighted
-from federation.data.dealing import federated_data
-from federation.experiment import Experiment, read_by
-from federation.methods import METHODS, family
-from federation.noise import secret_noise
-from federation.settings.fields import key_of
-from federation.wire import to_params
-from server.roster import query_roster
-from simulations.grid import InProcessGrid
-from strategies.local import Federated
+from engram.core.types import Weighted
+from engram.data.load_federation import federated_data
+from engram.guards.noise import secret_noise
+from engram.server.roster import query_roster
+from engram.settings.experiment import Experiment, read_by
+from engram.settings.families import METHODS, family
+from engram.settings.fields import key_of
+from engram.simulations.grid import InProcessGrid
+from engram.strategies.network_strategy import Federated
+from engram.wire.wire import to_params
 from tests.tables import EIGHT
 
 DIM, K = 3, 5

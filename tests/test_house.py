@@ -15,7 +15,7 @@ import pytest
 
 import engram
 from engram.core import method as protocol
-from federation.fingerprint import ROOMS, source_root
+from engram.settings.fingerprint import ROOMS, source_root
 
 ROOT = source_root()
 ARROWS = {
@@ -31,10 +31,10 @@ ARROWS = {
 FRONT_DOORS = {ROOT / "engram" / name for name in ("__init__.py", "testing.py")}
 SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba", "annotated_types"}
 EXTRAS = {
-    "engram/molar/high_dim.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
-    "engram/vision.py": {"torchvision"},  # its networks, by name
-    "engram/text.py": {"tokenizers"},  # `pip install 'engram[text]'`
-    "engram/process.py": {"os"},  # variables that imports of others set
+    "engram/tables/high_dim.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
+    "engram/networks/vision.py": {"torchvision"},  # its networks, by name
+    "engram/data/tokenizers.py": {"tokenizers"},  # `pip install 'engram[text]'`
+    "engram/core/process_modes.py": {"os"},  # variables that imports of others set
 }
 INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$|simulation$)")
 
@@ -181,7 +181,7 @@ def loaded(code, *words):
 
 
 def test_a_trainer_loads_no_more_modules_than_it_needs():
-    found = loaded("import client.training.trainer")
+    found = loaded("import engram.cohort.trainer.trainer")
     assert len(found) <= 60, sorted(found)
 
 
@@ -215,11 +215,11 @@ def test_one_more_round_goes_through_few_files(tmp_path):
 
 
 HOSTING = """
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from federation.experiment import Experiment
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.settings.experiment import Experiment
 from strategies import STRATEGIES
-import client.app, server.app
+import engram.client.app, engram.server.app
 
 e = Experiment(dataset=f"npz:{sys.argv[1]}", num_clients=2, clients_per_round=2, partition="iid")
 host_of(Opening(e, RamStore())).describe([0, 1])
@@ -233,10 +233,10 @@ def test_a_federation_that_trains_networks_loads_no_other_family(tmp_path):
     found = loaded(HOSTING, tmp_path / "rows.npz")
     others = {path.stem for path in modules("client/hosts")} - {"__init__", "base", "local", "rows"}
     assert others
-    assert "client.hosts.local" in found
-    assert "strategies.local" in found
+    assert "engram.client.hosts.local" in found
+    assert "engram.strategies.network_strategy" in found
     assert not found & {
-        f"{room}.{name}" for room in ("client.hosts", "strategies") for name in others
+        f"{room}.{name}" for room in ("engram.client.hosts", "strategies") for name in others
     }
     assert not {name for name in found if name.startswith(("engram.bandits", "engram.online"))}
 

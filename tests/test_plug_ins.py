@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from client.hosts import HOSTS
-from federation.fingerprint import source_root
-from federation.methods import METHODS
-from simulations.reports import REPORTS
-from strategies import STRATEGIES
+from engram.client.hosts import HOSTS
+from engram.compare.reports import REPORTS
+from engram.settings.families import METHODS
+from engram.settings.fingerprint import source_root
+from engram.strategies import STRATEGIES
 
 ROOT = source_root()
 ROOMS = ("engram", "federation", "client", "strategies", "server", "simulations")
@@ -20,8 +20,8 @@ NAME = re.compile(rf"(?<![\w.-])({'|'.join(NAMES)})(?![\w-])")
 # race, are no room here.
 FAMILIES = "|".join({method.plug_in.replace("-", "_") for method in METHODS.values()})
 OWN = re.compile(
-    "(engram/methods|federation/methods|simulations/studies)/"
-    rf"|(client/hosts|strategies|simulations/reports)/({FAMILIES})\.py$"
+    "(engram/methods|engram/settings|engram/studies)/"
+    rf"|(client/hosts|strategies|engram/compare/reports)/({FAMILIES})\.py$"
 )
 
 

@@ -1,6 +1,6 @@
 """Hosts of clients, one file per family of methods, imported when it is asked for."""
 
-from client.hosts.base import HOSTS, Engine, Exchanging, Host, Opening, host_of, hosts
+from engram.client.hosts.base import HOSTS, Engine, Exchanging, Host, Opening, host_of, hosts
 
 __all__ = [
     "HOSTS",

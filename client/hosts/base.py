@@ -6,15 +6,15 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from flwr.app import Message, RecordDict
 
-from client.memory import MemoryStore
-from client.requests import Request
-from client.training.trainer import Engine
-from federation.data.source import Source
-from federation.data.unpacked import unless_refused
-from federation.experiment import Experiment
-from federation.methods.base import Families
-from federation.noise import Noise, secret_noise
-from federation.schema import Kind
+from engram.client.memory import MemoryStore
+from engram.client.requests import Request
+from engram.cohort.trainer.trainer import Engine
+from engram.data.parquet_cache import unless_refused
+from engram.data.schema.columns import Kind
+from engram.data.source import Source
+from engram.guards.noise import Noise, secret_noise
+from engram.settings.base import Families
+from engram.settings.experiment import Experiment
 
 __all__ = ["HOSTS", "Engine", "Exchanging", "Host", "Opening", "host_of", "hosts"]
 
@@ -23,7 +23,7 @@ class Host(Protocol):
     """The clients of one node, or of many that share a process."""
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
-        """Describes these clients' data by ``federation.roster.describe_node``."""
+        """Describes these clients' data by ``engram.wire.roster.describe_node``."""
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Answers requests of one round, in their order; an impossible one gets an error reply."""
@@ -76,7 +76,7 @@ class Opening(NamedTuple):
 
 Open = Callable[[Opening], Host]
 
-HOSTS: Families[Open] = Families("client.hosts")
+HOSTS: Families[Open] = Families("engram.client.hosts")
 """By family, the function that loads its clients' data and returns their host."""
 
 

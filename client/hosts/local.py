@@ -6,30 +6,24 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from client.hosts.base import Opening, hosts
-from client.requests import (
-    Request,
-    asked_clients,
-    durable_of,
-    read_whole,
-    round_of,
-)
-from client.training.chunks import Share, in_order, score
-from client.training.scoring import Scores
-from client.training.trainer import Received, Trainer
+from engram.client.hosts.base import Opening, hosts
+from engram.client.requests import Request, asked_clients, durable_of, read_whole, round_of
+from engram.cohort.trainer.chunks import Share, in_order, score
+from engram.cohort.trainer.trainer import Received, Trainer
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
-from engram.types import Params
-from engram.units import Units
-from federation.data.dealing import federated_data, own_data
-from federation.data.federated import FederatedData
-from federation.data.standards import told, warn_of_scales
-from federation.data.texts import told_words
-from federation.errors import REFUSED, EngramError, Refused, brief
-from federation.methods.network import NetworkMethod
-from federation.roster import describe_node
-from federation.trained import Trained
-from federation.wire import (
+from engram.core.standardization import Units
+from engram.core.types import Params
+from engram.data.federated import FederatedData
+from engram.data.load_federation import federated_data, own_data
+from engram.data.standardize import told, warn_of_scales
+from engram.data.texts import told_words
+from engram.scoring.score_clients import Scores
+from engram.settings.errors import REFUSED, EngramError, Refused, brief
+from engram.settings.network import NetworkMethod
+from engram.wire.roster import describe_node
+from engram.wire.training_result import Trained
+from engram.wire.wire import (
     ARRAYS,
     CLIENTS,
     CODE,

@@ -5,10 +5,10 @@ from typing import TypeVar
 
 from flwr.app import ArrayRecord, RecordDict
 
-from client.hosts.base import Opening
-from federation.data.tables import TableData, own_table, table_data
-from federation.errors import UNNAMED, EngramError
-from federation.estimates import SHARED
+from engram.client.hosts.base import Opening
+from engram.data.tables.tables import TableData, own_table, table_data
+from engram.settings.errors import UNNAMED, EngramError
+from engram.tables.federation.molar_messages import SHARED
 
 _T = TypeVar("_T")
 

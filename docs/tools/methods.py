@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-from federation.methods import METHODS
-from federation.settings.fields import key_of
-from federation.settings.shared import SharedSettings
-from simulations.options import settings_rows
+from engram.cli.options import settings_rows
+from engram.settings.families import METHODS
+from engram.settings.fields import key_of
+from engram.settings.shared import SharedSettings
 
 TABLE = re.compile(r"^(\|.*\n)(\|[-|]+\n)((?:\|.*\n)+)", re.MULTILINE)
 REFERENCES = ("local`", "fedavg` |", "fedavg` + fine-tuning", "fedavg`, the common model")

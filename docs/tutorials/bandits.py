@@ -27,9 +27,9 @@ run.clients.round(1).head(4)
 # %%
 import numpy
 
-from engram.molar.bandits.environments import sparse_environments
-from engram.molar.bandits.play import play_tasks
-from engram.molar.bandits.policies import molar_bandit, ols_bandit
+from engram.tables.bandits.environments import sparse_environments
+from engram.tables.bandits.play import play_tasks
+from engram.tables.bandits.policies import molar_bandit, ols_bandit
 
 turns, shops = 1024, 20
 busy = numpy.linspace(0.05, 0.95, shops)  # how often a shop has a visitor

@@ -44,7 +44,7 @@ table.assign(pressure=pressure).round(1).head(3)
 # a clinic's own. It has scikit-learn's interface, and takes the name of the column of tasks.
 
 # %%
-from engram.molar import AdaptiveRegressor
+from engram.tables import AdaptiveRegressor
 
 columns = ["age", "weight", "dose"]
 model = AdaptiveRegressor().fit(table, pressure, task="clinic")
@@ -104,7 +104,7 @@ models = {
     "mixed": {"c": numpy.inf},
     "adaptive MOLAR": {},
 }
-from engram.molar import IndividualRegressor
+from engram.tables import IndividualRegressor
 
 
 def errors():

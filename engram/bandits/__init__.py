@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from engram.lazy import attach
 
 if TYPE_CHECKING:
+    from engram.bandits.baselines import epsilon_greedy as epsilon_greedy
+    from engram.bandits.baselines import random_play as random_play
     from engram.bandits.club import club as club
     from engram.bandits.cofiba import cofiba as cofiba
     from engram.bandits.linucb import linucb as linucb
@@ -21,7 +23,5 @@ if TYPE_CHECKING:
     from engram.bandits.policy import PolicyServer as PolicyServer
     from engram.bandits.policy import policy_server as policy_server
     from engram.bandits.sclub import sclub as sclub
-    from engram.bandits.simple import epsilon_greedy as epsilon_greedy
-    from engram.bandits.simple import random_play as random_play
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
 from engram.bandits import graph
 from engram.bandits.graph import Graph
 from engram.bandits.policy import Policy, best
 from engram.bandits.ridge import check_ridge, optimistic
 from engram.bandits.user_stats import UserStats, confidence_radius, empty
+from engram.core.arrays import Array
 
 
 class Club(NamedTuple):

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg.blas import dsymv
 
-from engram.arrays import Array, Ints
 from engram.bandits import graph
 from engram.bandits.graph import Graph
 from engram.bandits.policy import Policy, best
 from engram.bandits.ridge import check_ridge, optimistic, widths
 from engram.bandits.user_stats import UserStats, empty
-from engram.checks import require
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
 
 
 class Cofiba(NamedTuple):

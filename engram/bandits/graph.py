@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Bools, Ints
+from engram.core.arrays import Bools, Ints
 
 
 class Graph(NamedTuple):

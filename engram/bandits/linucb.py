@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
 from engram.bandits.policy import Policy, best
 from engram.bandits.ridge import Ridge, check_ridge, fresh, observed, optimistic
+from engram.core.arrays import Array
 
 
 class LinearState(NamedTuple):

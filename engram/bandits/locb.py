@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
 from engram.bandits.policy import Policy, best
 from engram.bandits.ridge import check_ridge, optimistic
 from engram.bandits.user_stats import Cluster, UserStats, confidence_radius, empty
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 
 
 class Locb(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engram.arrays import Array, Ints
 from engram.bandits.policy import ROUND, PolicyServer, ServerState, generator
-from engram.checks import require
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
 
 S = TypeVar("S")
 

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.arrays import Array, Ints
 from engram.bandits.meta_gradients import at_users, of_prefixes
 from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState
 from engram.bandits.networks import Weights, descend, initial_of_runs
@@ -24,8 +23,9 @@ from engram.bandits.policy import BatchedPolicy
 from engram.bandits.replay import Rngs, kept_rows, uniforms
 from engram.bandits.site import Start, Theta, UserSite, UserSiteState
 from engram.bandits.training import per_run, trained
-from engram.checks import require
-from engram.process import own_modes
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
+from engram.core.process_modes import own_modes
 
 MetaGradient = Literal["adapt", "eq6", "alg4"]
 

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.arrays import Array, Bools, Ints
 from engram.bandits.networks import Weights, forward, gradients, outer_parts
 from engram.bandits.replay import ReplayBuffer, kept_rows, of_each
 from engram.bandits.stacks import Stack
 from engram.bandits.training import penalized
+from engram.core.arrays import Array, Bools, Ints
 
 
 def at_users(

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.arrays import Array, Bools, Ints
 from engram.bandits.networks import Weights, difference_norms, forward, gradient_norms
 from engram.bandits.policy import best_of_each
 from engram.bandits.replay import Drawn, Rngs, draw, uniforms
+from engram.core.arrays import Array, Bools, Ints
 
 Exploration = Literal["gradient-norm", "paper"]
 DescentSteps = Callable[[Weights, Drawn, Tensor, Tensor], Weights]

@@ -1,6 +1,6 @@
 """MOLARB for users who arrive one at a time, so that it can be compared with the other policies.
 
-It wraps ``engram.molar.bandits``: each user is a task.
+It wraps ``engram.tables.bandits``: each user is a task.
 """
 
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
 from engram.bandits.policy import Policy
-from engram.checks import require
-from engram.molar.bandits.policies import molar_bandit
-from engram.molar.bandits.site import History, TaskState
-from engram.molar.shrinkage import Option
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.tables.bandits.policies import molar_bandit
+from engram.tables.bandits.site import History, TaskState
+from engram.tables.shrinkage import Option
 
 
 class Molar(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.checks import require
+from engram.core.checks import require
 
 Weights = tuple[Tensor, ...]
 Parts = list[tuple[Tensor, Tensor]]

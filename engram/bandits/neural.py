@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.arrays import Array, Ints
 from engram.bandits.networks import Weights, f_parts, forward, initial_of_runs
 from engram.bandits.policy import BatchedPolicy, best_of_each
 from engram.bandits.replay import ReplayBuffer, Rngs, add, empty, uniforms, with_users
 from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
 from engram.bandits.training import per_run, trained_alone
-from engram.checks import require
-from engram.process import own_modes
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
+from engram.core.process_modes import own_modes
 
 
 class NeuralState(NamedTuple):

@@ -5,11 +5,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from engram.arrays import Array, Ints
 from engram.bandits.environments.environment import Environment, Round
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, BatchedPolicy, generator
-from engram.checks import require
-from engram.process import own_modes
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
+from engram.core.process_modes import own_modes
 
 S = TypeVar("S")
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from engram.arrays import Array, Ints
-from engram.checks import require
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
 
 Name = int | str
 S = TypeVar("S")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from engram.arrays import Array, Ints
-from engram.bandits.persistent import Persistent
+from engram.bandits.versioned_tensor import Persistent
+from engram.core.arrays import Array, Ints
 
 Rngs = Sequence[np.random.Generator]  # of each run
 

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.linalg.blas import dsymm, dsymv, dsyr
 from scipy.linalg.lapack import dpotrf, dpotri
 
-from engram.arrays import Array
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 
 
 class Ridge(NamedTuple):

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
 from engram.bandits.policy import Policy, best
 from engram.bandits.ridge import Ridge, check_ridge, optimistic
 from engram.bandits.user_stats import Cluster, UserStats, confidence_radius, empty
+from engram.core.arrays import Array
 
 
 class Sclub(NamedTuple):

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from engram.arrays import Array, Ints
 from engram.bandits.networks import Weights, gradients
-from engram.bandits.persistent import Persistent
 from engram.bandits.replay import (
     Drawn,
     ReplayBuffer,
@@ -29,7 +27,9 @@ from engram.bandits.replay import (
 )
 from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
 from engram.bandits.training import trained_alone
-from engram.checks import require
+from engram.bandits.versioned_tensor import Persistent
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
 
 Theta = Literal["last", "draw"]
 Start = Literal["own", "meta", "initial"]

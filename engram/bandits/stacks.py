@@ -2,9 +2,9 @@
 
 import torch
 
-from engram.arrays import Ints
 from engram.bandits.networks import Weights
-from engram.bandits.persistent import Persistent
+from engram.bandits.versioned_tensor import Persistent
+from engram.core.arrays import Ints
 
 Stack = tuple[Persistent, ...]
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.arrays import Array
 from engram.bandits.networks import Weights, descend, forward, outer_parts
 from engram.bandits.replay import Drawn, ReplayBuffer, draw, drawn_rows, kept_rows
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 
 
 def trained(

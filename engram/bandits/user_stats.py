@@ -8,8 +8,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from engram.arrays import Array, Ints
 from engram.bandits.ridge import Ridge, added, fitted, fresh, observed
+from engram.core.arrays import Array, Ints
 
 Cluster = frozenset[int]
 

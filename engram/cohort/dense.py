@@ -1,4 +1,4 @@
-"""Each step once for clients whose networks end in dense layers, with ``engram.dense``.
+"""Each step once for clients whose networks end in dense layers, with ``engram.cohort.dense_gradients``.
 
 The method runs as it is on stacked clients; its phases must be affine. First dense layers of slots
 are held in the span of what clients begin with and of the rows that the round draws, where these
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from engram.cohort.dense_gradients import FIRST, Examples, FirstLayerCoordinates, InputRows
 from engram.cohort.draws import ALL, Steps
 from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
+from engram.cohort.span_coordinates import Places, Span, longest, make_coordinates
 from engram.core.method import Slots
-from engram.core.optimizers import State
-from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows
-from engram.span import Places, Span, longest, make_coordinates
-from engram.tree import is_finite
-from engram.types import Params
+from engram.core.slot_optimizers import State
+from engram.core.tree import is_finite
+from engram.core.types import Params
 
 if TYPE_CHECKING:
-    from engram.features import Features
+    from engram.cohort.learned_features import Features
 
 Targets = Callable[[Tensor], Tensor]
 
@@ -46,7 +46,7 @@ def dense(
     draws = cohort.draws
     if draws.sizes is None:
         return way(cohort, Steps(draws, [draws.size] * draws.steps))
-    from engram.cohort.padding import arranged, groups  # noqa: PLC0415 - not always needed
+    from engram.cohort.ragged_batches import arranged, groups  # noqa: PLC0415 - not always needed
 
     some = groups(draws, padded=features is None)  # features may depend on other rows
     if len(some) == 1:
@@ -180,7 +180,7 @@ def _examples(
             y = steps.draws.take(ALL, start, stop, out=coordinates.drawn[:, slice(*seen)])[1]
             rows = coordinates.see(*seen)
         else:
-            from engram.features import FeatureRows  # noqa: PLC0415 - not always needed
+            from engram.cohort.learned_features import FeatureRows  # noqa: PLC0415 - not always needed
 
             assert isinstance(coordinates, Span)  # for mypy: see ``_coordinates``
             x, y = steps.draws.take(ALL, start, stop)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from engram.arrays import Ints
-from engram.augmentations import Augmentation, augmented
-from engram.types import Batch, Sampled
+from engram.core.arrays import Ints
+from engram.core.types import Batch, Sampled
+from engram.data.augmentations import Augmentation, augmented
 
 Who = slice | Tensor
 """Positions of clients in a cohort; ``ALL`` for all of them."""

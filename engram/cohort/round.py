@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from engram.cohort.dense_gradients import FIRST, FirstLayerCoordinates
 from engram.cohort.draws import Draws
 from engram.core.method import Context, Method, Phase, Served, Slots
-from engram.core.optimizers import State
-from engram.core.personal import build
+from engram.core.personal_parameters import build
 from engram.core.settings import with_values
+from engram.core.slot_optimizers import State
 from engram.core.slots import over_slots
-from engram.dense import FIRST, FirstLayerCoordinates
-from engram.types import Batch, Params, Scale
+from engram.core.types import Batch, Params, Scale
 
 Build = Callable[[Mapping[str, Scale]], Method]
 """``scales -> method``: builds the method with these settings replaced; see ``Cohort.scales``."""
@@ -60,7 +60,7 @@ class Problem(NamedTuple):
             shift = () if served.shift is None else (served.shift,)
             found: Tensor = self.loss(served.models[0], batch, *shift)
             return found
-        from engram.mixtures import loss_of  # noqa: PLC0415 - few methods have mixtures
+        from engram.scoring.mixtures import loss_of  # noqa: PLC0415 - few methods have mixtures
 
         return loss_of(served, self.loss, batch)
 

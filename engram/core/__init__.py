@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from engram.lazy import attach
 
 if TYPE_CHECKING:
-    from engram.checks import clash as clash
+    from engram.core.checks import clash as clash
     from engram.core.method import Client as Client
     from engram.core.method import Context as Context
     from engram.core.method import FromEach as FromEach
@@ -35,6 +35,6 @@ if TYPE_CHECKING:
     from engram.core.slots import scatter as scatter
     from engram.core.slots import sends as sends
     from engram.core.slots import zeros as zeros
-    from engram.tree import add_scaled as add_scaled
+    from engram.core.tree import add_scaled as add_scaled
 
 __getattr__, __dir__, __all__ = attach(__name__, __file__)

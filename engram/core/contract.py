@@ -10,7 +10,7 @@ from engram.core.method import Kind, Method, Served, Slots
 from engram.core.rounds import first_steps
 from engram.core.settings import METHODS
 from engram.core.slots import flat
-from engram.types import Batch, Params
+from engram.core.types import Batch, Params
 
 
 class SlotFault(ValueError):

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Generator, Tensor
 from torch.utils._pytree import register_pytree_node
 
-from engram.types import Batch, Params, Scale
+from engram.core.types import Batch, Params, Scale
 
 __all__ = [
     "Claim",

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.func import grad
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from engram.core.derivatives import LossWithDerivatives, all_at_once, hessian_product, twice
 from engram.core.method import Objective
 from engram.core.slots import pick
-from engram.derivatives import LossWithDerivatives, all_at_once, hessian_product, twice
-from engram.types import Batch, LossFn, Params
+from engram.core.types import Batch, LossFn, Params
 
 Criterion = Callable[[Tensor, Batch], Tensor]
 Observing = Callable[..., tuple[Tensor, Any]]

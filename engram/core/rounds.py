@@ -10,9 +10,9 @@ from typing import NamedTuple
 from torch.utils._pytree import tree_map
 
 from engram.core.method import FromMean, Method, Phase, Slots, Update, Weighting
-from engram.core.optimizers import Optimizer, State
+from engram.core.slot_optimizers import Optimizer, State
 from engram.core.slots import mean_of, pick
-from engram.types import Batch, Params
+from engram.core.types import Batch, Params
 
 Mean = Callable[[Sequence[Update], str], Update]
 """``(updates, by) -> mean``: see ``engram.core.slots.mean_of``."""

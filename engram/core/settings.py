@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_trans
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
 
-from engram.checks import require
-from engram.types import Scale
+from engram.core.checks import require
+from engram.core.types import Scale
 
 Part = Literal["", "head", "body", "norm", "all"]
 

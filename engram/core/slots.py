@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engram.core.method import Kind, Slots, Update
-from engram.types import Params
+from engram.core.types import Params
 
 
 def kinds_of(*, models: str = "", differences: str = "", statistics: str = "") -> dict[str, Kind]:

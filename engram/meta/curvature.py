@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import torch
 
-from engram.checks import require
-from engram.derivatives import LossWithDerivatives, gradient, hessian_product
-from engram.tree import add_scaled, norm
-from engram.types import Batch, LossFn, Params, Scale
+from engram.core.checks import require
+from engram.core.derivatives import LossWithDerivatives, gradient, hessian_product
+from engram.core.tree import add_scaled, norm
+from engram.core.types import Batch, LossFn, Params, Scale
 
 HESSIANS = ("exact", "first-order", "finite-difference")
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from engram.checks import require
-from engram.derivatives import gradient
-from engram.tree import add_scaled
-from engram.types import Batch, LossFn, Params, Scale
+from engram.core.checks import require
+from engram.core.derivatives import gradient
+from engram.core.tree import add_scaled
+from engram.core.types import Batch, LossFn, Params, Scale
 
 
 def fine_tune(loss: LossFn, *, lr: Scale, steps: int) -> Callable[..., Params]:

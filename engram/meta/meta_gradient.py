@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from engram.checks import require
-from engram.derivatives import gradient
+from engram.core.checks import require
+from engram.core.derivatives import gradient
+from engram.core.tree import add_scaled
+from engram.core.types import Batch, LossFn, Params, Scale
 from engram.meta.curvature import curvature_correction
-from engram.tree import add_scaled
-from engram.types import Batch, LossFn, Params, Scale
 
 
 class MetaGradient(NamedTuple):

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from engram.checks import require
-from engram.derivatives import LossWithDerivatives, gradient
+from engram.cohort.stacked_models import expand, gather, mean_of_tasks, scatter
+from engram.core.checks import require
+from engram.core.derivatives import LossWithDerivatives, gradient
+from engram.core.tree import add_scaled, interpolate, norm
+from engram.core.types import Params, Scale
 from engram.meta.meta_gradient import meta_gradient
 from engram.meta.single_node import Draw, Episode, MetaRule, check_sampling
-from engram.stacks import expand, gather, mean_of_tasks, scatter
-from engram.tree import add_scaled, interpolate, norm
-from engram.types import Params, Scale
 
 
 class Remembering(NamedTuple):

@@ -7,13 +7,13 @@ the MOML paper (JMLR 2023), as it is compared there.
 
 from typing import NamedTuple
 
-from engram.checks import require
-from engram.derivatives import LossWithDerivatives
+from engram.cohort.stacked_models import expand, mean_of_tasks
+from engram.core.checks import require
+from engram.core.derivatives import LossWithDerivatives
+from engram.core.tree import add_scaled, interpolate
+from engram.core.types import Params, Scale
 from engram.meta.meta_gradient import meta_gradient
 from engram.meta.single_node import Draw, Episode, MetaRule, check_sampling
-from engram.stacks import expand, mean_of_tasks
-from engram.tree import add_scaled, interpolate
-from engram.types import Params, Scale
 
 
 class Averaging(NamedTuple):

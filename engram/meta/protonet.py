@@ -8,12 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from engram.checks import require
-from engram.derivatives import LossWithDerivatives, gradient
+from engram.cohort.stacked_models import expand, mean_of_tasks
+from engram.core.checks import require
+from engram.core.derivatives import LossWithDerivatives, gradient
+from engram.core.tree import add_scaled
+from engram.core.types import Batch, LossFn, Params, Scale
 from engram.meta.single_node import Draw, Episode, MetaRule, OnlyModel, check_sampling
-from engram.stacks import expand, mean_of_tasks
-from engram.tree import add_scaled
-from engram.types import Batch, LossFn, Params, Scale
 
 Embed = Callable[[Params, Tensor], Tensor]  # (params, inputs (k, ...)) -> points (k, e)
 

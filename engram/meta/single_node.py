@@ -1,7 +1,7 @@
 """Meta-learning on one machine that has all tasks: the interface, and algorithms without memories.
 
-Every algorithm runs r independent runs at once; see ``engram.stacks``. So step sizes may be tensors
-(r,), and losses are stacked (``stacks.stacked_loss``, ``stacks.dense_stacks``).
+Every algorithm runs r independent runs at once; see ``engram.cohort.stacked_models``. So step sizes
+may be tensors (r,), and losses are stacked (``stacks.stacked_loss``, ``stacks.dense_stacks``).
 """
 
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-from engram.checks import anywhere, require
-from engram.derivatives import LossWithDerivatives
+from engram.cohort.stacked_models import expand, mean_of_tasks
+from engram.core.checks import anywhere, require
+from engram.core.derivatives import LossWithDerivatives
+from engram.core.tree import add_scaled, interpolate
+from engram.core.types import Batch, Params, Scale
 from engram.meta.meta_gradient import meta_gradient
-from engram.stacks import expand, mean_of_tasks
-from engram.tree import add_scaled, interpolate
-from engram.types import Batch, Params, Scale
 
 
 class Draw(NamedTuple):

@@ -8,7 +8,7 @@ from annotated_types import Interval
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import keep_all, kinds_of, replace, sends
-from engram.tree import add_scaled, interpolate, multiplied
+from engram.core.tree import add_scaled, interpolate, multiplied
 
 
 @method("apfl", source="Deng et al., 2020, Alg. 1")

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from engram.core.contract import Contract, cause_of
 from engram.core.method import Client, Context, FromEach, FromMean, Network
-from engram.core.personal import build
+from engram.core.method_shapes import WITHOUT_DATA, Shapes, shapes_of
+from engram.core.personal_parameters import build
 from engram.core.settings import METHODS, Search, about, ranges
-from engram.core.shapes import WITHOUT_DATA, Shapes, shapes_of
 
 _FOLDER: Final = Path(__file__).parent
 _NOT_METHODS: Final = {"__init__", "__main__", "entries"}

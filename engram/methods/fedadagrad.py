@@ -9,8 +9,8 @@ from torch import Tensor
 from engram.core.method import Context, FromMean, Method
 from engram.core.settings import OnServer, Search, method
 from engram.core.slots import kinds_of, pick, zeros
+from engram.core.tree import add_scaled, interpolate
 from engram.methods.fedavg import FedAvg
-from engram.tree import add_scaled, interpolate
 
 Weight = Annotated[
     float, Ge(0), Lt(1), Search(0, 0.99), OnServer, "weight of the former mean of the changes"

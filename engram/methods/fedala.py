@@ -8,7 +8,7 @@ from annotated_types import Ge, Lt
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import kinds_of, replace, sends, zeros
-from engram.tree import add_scaled, multiplied
+from engram.core.tree import add_scaled, multiplied
 
 
 @method("fedala", source="Zhang et al., AAAI 2023, Alg. 1")

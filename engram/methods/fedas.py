@@ -4,11 +4,11 @@ from typing import Annotated
 
 from annotated_types import Gt, Lt
 
-from engram.core.classes import class_statistics, distance_to_class_means, empty
+from engram.core.class_statistics import class_statistics, distance_to_class_means, empty
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import Tally, kinds_of, mean_of, sends
-from engram.tree import norm
+from engram.core.tree import norm
 
 
 @method(

@@ -8,7 +8,7 @@ from annotated_types import Ge
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import Tally, kinds_of, sends
-from engram.tree import add_scaled
+from engram.core.tree import add_scaled
 
 
 @method(

@@ -7,8 +7,8 @@ from annotated_types import Gt
 from engram.core.method import Client, Context, FromMean, Method, Phase, Server
 from engram.core.settings import Search, method
 from engram.core.slots import kinds_of, pick, sends, zeros
+from engram.core.tree import add_scaled
 from engram.methods.fedavg import FedAvg
-from engram.tree import add_scaled
 
 
 @method("feddyn", source="Acar et al., ICLR 2021, Alg. 1")

@@ -8,8 +8,8 @@ from annotated_types import Interval
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import kinds_of, replace, sends
-from engram.mixtures import row_losses
-from engram.types import Weighted
+from engram.core.types import Weighted
+from engram.scoring.mixtures import row_losses
 
 _LEAST = 1e-20  # of a weight, whose logarithm is taken
 

@@ -8,7 +8,7 @@ from annotated_types import Ge, Interval
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import kinds_of, mean_of, or_common, pick, scatter
-from engram.tree import add_scaled, multiplied, norm
+from engram.core.tree import add_scaled, multiplied, norm
 
 
 @method("fedfomo", source="Zhang et al., ICLR 2021, Alg. 1")

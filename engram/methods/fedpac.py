@@ -7,8 +7,8 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from scipy.optimize import nnls
 
-from engram.checks import must
-from engram.core.classes import (
+from engram.core.checks import must
+from engram.core.class_statistics import (
     claims_of,
     class_statistics,
     distance_to_class_means,
@@ -18,9 +18,9 @@ from engram.core.classes import (
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import Tally, kinds_of, mean_of, or_common, pick, scatter
-from engram.privacy import clip
-from engram.shares import weight_limit
-from engram.tree import add_scaled, norm
+from engram.core.tree import add_scaled, norm
+from engram.guards.gaussian import clip
+from engram.guards.weight_limit import weight_limit
 
 
 @method("fedpac", source="Xu et al., ICLR 2023, Alg. 1", tasks=("classification",))

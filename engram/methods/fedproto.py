@@ -4,7 +4,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from engram.core.classes import (
+from engram.core.class_statistics import (
     claims_of,
     class_statistics,
     distance_to_class_means,

@@ -7,8 +7,8 @@ from annotated_types import Ge
 from engram.core.method import Context, Method, Phase
 from engram.core.settings import Search, method
 from engram.core.slots import kinds_of
+from engram.core.tree import add_scaled
 from engram.methods.fedavg import FedAvg
-from engram.tree import add_scaled
 
 
 @method("fedprox", source="Li et al., MLSys 2020, Alg. 2")

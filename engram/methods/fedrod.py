@@ -5,11 +5,11 @@ from typing import Annotated
 import torch
 from annotated_types import Ge
 
-from engram.core.classes import indicators
+from engram.core.class_statistics import indicators
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import keep_all, kinds_of, pick, replace, sends, zeros
-from engram.tree import add_scaled
+from engram.core.tree import add_scaled
 
 
 @method("fedrod", source="Chen & Chao, ICLR 2022, Alg. 1", tasks=("classification",))

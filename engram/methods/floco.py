@@ -5,7 +5,7 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Gt, Interval, Le
 
-from engram.checks import must
+from engram.core.checks import must
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, OnServer, Search, method
 from engram.core.slots import kinds_of, mean_of, pick

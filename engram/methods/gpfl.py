@@ -6,7 +6,7 @@ import torch
 from annotated_types import Ge
 from torch.nn.functional import layer_norm, normalize
 
-from engram.core.classes import indicators
+from engram.core.class_statistics import indicators
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import kinds_of, replace, sends

@@ -8,7 +8,7 @@ from annotated_types import Ge, Interval
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import kinds_of, mean_of, sends
-from engram.tree import add_scaled, interpolate
+from engram.core.tree import add_scaled, interpolate
 
 
 @method("ifca", source="Ghosh et al., NeurIPS 2020, Alg. 1, model averaging")

@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from engram.checks import anywhere
+from engram.core.checks import anywhere
+from engram.core.derivatives import LossWithDerivatives
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Search, method
 from engram.core.slots import kinds_of, replace, sends
-from engram.derivatives import LossWithDerivatives
+from engram.core.tree import interpolate
 from engram.meta.meta_gradient import meta_gradient
-from engram.tree import interpolate
 
 Hessian = Annotated[
     Literal["exact", "first-order", "finite-difference"],

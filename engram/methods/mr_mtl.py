@@ -7,7 +7,7 @@ from annotated_types import Ge
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import keep_all, kinds_of, replace, sends
-from engram.tree import add_scaled
+from engram.core.tree import add_scaled
 
 
 @method("mr-mtl", source="Liu et al., NeurIPS 2022")

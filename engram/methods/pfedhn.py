@@ -9,7 +9,7 @@ from torch.func import vjp
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, OnServer, Search, method
 from engram.core.slots import kinds_of, mean_of, or_common, pick, scatter
-from engram.tree import add_scaled
+from engram.core.tree import add_scaled
 
 
 @method("pfedhn", source="Shamsian et al., ICML 2021, Alg. 1")

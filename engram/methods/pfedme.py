@@ -5,11 +5,11 @@ from typing import Annotated
 
 from annotated_types import Gt, Interval, Le
 
-from engram.checks import Fault, anywhere, must
+from engram.core.checks import Fault, anywhere, must
 from engram.core.method import Client, Context, FromMean, Method, Phase, Served, Server
 from engram.core.settings import OnServer, Search, method
 from engram.core.slots import kinds_of, sends
-from engram.tree import add_scaled, interpolate, multiplied
+from engram.core.tree import add_scaled, interpolate, multiplied
 
 
 @method("pfedme", source="T Dinh et al., NeurIPS 2020, Alg. 1", compared=True)

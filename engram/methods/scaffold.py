@@ -8,8 +8,8 @@ from annotated_types import Gt
 from engram.core.method import Client, Context, FromMean, Method, Phase, Server
 from engram.core.settings import OnServer, Search, method
 from engram.core.slots import kinds_of, pick, sends, zeros
+from engram.core.tree import add_scaled, interpolate, multiplied
 from engram.methods.fedavg import FedAvg
-from engram.tree import add_scaled, interpolate, multiplied
 
 
 @method("scaffold", source="Karimireddy et al., ICML 2020, Alg. 1, option II")

@@ -5,9 +5,9 @@ from math import sqrt
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.checks import require
-from engram.online.bases import Descent, descent_pool, vectorized
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.online.base_learners import Descent, descent_pool, vectorized
 from engram.online.domains import Domain
 from engram.online.learner import Learner, positive
 

@@ -4,8 +4,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 from engram.online.steps import BALL, BOX, SIMPLEX, pull, pull_in_norm
 
 

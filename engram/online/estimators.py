@@ -16,8 +16,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from engram.arrays import Array, Ints
-from engram.checks import require
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
 from engram.online.losses import ABSOLUTE, HINGE, LOGISTIC, SQUARED, Loss, quantile
 from engram.online.model import LARGEST, StreamModel
 

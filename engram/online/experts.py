@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.checks import require
-from engram.online.bases import started
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.online.base_learners import started
 from engram.online.domains import simplex
 from engram.online.learner import Learner, checked, positive
 from engram.online.weights import equalize, tilt

@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 from engram.online.domains import Domain, ball, simplex
 from engram.online.loss_streams import directions
 from engram.online.steps import BALL

@@ -10,8 +10,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 
 S = TypeVar("S")
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
+from engram.core.arrays import Array
 from engram.online.domains import ball
 from engram.online.learner import Learner
 from engram.online.tasks import LinearTask, RunningMoments, no_moments

@@ -8,10 +8,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.online.comparator import Best, Total, least_on_ball
 from engram.online.domains import Domain, ball
-from engram.online.hindsight import Best, Total, least_on_ball
 from engram.online.losses import ABSOLUTE, LOGISTIC, NONE, SQUARED, Loss
 
 

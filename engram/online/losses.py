@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from engram.arrays import Array
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 
 
 class Loss(NamedTuple):

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.checks import require
-from engram.online.bases import Newton, newton_pool, started
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.online.base_learners import Newton, newton_pool, started
 from engram.online.domains import Domain
 from engram.online.learner import Learner, checked, positive
 from engram.online.steps import add_outer, descend_in_norm

@@ -48,8 +48,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.online.rows import HINGE, LOGISTIC, PINBALL, SQUARED, Experts, learn_rows, predict_rows
+from engram.core.arrays import Array
+from engram.online.compiled_updates import (
+    HINGE,
+    LOGISTIC,
+    PINBALL,
+    SQUARED,
+    Experts,
+    learn_rows,
+    predict_rows,
+)
 from engram.online.tasks import LinearTask, RunningMoments, no_moments
 
 _DRIFTS: Final = np.array([0.0, 1e-4, 1e-3, 1e-2, 1e-1])  # q

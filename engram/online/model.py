@@ -17,14 +17,14 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from engram.arrays import Array, unmasked
-from engram.checks import require
+from engram.core.arrays import Array, unmasked
+from engram.core.checks import require
+from engram.core.process_modes import own_modes
 from engram.online import linear, mixture
-from engram.online.by_name import Reader
 from engram.online.learner import positive
 from engram.online.losses import Loss
+from engram.online.row_reader import Reader
 from engram.online.tasks import LinearTask, Rules
-from engram.process import own_modes
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _BY_NAME = "a row by name, such as a dict"

@@ -6,8 +6,8 @@ curved in the direction of its gradient.
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.online.bases import Newton, Pool, newton_pool, vectorized
+from engram.core.arrays import Array
+from engram.online.base_learners import Newton, Pool, newton_pool, vectorized
 from engram.online.domains import Domain
 from engram.online.learner import Learner, positive
 

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array, Ints
-from engram.checks import require
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
 from engram.online.games import Game
 from engram.online.learner import Learner
 from engram.online.loss_streams import LossStream

@@ -12,17 +12,17 @@ from typing import Final
 import numpy as np
 import torch
 
-from engram.arrays import Array
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.slots import pick
+from engram.core.tree import is_finite
+from engram.core.types import Params
 from engram.online.domains import ball
-from engram.online.epochs import Epoch, in_epochs
+from engram.online.doubling_trick import Epoch, in_epochs
 from engram.online.learner import Learner
+from engram.online.state_arrays import from_arrays, to_arrays
 from engram.online.universal import Universal, universal_ensemble
-from engram.states import from_arrays, to_arrays
-from engram.tree import is_finite
-from engram.types import Params
 
 MOST_EXP_CONCAVE: Final = 200
 """Parameters with which a model may have base learners for exp-concave losses."""

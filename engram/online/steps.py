@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from engram.arrays import Array, Ints
+from engram.core.arrays import Array, Ints
 from engram.online.compiled import compiled
 
 Factor = npt.NDArray[np.floating[Any]]

@@ -4,7 +4,7 @@ from math import ceil, log2
 
 import numpy as np
 
-from engram.arrays import Array
+from engram.core.arrays import Array
 from engram.online.compiled import compiled
 
 

@@ -4,9 +4,9 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from engram.arrays import Array
+from engram.core.arrays import Array
+from engram.online.compiled_updates import deviations, include
 from engram.online.losses import Loss
-from engram.online.rows import deviations, include
 
 
 class RunningMoments(NamedTuple):

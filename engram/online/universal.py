@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.checks import require
-from engram.online.bases import Descent, Newton, descent_pool, newton_pool, started
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.online.base_learners import Descent, Newton, descent_pool, newton_pool, started
 from engram.online.domains import Domain
 from engram.online.learner import Learner, checked, positive
 from engram.online.surrogates import curvatures, surrogate_gradients

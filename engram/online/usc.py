@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
-from engram.checks import require
-from engram.online.bases import Descent, Newton, descent_pool, started
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.online.base_learners import Descent, Newton, descent_pool, started
 from engram.online.domains import Domain
 from engram.online.experts import Prod, adapt_ml_prod
 from engram.online.learner import Learner, checked, positive

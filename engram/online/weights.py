@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from engram.arrays import Array
+from engram.core.arrays import Array
 from engram.online.compiled import compiled
 
 _MOST_STEPS: Final = 200  # of Newton's method, which takes some five

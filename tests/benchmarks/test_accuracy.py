@@ -14,11 +14,11 @@ from benchmarks.accuracy import Race, RunScore
 from benchmarks.peers import PeerMissing
 from benchmarks.pfllib_pairs import PAIRS
 from benchmarks.pfllib_peer import Mlp, drawing, gate_of, network
-from federation.data.dealing import federated_data
-from federation.data.federated import model_for
-from federation.data.in_memory import hold
-from federation.errors import Refused
-from federation.streams import Stream, torch_generator
+from engram.core.streams import Stream, torch_generator
+from engram.data.federated import model_for
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 # Its one server does what PFLlib's do where they are called from: it evaluates, and counts rounds.

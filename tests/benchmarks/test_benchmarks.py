@@ -16,8 +16,8 @@ from benchmarks.harness import numbers_table
 from benchmarks.rounds import time_workload
 from benchmarks.scale import time_federations
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
-from federation.data.federated import FederatedData, Split
-from simulations.studies.meta_learning.sinewave_tasks import Sinewave
+from engram.data.federated import FederatedData, Split
+from engram.meta.studies.sinewave_tasks import Sinewave
 from tests.tables import entry
 
 

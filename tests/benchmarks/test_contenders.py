@@ -9,7 +9,7 @@ from benchmarks.module_peers import plain_torch, read_task
 from benchmarks.modules import write_round
 from benchmarks.networks import WORKS
 from benchmarks.workloads import Platform
-from federation.errors import Refused
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 MLP, CNN = WORKS

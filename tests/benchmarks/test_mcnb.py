@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import mcnb
-from simulations.studies.meta_ban.environments import EnvironmentSpec, draw_environment
+from engram.bandits.studies.environments import EnvironmentSpec, draw_environment
 
 _CODE = """
 calls = []

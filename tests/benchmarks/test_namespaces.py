@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from federation.fingerprint import source_root
+from engram.settings.fingerprint import source_root
 
 SCRIPT = """
 import socket, subprocess, sys

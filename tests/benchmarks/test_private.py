@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import private
-from federation.calibration import sampling_rate
+from engram.guards.calibration import sampling_rate
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 import engram
-from federation.data.arrays import held_out
-from federation.experiment import Experiment
-from federation.settings.fields import key_of
+from engram.data.arrays import held_out
+from engram.settings.experiment import Experiment
+from engram.settings.fields import key_of
 from tests.brought.cases import CASES, NAMES, ROWS, TESTS, starts
 
 ROUNDS, EPOCHS, ETA = 2, 2, 0.3

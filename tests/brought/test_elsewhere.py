@@ -2,9 +2,9 @@
 
 import pytest
 
-from federation.fingerprint import source_root
-from federation.plugins import add_plugins, load_plugins
-from simulations.loopback import LoopbackFederation
+from engram.settings.fingerprint import source_root
+from engram.settings.plugins import add_plugins, load_plugins
+from engram.simulations.loopback import LoopbackFederation
 from tests.brought.cases import CASES
 from tests.brought.loop import check, experiment
 from tests.network.test_federation import run

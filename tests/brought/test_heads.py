@@ -28,8 +28,8 @@ from engram.core import (
     pick,
     scatter,
 )
+from engram.core.clip_and_noise import changes
 from engram.core.slots import flat, over_slots
-from engram.core.walkers import changes
 
 # --- The method ----------------------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ QUICK = {
 
 @pytest.fixture(autouse=True)
 def _known(request, plug_ins):
-    from federation.fingerprint import source_root
-    from federation.plugins import add_plugins, load_plugins
+    from engram.settings.fingerprint import source_root
+    from engram.settings.plugins import add_plugins, load_plugins
 
     if request.node.get_closest_marker("processes"):
         add_plugins(str(source_root() / "tests" / "brought" / "test_heads"))
@@ -164,14 +164,14 @@ def _known(request, plug_ins):
 
 
 def experiment(**settings):
-    from federation.experiment import Experiment
+    from engram.settings.experiment import Experiment
 
     return Experiment(method="heads", **QUICK | settings)
 
 
 def arrays(folder):
     """All of the server's slots in a run's last checkpoint."""
-    from server.record import RunRecord
+    from engram.runs.record import RunRecord
 
     checkpoint = RunRecord.open(folder).load_checkpoint()
     found = {**checkpoint.model, **checkpoint.state}
@@ -202,7 +202,7 @@ def test_it_keeps_the_contract():
 
 
 def test_a_first_round_is_that_of_a_plain_loop(tmp_path):
-    from simulations.engine import simulate
+    from engram.simulations.engine import simulate
     from tests.support import trainer
 
     e = experiment(num_clients=3, num_rounds=1, local_steps=2, batch_size=2000, eta=0.2)
@@ -248,7 +248,7 @@ def test_a_first_round_is_that_of_a_plain_loop(tmp_path):
 
 
 def test_at_once_and_in_turn_give_equal_numbers(tmp_path):
-    from simulations.engine import simulate
+    from engram.simulations.engine import simulate
 
     results = [
         simulate(experiment(), tmp_path / engine, engine=engine)
@@ -261,7 +261,7 @@ def test_at_once_and_in_turn_give_equal_numbers(tmp_path):
 
 
 def test_a_resumed_run_gives_what_one_does_at_a_stretch(tmp_path):
-    from simulations.engine import simulate
+    from engram.simulations.engine import simulate
 
     simulate(experiment(), tmp_path / "whole")
     simulate(experiment(num_rounds=2), tmp_path / "run")
@@ -320,14 +320,14 @@ def test_every_slot_that_leaves_is_clipped_and_noised():
 
 
 def test_its_private_runs_end(tmp_path):
-    from simulations.engine import simulate
+    from engram.simulations.engine import simulate
 
     e = experiment(clip=0.5, privacy="local", noise_multiplier=0.1)
     assert simulate(e, tmp_path / "run")["epsilon"] > 0
 
 
 def test_what_needs_a_mean_is_refused_by_name():
-    from federation.errors import Refused
+    from engram.settings.errors import Refused
 
     for settings in ({"merge": "median"}, {"privacy": "central", "clip": 1.0}):
         with pytest.raises(Refused, match="for heads, whose server sees every update"):
@@ -336,7 +336,7 @@ def test_what_needs_a_mean_is_refused_by_name():
 
 @pytest.mark.processes
 def test_ray_gives_the_same(tmp_path):
-    from simulations.engine import simulate
+    from engram.simulations.engine import simulate
     from tests.simulations.test_ray import SuperLink, run_several
 
     simulate(experiment(), tmp_path / "here")
@@ -349,8 +349,8 @@ def test_ray_gives_the_same(tmp_path):
 
 @pytest.mark.processes
 def test_nodes_over_grpc_give_the_same(tmp_path):
-    from simulations.engine import simulate
-    from simulations.loopback import LoopbackFederation
+    from engram.simulations.engine import simulate
+    from engram.simulations.loopback import LoopbackFederation
     from tests.network.test_federation import run
 
     e = experiment(min_clients=3, timeout=120.0)

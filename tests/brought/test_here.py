@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from simulations.engine import simulate
+from engram.simulations.engine import simulate
 from tests.brought.cases import CASES, register
 from tests.brought.loop import check, experiment
 from tests.tables import sampled

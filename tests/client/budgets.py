@@ -8,12 +8,12 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from client.accepted import keep_policy
-from client.app import app
-from client.ledger import LEDGER, Ledger
+from engram.client.app import app
 from engram.core.slots import flat
-from federation.flower import name_message, node_context
-from federation.wire import ARRAYS, CLIENTS, CONFIG, OWN, ROSTER_QUERY, to_record
+from engram.link.flower import name_message, node_context
+from engram.sites.accepted import keep_policy
+from engram.sites.ledger import LEDGER, Ledger
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, ROSTER_QUERY, to_record
 from tests.support import initial_model, own_of, small_of_any, trainer
 
 LOCAL = {"privacy": "local", "clip": 0.5, "noise_multiplier": 8.0}

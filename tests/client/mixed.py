@@ -3,7 +3,7 @@
 import numpy as np
 
 import engram
-from federation.experiment import Experiment
+from engram.settings.experiment import Experiment
 
 CLIENTS = 3
 SETTINGS = {

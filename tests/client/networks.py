@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from engram.metrics import metric
-from engram.networks import model
-from engram.steps import optimizer, schedule
-from engram.tasks import loss
-from engram.vision import torchvision
+from engram.networks.optimizers import optimizer, schedule
+from engram.networks.registry import model
+from engram.networks.vision import torchvision
+from engram.scoring.metrics import metric
+from engram.scoring.tasks import loss
 
 CLIENTS = 4
 PERSONAL = "kept/personal model/"  # before names of what clients keep of the model

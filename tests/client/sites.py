@@ -2,9 +2,9 @@
 
 from flwr.app import Message
 
-from client.app import app
-from federation.flower import node_context
-from simulations.grid import InProcessGrid
+from engram.client.app import app
+from engram.link.flower import node_context
+from engram.simulations.grid import InProcessGrid
 
 
 class Sites(InProcessGrid):

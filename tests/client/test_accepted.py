@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MessageType, RecordDict
 
-from client import app as module
-from client import node
-from client.accepted import in_force, is_looser, keep_policy
-from client.admission import of_now
-from client.audit import Audit
-from client.policy import USUAL, Policy, is_open, read_policy
-from federation.checksums import summed
-from federation.errors import Refused
-from federation.flower import local_run
-from federation.settings.fields import key_of
+from engram.client import app as module
+from engram.link.flower import local_run
+from engram.link.node import node
+from engram.settings.errors import Refused
+from engram.settings.fields import key_of
+from engram.sites.accepted import in_force, is_looser, keep_policy
+from engram.sites.admission import of_now
+from engram.sites.audit import Audit
+from engram.sites.policy import USUAL, Policy, is_open, read_policy
+from engram.wire.checksums import summed
 from tests.client.test_policy import ask, refusal
 from tests.tables import entry
 
@@ -203,7 +203,7 @@ def test_a_file_that_vanishes_while_it_is_read_forgets_nothing(tmp_path, monkeyp
         finally:
             (tmp_path / "moved").rename(file)
 
-    monkeypatch.setattr("client.accepted.read_policy", vanishing)
+    monkeypatch.setattr("engram.sites.accepted.read_policy", vanishing)
     with pytest.raises(Refused, match="cannot be read: No such file"):
         keep_policy(tmp_path, tmp_path)
     monkeypatch.undo()

@@ -10,24 +10,24 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 import engram
-from client import app as module
-from client.accepted import keep_policy
-from client.app import app
-from client.disk import DiskStore
-from client.hosts.local import LocalHost
-from client.noted import read_training
-from client.trainings import kept
+from engram.client import app as module
+from engram.client.app import app
+from engram.client.disk import DiskStore
+from engram.client.hosts.local import LocalHost
+from engram.client.training_description import read_training
+from engram.client.training_folders import kept
 from engram.core.slots import flat
-from engram.units import Units
-from federation.bundle import bundle, is_bundled, unbundle
-from federation.data.source import FILES
-from federation.errors import REFUSED, Refused
-from federation.fingerprint import fingerprint, source_root
-from federation.flower import local_run, name_message, node_context
-from federation.roster import read_entry
-from federation.schema import Kind
-from federation.settings import evaluation
-from federation.wire import (
+from engram.core.standardization import Units
+from engram.data.schema.columns import Kind
+from engram.data.source import FILES
+from engram.link.flower import local_run, name_message, node_context
+from engram.settings import evaluation
+from engram.settings.errors import REFUSED, Refused
+from engram.settings.fingerprint import fingerprint, source_root
+from engram.sites.accepted import keep_policy
+from engram.wire.bundle import bundle, is_bundled, unbundle
+from engram.wire.roster import read_entry
+from engram.wire.wire import (
     ARRAYS,
     CLIENTS,
     CONFIG,
@@ -223,7 +223,7 @@ def test_a_damaged_reply_is_trained_again(tmp_path):
 
 
 def test_what_is_kept_is_encrypted_where_there_is_a_key(tmp_path):
-    from client.sealed import new_key, read_key
+    from engram.sites.encrypted_file import new_key, read_key
 
     new_key(tmp_path / "key")
     node = {"state": str(tmp_path / "s"), "memory-key": str(tmp_path / "key")}
@@ -393,7 +393,7 @@ def downloads(monkeypatch):
 
     kinds = SimpleNamespace(MNIST=none, FashionMNIST=none, CIFAR10=none, CIFAR100=none)
     torchvision = SimpleNamespace(datasets=kinds)
-    monkeypatch.setattr("federation.data.loading.torchvision", lambda: torchvision)
+    monkeypatch.setattr("engram.data.loading.torchvision", lambda: torchvision)
     return asked
 
 

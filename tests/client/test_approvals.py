@@ -7,15 +7,24 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client.app import _node
-from client.approvals import APPROVALS, Awaited, Request, answer, given, requests, require, waiting
-from client.audit import Audit
-from client.terms import count, request_of
+from engram.client.app import _node
 from engram.core.slots import flat
-from federation.errors import AWAITED, Refused
-from federation.experiment import Experiment
-from federation.flower import local_run
-from federation.wire import CONFIG, ROSTER_QUERY, to_record
+from engram.link.flower import local_run
+from engram.settings.errors import AWAITED, Refused
+from engram.settings.experiment import Experiment
+from engram.sites.approvals import (
+    APPROVALS,
+    Awaited,
+    Request,
+    answer,
+    given,
+    requests,
+    require,
+    waiting,
+)
+from engram.sites.audit import Audit
+from engram.sites.terms import count, request_of
+from engram.wire.wire import CONFIG, ROSTER_QUERY, to_record
 from tests.client.test_policy import ask, refusal
 from tests.support import initial_model, small, trainer
 
@@ -122,7 +131,7 @@ def test_terms_are_all_that_a_site_is_shown(change, monkeypatch):
     assert again == replace(first, run=18)
     for name, other in (("fingerprint", lambda: "x"), ("plugins", lambda: ("own",))):
         with monkeypatch.context() as patch:
-            patch.setattr(f"client.terms.{name}", other)
+            patch.setattr(f"engram.sites.terms.{name}", other)
             assert request_of(Experiment(num_rounds=20), TRAINING, 17).terms != first.terms
 
 
@@ -244,7 +253,7 @@ def test_a_node_that_died_at_work_answers_the_same_message(tmp_path, node, monke
     """Its answer counts: it may have left."""
     node()
     one = approve(tmp_path)
-    monkeypatch.setattr("client.app.Replies.keep", lambda *_: None)
+    monkeypatch.setattr("engram.client.app.Replies.keep", lambda *_: None)
     for times in range(5):  # four rounds, so four answers again
         assert node().has_content()
         tally = given(tmp_path / APPROVALS, one).tallies["train"]
@@ -305,7 +314,7 @@ def test_the_site_sees_what_it_is_asked_for_and_answers(engram, folder):
 
 
 def test_an_insecure_federation_says_that_anybody_may_ask(engram, tmp_path):
-    from client.site_cli import asked_by
+    from engram.cli.site_cli import asked_by
 
     engram("init-federation", tmp_path / "open", "--clients", 1, "--insecure")
     assert asked_by(tmp_path / "open" / "client-0").startswith("anybody: this federation is insec")

@@ -7,8 +7,8 @@ from threading import Thread
 
 import pytest
 
-from client import audit as module
-from client.audit import Audit
+from engram.sites import audit as module
+from engram.sites.audit import Audit
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 import engram
-from engram.augmentations import AUGMENTATIONS, augmentation, augmented
-from engram.networks import model
-from engram.vision import transforms
-from federation.errors import Refused
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.data.augmentations import AUGMENTATIONS, augmentation, augmented
+from engram.networks.registry import model
+from engram.networks.vision import transforms
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
 from tests.support import small_of_any
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
@@ -57,7 +57,7 @@ def test_who_else_trains_does_not_matter(tmp_path, monkeypatch):
     model(normed)
     own = {"model": "normed", "local-epochs": 1, "partition": "dirichlet", "batch-size": 3}
     whole, _ = trained(tmp_path / "whole", **own)
-    monkeypatch.setattr("client.training.budget._BLOCK", 1)  # one client at a time
+    monkeypatch.setattr("engram.cohort.trainer.block_size._BLOCK", 1)  # one client at a time
     apart, _ = trained(tmp_path / "apart", **own)
     torch.testing.assert_close(whole, apart, rtol=1e-5, atol=1e-5)
 

@@ -7,19 +7,19 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
 
-from client import app as module
-from client.audit import Audit
-from client.rounds import in_words
-from client.training.chunks import ClientFailed
-from client.training.trainer import Trainer
+from engram.client import app as module
+from engram.client.round_log import in_words
+from engram.cohort.trainer.chunks import ClientFailed
+from engram.cohort.trainer.trainer import Trainer
+from engram.core.clip_and_noise import Walker
 from engram.core.slots import flat
-from engram.core.walkers import Walker
-from federation.errors import REFUSED
-from federation.flower import local_run
-from federation.leaving import leave_covered
-from federation.noise import simulated_noise
-from federation.roster import read_entry
-from federation.wire import CLIENTS, CONFIG, METRICS, MODEL, ROSTER_QUERY
+from engram.guards.local_noise import leave_covered
+from engram.guards.noise import simulated_noise
+from engram.link.flower import local_run
+from engram.settings.errors import REFUSED
+from engram.sites.audit import Audit
+from engram.wire.roster import read_entry
+from engram.wire.wire import CLIENTS, CONFIG, METRICS, MODEL, ROSTER_QUERY
 from tests.client.budgets import (
     LOCAL,
     ask,

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from client import app as module
+from engram.client import app as module
 from engram.core.slots import flat
-from federation.flower import local_run
-from federation.wire import CLIENTS, METRICS
+from engram.link.flower import local_run
+from engram.wire.wire import CLIENTS, METRICS
 from tests.client.budgets import (
     ask,
     books,

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from client import app as module
-from engram.privacy import epsilon
-from federation.errors import RunStopped
-from federation.flower import local_run
-from server import run as coordinator
-from server.record import RunRecord
+from engram.client import app as module
+from engram.guards.gaussian import epsilon
+from engram.link.flower import local_run
+from engram.runs.record import RunRecord
+from engram.server import run as coordinator
+from engram.settings.errors import RunStopped
 from tests.client.budgets import books, epsilon_of
 from tests.client.sites import Sites
 from tests.support import small

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from engram.api import load_run
 from engram.core.rounds import received_by
-from engram.models import mean_loss
-from engram.tasks import CLASSIFICATION
-from federation.errors import Refused
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.front import load_run
+from engram.networks.build import mean_loss
+from engram.runs.record import RunRecord
+from engram.scoring.tasks import CLASSIFICATION
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
 from tests.client.networks import CLIENTS
 from tests.client.test_modules import experiment
 from tests.support import assert_same, initial_model, scores_of, small, train_clients, trainer

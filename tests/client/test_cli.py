@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from client.disk import DiskStore
-from client.sealed import read_key
-from federation.errors import Refused
+from engram.client.disk import DiskStore
+from engram.settings.errors import Refused
+from engram.sites.encrypted_file import read_key
 from tests.client.test_memory import params
 from tests.support import assert_same
 from tests.tables import entry
@@ -22,7 +22,7 @@ def started(monkeypatch):
     """What a node would have been started with."""
     calls = []
     monkeypatch.setattr(
-        "client.node.run_node", lambda *args, **options: calls.append((args, options))
+        "engram.link.node.node.run_node", lambda *args, **options: calls.append((args, options))
     )
     return calls
 
@@ -167,7 +167,7 @@ def test_memories_that_are_not_there(engram, folder):
 
 
 def test_nothing_is_forgotten_under_a_running_node(engram, folder):
-    from client.node import only_one
+    from engram.link.node.node import only_one
 
     remember(folder)
     with only_one(folder / "state"):

@@ -13,15 +13,15 @@ from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import (
     NodeAuthServerInterceptor,
 )
 
-from client import fleet as fleet_module
-from client import signing
-from client.fleet import ClockRefused, Fleet, KeyRefused
-from federation.announcement import ENDED
-from federation.clock import TIME, in_words, sent_time
-from federation.credentials import NodeCredentials
-from federation.keys import read_node_key
-from server.certificates import node_key_files
-from server.dated import Dated
+from engram.guards.clock import TIME, in_words, sent_time
+from engram.link.announcement import ENDED
+from engram.link.credentials import NodeCredentials
+from engram.link.keys import read_node_key
+from engram.link.node import fleet as fleet_module
+from engram.link.node import signing
+from engram.link.node.fleet import ClockRefused, Fleet, KeyRefused
+from engram.link.server.certificates import node_key_files
+from engram.server.clock_header import Dated
 from tests.tables import entry
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)

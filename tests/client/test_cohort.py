@@ -6,15 +6,15 @@ from functools import partial
 import pytest
 import torch
 
-from client.memory import RamStore
-from client.training import ways
-from client.training.budget import block_size
-from engram.cohort import in_spans
+from engram.client.memory import RamStore
+from engram.cohort import spans
+from engram.cohort.dense_gradients import PlainCoordinates
+from engram.cohort.span_coordinates import Span
+from engram.cohort.trainer import ways
+from engram.cohort.trainer.block_size import block_size
+from engram.core.machine import available
 from engram.core.slots import over_slots
-from engram.dense import PlainCoordinates
-from engram.span import Span
-from federation.errors import Refused
-from federation.machine import available
+from engram.settings.errors import Refused
 from tests.support import (
     ANY_NETWORK,
     assert_same,
@@ -260,7 +260,7 @@ def test_the_order_of_a_models_arrays_does_not_matter(settings):
 
 
 def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):
-    monkeypatch.setattr("federation.machine._MOUNTED", tmp_path)
+    monkeypatch.setattr("engram.core.machine._MOUNTED", tmp_path)
     whole = available("cpu")
     (tmp_path / "memory.max").write_text("max\n")
     assert available("cpu") == pytest.approx(whole, rel=0.2)
@@ -315,7 +315,7 @@ def large(monkeypatch):
 )
 def test_large_networks_train_in_spans_as_step_by_step(settings, monkeypatch):
     e = settings_of(FEATURES | {"local_steps": 5} | settings)
-    monkeypatch.setattr(in_spans, "Full", type("Never", (Exception,), {}))  # no step is taken twice
+    monkeypatch.setattr(spans, "Full", type("Never", (Exception,), {}))  # no step is taken twice
     kept, trained = [], []
     for engine, way in (("vectorized", "in-spans"), ("sequential", "in-turn")):
         store = RamStore()

@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from client.card import mean_of, scored
-from client.confidence import of_draws, of_mean, of_proportion
-from engram.metrics import METRICS, Metric
+from engram.home.card import mean_of, scored
+from engram.home.confidence import of_draws, of_mean, of_proportion
+from engram.scoring.metrics import METRICS, Metric
 
 
 def predictions(hits, rows):

@@ -12,24 +12,24 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import app as module
-from client import audit as audit_module
-from client import described as described_module
-from client.accepted import keep_policy
-from client.app import app
-from client.approvals import answer, requests
-from client.audit import AUDIT, Audit
-from client.sealed import new_key
-from federation.data.describing import describe_table
-from federation.data.source import Source
-from federation.described import DescribedTable, site_schema
-from federation.errors import AWAITED, REFUSED, Refused
-from federation.flower import local_run, name_message, node_context, pack
-from federation.roster import read_entry
-from federation.schema import Schema
-from federation.secure.masks import public_of
-from federation.settings.data import DataSettings
-from federation.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
+from engram.client import app as module
+from engram.client.app import app
+from engram.data.schema.columns import Schema
+from engram.data.source import Source
+from engram.data.tables.column_summaries import describe_table
+from engram.data.tables.table_summary import DescribedTable, site_schema
+from engram.guards.secure.masks import public_of
+from engram.link.flower import local_run, name_message, node_context, pack
+from engram.settings.data import DataSettings
+from engram.settings.errors import AWAITED, REFUSED, Refused
+from engram.sites import audit as audit_module
+from engram.sites import described as described_module
+from engram.sites.accepted import keep_policy
+from engram.sites.approvals import answer, requests
+from engram.sites.audit import AUDIT, Audit
+from engram.sites.encrypted_file import new_key
+from engram.wire.roster import read_entry
+from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.support import small
 from tests.tables import entry
 

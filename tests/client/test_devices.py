@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from client.training.chunks import Asked, Chunk
-from client.training.rows import padded
-from client.training.served import ServedModels
-from engram.cohort import at_once, dense, in_turn
+from engram.cohort import dense, sequential, vmapped
+from engram.cohort.trainer.chunks import Asked, Chunk
+from engram.scoring.query_rows import padded
+from engram.scoring.served import ServedModels
 from tests.support import small_of_any, trainer
 from tests.tables import EIGHT
 
@@ -34,7 +34,7 @@ def unseen(monkeypatch):
         count = tree_leaves(x)[0].shape[0] if leading else 1
         return torch.ones(count, dtype=torch.bool) if leading else torch.tensor(True)
 
-    for module in (at_once, dense, in_turn):
+    for module in (vmapped, dense, sequential):
         monkeypatch.setattr(module, "is_finite", fine)
     here = torch.Tensor.__bool__
     monkeypatch.setattr(torch.Tensor, "__bool__", lambda x: x.is_meta or here(x))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from client.training.diagnosis import Seen, cause_of
+from engram.cohort.trainer.diagnosis import Seen, cause_of
 from engram.core.objective import by_autograd
 
 W = {"weight": torch.full((3, 2), 0.1), "bias": torch.zeros(3), "norm.running_var": torch.ones(3)}

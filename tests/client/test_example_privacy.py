@@ -12,18 +12,18 @@ import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
 
-from client import app as module
-from client.ledger import Ledger
-from client.training.samples import row_samples
+from engram.client import app as module
 from engram.core.slots import flat
-from federation.aggregation import spent
-from federation.calibration import row_rate
-from federation.errors import Refused
-from federation.flower import local_run
-from federation.noise import secret_noise, simulated_noise
-from federation.streams import Stream
-from federation.wire import CLIENTS, METRICS, SECONDS, WITHHELD
-from server.accountant import PrivacyAccountant
+from engram.core.streams import Stream
+from engram.guards.accountant import PrivacyAccountant
+from engram.guards.aggregation import spent
+from engram.guards.calibration import row_rate
+from engram.guards.noise import secret_noise, simulated_noise
+from engram.guards.poisson_samples import row_samples
+from engram.link.flower import local_run
+from engram.settings.errors import Refused
+from engram.sites.ledger import Ledger
+from engram.wire.wire import CLIENTS, METRICS, SECONDS, WITHHELD
 from tests.client.budgets import DELTA, books, evaluate, policy, roster, told, train
 from tests.strategies.test_audit import found_by
 from tests.support import (

@@ -7,10 +7,10 @@ from io import BytesIO
 
 import pytest
 
-from client.fab import read_project, read_run_config
-from federation.errors import Refused
-from federation.experiment import default_config
-from federation.fingerprint import source_root
+from engram.link.node.fab import read_project, read_run_config
+from engram.settings.errors import Refused
+from engram.settings.experiment import default_config
+from engram.settings.fingerprint import source_root
 from tests.tables import entry
 
 MIB = 2**20

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 import engram
-from client.hosts.local import LocalHost
-from client.memory import RamStore
-from client.training.trainer import Trainer
-from federation.data.dealing import federated_data
-from federation.data.in_memory import hold
-from federation.errors import DataError, Refused
-from federation.experiment import Experiment
-from server.run import run as run_on
-from simulations.grid import InProcessGrid
-from simulations.references import LINEAR
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import RamStore
+from engram.cohort.trainer.trainer import Trainer
+from engram.compare.references import LINEAR
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.server.run import run as run_on
+from engram.settings.errors import DataError, Refused
+from engram.settings.experiment import Experiment
+from engram.simulations.grid import InProcessGrid
 from tests.tables import EIGHT, sampled
 
 ETA, ROUNDS, STEPS = 0.1, 2, 3

@@ -12,12 +12,8 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from client import fleet as fleet_module
-from client.fleet import Fleet, KeyRefused, RunOver, Unreachable, Unusable
-from client.session import Session
-from federation.credentials import NodeCredentials
-from federation.errors import EngramError
-from federation.flower import (
+from engram.link.credentials import NodeCredentials
+from engram.link.flower import (
     FleetStub,
     fab_pb2,
     fleet_pb2,
@@ -29,7 +25,11 @@ from federation.flower import (
     run_pb2,
     unpack,
 )
-from server.certificates import node_key_files
+from engram.link.node import fleet as fleet_module
+from engram.link.node.fleet import Fleet, KeyRefused, RunOver, Unreachable, Unusable
+from engram.link.node.session import Session
+from engram.link.server.certificates import node_key_files
+from engram.settings.errors import EngramError
 from tests.client.test_fab import bundle
 
 PROJECT = b"[tool.flwr.app.config]\nalpha = 1\n"
@@ -331,5 +331,7 @@ def test_no_answer_ends_a_node(connect, monkeypatch, data):
     fleet = connect(Stranger(data, stop))
     monkeypatch.setattr(stop, "wait", lambda seconds: None)
     monkeypatch.setattr(fleet._stop, "wait", lambda seconds: None)
-    with contextlib.suppress(EngramError):  # which are for client/node.py: it connects again
+    with contextlib.suppress(
+        EngramError
+    ):  # which are for engram/link/node/node.py: it connects again
         Session(fleet, Echo(), 7, stop).serve()

@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from client import handshake
-from client.fleet import ClockRefused, Fleet, Unreachable, Untrusted
-from federation.credentials import NodeCredentials
-from server.certificates import certificate_pem, key_pem, new_authority, new_key, node_key_files
+from engram.link.credentials import NodeCredentials
+from engram.link.node import tls_check
+from engram.link.node.fleet import ClockRefused, Fleet, Unreachable, Untrusted
+from engram.link.server.certificates import (
+    certificate_pem,
+    key_pem,
+    new_authority,
+    new_key,
+    node_key_files,
+)
 
 OWN, OTHER, KEY = new_authority("ward"), new_authority("ward"), new_key()
 
@@ -138,7 +144,7 @@ def test_what_speaks_no_tls_is_tried_again_and_told(listen, fleet, handle):
 
 
 def test_what_says_nothing_is_tried_again(listen, fleet, monkeypatch):
-    monkeypatch.setattr(handshake, "_PATIENCE", 0.2)
+    monkeypatch.setattr(tls_check, "_PATIENCE", 0.2)
     monkeypatch.setattr(Fleet._call, "__kwdefaults__", {"timeout": 0.2})
     for quiet in (lambda connection: None, socket.socket.detach):
         with pytest.raises(Unreachable, match="does not answer"):
@@ -178,4 +184,4 @@ def test_a_clock_that_is_behind_may_be_set_later(listen, fleet, with_tls):
 
 def test_a_root_that_went_missing_is_not_the_servers_fault(listen, with_tls):
     address = listen(with_tls(certificate()))
-    assert handshake.find_fault(address, Path("/nowhere/ca.crt")) is None
+    assert tls_check.find_fault(address, Path("/nowhere/ca.crt")) is None

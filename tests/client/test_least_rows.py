@@ -4,24 +4,24 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client import app as module
-from client.accepted import keep_policy
-from client.admission import of_sums
-from client.app import app
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from client.policy import Policy
-from client.training.trainer import Trainer
+from engram.client import app as module
+from engram.client.app import app
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.cohort.trainer.trainer import Trainer
 from engram.core.slots import flat
-from engram.molar.shrinkage import combine
-from engram.units import Moments
-from federation.data.dealing import own_data
-from federation.data.federated import Split
-from federation.data.source import Source
-from federation.errors import AWAITED
-from federation.flower import local_run, name_message, node_context
-from federation.schema import SUMS, Told
-from federation.wire import CONFIG, ROSTER_QUERY, to_record
+from engram.core.standardization import Moments
+from engram.data.federated import Split
+from engram.data.load_federation import own_data
+from engram.data.schema.columns import SUMS, Told
+from engram.data.source import Source
+from engram.link.flower import local_run, name_message, node_context
+from engram.settings.errors import AWAITED
+from engram.sites.accepted import keep_policy
+from engram.sites.admission import of_sums
+from engram.sites.policy import Policy
+from engram.tables.shrinkage import combine
+from engram.wire.wire import CONFIG, ROSTER_QUERY, to_record
 from tests.client.test_policy import ask, refusal
 from tests.support import initial_model, small, trainer
 

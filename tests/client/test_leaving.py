@@ -6,16 +6,16 @@ import re
 import pytest
 from flwr.app import ConfigRecord, MessageType, RecordDict
 
-from client import app as module
+from engram.client import app as module
 from engram.core.slots import flat
-from federation.calibration import noise_of
-from federation.columns import COMMON, TUNED
-from federation.data.federated import model_for
-from federation.fingerprint import source_root
-from federation.flower import local_run
-from federation.learning import shapes_on
-from federation.methods import METHODS, family
-from federation.wire import ARRAYS, CLIENTS, CONFIG, METRICS, OWN, ROSTER, ROSTER_QUERY, to_record
+from engram.data.federated import model_for
+from engram.guards.calibration import noise_of
+from engram.link.flower import local_run
+from engram.scoring.score_columns import COMMON, TUNED
+from engram.settings.families import METHODS, family
+from engram.settings.fingerprint import source_root
+from engram.settings.method_for_data import shapes_on
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, METRICS, OWN, ROSTER, ROSTER_QUERY, to_record
 from tests.client.budgets import LOCAL, ask
 from tests.support import initial_model, own_of, small_of_any, trainer
 from tests.tables import EIGHT, sampled

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client import chain
-from client import ledger as module
-from client.ledger import Ledger
-from federation.data.digests import digest_of
-from federation.data.source import Source
-from federation.errors import Refused
-from federation.fingerprint import source_root
+from engram.data.digests import digest_of
+from engram.data.source import Source
+from engram.settings.errors import Refused
+from engram.settings.fingerprint import source_root
+from engram.sites import hash_chain as chain
+from engram.sites import ledger as module
+from engram.sites.ledger import Ledger
 from tests.client.budgets import DELTA, epsilon_of
 from tests.tables import entry
 
@@ -196,7 +196,7 @@ def test_a_process_that_is_killed_never_forgets(tmp_path):
     """It says each answer after the ledger has it, and is killed while it writes."""
     code = f"""
 from pathlib import Path
-from client.ledger import Ledger
+from engram.sites.ledger import Ledger
 book = Ledger(Path({str(tmp_path / "ledger")!r}), 1e6, 1e-5)
 while True:
     book.spend({DATA!r}, 0.1, {{"kind": "train"}})

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from client import ledger as module
-from client.ledger import Ledger
+from engram.sites import ledger as module
+from engram.sites.ledger import Ledger
 from tests.client.budgets import DELTA, epsilon_of
 
 LINE = {

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from client.disk import DiskStore
-from client.memory import RamStore
+from engram.client.disk import DiskStore
+from engram.client.memory import RamStore
 from engram.core.slots import over_slots
-from engram.models import cross_entropy
-from federation.errors import Refused
-from federation.streams import Stream, generator
-from simulations.engine import simulate
+from engram.core.streams import Stream, generator
+from engram.networks.build import cross_entropy
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
 from tests.client.networks import CASES, IMAGES, Normed
 from tests.client.test_modules import (  # noqa: F401 - a fixture is used by being here
     EVERYWHERE,

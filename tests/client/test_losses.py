@@ -11,12 +11,12 @@ from torch.func import functional_call
 from torch.nn import functional
 
 import engram
-from engram.networks import model
-from federation.data.in_memory import hold
-from federation.errors import Refused
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.testing import engines_differ
+from engram.contract_check import engines_differ
+from engram.data.in_memory import hold
+from engram.networks.registry import model
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
 from tests.support import (
     assert_same,
     initial_model,

@@ -7,21 +7,21 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client.admission import of_now, of_settings
-from client.hosts import Opening, host_of
-from client.masking import MaskingHost
-from client.memory import RamStore
-from client.parties import Identity, Parties, learn, of_node, registered
-from client.policy import USUAL
-from federation.clock import now
-from federation.errors import Refused
-from federation.hosting import NodeConfig
-from federation.keys import read_public_key, same_key
-from federation.registry import REGISTRY, fingerprint, signed_registry
-from federation.wire import CONFIG, SECURE_QUERY
-from server.identity import add_client, new_client_key
-from server.registry import sign_registry
-from simulations.grid import InProcessGrid
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.guards.clock import now
+from engram.guards.secure.masking import MaskingHost
+from engram.guards.secure.secure_parties import Identity, Parties, learn, of_node, registered
+from engram.link.keys import read_public_key, same_key
+from engram.link.node_config import NodeConfig
+from engram.link.server.identity import add_client, new_client_key
+from engram.link.server.registry import sign_registry
+from engram.settings.errors import Refused
+from engram.settings.registry import REGISTRY, fingerprint, signed_registry
+from engram.simulations.grid import InProcessGrid
+from engram.sites.admission import of_now, of_settings
+from engram.sites.policy import USUAL
+from engram.wire.wire import CONFIG, SECURE_QUERY
 from tests.server.federations import FED, make
 from tests.support import small
 from tests.tables import entry

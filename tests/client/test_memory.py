@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from client.disk import DiskStore, MemoryFull
-from client.memory import MemoryMismatch, RamStore
-from client.trainings import kept, prune
+from engram.client.disk import DiskStore, MemoryFull
+from engram.client.memory import MemoryMismatch, RamStore
+from engram.client.training_folders import kept, prune
 from tests.support import assert_same, draw
 
 

@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from client.memory import RamStore
-from engram.models.module import from_module
-from engram.networks import model
-from federation.data.in_memory import hold
-from federation.data.lazy import Lazy
-from federation.errors import DataError, Refused
-from federation.methods import METHODS
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.testing import engines_differ
+from engram.client.memory import RamStore
+from engram.contract_check import engines_differ
+from engram.data.in_memory import hold
+from engram.data.lazy import Lazy
+from engram.networks.module import from_module
+from engram.networks.registry import model
+from engram.runs.record import RunRecord
+from engram.settings.errors import DataError, Refused
+from engram.settings.families import METHODS
+from engram.simulations.engine import simulate
 from tests.client.networks import (
     CASES,
     CLIENTS,
@@ -93,7 +93,7 @@ def test_training_losses_are_those_of_evaluated_rounds(name, tmp_path):
 @pytest.mark.parametrize("case", ["batch norm and dropout", "recurrent"])
 def test_who_else_trains_does_not_matter(case, tmp_path, monkeypatch):
     whole = simulate(experiment(case), tmp_path / "whole")
-    monkeypatch.setattr("client.training.budget._BLOCK", 1)  # one client at a time
+    monkeypatch.setattr("engram.cohort.trainer.block_size._BLOCK", 1)  # one client at a time
     apart = simulate(experiment(case), tmp_path / "apart")
     assert apart["loss"] == pytest.approx(whole["loss"], abs=1e-5)
 

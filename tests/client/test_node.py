@@ -14,15 +14,15 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client import node
-from client.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
-from client.node import only_one, run_node
-from client.worker import COUNTED, Work, Worker, WorkerDied
-from federation.counters import Counters
-from federation.errors import REFUSED, Refused
-from federation.flower import ErrorCode, local_run, name_message, pack, unpack
-from federation.roster import read_entry
-from federation.wire import CONFIG, ROSTER_QUERY
+from engram.link.flower import ErrorCode, local_run, name_message, pack, unpack
+from engram.link.node import node
+from engram.link.node.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
+from engram.link.node.node import only_one, run_node
+from engram.link.node.worker import COUNTED, Work, Worker, WorkerDied
+from engram.settings.errors import REFUSED, Refused
+from engram.wire.counters import Counters
+from engram.wire.roster import read_entry
+from engram.wire.wire import CONFIG, ROSTER_QUERY
 from tests.support import small
 
 STATION = {"partition-id": 0, "num-partitions": 2}
@@ -149,7 +149,7 @@ def test_a_node_that_stops_does_not_wait_for_its_worker():
 def test_a_worker_ends_with_its_node(tmp_path, forked):
     script = (
         "import os\n"
-        "from client.worker import Worker\n"
+        "from engram.link.node.worker import Worker\n"
         "if __name__ == '__main__':\n"
         f"    worker = Worker({{}}, forked={forked})\n"
         "    print(worker._process.pid, flush=True)\n"
@@ -334,7 +334,7 @@ def test_a_crash_of_the_worker_is_told_to_the_server(start, monkeypatch):
 
 
 def test_a_node_itself_does_without_torch():
-    code = "import sys, client.node; sys.exit('torch' in sys.modules)"
+    code = "import sys, engram.link.node.node; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from client import app as module
-from client.audit import AUDIT, Audit
-from federation.calibration import is_scored, noise_multiplier
-from federation.data.dealing import federated_data
-from federation.flower import local_run
-from federation.guarantee import guarantee
-from server.record import RunRecord
-from simulations.comparison import find_runs
-from simulations.engine import simulate
-from simulations.reports.local import report_table
-from simulations.rows import report_rows
+from engram.client import app as module
+from engram.compare.comparison_folder import find_runs
+from engram.compare.report_rows import report_rows
+from engram.compare.reports.local import report_table
+from engram.data.load_federation import federated_data
+from engram.guards.calibration import is_scored, noise_multiplier
+from engram.guards.guarantee import guarantee
+from engram.link.flower import local_run
+from engram.runs.record import RunRecord
+from engram.simulations.engine import simulate
+from engram.sites.audit import AUDIT, Audit
 from tests.client.budgets import books, epsilon_of
 from tests.client.test_budget_runs import SETTINGS, run, sites
 from tests.support import small

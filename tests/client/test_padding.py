@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from client.training.rows import padded
+from engram.scoring.query_rows import padded
 
 
 def test_rows_are_padded_by_each_clients_last_and_the_padding_is_not_counted():

@@ -6,18 +6,18 @@ import torch
 from flwr.app import ConfigRecord
 from torch import nn
 
-from client.hosts.local import LocalHost
-from client.memory import RamStore
-from engram.networks import model
-from federation.errors import Refused
-from federation.methods import family
-from federation.noise import secret_noise
-from federation.wire import ARRAYS
-from server.record import RunRecord
-from server.roster import query_roster
-from simulations.engine import simulate
-from simulations.grid import InProcessGrid
-from strategies.local import Federated
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import RamStore
+from engram.guards.noise import secret_noise
+from engram.networks.registry import model
+from engram.runs.record import RunRecord
+from engram.server.roster import query_roster
+from engram.settings.errors import Refused
+from engram.settings.families import family
+from engram.simulations.engine import simulate
+from engram.simulations.grid import InProcessGrid
+from engram.strategies.network_strategy import Federated
+from engram.wire.wire import ARRAYS
 from tests.client.networks import CASES, CLIENTS, PERSONAL
 from tests.client.test_modules import EVERYWHERE, experiment
 from tests.support import trainer

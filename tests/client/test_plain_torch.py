@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations, spectral_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import engram as library
-from federation.errors import Refused
+from engram.settings.errors import Refused
 from tests.client.plain import CLIENTS, ROWS, gap, looped, simulated
 from tests.tables import entry, sampled
 

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
-from client import app as module
-from client.admission import of_bytes, of_models, of_now, of_rows, of_settings
-from client.app import app
-from client.audit import Audit
-from client.policy import Policy, is_open, policy_file, read_policy
+from engram.client import app as module
+from engram.client.app import app
 from engram.core.slots import flat
-from federation.errors import REFUSED, Refused
-from federation.experiment import Experiment
-from federation.fingerprint import source_root
-from federation.flower import local_run, name_message, node_context
-from federation.roster import read_entry
-from federation.schema import Kind
-from federation.wire import CONFIG, ROSTER_QUERY, to_record
+from engram.data.schema.columns import Kind
+from engram.link.flower import local_run, name_message, node_context
+from engram.settings.errors import REFUSED, Refused
+from engram.settings.experiment import Experiment
+from engram.settings.fingerprint import source_root
+from engram.sites.admission import of_bytes, of_models, of_now, of_rows, of_settings
+from engram.sites.audit import Audit
+from engram.sites.policy import Policy, is_open, policy_file, read_policy
+from engram.wire.roster import read_entry
+from engram.wire.wire import CONFIG, ROSTER_QUERY, to_record
 from tests.support import initial_model, small, trainer
 from tests.tables import entry
 
@@ -288,7 +288,7 @@ def test_a_message_that_is_larger_than_a_round_is_not_trained_on(tmp_path, monke
 
 def test_rounds_of_a_day_are_counted_and_noted(tmp_path, monkeypatch, warnings_of_engram):
     at = [NOON]
-    for where in ("client.audit.now", "client.app.now"):
+    for where in ("engram.sites.audit.now", "engram.client.app.now"):
         monkeypatch.setattr(where, lambda: at[0])
     (tmp_path / "policy.toml").write_text("rounds-a-day = 2")
     model = to_record(flat(initial_model(trainer(small()))))

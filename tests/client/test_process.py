@@ -8,12 +8,12 @@ import threading
 import pytest
 import torch
 
-from engram.process import on_threads
+from engram.core.process_modes import on_threads
 
 FAULTS = """
 import resource
 import torch
-from client.training.process import training
+from engram.cohort.trainer.worker_pool import training
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

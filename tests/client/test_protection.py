@@ -8,17 +8,17 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from client.hosts.local import LocalHost
-from client.memory import RamStore
-from client.policy import UNLIMITED
-from client.requests import Request
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import RamStore
+from engram.client.requests import Request
+from engram.core.clip_and_noise import changes
 from engram.core.slots import flat, over_slots
-from engram.core.walkers import changes
-from engram.tree import norm
-from federation.flower import local_run
-from federation.hosting import NodeConfig
-from federation.noise import secret_noise, simulated_noise
-from federation.wire import to_params, to_record
+from engram.core.tree import norm
+from engram.guards.noise import secret_noise, simulated_noise
+from engram.link.flower import local_run
+from engram.link.node_config import NodeConfig
+from engram.sites.policy import UNLIMITED
+from engram.wire.wire import to_params, to_record
 from tests.support import (
     PROTECTED,
     assert_same,
@@ -124,7 +124,7 @@ def test_a_trainer_that_is_not_told_otherwise_has_secret_noise():
 
 
 def test_and_so_has_the_client_app(tmp_path):
-    from client import app
+    from engram.client import app
 
     node = app._node(small_of_any(**LOCAL), NodeConfig(0, 1), tmp_path, UNLIMITED)
     assert node.host.trainer._noise is secret_noise

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 import engram
-from client import app as module
-from client.disk import DiskStore
-from client.memory import MemoryMismatch, RamStore
-from client.noted import note_training, read_training
-from client.remembered import remembered_package
-from federation.checksums import checked, summed
-from federation.errors import Refused
-from federation.exported import load_model
-from federation.files import read_json
-from federation.flower import local_run
-from simulations.__main__ import main
-from simulations.engine import simulate
+from engram.cli.__main__ import main
+from engram.client import app as module
+from engram.client.disk import DiskStore
+from engram.client.memory import MemoryMismatch, RamStore
+from engram.client.training_description import note_training, read_training
+from engram.home.exported import load_model
+from engram.home.node_export import remembered_package
+from engram.link.flower import local_run
+from engram.settings.errors import Refused
+from engram.settings.files import read_json
+from engram.simulations.engine import simulate
+from engram.wire.checksums import checked, summed
 from tests.client.test_app import TRAINING, train
 from tests.support import small_of_any
 

@@ -3,14 +3,14 @@
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from client.requests import Request, durable_of, round_of
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.client.requests import Request, durable_of, round_of
 from engram.core.slots import flat
-from federation.errors import EngramError
-from federation.flower import local_run, name_message, recorddict_from_bytes, recorddict_to_bytes
-from federation.methods.network import NetworkMethod
-from federation.wire import to_record
+from engram.link.flower import local_run, name_message, recorddict_from_bytes, recorddict_to_bytes
+from engram.settings.errors import EngramError
+from engram.settings.network import NetworkMethod
+from engram.wire.wire import to_record
 from tests.support import initial_model, own_of, small, trainer
 from tests.tables import entry
 

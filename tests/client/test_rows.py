@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord, MessageType, RecordDict
 
-from client import app as module
-from client.disk import DiskStore
-from client.noted import read_training
-from client.remembered import remembered_package
+from engram.client import app as module
+from engram.client.disk import DiskStore
+from engram.client.training_description import read_training
 from engram.core.slots import flat
-from federation.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY, to_record
+from engram.home.node_export import remembered_package
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY, to_record
 from tests.client.test_app import TRAINING, _afresh, ask
 
 __all__ = ["_afresh"]
@@ -66,7 +66,7 @@ def test_other_rows_wait_for_the_sites_operator(tmp_path, warnings_of_engram):
 
 
 def test_nodes_are_told_by_an_option(monkeypatch, tmp_path, engram):
-    from client import cli
+    from engram.cli import node_cli
 
     seen = []
 
@@ -74,9 +74,9 @@ def test_nodes_are_told_by_an_option(monkeypatch, tmp_path, engram):
         seen.append(own)
         return None, {"state": "."}
 
-    monkeypatch.setattr(cli, "_set_up", set_up)
-    monkeypatch.setattr(cli, "_tell", lambda *args: None)
-    monkeypatch.setattr("client.together.run_together", lambda nodes: None)
+    monkeypatch.setattr(node_cli, "_set_up", set_up)
+    monkeypatch.setattr(node_cli, "_tell", lambda *args: None)
+    monkeypatch.setattr("engram.link.node.many_nodes.run_together", lambda nodes: None)
     for options in ([], ["--rows-changed"]):
         status, _, said = engram("node", tmp_path, *options)
         assert status == 0, said

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from client.memory import RamStore
+from engram.client.memory import RamStore
 from engram.core.method import Served
-from engram.models import cross_entropy
-from federation.columns import TUNED
-from federation.data.dealing import federated_data
-from federation.streams import Stream, generator
+from engram.core.streams import Stream, generator
+from engram.data.load_federation import federated_data
+from engram.networks.build import cross_entropy
+from engram.scoring.score_columns import TUNED
 from tests.support import (
     assert_same,
     initial_model,

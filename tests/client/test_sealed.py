@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.disk import DiskStore
-from client.memory import MemoryMismatch
-from client.replies import Replies
-from client.sealed import Damaged, Unencrypted, read_key, seal, unseal
-from federation.errors import Refused
+from engram.client.disk import DiskStore
+from engram.client.memory import MemoryMismatch
+from engram.client.reply_cache import Replies
+from engram.settings.errors import Refused
+from engram.sites.encrypted_file import Damaged, Unencrypted, read_key, seal, unseal
 from tests.client.test_memory import params
 from tests.support import assert_same
 

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from client import session
-from client.audit import Audit
-from client.fleet import RunInfo, RunOver, Unreachable, Unusable
-from client.policy import read_policy
-from client.session import Session
-from client.worker import WorkerDied
-from federation.errors import BUSY, REFUSED
-from federation.flower import Parcel, local_run, name_message, pack, unpack
-from federation.wire import CONFIG
+from engram.link.flower import Parcel, local_run, name_message, pack, unpack
+from engram.link.node import session
+from engram.link.node.fleet import RunInfo, RunOver, Unreachable, Unusable
+from engram.link.node.session import Session
+from engram.link.node.worker import WorkerDied
+from engram.settings.errors import BUSY, REFUSED
+from engram.sites.audit import Audit
+from engram.sites.policy import read_policy
+from engram.wire.wire import CONFIG
 
 WALL = 1_700_000_000.0  # seconds; the time at which every test begins
 
@@ -171,7 +171,7 @@ def test_a_clock_that_differs_makes_no_work_longer(play, created, ends):
 def test_work_is_ended_when_the_sites_policy_says_so_and_both_sides_learn_it(
     play, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("client.audit.now", lambda: datetime(2026, 3, 1, tzinfo=UTC))
+    monkeypatch.setattr("engram.sites.audit.now", lambda: datetime(2026, 3, 1, tzinfo=UTC))
     policy = tmp_path / "policy.toml"
     policy.write_text("seconds = 20")
     mail = [(0, 1, message()), (60, 1, message(2))]

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from client.approvals import Awaited, Request, require
-from client.audit import Audit
-from client.disk import DiskStore
-from client.noted import note_training
-from federation.experiment import Experiment
-from federation.schema import Kind
+from engram.client.disk import DiskStore
+from engram.client.training_description import note_training
+from engram.data.schema.columns import Kind
+from engram.settings.experiment import Experiment
+from engram.sites.approvals import Awaited, Request, require
+from engram.sites.audit import Audit
 from tests.client.test_audit import NOON
 from tests.client.test_memory import params
 
@@ -72,7 +72,7 @@ def test_a_folder_without_a_state_is_refused(engram, folder):
 
 
 def test_status_of_a_client_shows_its_node_policy_and_rounds(engram, folder, audit, monkeypatch):
-    monkeypatch.setattr("client.status.now", lambda: NOON)
+    monkeypatch.setattr("engram.sites.status.now", lambda: NOON)
     (folder / "policy.toml").write_text('methods = ["fed*"]\nrounds-a-day = 9\n')
     training = folder / "state" / "memory" / LINE["training"]
     DiskStore(training).save(1, params(1), server_round=3, durable=0)

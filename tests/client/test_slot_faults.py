@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import engram
-from client.training.chunks import ClientFailed
+from engram.cohort.trainer.chunks import ClientFailed
 from engram.core import (
     Client,
     FromMean,
@@ -19,8 +19,8 @@ from engram.core import (
     replace,
     sends,
 )
-from federation.errors import EngramError
-from simulations.engine import simulate
+from engram.settings.errors import EngramError
+from engram.simulations.engine import simulate
 from tests.support import initial_model, small, trainer
 
 pytestmark = pytest.mark.usefixtures("plug_ins")

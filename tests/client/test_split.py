@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import engram
-from client.memory import RamStore
+from engram.api import load_run
+from engram.client.memory import RamStore
 from engram.core.slots import flat
-from federation.errors import Refused
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.front import load_run
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
 from tests.client.networks import CLIENTS, PERSONAL
 from tests.client.test_modules import experiment
 from tests.support import initial_model, small, trainer

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from torch import nn
 
-from client.training.trainer import ClientFailed
+from engram.cohort.trainer.trainer import ClientFailed
 from engram.core.method import Phase
 from engram.core.settings import Eta
 from engram.methods.fedavg import FedAvg
-from engram.networks import model
-from federation.errors import RunStopped
-from federation.methods import METHODS
-from federation.methods.network import method
-from simulations.engine import simulate
-from simulations.tuning.runs import LockStep
+from engram.networks.registry import model
+from engram.settings.errors import RunStopped
+from engram.settings.families import METHODS
+from engram.settings.network import method
+from engram.simulations.engine import simulate
+from engram.tune.runs import LockStep
 from tests.client.networks import Normed
 from tests.client.test_modules import EVERYWHERE
 from tests.support import SEVEN, small_of_any

@@ -12,10 +12,10 @@ from torch import nn
 import engram
 from engram.core.method import Update
 from engram.core.slots import unflat
-from federation.aggregation import merge_of
-from federation.errors import Refused
-from federation.noise import simulated_noise
-from strategies.screening import Accepted
+from engram.guards.aggregation import merge_of
+from engram.guards.noise import simulated_noise
+from engram.settings.errors import Refused
+from engram.strategies.screening import Accepted
 from tests.client.plain import CLIENTS, ROWS, arrays, gap, looped, simulated
 from tests.strategies.test_screening import reply, verdict
 from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer

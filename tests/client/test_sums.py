@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 
-from client.sums import Summed, Sums
-from federation.errors import Refused, RunStopped
-from federation.secure.session import Session
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.guards.secure.secure_sums import Summed, Sums
+from engram.guards.secure.session import Session
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused, RunStopped
+from engram.simulations.engine import simulate
 from tests.simulations.test_secure import Between, experiment
 from tests.support import assert_same
 

@@ -4,18 +4,18 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client.hosts.local import LocalHost
-from client.requests import Request
+from engram.api import load_run
+from engram.client.hosts.local import LocalHost
+from engram.client.requests import Request
+from engram.contract_check import check_method
 from engram.core.slots import flat, over_slots, unflat
-from federation.errors import REFUSED
-from federation.flower import local_run
-from federation.wire import ARRAYS, CLIENTS, CONFIG, OWN, to_params, to_record
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.front import load_run
-from simulations.testing import check_method
-from simulations.tuning.runs import LockStep
-from strategies.outgoing import outgoing
+from engram.link.flower import local_run
+from engram.runs.record import RunRecord
+from engram.settings.errors import REFUSED
+from engram.simulations.engine import simulate
+from engram.strategies.message_content import outgoing
+from engram.tune.runs import LockStep
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, to_params, to_record
 from tests.support import assert_same, initial_model, scores_of, small, trainer
 
 FEDPAC = {"method": "fedpac"}

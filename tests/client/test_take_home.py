@@ -10,20 +10,20 @@ import pytest
 import torch
 
 import engram
-from client.disk import DiskStore, MemoryFull
-from client.memory import MemoryMismatch
-from client.noted import read_training
-from client.remembered import remembered_package
-from client.scored import read_scored
-from client.sealed import new_key
-from client.trainings import kept
-from federation.errors import Refused
-from federation.exported import load_model
-from federation.methods import family
-from server.run import run as run_on
-from simulations.__main__ import main
-from simulations.engine import simulate
-from simulations.exports.predicting import predict
+from engram.cli.__main__ import main
+from engram.client.disk import DiskStore, MemoryFull
+from engram.client.memory import MemoryMismatch
+from engram.client.served_slots import read_scored
+from engram.client.training_description import read_training
+from engram.client.training_folders import kept
+from engram.home.exported import load_model
+from engram.home.node_export import remembered_package
+from engram.home.predicting import predict
+from engram.server.run import run as run_on
+from engram.settings.errors import Refused
+from engram.settings.families import family
+from engram.simulations.engine import simulate
+from engram.sites.encrypted_file import new_key
 from tests.hospitals import write_hospitals
 from tests.server.nodes import NodesGrid
 from tests.support import small, small_of_any

@@ -7,12 +7,12 @@ from typing import get_args
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client.approvals import Awaited, given
-from client.terms import count, request_of
-from federation.flower import local_run
-from federation.secure.wire import Stage
-from federation.wire import CONFIG, ROSTER_QUERY, SECURE_QUERY
-from simulations.engine import simulate
+from engram.guards.secure.wire import Stage
+from engram.link.flower import local_run
+from engram.simulations.engine import simulate
+from engram.sites.approvals import Awaited, given
+from engram.sites.terms import count, request_of
+from engram.wire.wire import CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.support import small
 from tests.tables import sampled
 

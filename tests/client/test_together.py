@@ -9,11 +9,11 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from client import shared, worker
-from client.cli import app
-from client.together import run_together
-from client.worker import Worker
-from federation.errors import Refused
+from engram.cli.node_cli import app
+from engram.link.node import fork_preload, worker
+from engram.link.node.many_nodes import run_together
+from engram.link.node.worker import Worker
+from engram.settings.errors import Refused
 
 
 def test_all_run_at_once_until_all_have_ended():
@@ -63,7 +63,7 @@ def private(process):
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="private memory is Linux's")
 def test_forked_workers_have_a_parent_in_common_and_little_of_their_own():
-    assert [shared.__name__] == worker._SHARED
+    assert [fork_preload.__name__] == worker._SHARED
     workers = [Worker({}, forked=True) for _ in range(3)]
     try:
         parents = {psutil.Process(w._process.pid).ppid() for w in workers}

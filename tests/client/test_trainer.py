@@ -9,17 +9,17 @@ import torch
 from torch import nn
 
 import engram
-from client.disk import DiskStore
-from client.memory import RamStore
-from client.training.trainer import ClientFailed
+from engram.client.disk import DiskStore
+from engram.client.memory import RamStore
+from engram.cohort.trainer.trainer import ClientFailed
 from engram.core.method import Phase
 from engram.core.slots import flat, over_slots, unflat
+from engram.core.streams import Stream, generator
 from engram.methods.fedavg import FedAvg
-from engram.models import cross_entropy
-from federation.columns import COMMON
-from federation.methods import METHODS
-from federation.methods.network import method
-from federation.streams import Stream, generator
+from engram.networks.build import cross_entropy
+from engram.scoring.score_columns import COMMON
+from engram.settings.families import METHODS
+from engram.settings.network import method
 from tests.support import (
     SEVEN,
     assert_same,
@@ -363,7 +363,7 @@ def test_blocks_of_clients_score_alike(monkeypatch):
     t = trainer(small_of_any())
     whole = scores_of(t, range(20))
     for module in ("scoring", "served"):
-        monkeypatch.setattr(f"client.training.{module}.BLOCK", 5000)
+        monkeypatch.setattr(f"engram.cohort.trainer.{module}.BLOCK", 5000)
     blocks = scores_of(t, range(20))
     torch.testing.assert_close(whole, blocks, rtol=0, atol=1e-6, equal_nan=True)
 
@@ -436,7 +436,7 @@ def test_the_way_that_takes_the_first_step_fastest_trains_from_then_on(monkeypat
     t = trainer(small(method="fedavg", model="net-of-three-ways"))
     assert t.ways == ("in-turn", "vmap", "grouped")
     clock = iter(accumulate(chain.from_iterable((0.0, time) for time in times)))
-    monkeypatch.setattr("client.training.ways.time.process_time", lambda: next(clock))
+    monkeypatch.setattr("engram.cohort.trainer.ways.time.process_time", lambda: next(clock))
     for server_round in (1, 2):  # the clock has no further times
         trained = train_clients(t, initial_model(t), [0, 1], server_round=server_round, durable=0)
         assert trained.way == fastest

@@ -10,17 +10,17 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 import engram
-from client import app as module
-from client.accepted import keep_policy
-from client.approvals import APPROVALS, answer, requests
-from client.audit import Audit
-from federation.errors import AWAITED
-from federation.exported import load_model
-from federation.fingerprint import fingerprint
-from federation.flower import local_run, name_message, node_context
-from federation.wire import ARRAYS, CLIENTS, CONFIG, MODEL, ROSTER_QUERY, read_list, to_record
-from server.run import run as run_on
-from server.visits import given_model, visit
+from engram.client import app as module
+from engram.home.exported import load_model
+from engram.link.flower import local_run, name_message, node_context
+from engram.server.run import run as run_on
+from engram.settings.errors import AWAITED
+from engram.settings.fingerprint import fingerprint
+from engram.sites.accepted import keep_policy
+from engram.sites.approvals import APPROVALS, answer, requests
+from engram.sites.audit import Audit
+from engram.sites.evaluate_at_sites import given_model, visit
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, MODEL, ROSTER_QUERY, read_list, to_record
 from tests.client.test_policy import refusal
 from tests.server.nodes import NodesGrid
 from tests.support import small

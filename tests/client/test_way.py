@@ -12,14 +12,18 @@ import pytest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.fleet_pb2_grpc import FleetServicer, add_FleetServicer_to_server
 
-from client import way
-from client.fleet import Fleet, KeyRefused, Unreachable, Untrusted
-from client.way import Way
-from federation.credentials import read_node
-from federation.keys import read_certificate
-from server.certificates import certificate_pem
-from server.live import grpc_credentials, live_announcement, live_certificate
-from server.renewal import renew_server
+from engram.link.credentials import read_node
+from engram.link.keys import read_certificate
+from engram.link.node import superlink_address
+from engram.link.node.fleet import Fleet, KeyRefused, Unreachable, Untrusted
+from engram.link.node.superlink_address import Way
+from engram.link.server.certificates import certificate_pem
+from engram.link.server.live_certificates import (
+    grpc_credentials,
+    live_announcement,
+    live_certificate,
+)
+from engram.link.server.renewal import renew_server
 from tests.server.federations import FED, make
 
 NODE, SERVER = FED / "client-0", FED / "server"
@@ -97,7 +101,7 @@ def test_a_folder_that_cannot_be_written_is_told_of(monkeypatch, warnings_of_eng
     def full(path, data):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(way, "replace_file", full)
+    monkeypatch.setattr(superlink_address, "replace_file", full)
     found = Way(read_node(NODE))
     renew_server(SERVER, superlink=NEW, authority=True, another_key=True)
     shutil.copy("kept/ca.crt", NODE)

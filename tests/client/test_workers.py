@@ -16,15 +16,16 @@ import torch
 from torch import nn
 
 import engram
-from client.memory import RamStore
-from client.training import chunks, helper, lending, scoring, workers
-from client.training.arena import Arena
-from client.training.chunks import deal, score
-from client.training.process import training
-from client.training.workers import Workers
-from engram.process import on_one_core
-from federation.errors import RunStopped
-from federation.noise import simulated_noise
+from engram.client.memory import RamStore
+from engram.cohort.trainer import chunks, lent_memories, worker_process, workers
+from engram.cohort.trainer.chunks import deal, score
+from engram.cohort.trainer.shared_tensors import Arena
+from engram.cohort.trainer.worker_pool import training
+from engram.cohort.trainer.workers import Workers
+from engram.core.process_modes import on_one_core
+from engram.guards.noise import simulated_noise
+from engram.scoring import score_clients
+from engram.settings.errors import RunStopped
 from tests.support import initial_model, own_of, small_of_any, train_clients, trainer
 from tests.tables import entry, sampled
 
@@ -65,9 +66,9 @@ def rounds_of(e, cores, *, block=4, combine=10, store=None):
 @pytest.fixture
 def others(monkeypatch):
     """Others train all chunks but the first of a round, however long they take."""
-    here, taken = os.getpid(), helper.Token.taken
+    here, taken = os.getpid(), worker_process.Token.taken
     some = staticmethod(lambda queue: None if os.getpid() == here else taken(queue))
-    monkeypatch.setattr(helper.Token, "taken", some)
+    monkeypatch.setattr(worker_process.Token, "taken", some)
     monkeypatch.setattr(workers, "_PATIENCE", float("inf"))
 
     monkeypatch.setattr(workers._Team, "_starved", lambda *_: False)
@@ -82,7 +83,9 @@ def hasty(monkeypatch):
 @pytest.fixture
 def given_way(monkeypatch):
     """Modules train in turn, whatever this machine's timing says."""
-    monkeypatch.setattr("client.training.trainer.quickest", lambda ways, cohort: next(iter(ways)))
+    monkeypatch.setattr(
+        "engram.cohort.trainer.trainer.quickest", lambda ways, cohort: next(iter(ways))
+    )
 
 
 class Convolutions(nn.Module):
@@ -135,14 +138,14 @@ def test_a_process_that_is_lost_costs_no_bit(code, caplog, monkeypatch, others):
     caplog.set_level(logging.WARNING, "flwr.engram")
     e = small_of_any(method="ditto", num_clients=12, clients_per_round=12)
     whole, kept, _ = rounds_of(e, 1)
-    before, here = lending.Lent.save, os.getpid()
+    before, here = lent_memories.Lent.save, os.getpid()
 
     def save(self, client, memory, *, server_round, durable):
         if server_round == 2 and os.getpid() != here:
             os.kill(os.getpid(), code)
         before(self, client, memory, server_round=server_round, durable=durable)
 
-    monkeypatch.setattr(lending.Lent, "save", save)
+    monkeypatch.setattr(lent_memories.Lent, "save", save)
     found, memories, left = rounds_of(e, 3)
     assert (left, memories) == (1, kept)
     for mine, same in zip(whole, found, strict=True):
@@ -157,14 +160,14 @@ def test_a_process_that_is_lost_costs_no_bit(code, caplog, monkeypatch, others):
 def test_a_process_that_hangs_costs_no_bit_and_stops_nobody(monkeypatch, given_way):
     e = small_of_any(method="ditto", num_clients=12, clients_per_round=12)
     whole, kept, _ = rounds_of(e, 1)
-    load, here = lending.Lent.load, os.getpid()
+    load, here = lent_memories.Lent.load, os.getpid()
 
     def hanging(self, client, *, before):
         while os.getpid() != here:
             time.sleep(60)
         return load(self, client, before=before)
 
-    monkeypatch.setattr(lending.Lent, "load", hanging)
+    monkeypatch.setattr(lent_memories.Lent, "load", hanging)
     found, memories, left = rounds_of(e, 3)
     assert (left, memories) == (3, kept)
     for mine, same in zip(whole, found, strict=True):
@@ -248,7 +251,7 @@ def test_a_run_goes_on_with_any_number_of_processes(tmp_path):
 @pytest.mark.usefixtures("others")
 @pytest.mark.parametrize("method", ["fedavg", "pfedme", "ifca"])
 def test_others_score_what_one_process_scores(method, monkeypatch):
-    monkeypatch.setattr(scoring, "BLOCK", 3 * 64 * 30)
+    monkeypatch.setattr(score_clients, "BLOCK", 3 * 64 * 30)
     e = small_of_any(method=method, num_clients=12, clients_per_round=8, cores=3)
     with training(1), closing(Workers(e)) as share:
         t, here, blocks = trainer(e), os.getpid(), []
@@ -280,7 +283,7 @@ def test_others_score_what_one_process_scores(method, monkeypatch):
 
 @pytest.mark.parametrize("cluster", [False, True])
 def test_one_process_scores_where_others_would_have_to_be_given_much(cluster, monkeypatch):
-    monkeypatch.setattr(scoring, "BLOCK", 3 * 64 * 30)
+    monkeypatch.setattr(score_clients, "BLOCK", 3 * 64 * 30)
     t = trainer(small_of_any(method="pfedme", num_clients=12, clients_per_round=8))
     train_clients(t, initial_model(t), CLIENTS, server_round=1, durable=0)
 

@@ -17,8 +17,8 @@ import psutil
 import typer
 import yaml
 
-from federation.fingerprint import source_root
-from simulations.cli import app
+from engram.cli.cli import app
+from engram.settings.fingerprint import source_root
 
 FOLDER = source_root() / "docker"
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.chaos import compare, settings
-from federation.experiment import Experiment
-from federation.fingerprint import source_root
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.runs.record import RunRecord
+from engram.settings.experiment import Experiment
+from engram.settings.fingerprint import source_root
+from engram.simulations.engine import simulate
 from tests.docker.compose import load
 
 MOST = 1_600_000_000  # bytes of an image for CPUs

@@ -17,7 +17,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from federation.fingerprint import ROOMS, source_root
+from engram.settings.fingerprint import ROOMS, source_root
 from tests.docker.compose import (
     FOLDER,
     Processes,

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from server.identity import init_federation
+from engram.link.server.identity import init_federation
 from tests.docker.compose import FOLDER, engram_calls, image, read_options
 
 KUBECTL = Path(sys.executable).parent / "kubectl"

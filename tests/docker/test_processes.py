@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import psutil
 import pytest
 
-from server.record import RunRecord
+from engram.runs.record import RunRecord
 from tests.docker.compose import Processes, load
 
 pytestmark = pytest.mark.processes

@@ -3,8 +3,8 @@
 import re
 import sys
 
-from federation.fingerprint import source_root
-from simulations.__main__ import main
+from engram.cli.__main__ import main
+from engram.settings.fingerprint import source_root
 
 ROOT = source_root()
 PAGE = ROOT / "docs" / "architecture.md"

@@ -17,20 +17,20 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 import engram
-from client.policy import USUAL, read_policy
 from engram.core.contract import Contract
 from engram.core.method import Context
-from engram.core.personal import build
+from engram.core.method_shapes import WITHOUT_DATA, shapes_of
+from engram.core.personal_parameters import build
 from engram.core.served import has_common, has_tuned
-from engram.core.shapes import WITHOUT_DATA, shapes_of
-from engram.vision import torchvision
-from federation.columns import COMMON, TUNED
-from federation.experiment import Experiment
-from federation.fingerprint import ROOMS, source_root
-from federation.methods import METHODS
-from federation.methods.network import NetworkMethod
-from federation.settings.files import read_settings
-from federation.settings.shared import SharedSettings
+from engram.networks.vision import torchvision
+from engram.scoring.score_columns import COMMON, TUNED
+from engram.settings.experiment import Experiment
+from engram.settings.families import METHODS
+from engram.settings.fingerprint import ROOMS, source_root
+from engram.settings.network import NetworkMethod
+from engram.settings.settings_files import read_settings
+from engram.settings.shared import SharedSettings
+from engram.sites.policy import USUAL, read_policy
 from tests.engram.methods.problem import NETWORK
 from tests.support import write_npz
 from tests.tables import entry
@@ -322,7 +322,7 @@ def parse(words):
     """Reads a command as `engram` would, and does not run it."""
     import typer
 
-    from simulations.cli import app
+    from engram.cli.cli import app
 
     command, rest = typer.main.get_command(app), list(words)
     while hasattr(command, "commands"):  # a group, which imports what it resolves
@@ -335,7 +335,7 @@ def parse(words):
 
 
 def run_engram(monkeypatch, *words):
-    from simulations.__main__ import main
+    from engram.cli.__main__ import main
 
     monkeypatch.setattr("sys.argv", ["engram", *words])
     main()

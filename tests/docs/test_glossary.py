@@ -3,7 +3,7 @@
 import importlib
 import re
 
-from federation.fingerprint import ROOMS, source_root
+from engram.settings.fingerprint import ROOMS, source_root
 from tests.tables import entry
 
 ROOT = source_root()
@@ -13,7 +13,7 @@ TERMS, _, GONE = TEXT.partition("## Words that are gone")
 MOVING = re.compile(r"## Moving from LocalRule.*?(?=\n## )", flags=re.DOTALL)
 REFUSED = {  # names of older versions, which are refused by name
     "engram/__init__.py": {"LocalRule", "LocalMethod"},
-    "federation/plugins.py": {"LocalRule"},
+    "engram/settings/plugins.py": {"LocalRule"},
 }
 
 

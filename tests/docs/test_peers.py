@@ -6,12 +6,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from federation.data.dealing import federated_data
-from federation.experiment import Experiment
-from federation.fingerprint import source_root
-from federation.methods import METHODS, family
-from federation.methods.network import NetworkMethod
-from federation.settings.shared import SharedSettings
+from engram.data.load_federation import federated_data
+from engram.settings.experiment import Experiment
+from engram.settings.families import METHODS, family
+from engram.settings.fingerprint import source_root
+from engram.settings.network import NetworkMethod
+from engram.settings.shared import SharedSettings
 
 PAGE = (source_root() / "docs" / "coming-from.md").read_text(encoding="utf-8")
 FIELDS = {name.replace("_", "-"): field for name, field in SharedSettings.model_fields.items()}

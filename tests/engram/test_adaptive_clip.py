@@ -7,13 +7,13 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from engram.core.adaptive_clip import BOUND, adaptive, split
 from engram.core.method import Update
-from federation.aggregation import Merge
-from federation.noise import simulated_noise
-from server.record import RunRecord
-from simulations.engine import simulate
-from strategies.rounds import Rounds
+from engram.guards.adaptive_clip import BOUND, adaptive, split
+from engram.guards.aggregation import Merge
+from engram.guards.noise import simulated_noise
+from engram.runs.record import RunRecord
+from engram.simulations.engine import simulate
+from engram.strategies.rounds import Rounds
 from tests.support import assert_same, small, trainer
 from tests.tables import entry
 

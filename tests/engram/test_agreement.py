@@ -10,11 +10,11 @@ from torch.utils.checkpoint import checkpoint
 
 from engram.core.method import Phase
 from engram.core.objective import by_autograd, by_functions
-from engram.core.optimizers import optimizer_of
 from engram.core.rounds import Stepper
-from engram.models import mean_loss
-from engram.models.module import from_module
-from engram.tasks import CLASSIFICATION
+from engram.core.slot_optimizers import optimizer_of
+from engram.networks.build import mean_loss
+from engram.networks.module import from_module
+from engram.scoring.tasks import CLASSIFICATION
 
 ETA = 0.1
 NUMBERS = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))

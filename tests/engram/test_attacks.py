@@ -5,19 +5,12 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from engram.attacks import (
-    ON_UPDATES,
-    backdoor,
-    false_rows,
-    false_scores,
-    false_statistics,
-    forge_of,
-)
-from engram.attacks.alie import deviations
-from engram.attacks.label_flip import flipped
-from engram.core.claims import impossible
-from engram.metrics import METRICS
-from engram.tasks import CLASSIFICATION
+from engram.attack import ON_UPDATES, backdoor, false_rows, false_scores, false_statistics, forge_of
+from engram.attack.alie import deviations
+from engram.attack.label_flip import flipped
+from engram.guards.claimed_ranges import impossible
+from engram.scoring.metrics import METRICS
+from engram.scoring.tasks import CLASSIFICATION
 from tests.support import draw
 from tests.tables import entry
 

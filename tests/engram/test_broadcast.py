@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from engram.core.broadcast import CODE, VERSION, advanced, broadcast, depth_of
-from engram.core.compression import PLAIN, Layout, Quantized, TopK
 from engram.core.method import FromMean, Method, Server, Update
 from engram.core.slots import replace, sends
+from engram.guards.compression import PLAIN, Layout, Quantized, TopK
+from engram.guards.delta_broadcast import CODE, VERSION, advanced, broadcast, depth_of
 from tests import support
 
 

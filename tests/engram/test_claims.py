@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch.testing import assert_close
 
-from engram.core.claims import bounded, impossible, projected
 from engram.core.method import Update
+from engram.guards.claimed_ranges import bounded, impossible, projected
 from tests.tables import entry
 
 CLAIMS = {"p/sums": "sums", "p/shares": "shares", "trace": "amount"}

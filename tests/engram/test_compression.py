@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.core.compression import PLAIN, Layout, LowRank, Quantized, TopK, fed_back
+from engram.guards.compression import PLAIN, Layout, LowRank, Quantized, TopK, fed_back
 from tests.tables import entry
 
 CODERS = [PLAIN, Quantized(8), Quantized(4), TopK(0.01), TopK(0.5), LowRank(1), LowRank(2)]

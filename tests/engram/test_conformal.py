@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.conformal import LEVELS, radii
+from engram.scoring.conformal import LEVELS, radii
 from tests.tables import entry
 
 

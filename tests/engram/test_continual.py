@@ -5,11 +5,11 @@ import math
 
 import torch
 
-from engram.dense import SQUARED_ERROR
+from engram.cohort.dense_gradients import SQUARED_ERROR
+from engram.cohort.stacked_models import Layout, dense_stacks, expand
 from engram.meta.fine_tune import fine_tune
 from engram.meta.single_node import Episode, local_moml
-from engram.models import build_model
-from engram.stacks import Layout, dense_stacks, expand
+from engram.networks.build import build_model
 
 
 def stream(seed):

@@ -5,7 +5,7 @@ import torch
 from torch.func import grad, vmap
 
 from engram.cohort.dense import cost
-from engram.dense import (
+from engram.cohort.dense_gradients import (
     CROSS_ENTROPY,
     FIRST,
     SQUARED_ERROR,
@@ -16,12 +16,18 @@ from engram.dense import (
     indicators,
     product_by_tangents,
 )
-from engram.derivatives import hessian_product
-from engram.features import FeatureRows
-from engram.models import build_model, cross_entropy, dense_loss_of, mean_loss, squared_error
-from engram.span import Full, Places, Span, make_coordinates
-from engram.tasks import CLASSIFICATION, REGRESSION
-from engram.tree import add_scaled, is_finite
+from engram.cohort.learned_features import FeatureRows
+from engram.cohort.span_coordinates import Full, Places, Span, make_coordinates
+from engram.core.derivatives import hessian_product
+from engram.core.tree import add_scaled, is_finite
+from engram.networks.build import (
+    build_model,
+    cross_entropy,
+    dense_loss_of,
+    mean_loss,
+    squared_error,
+)
+from engram.scoring.tasks import CLASSIFICATION, REGRESSION
 from tests.support import assert_same, draw
 from tests.tables import entry
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
-from engram.core.examples import ByExamples, by_examples, dense_sums, summed
-from engram.types import Sampled
+from engram.core.types import Sampled
+from engram.guards.row_privacy import ByExamples, by_examples, dense_sums, summed
 from tests.tables import entry
 
 ROWS, INPUTS, CLASSES = 6, 5, 3

@@ -6,12 +6,12 @@ from torch import nn
 from torch.func import vmap
 from torch.nn import functional
 
+from engram.core.derivatives import all_at_once
 from engram.core.objective import by_cohorts, by_functions
-from engram.derivatives import all_at_once
-from engram.models import cohort_losses, mean_loss
-from engram.models.functional import Pure
-from engram.models.module import from_module
-from engram.tasks import TASKS
+from engram.networks.build import cohort_losses, mean_loss
+from engram.networks.functional import Pure
+from engram.networks.module import from_module
+from engram.scoring.tasks import TASKS
 
 C, K = 3, 4
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from sklearn import metrics as reference
 
-from client.training.measures import measure
-from engram.metrics import METRICS, Metric, metric, named
-from engram.tasks import CLASSIFICATION, TASKS
-from federation.columns import Column
-from federation.errors import Refused
+from engram.scoring.metrics import METRICS, Metric, metric, named
+from engram.scoring.score_columns import Column
+from engram.scoring.score_metrics import measure
+from engram.scoring.tasks import CLASSIFICATION, TASKS
+from engram.settings.errors import Refused
 from tests.support import small
 from tests.tables import entry
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from engram.core.method import Served
-from engram.mixtures import loss_of, mixture, row_losses
-from engram.models import build_model, cohort_losses, mean_loss
-from engram.models.module import from_module
-from engram.tasks import TASKS
-from engram.types import Weighted
+from engram.core.types import Weighted
+from engram.networks.build import build_model, cohort_losses, mean_loss
+from engram.networks.module import from_module
+from engram.scoring.mixtures import loss_of, mixture, row_losses
+from engram.scoring.tasks import TASKS
 from tests.support import assert_same, draw
 
 PI = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)  # two clients, of two models

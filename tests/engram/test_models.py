@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from engram.models import build_model, cross_entropy
+from engram.networks.build import build_model, cross_entropy
 from tests.tables import entry
 
 

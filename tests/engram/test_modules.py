@@ -7,10 +7,10 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from engram.core.objective import by_autograd
-from engram.models import cross_entropy, mean_loss
-from engram.models.functional import Pure, uniform
-from engram.models.module import from_module
-from engram.tasks import TASKS
+from engram.networks.build import cross_entropy, mean_loss
+from engram.networks.functional import Pure, uniform
+from engram.networks.module import from_module
+from engram.scoring.tasks import TASKS
 
 
 def seeded(seed=0):

@@ -5,11 +5,11 @@ import torch
 from torch.func import vmap
 from torch.testing import assert_close
 
+from engram.cohort.dense_gradients import product_by_tangents
+from engram.core.derivatives import LossWithDerivatives, hessian_product
 from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
-from engram.dense import product_by_tangents
-from engram.derivatives import LossWithDerivatives, hessian_product
-from engram.models import build_model, mean_loss
-from engram.tasks import REGRESSION
+from engram.networks.build import build_model, mean_loss
+from engram.scoring.tasks import REGRESSION
 from tests.support import draw
 
 NET = build_model("mlp", input_shape=(4,), outputs=1, hidden=(3,))

@@ -8,16 +8,16 @@ from torch import nn
 from torch.testing import assert_close
 
 from engram.core.objective import by_autograd
-from engram.core.optimizers import check_optimizer, optimizer_of
 from engram.core.rounds import Stepper
+from engram.core.slot_optimizers import check_optimizer, optimizer_of
 from engram.methods.ditto import Ditto
 from engram.methods.fedavg import FedAvg
 from engram.methods.fedrep import FedRep
 from engram.methods.local import Local
-from engram.models import mean_loss
-from engram.models.module import from_module
-from engram.steps import optimizer, step_factors
-from engram.tasks import REGRESSION
+from engram.networks.build import mean_loss
+from engram.networks.module import from_module
+from engram.networks.optimizers import optimizer, step_factors
+from engram.scoring.tasks import REGRESSION
 from tests.engram.methods import problem
 from tests.engram.methods.quadratics import built, client, local_round
 from tests.support import DIM, assert_same, draw, quadratic

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import vmap
 
-from engram.privacy import add_normal, clip, concentrated_epsilon, epsilon
-from engram.tree import add_scaled, interpolate, norm
+from engram.core.tree import add_scaled, interpolate, norm
+from engram.guards.gaussian import add_normal, clip, concentrated_epsilon, epsilon
 from tests.support import assert_same
 from tests.tables import entry
 

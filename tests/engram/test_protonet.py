@@ -2,10 +2,10 @@
 
 import torch
 
+from engram.cohort.stacked_models import expand, stacked_loss
 from engram.meta.protonet import protonet, prototypical_logits, prototypical_loss
 from engram.meta.single_node import Episode
-from engram.models import build_model
-from engram.stacks import expand, stacked_loss
+from engram.networks.build import build_model
 from tests.support import gen
 
 

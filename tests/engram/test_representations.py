@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from engram.models import build_model
-from engram.models.module import from_module
+from engram.networks.build import build_model
+from engram.networks.module import from_module
 from tests.client.networks import IMAGES, Characters, Normed, TiedCharacters, TwoInputs
 from tests.support import assert_same
 

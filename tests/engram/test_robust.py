@@ -9,9 +9,9 @@ from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Krum
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.robust import krum, median, trimmed_mean
-from federation.flower import local_run
-from federation.wire import to_params, to_record
+from engram.guards.robust import krum, median, trimmed_mean
+from engram.link.flower import local_run
+from engram.wire.wire import to_params, to_record
 from tests.support import assert_same, draw
 from tests.tables import entry
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from engram.robust import (
+from engram.guards.robust import (
     bucketed,
     centered_clipping,
     geometric_median,

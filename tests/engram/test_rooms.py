@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engram.rooms import check_rooms
-from federation.fingerprint import ROOMS, source_root
+from engram.settings.fingerprint import ROOMS, source_root
 
 
 def engram(*words, **variables):
@@ -47,7 +47,7 @@ def test_an_app_that_flower_has_unpacked_need_not_have_them_all():
         shutil.copytree(source_root() / room, room)
     code = "import engram; print(engram.metric.__module__, engram.__file__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == f"engram.metrics {Path.cwd()}/engram/__init__.py\n", done.stderr
+    assert done.stdout == f"engram.scoring.metrics {Path.cwd()}/engram/__init__.py\n", done.stderr
 
 
 def test_a_folder_of_python_path_is_seen(tmp_path):

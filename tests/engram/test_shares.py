@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engram.shares import bounded, weight_limit
+from engram.guards.weight_limit import bounded, weight_limit
 from tests.tables import entry
 
 WEIGHTS = st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=30).map(np.array)

@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
+from engram.cohort.stacked_models import stacked_loss
 from engram.meta.bspiderboost import bsgd, bspiderboost
 from engram.meta.fine_tune import fine_tune
 from engram.meta.moml import adaptive_steps, constant_steps, moml_v1, moml_v2
 from engram.meta.nasa import nasa
 from engram.meta.single_node import Episode, local_moml, maml, reptile
-from engram.stacks import stacked_loss
 from tests.support import DIM, assert_same, draw, gen, moments, quadratic
 from tests.tables import entry
 

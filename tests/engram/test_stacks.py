@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engram.dense import CROSS_ENTROPY, SQUARED_ERROR
-from engram.models import build_model, cross_entropy, squared_error
-from engram.stacks import Layout, dense_stacks, outputs, stacked_loss
+from engram.cohort.dense_gradients import CROSS_ENTROPY, SQUARED_ERROR
+from engram.cohort.stacked_models import Layout, dense_stacks, outputs, stacked_loss
+from engram.networks.build import build_model, cross_entropy, squared_error
 from tests.support import assert_same, gen
 
 R, B, K = 2, 2, 5

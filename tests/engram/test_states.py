@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as numpy_arrays
 
-from engram.states import from_arrays, to_arrays
+from engram.online.state_arrays import from_arrays, to_arrays
 
 S = TypeVar("S")
 

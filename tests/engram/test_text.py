@@ -11,9 +11,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from torch.testing import assert_close
 
-from engram.models import count_parameters, network
-from engram.text import LONGEST, encode, rows_with, split, tokenizer_from, vocabulary
-from engram.units import Tokenizer, Units
+from engram.core.standardization import Tokenizer, Units
+from engram.data.tokenizers import LONGEST, encode, rows_with, split, tokenizer_from, vocabulary
+from engram.networks.build import count_parameters, network
 from tests.tables import entry
 
 WORDS = Tokenizer("words", ("fever", "café", "no"))

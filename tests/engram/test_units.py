@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.units import Moments, Standard, Units, comparable, merged
+from engram.core.standardization import Moments, Standard, Units, comparable, merged
 from tests.tables import entry
 
 RNG = np.random.default_rng(0)

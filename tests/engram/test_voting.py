@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from engram.api import load_run
 from engram.core.method import Neighbors
-from engram.voting import check_votes, nearest, with_votes
-from federation.errors import Refused
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.front import load_run
+from engram.runs.record import RunRecord
+from engram.scoring.neighbor_votes import check_votes, nearest, with_votes
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
 from tests.support import draw, initial_model, scores_of, small, trainer
 
 CLASSES, K, SCALE = 4, 3, 0.7
@@ -71,7 +71,7 @@ def test_with_lambda_zero_clients_are_served_by_the_common_model():
 
 def test_engines_agree_and_every_client_is_served_whether_or_not_it_has_trained(monkeypatch):
     found, _ = scores()
-    monkeypatch.setattr("client.training.served.BLOCK", 999)  # rows in several parts
+    monkeypatch.setattr("engram.scoring.served.BLOCK", 999)  # rows in several parts
     for engine in ("vectorized", "sequential"):
         for name, column in scores(engine)[0].items():
             torch.testing.assert_close(column, found[name], atol=1e-5, rtol=0, msg=name)

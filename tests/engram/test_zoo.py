@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from engram.models import count_parameters, network
-from engram.models.zoo import with_group_norm
-from engram.networks import is_known, model
-from engram.vision import torchvision
+from engram.networks.build import count_parameters, network
+from engram.networks.catalogue import with_group_norm
+from engram.networks.registry import is_known, model
+from engram.networks.vision import torchvision
 from tests.tables import entry
 
 IMAGES = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))

@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import norm, t
 
-from client.confidence import of_mean
-from simulations.critical import AT, floor_of, of_clients, of_seeds
-from simulations.differences import gaps_of
-from simulations.harm import share_worse
-from simulations.planning import needed
+from engram.compare.critical_values import AT, floor_of, of_clients, of_seeds
+from engram.compare.differences import gaps_of
+from engram.compare.power import needed
+from engram.compare.share_worse import share_worse
+from engram.home.confidence import of_mean
 
 Array = npt.NDArray[np.float64]
 Row = tuple[object, ...]
@@ -66,7 +66,7 @@ def crossed(
 
 
 def shown(scores: Array) -> npt.NDArray[np.bool_]:
-    """Returns the mask of pairs that ``simulations.differences`` tells apart, (draws, pairs)."""
+    """Returns the mask of pairs that ``engram.compare.differences`` tells apart, (draws, pairs)."""
     _, methods, seeds, clients = scores.shape
     one, other = pairs = np.array(np.triu_indices(methods, 1))
     means = [scores.mean(axis)[:, one] - scores.mean(axis)[:, other] for axis in (3, 2)]

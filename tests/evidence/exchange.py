@@ -2,7 +2,7 @@
 
 ``python -m tests.evidence.exchange`` draws tables of 3 and of 5 sites, whose coefficients are the
 same or scatter, with columns in usual units (age 62 +- 12, pressure 130 +- 18) and centered, runs
-the exchange of ``engram.molar.exchange``, and prints how often intervals of level 0.95 hold the
+the exchange of ``engram.tables.exchange``, and prints how often intervals of level 0.95 hold the
 coefficient that the sites' ones scatter around, beside pooled least squares or likelihood. With
 ``--part equality`` it counts the tables on which sites fit what the library fits on all rows.
 """
@@ -13,15 +13,15 @@ from typing import Annotated, Final, NamedTuple
 import numpy as np
 import typer
 
-from engram.arrays import Array, Bools
-from engram.molar.adaptive import adapt, stacked
-from engram.molar.exchange import STILL, Answer, answer, personal, tell
-from engram.molar.families import FAMILIES, FamilyName
-from engram.molar.heterogeneity import REACH
-from engram.molar.intervals import own_interval, quantile
-from engram.molar.pooled import pool
-from engram.molar.site import Rows
-from engram.molar.tables import Scaling
+from engram.core.arrays import Array, Bools
+from engram.tables.adaptive import adapt, stacked
+from engram.tables.exchange import STILL, Answer, answer, personal, tell
+from engram.tables.families import FAMILIES, FamilyName
+from engram.tables.heterogeneity import REACH
+from engram.tables.intervals import own_interval, quantile
+from engram.tables.pooled import pool
+from engram.tables.site import Rows
+from engram.tables.tables import Scaling
 
 CENTER: Final = np.array([62.0, 130.0])
 UNIT: Final = np.array([12.0, 18.0])

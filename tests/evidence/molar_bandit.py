@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from engram.arrays import Array
-from engram.molar.bandits.environments import BanditModel
-from engram.molar.bandits.policies import (
+from engram.core.arrays import Array
+from engram.tables.bandits.environments import BanditModel
+from engram.tables.bandits.policies import (
     MultitaskBandit,
     lasso_bandit,
     molar_bandit,
@@ -23,8 +23,8 @@ from engram.molar.bandits.policies import (
     robust_multitask_bandit,
     trace_norm_bandit,
 )
-from engram.molar.bandits.site import History
-from simulations.studies.molar.bandit_trials import SIGMA, TASKS, regrets, worlds
+from engram.tables.bandits.site import History
+from engram.tables.studies.bandit_trials import SIGMA, TASKS, regrets, worlds
 
 _ACTIVATION: Final = 103  # a seed's purpose
 

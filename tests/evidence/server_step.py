@@ -24,18 +24,18 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.harness import start
-from client.memory import RamStore
-from client.training.chunks import score
-from client.training.process import training_from_now_on
-from client.training.trainer import Trainer
-from engram.models import cross_entropy
-from federation.columns import COMMON, TUNED
-from federation.data.dealing import federated_data
-from federation.data.federated import FederatedData, model_for
-from federation.data.npz import read_npz
-from federation.experiment import Experiment
-from simulations.studies.figures import new_table
-from simulations.studies.online.server_steps import STEPS, train_rounds, tune
+from engram.client.memory import RamStore
+from engram.cohort.trainer.chunks import score
+from engram.cohort.trainer.trainer import Trainer
+from engram.cohort.trainer.worker_pool import training_from_now_on
+from engram.data.federated import FederatedData, model_for
+from engram.data.load_federation import federated_data
+from engram.data.npz import read_npz
+from engram.networks.build import cross_entropy
+from engram.online.studies.server_steps import STEPS, train_rounds, tune
+from engram.scoring.score_columns import COMMON, TUNED
+from engram.settings.experiment import Experiment
+from engram.studies.figures import new_table
 
 _MNIST = {"train": 6000, "test": 2000}  # rows, drawn at random
 _FACTOR = 4

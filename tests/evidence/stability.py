@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from federation.data.in_memory import hold
-from federation.data.npz import read_npz
-from federation.errors import RunStopped
-from federation.experiment import Experiment
-from simulations.engine import simulate
+from engram.data.in_memory import hold
+from engram.data.npz import read_npz
+from engram.settings.errors import RunStopped
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
 
 METHODS: Final = ("local-moml", "per-fedavg", "pfedme")
 PARTITIONS: Final[dict[str, dict[str, Any]]] = {

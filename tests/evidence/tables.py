@@ -19,15 +19,15 @@ from rich.console import Console
 from rich.table import Table as Printed
 from threadpoolctl import threadpool_limits
 
-from engram.molar.families import FAMILIES, FamilyName
-from engram.molar.honest import honest_interval, suggest
-from engram.molar.intervals import Intervals, own_interval, shared_half_width, site_interval
-from engram.molar.shrinkage import combine
-from engram.molar.site import Rows, estimate_site
-from federation.data.npz import read_npz
-from federation.data.tables import Table
-from simulations.studies.molar.comparison import Shares, SplitScore, compare_once
-from simulations.studies.verdict import paired
+from engram.data.npz import read_npz
+from engram.data.tables.tables import Table
+from engram.studies.best_method import paired
+from engram.tables.borrowing_intervals import honest_interval, suggest
+from engram.tables.families import FAMILIES, FamilyName
+from engram.tables.intervals import Intervals, own_interval, shared_half_width, site_interval
+from engram.tables.shrinkage import combine
+from engram.tables.site import Rows, estimate_site
+from engram.tables.studies.comparison import Shares, SplitScore, compare_once
 
 OURS: Final = ("MOLAR, hard", "MOLAR, soft", "MOLAR, adaptive")
 GAPS: Final = (0, 1, 2, 3, 4, 6, 10, 20)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simulations.differences import pairwise
+from engram.compare.differences import pairwise
 from tests.evidence import comparisons
 
 

@@ -1,4 +1,4 @@
-"""The comparison of MOLAR runs; its figures are tested in tests/engram/molar."""
+"""The comparison of MOLAR runs; its figures are tested in tests/engram/tables."""
 
 import pytest
 from typer.testing import CliRunner

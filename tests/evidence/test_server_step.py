@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulations.studies.online import server_steps
+from engram.online.studies import server_steps
 from tests.evidence.server_step import compare
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from federation.errors import RunStopped
+from engram.settings.errors import RunStopped
 from tests.evidence import stability
 
 

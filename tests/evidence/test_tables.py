@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simulations.studies.molar.comparison import SplitScore
+from engram.tables.studies.comparison import SplitScore
 from tests.evidence import tables
 from tests.evidence.tables import Design, coverage, simulated, verdict
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from federation.data.dealing import federated_data
-from federation.errors import DataError
+from engram.data.load_federation import federated_data
+from engram.settings.errors import DataError
 from tests.evidence import unseen
 from tests.support import write_npz
 

@@ -25,25 +25,25 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from client.memory import RamStore
-from client.training.chunks import score
-from client.training.process import training_from_now_on
-from client.training.trainer import Trainer
+from engram.client.memory import RamStore
+from engram.cohort.trainer.chunks import score
+from engram.cohort.trainer.trainer import Trainer
+from engram.cohort.trainer.worker_pool import training_from_now_on
+from engram.compare.differences import Difference, pairwise
+from engram.core import streams
 from engram.core.slots import unflat
-from engram.networks import model as network_named
-from engram.types import Params
-from federation import streams
-from federation.columns import TUNED
-from federation.data.dealing import federated_data
-from federation.data.federated import FederatedData, model_for
-from federation.data.in_memory import hold
-from federation.data.npz import read_npz
-from federation.errors import UNNAMED, DataError, RunStopped
-from federation.experiment import Experiment
-from federation.streams import Stream, torch_generator
-from server.record import RunRecord
-from simulations.differences import Difference, pairwise
-from simulations.engine import simulate
+from engram.core.streams import Stream, torch_generator
+from engram.core.types import Params
+from engram.data.federated import FederatedData, model_for
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.data.npz import read_npz
+from engram.networks.registry import model as network_named
+from engram.runs.record import RunRecord
+from engram.scoring.score_columns import TUNED
+from engram.settings.errors import UNNAMED, DataError, RunStopped
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
 
 CLASSES: Final = 14  # characters of the smallest alphabet
 SHOTS: Final = (1, 5, 10)

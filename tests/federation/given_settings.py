@@ -5,10 +5,10 @@ import textwrap
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
-from federation.experiment import ARGUMENTS
-from federation.methods import METHODS
-from federation.settings.shared import SharedSettings
-from simulations.given import FUNCTIONS
+from engram.cli.python_arguments import FUNCTIONS
+from engram.settings.experiment import ARGUMENTS
+from engram.settings.families import METHODS
+from engram.settings.shared import SharedSettings
 
 STUB = Path(__file__).parents[2] / "federation" / "settings" / "given.pyi"
 HEAD = '''"""Settings as they are given by name: for editors and type checkers.

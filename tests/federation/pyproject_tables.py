@@ -7,7 +7,7 @@ compare.
 import json
 from pathlib import Path
 
-from federation.experiment import default_config
+from engram.settings.experiment import default_config
 from tests.federation.given_settings import STUB, stub
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"

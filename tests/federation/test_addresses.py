@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.addresses import Address, check_host, parse_address
-from federation.errors import Refused
+from engram.link.addresses import Address, check_host, parse_address
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 names = st.from_regex(r"[a-z][a-z0-9-]{0,10}[a-z0-9](\.[a-z]{2,5})?", fullmatch=True)

@@ -9,9 +9,9 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from engram.privacy import epsilon
-from federation.amplification import poisson_epsilon, subset_epsilon
-from federation.errors import Refused
+from engram.guards.amplification import poisson_epsilon, subset_epsilon
+from engram.guards.gaussian import epsilon
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 MNIST = 256 / 60000  # batches of 256 of 60,000 rows, as TensorFlow Privacy's tutorial has them

@@ -4,9 +4,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from federation.announcement import announcement, new_address, new_authorities, proven_serial
-from federation.credentials import FederationSettings
-from server.certificates import Authority, certificate_pem, new_authority, new_key
+from engram.link.announcement import announcement, new_address, new_authorities, proven_serial
+from engram.link.credentials import FederationSettings
+from engram.link.server.certificates import Authority, certificate_pem, new_authority, new_key
 from tests.tables import entry
 
 OLD, NEW, NEWEST, STRANGER = (new_authority("ward") for _ in range(4))

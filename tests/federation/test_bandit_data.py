@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from federation.data.arrivals import drawn_environment
-from federation.data.bandits import read_classes, read_ratings
-from federation.data.source import Source
-from federation.errors import DataError
-from federation.experiment import Experiment
+from engram.bandits.federation.bandit_turns import drawn_environment
+from engram.bandits.federation.bandits import read_classes, read_ratings
+from engram.data.source import Source
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from tests.support import write_npz
 from tests.tables import entry
 

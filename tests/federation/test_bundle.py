@@ -11,8 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.bundle import bundle, bundled_size, is_bundled, unbundle
-from federation.errors import Refused
+from engram.settings.errors import Refused
+from engram.wire.bundle import bundle, bundled_size, is_bundled, unbundle
 from tests.tables import entry
 
 
@@ -65,7 +65,7 @@ def test_a_small_message_is_one_record_and_a_large_model_is_apart_from_the_rest(
 
 
 def test_a_large_model_goes_in_pieces(monkeypatch):
-    monkeypatch.setattr("federation.bundle.PIECE", 2**18)
+    monkeypatch.setattr("engram.wire.bundle.PIECE", 2**18)
     made = bundle(content(2**19))
     assert list(made) == ["arrays", *(f"arrays.{i}" for i in range(1, 9)), "metrics", "config"]
     assert max(len(next(iter(made[name].values()))) for name in list(made)[:9]) == 2**18
@@ -77,7 +77,7 @@ def test_a_large_model_goes_in_pieces(monkeypatch):
 
 
 def test_a_model_without_some_of_its_pieces_is_refused(monkeypatch):
-    monkeypatch.setattr("federation.bundle.PIECE", 2**20)
+    monkeypatch.setattr("engram.wire.bundle.PIECE", 2**20)
     for count in [-1, 1.5, "2", True, 2**40, 3]:
         with entry(count):
             made = bundle(content(2**19))
@@ -102,17 +102,20 @@ def described(*entry):
 
 
 UNWRITTEN = [
-    {"engram.arrays": "text"},
-    {"engram.arrays": b""},
-    {"engram.arrays": b"[]junk"},
-    {"engram.arrays": b"not json\n"},
-    {"engram.arrays": b'{"a": 1}\n'},
-    {"engram.arrays": described(["w", "float32", [2], "numpy.ndarray", 9])},
-    {"engram.arrays": json.dumps([["w", "float32", [-2], "numpy.ndarray", 0]]).encode() + b"\n"},
-    {"engram.arrays": described(["w", "float32", [2.5], "x", 0])},
-    {"engram.arrays": described(["w", "float32", [True], "x", 0])},
-    {"engram.arrays": described(["w", "float32", "ab", "x", 0])},
-    {"engram.arrays": b"[" * 10**5 + b"\n"},
+    {"engram.core.arrays": "text"},
+    {"engram.core.arrays": b""},
+    {"engram.core.arrays": b"[]junk"},
+    {"engram.core.arrays": b"not json\n"},
+    {"engram.core.arrays": b'{"a": 1}\n'},
+    {"engram.core.arrays": described(["w", "float32", [2], "numpy.ndarray", 9])},
+    {
+        "engram.core.arrays": json.dumps([["w", "float32", [-2], "numpy.ndarray", 0]]).encode()
+        + b"\n"
+    },
+    {"engram.core.arrays": described(["w", "float32", [2.5], "x", 0])},
+    {"engram.core.arrays": described(["w", "float32", [True], "x", 0])},
+    {"engram.core.arrays": described(["w", "float32", "ab", "x", 0])},
+    {"engram.core.arrays": b"[" * 10**5 + b"\n"},
 ]
 
 

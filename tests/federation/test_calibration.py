@@ -5,11 +5,11 @@ import math
 import pytest
 from scipy.stats import norm
 
-from engram.privacy import epsilon
-from federation.amplification import poisson_epsilon, subset_epsilon
-from federation.calibration import noise_multiplier, sampling_rate
-from federation.errors import Refused
-from federation.experiment import Experiment
+from engram.guards.amplification import poisson_epsilon, subset_epsilon
+from engram.guards.calibration import noise_multiplier, sampling_rate
+from engram.guards.gaussian import epsilon
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
 from tests.tables import entry
 
 TARGET = {"privacy": "central", "clip": 0.5, "epsilon": 3.0, "num_rounds": 20}

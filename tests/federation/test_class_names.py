@@ -9,14 +9,14 @@ import torch
 from torch.utils.data import Subset
 
 import engram
-from federation.data.datasets import arrays_of
-from federation.data.dealing import federated_data, own_data
-from federation.data.in_memory import hold
-from federation.data.shaping import say_once
-from federation.data.source import Source
-from federation.errors import DataError
-from federation.experiment import Experiment
-from simulations.exports.predicting import predict
+from engram.data.datasets import arrays_of
+from engram.data.image_axes import say_once
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data, own_data
+from engram.data.source import Source
+from engram.home.predicting import predict
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 
 N = 48
 NAMES = ("low", "mid", "high", "never")  # in no order of letters, and one without rows

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from client.disk import DiskStore
+from engram.client.disk import DiskStore
 from engram.core.method import Update
-from federation.aggregation import merge_of
-from federation.errors import EngramError, Refused
-from federation.experiment import Experiment
-from federation.methods import METHODS
-from federation.methods.network import NetworkMethod
-from federation.noise import simulated_noise
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.guards.aggregation import merge_of
+from engram.guards.noise import simulated_noise
+from engram.runs.record import RunRecord
+from engram.settings.errors import EngramError, Refused
+from engram.settings.experiment import Experiment
+from engram.settings.families import METHODS
+from engram.settings.network import NetworkMethod
+from engram.simulations.engine import simulate
 from tests.support import initial_model, small, train_clients, trainer
 from tests.tables import EIGHT, entry, sampled
 

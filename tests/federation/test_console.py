@@ -7,9 +7,9 @@ from logging import getLogger
 import pytest
 from rich.table import Table
 
-from federation import errors
-from federation.console import console
-from federation.fingerprint import source_root
+from engram.link.console import console
+from engram.settings import errors
+from engram.settings.fingerprint import source_root
 
 FOREIGN = "\x1b[2J\x1b]52;c;aGk=\u202e\x9b1A [red]:boom: a"
 ESCAPED = r"\x1b[2J\x1b]52;c;aGk=\u202e\x9b1A [red]:boom: a"
@@ -65,14 +65,17 @@ def test_nothing_but_json_is_printed_as_it_is():
                 text = ast.unparse(node) if isinstance(node, ast.Call) else ""
                 if text.startswith("print(") and not text.startswith("print(json.dumps("):
                     bare.add(str(path.relative_to(root)))
-    assert bare == {
-        "federation/errors.py",  # say
-        "server/cli.py",  # an invitation, for a file
-        "server/superlink.py",  # as the next ones, errors of ours: each is one printable line
-        "engram/__main__.py",
-        "simulations/__main__.py",
-        "simulations/cli.py",  # the version
-    }
+    assert (
+        bare
+        == {
+            "engram/settings/errors.py",  # say
+            "engram/cli/superlink_cli.py",  # an invitation, for a file
+            "engram/link/server/superlink.py",  # as the next ones, errors of ours: each is one printable line
+            "engram/__main__.py",
+            "engram/cli/__main__.py",
+            "engram/cli/cli.py",  # the version
+        }
+    )
 
 
 def figures(rows, columns):

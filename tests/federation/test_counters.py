@@ -6,9 +6,9 @@ import socket
 import httpx
 import pytest
 
-from federation import counters as module
-from federation.counters import Counters, serve_counters
-from federation.errors import Refused
+from engram.settings.errors import Refused
+from engram.wire import counters as module
+from engram.wire.counters import Counters, serve_counters
 
 
 def free_port():

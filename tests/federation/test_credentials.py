@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from federation.credentials import read_node, read_server
-from federation.errors import Refused
-from server.identity import init_federation
+from engram.link.credentials import read_node, read_server
+from engram.link.server.identity import init_federation
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 NODE, SERVER = Path("fed/client-1"), Path("fed/server")

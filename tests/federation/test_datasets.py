@@ -6,16 +6,16 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
 import engram
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from federation.data.datasets import arrays_of
-from federation.data.dealing import federated_data, own_data
-from federation.data.in_memory import hold
-from federation.data.loading import _TORCHVISION
-from federation.data.source import BUILT_IN, DATASETS, Source
-from federation.data.tables import table_data
-from federation.errors import DataError
-from federation.experiment import Experiment
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.data.datasets import arrays_of
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data, own_data
+from engram.data.loading import _TORCHVISION
+from engram.data.source import BUILT_IN, DATASETS, Source
+from engram.data.tables.tables import table_data
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from tests.tables import entry
 
 pytestmark = pytest.mark.usefixtures("plug_ins")

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from client.rows import own_digest
-from federation.data import digests as module
-from federation.data.digests import digest_of, rows_of
-from federation.data.source import Source
+from engram.client.row_limits import own_digest
+from engram.data import digests as module
+from engram.data.digests import digest_of, rows_of
+from engram.data.source import Source
 
 
 def sha(*parts):

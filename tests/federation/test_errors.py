@@ -1,6 +1,6 @@
 """What somebody else wrote is shown as one short line."""
 
-from federation.errors import DataError, EngramError, Refused, RunStopped, brief, one_line
+from engram.settings.errors import DataError, EngramError, Refused, RunStopped, brief, one_line
 from tests.tables import entry
 
 

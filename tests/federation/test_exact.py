@@ -11,13 +11,13 @@ import torch
 from torch.utils.data import TensorDataset
 
 import engram
-from federation.data.datasets import arrays_of
-from federation.data.dealing import federated_data
-from federation.data.in_memory import hold
-from federation.data.standards import fitted, standardized
-from federation.errors import DataError
-from federation.experiment import Experiment
-from simulations.exports.predicting import predict
+from engram.data.datasets import arrays_of
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.data.standardize import fitted, standardized
+from engram.home.predicting import predict
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from tests.support import write_npz
 
 ROWS = 120

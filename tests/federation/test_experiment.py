@@ -7,14 +7,14 @@ import re
 import pytest
 
 import engram
+from engram.guards.aggregation import merge_of
 from engram.methods.pfedme import PFedMe as PFedMeItself
-from engram.metrics import METRICS
-from federation.aggregation import merge_of
-from federation.errors import Refused
-from federation.experiment import Experiment, Impossible, default_config
-from federation.methods import METHODS
-from federation.settings.files import read_settings
-from federation.settings.shared import SharedSettings
+from engram.scoring.metrics import METRICS
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment, Impossible, default_config
+from engram.settings.families import METHODS
+from engram.settings.settings_files import read_settings
+from engram.settings.shared import SharedSettings
 from tests.engram.methods import problem
 from tests.federation.given_settings import STUB, stub
 from tests.federation.pyproject_tables import parts, tables

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from engram.vision import torchvision
-from federation.data.few_shot import load_few_shot
-from federation.errors import DataError
+from engram.data.few_shot import load_few_shot
+from engram.networks.vision import torchvision
+from engram.settings.errors import DataError
 from tests.federation.test_sources import write_cifar
 from tests.support import write_npz
 from tests.tables import entry

@@ -7,15 +7,15 @@ import tomllib
 
 import pytest
 
-from federation.credentials import read_federation
-from federation.data.npz import read_npz
-from federation.data.schema.csv_files import read_csv
-from federation.errors import DataError, Refused
-from federation.files import parse_toml, read_file, read_json
-from federation.fingerprint import source_root
-from federation.keys import read_certificate
-from federation.schema import File
-from federation.settings.files import read_settings
+from engram.data.npz import read_npz
+from engram.data.schema.columns import File
+from engram.data.schema.csv_files import read_csv
+from engram.link.credentials import read_federation
+from engram.link.keys import read_certificate
+from engram.settings.errors import DataError, Refused
+from engram.settings.files import parse_toml, read_file, read_json
+from engram.settings.fingerprint import source_root
+from engram.settings.settings_files import read_settings
 from tests.tables import entry
 
 
@@ -124,7 +124,10 @@ def test_toml_of_others_is_read_in_one_place():
         if isinstance(node, ast.Attribute)
         and ast.unparse(node) in ("tomllib.loads", "tomllib.load")
     }
-    assert calls == {"federation/files.py", "simulations/suite/federations.py"}  # the second: ours
+    assert calls == {
+        "engram/settings/files.py",
+        "engram/compare/suite/federations.py",
+    }  # the second: ours
 
 
 def test_what_is_no_json_object_is_one_short_line(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
 
-from federation.flower import Parcel, local_run, name_message, pack, unpack
+from engram.link.flower import Parcel, local_run, name_message, pack, unpack
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import engram
-from federation.data.datasets import arrays_of
-from federation.data.dealing import federated_data, own_data
-from federation.data.in_memory import hold
-from federation.data.source import Source
-from federation.data.tables import table_data
-from federation.errors import DataError, Refused
-from federation.experiment import Experiment
+from engram.data.datasets import arrays_of
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data, own_data
+from engram.data.source import Source
+from engram.data.tables.tables import table_data
+from engram.settings.errors import DataError, Refused
+from engram.settings.experiment import Experiment
 
 SITES = {"north": 40, "south": 24, "east": 32}
 THREE = {"num_clients": 3, "clients_per_round": 3, "partition": "natural"}

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from engram.privacy import epsilon
-from federation.experiment import Experiment
-from federation.guarantee import guarantee, is_weak
+from engram.guards.gaussian import epsilon
+from engram.guards.guarantee import guarantee, is_weak
+from engram.settings.experiment import Experiment
 
 CENTRAL = {"privacy": "central", "clip": 0.5, "num_rounds": 20}
 

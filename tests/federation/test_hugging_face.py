@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from federation.data.dealing import federated_data
-from federation.data.lazy import Lazy
-from federation.data.source import Source
-from federation.errors import DataError, Refused
-from federation.experiment import Experiment
-from simulations.engine import simulate
+from engram.data.lazy import Lazy
+from engram.data.load_federation import federated_data
+from engram.data.source import Source
+from engram.settings.errors import DataError, Refused
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
 from tests.federation.test_own_data import arrays_of, everything, read
 from tests.support import small_of_any, write_npz
 from tests.tables import entry
@@ -385,7 +385,7 @@ def test_refuses_files_that_are_not_of_their_kind(tmp_path, capfd):
     ],
 )
 def test_a_refused_run_leaves_nothing_unpacked(tmp_path, settings, says):
-    from federation.data.owners import count_clients
+    from engram.data.count_clients import count_clients
 
     dataset = stored("parquet", femnist()[1], tmp_path)
     own = WRITERS | {"data_dir": str(tmp_path / "new" / "data")} | settings
@@ -405,9 +405,9 @@ def test_a_refused_run_leaves_nothing_unpacked(tmp_path, settings, says):
 
 
 def test_a_run_whose_network_does_not_fit_leaves_nothing_unpacked(tmp_path):
-    from client.hosts import Opening, host_of
-    from client.memory import RamStore
-    from simulations.tuning.runs import LockStep
+    from engram.client.hosts import Opening, host_of
+    from engram.client.memory import RamStore
+    from engram.tune.runs import LockStep
 
     dataset = stored("parquet", femnist()[1], tmp_path)
     data = tmp_path / "new" / "data"

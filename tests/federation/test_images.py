@@ -6,12 +6,12 @@ import torch
 from PIL import Image, ImageOps
 from torch import nn
 
-from engram.networks import model
-from federation.data.dealing import federated_data
-from federation.data.images import read_images
-from federation.data.new_rows import read_new_rows
-from federation.errors import DataError
-from federation.experiment import Experiment
+from engram.data.images import read_images
+from engram.data.load_federation import federated_data
+from engram.data.new_rows import read_new_rows
+from engram.networks.registry import model
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 
 RNG = np.random.default_rng(0)
 DEEP = RNG.integers(3000, 9000, (12, 5, 4)).astype("uint16")

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 
-import federation.inbox
-from federation.errors import UNFINISHED, UNUSABLE
-from federation.flower import local_run, message_pb2, name_message, node_pb2, pack, runtime_pb2
-from federation.inbox import Inbox, Limits
+import engram.link.inbox
+from engram.link.flower import local_run, message_pb2, name_message, node_pb2, pack, runtime_pb2
+from engram.link.inbox import Inbox, Limits
+from engram.settings.errors import UNFINISHED, UNUSABLE
 
 LIMITS = Limits(10**6, 50, seconds=200)
 
@@ -26,8 +26,8 @@ def clock(monkeypatch):
         def monotonic(self):
             return self.now
 
-    monkeypatch.setattr(federation.inbox, "time", Clock())
-    return federation.inbox.time
+    monkeypatch.setattr(engram.link.inbox, "time", Clock())
+    return engram.link.inbox.time
 
 
 def question(node=7):
@@ -256,8 +256,8 @@ def test_what_came_of_a_reply_that_nobody_waits_for_is_deleted():
 @pytest.fixture
 def large(monkeypatch):
     """Two replies of several parts each, which count as large from their first part on."""
-    monkeypatch.setattr(federation.inbox, "LARGE", 0)
-    monkeypatch.setattr(federation.inbox, "_SLICE", 1)
+    monkeypatch.setattr(engram.link.inbox, "LARGE", 0)
+    monkeypatch.setattr(engram.link.inbox, "_SLICE", 1)
     return reply(records=6), reply(node=8, records=6)
 
 

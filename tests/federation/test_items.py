@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from federation.data.datasets import arrays_of
-from federation.data.dealing import federated_data
-from federation.data.in_memory import hold
-from federation.errors import DataError
-from federation.experiment import Experiment
+from engram.data.datasets import arrays_of
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from tests.tables import entry
 
 ROWS = 300

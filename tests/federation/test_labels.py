@@ -5,13 +5,13 @@ import pytest
 import torch
 
 import engram
-from federation.data.datasets import arrays_of
-from federation.data.dealing import federated_data, own_data
-from federation.data.in_memory import hold
-from federation.data.labels import likely_task
-from federation.data.source import Source
-from federation.errors import DataError
-from federation.experiment import Experiment
+from engram.data.datasets import arrays_of
+from engram.data.in_memory import hold
+from engram.data.labels import likely_task
+from engram.data.load_federation import federated_data, own_data
+from engram.data.source import Source
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from tests.support import write_npz
 from tests.tables import entry
 
@@ -231,7 +231,7 @@ def test_names_of_classes_are_kept_by_results_exports_and_predictions(tmp_path, 
     folder = run.export("oak", out="oak")
     assert "| classes: down, up |" in (folder / "card.md").read_text()
     np.savez("new.npz", x=data["oak"][0])
-    from simulations.exports.predicting import predict
+    from engram.home.predicting import predict
 
     table = predict(folder, tmp_path / "new.npz", tmp_path / "out.csv").table
     model = engram.load_model(folder)

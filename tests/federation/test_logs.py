@@ -7,7 +7,7 @@ import re
 import pytest
 from flwr.common.logger import console_handler
 
-from federation.logs import VARIABLE, Said, begin_log, read_said, uvicorn_log
+from engram.settings.logs import VARIABLE, Said, begin_log, read_said, uvicorn_log
 from tests.tables import entry
 
 LOG = logging.getLogger("flwr.engram")

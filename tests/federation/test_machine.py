@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from federation import machine
-from federation.errors import Refused
+from engram.core import machine
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 ALL = 8  # cores of the affinity
@@ -120,7 +120,7 @@ import subprocess, sys, time
 if len(sys.argv) == 1:
     subprocess.Popen([sys.executable, __file__, "child"])
 else:
-    from federation.machine import end_with_parent
+    from engram.core.machine import end_with_parent
     end_with_parent()
     print("ready", flush=True)
 time.sleep(600)

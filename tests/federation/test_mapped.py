@@ -8,11 +8,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from federation import mapped
-from federation.bundle import PIECE, bundle, unbundle
-from federation.errors import Refused
-from federation.mapped import Mapped, join
-from federation.wire import read_array, to_params, to_record
+from engram.settings.errors import Refused
+from engram.wire import mapped_arrays
+from engram.wire.bundle import PIECE, bundle, unbundle
+from engram.wire.mapped_arrays import Mapped, join
+from engram.wire.wire import read_array, to_params, to_record
 from tests.tables import entry
 
 MODEL = {
@@ -24,7 +24,7 @@ MODEL = {
 
 @pytest.fixture(autouse=True)
 def _large(monkeypatch):
-    monkeypatch.setattr(mapped, "LARGE", 2**20)
+    monkeypatch.setattr(mapped_arrays, "LARGE", 2**20)
 
 
 def arrived(model):
@@ -43,7 +43,7 @@ def test_a_large_model_comes_out_of_a_file_as_it_was():
 
 
 def test_a_small_model_stays_in_memory(monkeypatch):
-    monkeypatch.setattr(mapped, "LARGE", 2**30)
+    monkeypatch.setattr(mapped_arrays, "LARGE", 2**30)
     record = arrived(MODEL)
     assert {type(array) for array in record.values()} == {Array}
     assert torch.equal(to_params(record)["w"], MODEL["w"])
@@ -89,8 +89,10 @@ def test_pieces_are_joined_in_order():
 
 def test_a_large_model_that_claims_too_much_is_refused():
     content = bundle(RecordDict({"arrays": to_record(MODEL)}))
-    first = content.config_records["arrays"]["engram.arrays"]
-    content.config_records["arrays"]["engram.arrays"] = first.replace(b"2097280", b"9097280", 1)
+    first = content.config_records["arrays"]["engram.core.arrays"]
+    content.config_records["arrays"]["engram.core.arrays"] = first.replace(
+        b"2097280", b"9097280", 1
+    )
     assert len(first) <= PIECE
     with pytest.raises(Refused, match="and 9097280 bytes"):
         unbundle(content)

@@ -17,13 +17,13 @@ from google.protobuf.message import DecodeError as ProtobufError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.bundle import bundle, unbundle
-from federation.errors import Refused
-from federation.fingerprint import source_root
-from federation.flower import Parcel, local_run, name_message, pack, unpack
-from federation.inbox import Limits, _unpacked
-from federation.mapped import Spool
-from federation.memory_budget import MemoryBudget
+from engram.core.memory_budget import MemoryBudget
+from engram.link.flower import Parcel, local_run, name_message, pack, unpack
+from engram.link.inbox import Limits, _unpacked
+from engram.settings.errors import Refused
+from engram.settings.fingerprint import source_root
+from engram.wire.bundle import bundle, unbundle
+from engram.wire.mapped_arrays import Spool
 
 MIB = 2**20
 LIMITS = Limits(5 * MIB, 100, 60)
@@ -91,9 +91,9 @@ BOMBS = {  # name: what it is made of, given how many bytes it may have
     "named records": lambda size: all_of(many_names(size)),
     "numbers": lambda size: all_of(numbers(size // 2)),
     "strings": lambda size: all_of(strings(size // 2)),
-    "arrays": lambda size: RecordDict({"a": ConfigRecord({"engram.arrays": nested(size)})}),
+    "arrays": lambda size: RecordDict({"a": ConfigRecord({"engram.core.arrays": nested(size)})}),
     "empty arrays": lambda size: RecordDict(
-        {str(i): ConfigRecord({"engram.arrays": empty_arrays(size // 50)}) for i in range(50)}
+        {str(i): ConfigRecord({"engram.core.arrays": empty_arrays(size // 50)}) for i in range(50)}
     ),
     "repeated part": lambda size: repeated(size // 8),
     "config record": lambda size: instead_of("ConfigRecord", EMPTY * (size // 4)),
@@ -237,7 +237,7 @@ def test_any_bytes_are_counted_or_refused(data):
     with contextlib.suppress(Refused):
         unbundle(all_of(data))
     with contextlib.suppress(Refused):
-        unbundle(RecordDict({"a": ConfigRecord({"engram.arrays": data + b"\n"})}))
+        unbundle(RecordDict({"a": ConfigRecord({"engram.core.arrays": data + b"\n"})}))
 
 
 @given(st.data())
@@ -265,7 +265,7 @@ JSON = st.recursive(
 def test_any_description_of_arrays_is_read_or_refused(described):
     data = json.dumps(described).encode() + b"\n" + bytes(20)
     with contextlib.suppress(Refused):
-        unbundle(RecordDict({"a": ConfigRecord({"engram.arrays": data})}))
+        unbundle(RecordDict({"a": ConfigRecord({"engram.core.arrays": data})}))
 
 
 ENTRY = st.tuples(
@@ -281,7 +281,7 @@ ENTRY = st.tuples(
 def test_arrays_have_no_more_bytes_than_came(described):
     data = json.dumps(described).encode() + b"\n" + bytes(20)
     with contextlib.suppress(Refused):
-        found = unbundle(RecordDict({"a": ConfigRecord({"engram.arrays": data})}))
+        found = unbundle(RecordDict({"a": ConfigRecord({"engram.core.arrays": data})}))
         assert sum(len(array.data) for array in found["a"].values()) <= 20
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.errors import few
-from federation.names import checked_names
+from engram.data.client_names import checked_names
+from engram.settings.errors import few
 
 
 def test_data_name_clients():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from federation.noise import secret_noise, simulated_noise
-from federation.streams import Stream
+from engram.core.streams import Stream
+from engram.guards.noise import secret_noise, simulated_noise
 
 SOURCES = {"secret": secret_noise, "simulated": simulated_noise(3)}
 

@@ -7,9 +7,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from federation import machine
-from federation.data.npz import read_npz
-from federation.errors import DataError
+from engram.core import machine
+from engram.data.npz import read_npz
+from engram.settings.errors import DataError
 from tests.support import write_npz
 from tests.tables import entry
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from federation.data.dealing import federated_data, own_data
-from federation.data.source import Source
-from federation.errors import DataError
-from federation.experiment import Experiment
+from engram.data.load_federation import federated_data, own_data
+from engram.data.source import Source
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from tests.support import write_npz
 
 FOUR = {

@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 
 import engram
-from federation.data.dealing import federated_data
-from federation.data.in_memory import hold
-from federation.data.owners import count_clients, follow_rows
-from federation.data.source import Source
-from federation.errors import DataError, Refused
-from federation.experiment import Experiment
+from engram.data.count_clients import count_clients, follow_rows
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.data.source import Source
+from engram.settings.errors import DataError, Refused
+from engram.settings.experiment import Experiment
 from tests.support import small, write_npz
 from tests.tables import entry
 

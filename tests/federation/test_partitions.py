@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from federation.data import partitions
-from federation.data.dealing import federated_data
-from federation.data.federated import Split
-from federation.data.loading import Arrays
-from federation.errors import DataError, Refused
+from engram.data import partitions
+from engram.data.federated import Split
+from engram.data.load_federation import federated_data
+from engram.data.loading import Arrays
+from engram.settings.errors import DataError, Refused
 from tests.support import small, write_npz
 from tests.tables import entry
 

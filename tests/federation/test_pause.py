@@ -2,7 +2,7 @@
 
 import pytest
 
-from federation.pause import Pauses
+from engram.link.backoff import Pauses
 
 
 def wait(pauses, seconds):

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 import engram
-from federation.errors import Refused
-from federation.fingerprint import fingerprint, source_root
-from federation.methods import METHODS
-from federation.plugins import add_plugins, load_plugins, plugins, project_plugins
-from server.app import main
+from engram.server.app import main
+from engram.settings.errors import Refused
+from engram.settings.families import METHODS
+from engram.settings.fingerprint import fingerprint, source_root
+from engram.settings.plugins import add_plugins, load_plugins, plugins, project_plugins
 from tests.support import write_plug_in
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
@@ -44,8 +44,8 @@ def test_a_process_that_is_started_elsewhere_finds_them(tmp_path):
     write_plug_in(Path("here/outside.py"), "first")
     add_plugins("here/outside")
     code = (
-        "from federation.plugins import load_plugins; load_plugins(); import client.app; "
-        "from federation.methods import METHODS; print(list(METHODS)[-1])"
+        "from engram.settings.plugins import load_plugins; load_plugins(); import engram.client.app; "
+        "from engram.settings.families import METHODS; print(list(METHODS)[-1])"
     )
     line = [sys.executable, "-c", code]
     found = subprocess.run(line, cwd="/", capture_output=True, text=True, check=False)
@@ -102,10 +102,10 @@ MOVING = "see 'Moving from LocalRule' in docs/extending.md"
             "ImportError: engram.LocalRule must be replaced by engram.",
         ),
         (
-            "from federation.methods.local import LocalMethod",
+            "from engram.settings.families.local import LocalMethod",
             "ModuleNotFoundError: No module named",
         ),
-        ("from federation.methods import common", "ImportError: cannot import name 'common'"),
+        ("from engram.settings.families import common", "ImportError: cannot import name 'common'"),
         (
             "import engram\n\n\n@engram.method\nclass Own:\n    name = 'own'",
             "ValueError: name of a method must be a text",

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from federation.data.ranges import SIZE, Range, far_away, inputs_in, ranges_of
-from federation.schema import Column, Schema
+from engram.data.ranges import SIZE, Range, far_away, inputs_in, ranges_of
+from engram.data.schema.columns import Column, Schema
 from tests.tables import entry
 
 HEIGHT = [Range("height", 1.5, 1.9)]

@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 
 import engram
-from federation.data.declared import Declared
-from federation.data.encoding import encode, filled, read_cells, usual
-from federation.data.raw_tables import of_frame
-from federation.data.tables import table_data
-from federation.errors import DataError
-from federation.experiment import Experiment
-from federation.schema import File, Schema
-from simulations.exports.predicting import predict
+from engram.data.encoding import encode, filled, read_cells, usual
+from engram.data.schema.columns import File, Schema
+from engram.data.schema.declared import Declared
+from engram.data.tables.raw_tables import of_frame
+from engram.data.tables.tables import table_data
+from engram.home.predicting import predict
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from tests.support import small
 
 HERE = Path("rows.csv")

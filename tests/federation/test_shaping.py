@@ -9,13 +9,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import engram
-from engram.networks import model
-from federation.data.datasets import arrays_of
-from federation.data.dealing import federated_data, own_data
-from federation.data.federated import model_for
-from federation.data.in_memory import hold
-from federation.errors import DataError, Refused
-from federation.experiment import Experiment
+from engram.data.datasets import arrays_of
+from engram.data.federated import model_for
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data, own_data
+from engram.networks.registry import model
+from engram.settings.errors import DataError, Refused
+from engram.settings.experiment import Experiment
 from tests.client import mixed
 from tests.support import write_npz
 from tests.tables import entry

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 import engram
-from federation.data.in_memory import hold
-from federation.data.source import FILES, Source
-from federation.errors import Refused
-from federation.experiment import Experiment
+from engram.data.in_memory import hold
+from engram.data.source import FILES, Source
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
 from tests.tables import entry
 
 ROOMS = ("engram", "federation", "client", "strategies", "server", "simulations")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from federation.data.loading import load
-from federation.data.source import Source
-from federation.errors import DataError
+from engram.data.loading import load
+from engram.data.source import Source
+from engram.settings.errors import DataError
 from tests.support import write_npz
 from tests.tables import entry
 

@@ -4,13 +4,13 @@ import errno
 
 import pytest
 
-from federation import mapped
-from federation.mapped import Spool
+from engram.wire import mapped_arrays
+from engram.wire.mapped_arrays import Spool
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(mapped, "LARGE", 10)
+    monkeypatch.setattr(mapped_arrays, "LARGE", 10)
 
 
 GIVEN = {"a": b"12345", "b": b"", "c": b"6789012", "d": b"x" * 1000, "e": b"\0\1"}
@@ -49,7 +49,7 @@ def test_without_room_for_files_it_is_in_memory(monkeypatch):
     def full(*where, **how):
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(mapped.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(mapped_arrays.tempfile, "TemporaryFile", full)
     spool = spooled()
     assert_is(spool, GIVEN)
     with pytest.raises(KeyError):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.data.describing import describe_table
-from federation.data.source import Source
-from federation.schema import Schema
-from federation.statistics import bin_of, statistics
+from engram.data.schema.columns import Schema
+from engram.data.source import Source
+from engram.data.tables.column_summaries import describe_table
+from engram.sites.statistics import bin_of, statistics
 from tests.hospitals import write_hospitals
 
 

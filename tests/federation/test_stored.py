@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from federation.errors import Refused
-from federation.stored import Clients, Name, Stored, of_kind
-from server.contents import ScoresRow
+from engram.data.file_models import Clients, Name, Stored, of_kind
+from engram.runs.folder_records import ScoresRow
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from federation.data.declared import declare
-from federation.data.source import Source
-from federation.data.tables import own_table, read_table, table_data
-from federation.errors import DataError
-from federation.settings.data import DataSettings
+from engram.data.schema.declared import declare
+from engram.data.source import Source
+from engram.data.tables.tables import own_table, read_table, table_data
+from engram.settings.data import DataSettings
+from engram.settings.errors import DataError
 from tests.support import small, write_npz
 
 

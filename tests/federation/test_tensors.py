@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from federation import learning
-from federation.learning import set_aside
-from federation.tensors import tensors_from_bytes, tensors_to_bytes, tensors_to_file
+from engram.settings import method_for_data
+from engram.settings.method_for_data import set_aside
+from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes, tensors_to_file
 from tests.support import assert_same
 
 G = torch.Generator().manual_seed(0)
@@ -37,9 +37,9 @@ def test_what_is_set_aside_keeps_its_numbers(monkeypatch, room):
     def none(*_):
         raise OSError("no room")
 
-    monkeypatch.setattr(learning, "_LARGE", 4000)
+    monkeypatch.setattr(method_for_data, "_LARGE", 4000)
     if not room:
-        monkeypatch.setattr(learning, "TemporaryFile", none)
+        monkeypatch.setattr(method_for_data, "TemporaryFile", none)
     found = set_aside(MODEL)
     assert list(found) == list(MODEL)
     assert_same(found, MODEL)

@@ -7,10 +7,10 @@ import torch
 
 from engram.core.method import FromMean, Update
 from engram.core.slots import mean_of, over_slots
-from federation.aggregation import merge_of
-from federation.methods import family
-from simulations.engine import simulate
-from strategies.rounds import Rounds
+from engram.guards.aggregation import merge_of
+from engram.settings.families import family
+from engram.simulations.engine import simulate
+from engram.strategies.rounds import Rounds
 from tests.support import small, trainer
 from tests.tables import entry
 

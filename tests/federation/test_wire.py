@@ -12,13 +12,13 @@ from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.errors import Refused
-from federation.fingerprint import ROOMS, fingerprint, source_root
-from federation.hosting import NodeConfig, hosted_clients
-from federation.roster import describe_node, read_entry
-from federation.schema import Column, Kind, Schema
-from federation.streams import Stream, generator, torch_generator
-from federation.wire import to_params, to_record
+from engram.core.streams import Stream, generator, torch_generator
+from engram.data.schema.columns import Column, Kind, Schema
+from engram.link.node_config import NodeConfig, hosted_clients
+from engram.settings.errors import Refused
+from engram.settings.fingerprint import ROOMS, fingerprint, source_root
+from engram.wire.roster import describe_node, read_entry
+from engram.wire.wire import to_params, to_record
 from tests.support import assert_same
 from tests.tables import entry
 
@@ -117,7 +117,7 @@ def test_roster_entries_survive_the_wire():
 
 def test_the_fingerprint_changes_with_any_module(tmp_path):
     def digest(root):
-        code = "from federation.fingerprint import fingerprint; print(fingerprint())"
+        code = "from engram.settings.fingerprint import fingerprint; print(fingerprint())"
         return subprocess.run(
             [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
         ).stdout.strip()

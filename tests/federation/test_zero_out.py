@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from client.training.sampler import Sampler
-from federation.data.dealing import federated_data, own_data
-from federation.data.federated import model_for
-from federation.data.in_memory import hold
-from federation.data.lazy import Lazy
-from federation.data.tables import table_data
-from federation.errors import DataError
-from federation.noise import simulated_noise
-from federation.streams import Stream
+from engram.cohort.trainer.sampler import Sampler
+from engram.core.streams import Stream
+from engram.data.federated import model_for
+from engram.data.in_memory import hold
+from engram.data.lazy import Lazy
+from engram.data.load_federation import federated_data, own_data
+from engram.data.tables.tables import table_data
+from engram.guards.noise import simulated_noise
+from engram.settings.errors import DataError
 from tests.support import small, trainer
 
 CLIENTS, EACH = 3, 16

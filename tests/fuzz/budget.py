@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client import app as module
-from client import ledger as ledgers
-from client.app import app
-from client.ledger import LEDGER, Ledger
+from engram.client import app as module
+from engram.client.app import app
 from engram.core.slots import flat
-from federation.flower import local_run, name_message, node_context
-from federation.wire import (
+from engram.link.flower import local_run, name_message, node_context
+from engram.sites import ledger as ledgers
+from engram.sites.ledger import LEDGER, Ledger
+from engram.wire.wire import (
     ARRAYS,
     CLIENTS,
     COLUMNS,

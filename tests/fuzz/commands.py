@@ -9,8 +9,8 @@ from typing import Final
 import click
 import typer
 
-from federation.methods import METHODS
-from simulations.cli import app
+from engram.cli.cli import app
+from engram.settings.families import METHODS
 from tests.fuzz.folders import copied, sets, small
 from tests.fuzz.settings import setting
 from tests.fuzz.spoil import text as any_text

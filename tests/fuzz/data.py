@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from federation.data.bandits import read_classes, read_ratings
-from federation.data.dealing import own_data
-from federation.data.few_shot import load_few_shot
-from federation.data.source import Source
-from federation.experiment import Experiment
+from engram.bandits.federation.bandits import read_classes, read_ratings
+from engram.data.few_shot import load_few_shot
+from engram.data.load_federation import own_data
+from engram.data.source import Source
+from engram.settings.experiment import Experiment
 from tests.fuzz.folders import SMALL, copied, sets, small
 from tests.fuzz.spoil import spoil_bytes, spoil_file
 

@@ -15,18 +15,18 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from client.disk import DiskStore
-from client.memory import RamStore
-from client.replies import Replies
-from client.sealed import read_key
-from federation.checksums import checked, summed
-from federation.credentials import read_node, read_server
-from federation.experiment import Experiment, read_by
-from federation.tensors import tensors_to_bytes
-from server.identity import init_federation
-from server.registration import names
-from simulations.__main__ import main
-from simulations.engine import simulate
+from engram.cli.__main__ import main
+from engram.client.disk import DiskStore
+from engram.client.memory import RamStore
+from engram.client.reply_cache import Replies
+from engram.link.credentials import read_node, read_server
+from engram.link.server.identity import init_federation
+from engram.link.server.registration import names
+from engram.settings.experiment import Experiment, read_by
+from engram.simulations.engine import simulate
+from engram.sites.encrypted_file import read_key
+from engram.wire.checksums import checked, summed
+from engram.wire.tensors import tensors_to_bytes
 from tests.fuzz.spoil import spoil_bytes, spoil_file, spoil_json, text
 
 SMALL: Final[dict[str, Any]] = {

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from federation.errors import EngramError
-from simulations.__main__ import main
+from engram.cli.__main__ import main
+from engram.settings.errors import EngramError
 
 Case = Callable[[random.Random, Path], Sequence[str] | None]
 """Fills an empty folder, and returns the words of a command to run there; or calls functions of

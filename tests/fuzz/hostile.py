@@ -18,14 +18,14 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from sklearn import datasets
 
-from client.app import app
-from client.audit import AUDIT, Audit
-from client.training.sampler import Sampler
+from engram.client.app import app
+from engram.cohort.trainer.sampler import Sampler
 from engram.core.slots import flat
-from federation.errors import REFUSED
-from federation.flower import local_run, name_message, node_context
-from federation.methods import METHODS
-from federation.wire import CONFIG, DIVERGED, ROSTER_QUERY, to_record
+from engram.link.flower import local_run, name_message, node_context
+from engram.settings.errors import REFUSED
+from engram.settings.families import METHODS
+from engram.sites.audit import AUDIT, Audit
+from engram.wire.wire import CONFIG, DIVERGED, ROSTER_QUERY, to_record
 from tests.fuzz.counts import Measured, main
 from tests.fuzz.folders import small as quick
 from tests.fuzz.settings import setting

@@ -9,13 +9,19 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from client.requests import Request
-from engram.molar.shrinkage import Shared
-from engram.molar.site import SiteEstimate
-from federation.bundle import bundle, unbundle
-from federation.estimates import (
+from engram.bandits.federation.meta_ban_messages import (
+    arms_record,
+    predictions_record,
+    read_arms,
+    read_predictions,
+)
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.client.requests import Request
+from engram.data.schema.columns import Kind
+from engram.server.run import run as run_on
+from engram.simulations.grid import InProcessGrid
+from engram.tables.federation.molar_messages import (
     SharedEstimate,
     parameters_record,
     read_parameters,
@@ -24,12 +30,11 @@ from federation.estimates import (
     shared_record,
     site_record,
 )
-from federation.predictions import arms_record, predictions_record, read_arms, read_predictions
-from federation.roster import describe_node, read_entry
-from federation.schema import Kind
-from federation.wire import to_record
-from server.run import run as run_on
-from simulations.grid import InProcessGrid
+from engram.tables.shrinkage import Shared
+from engram.tables.site import SiteEstimate
+from engram.wire.bundle import bundle, unbundle
+from engram.wire.roster import describe_node, read_entry
+from engram.wire.wire import to_record
 from tests.fuzz.folders import quick_experiment
 from tests.fuzz.spoil import HUGE, VALUES, spoil_bytes
 

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from federation.bundle import bundle, unbundle
-from federation.errors import Refused
-from federation.flower import recorddict_from_bytes, recorddict_to_bytes
-from federation.noise import secret_noise
-from server.roster import query_roster
-from strategies import STRATEGIES
+from engram.guards.noise import secret_noise
+from engram.link.flower import recorddict_from_bytes, recorddict_to_bytes
+from engram.server.roster import query_roster
+from engram.settings.errors import Refused
+from engram.strategies import STRATEGIES
+from engram.wire.bundle import bundle, unbundle
 from tests.fuzz.counts import Measured, main
 from tests.fuzz.messages import spoil_content
 from tests.fuzz.spoil import spoil_bytes

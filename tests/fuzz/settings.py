@@ -8,13 +8,13 @@ from typing import Any, Final, get_args
 
 from pydantic.fields import FieldInfo
 
-from federation.addresses import parse_address
-from federation.experiment import Experiment, default_config
-from federation.hosting import hosted_clients, memory_folder, read_node_config
-from federation.methods import METHODS
-from federation.settings.fields import key_of
-from federation.settings.machine import MachineSettings
-from federation.settings.shared import SharedSettings
+from engram.link.addresses import parse_address
+from engram.link.node_config import hosted_clients, memory_folder, read_node_config
+from engram.settings.experiment import Experiment, default_config
+from engram.settings.families import METHODS
+from engram.settings.fields import key_of
+from engram.settings.machine import MachineSettings
+from engram.settings.shared import SharedSettings
 from tests.fuzz.folders import sets, small
 from tests.fuzz.spoil import spoil_bytes, spoil_file, text, value
 

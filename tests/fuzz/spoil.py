@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from federation.checksums import summed
+from engram.wire.checksums import summed
 
 HUGE: Final = (10**9, 2**31, 2**32, 2**40, 2**63, 10**12, 10**18, 10**30, 10**400, 16**5000)
 _LONG: Final = "x" * 100_000

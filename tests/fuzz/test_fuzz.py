@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from federation.errors import Refused
-from federation.experiment import Experiment
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
 from tests.fuzz.commands import all_commands
 from tests.fuzz.harness import Finding, fuzz
 

@@ -3,14 +3,6 @@
 import numpy as np
 
 from engram.bandits.policy import policy_server
-from engram.molar.bandits.play import play_tasks
-from engram.molar.baselines import (
-    DebiasedRegressor,
-    IndividualRegressor,
-    LassoRegressor,
-    PooledRegressor,
-)
-from engram.molar.regressor import MolarClassifier, MolarRegressor
 from engram.online import loss_streams
 from engram.online.descent import ogd, optimistic_ogd
 from engram.online.domains import ball, box, simplex
@@ -18,9 +10,17 @@ from engram.online.experts import adapt_ml_prod, hedge, msmwc
 from engram.online.metagrad import metagrad
 from engram.online.newton import online_newton_step, optimistic_newton
 from engram.online.play import play_stream
+from engram.online.state_arrays import to_arrays
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
-from engram.states import to_arrays
+from engram.tables.bandits.play import play_tasks
+from engram.tables.baselines import (
+    DebiasedRegressor,
+    IndividualRegressor,
+    LassoRegressor,
+    PooledRegressor,
+)
+from engram.tables.regressor import MolarClassifier, MolarRegressor
 from tests.engram.bandits.test_contract import BANDITS, DIM, ENVIRONMENT
 from tests.engram.molar.bandits import POLICIES, generators, small_environments
 from tests.engram.molar.countries import classes, linear

@@ -1,8 +1,8 @@
 """Runs of every federated method in process: what is recorded, the last model, the memories."""
 
-from federation.tensors import tensors_from_bytes
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.runs.record import RunRecord
+from engram.simulations.engine import simulate
+from engram.wire.tensors import tensors_from_bytes
 from tests.golden.numbers import differences, plain, read
 from tests.support import small
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import engram
-from federation.errors import Refused
+from engram.settings.errors import Refused
 
 OTHERS = {"meta-ban", "molar", "molar-bandit"}  # they train no network by local steps
 METHODS = [name for name in engram.methods() if name not in OTHERS]

@@ -9,10 +9,10 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from engram.bandits.meta_ban import meta_ban
-from simulations.cli import app
-from simulations.studies.meta_ban import methods as meta_ban_methods
-from simulations.studies.molar import regression as figures
-from simulations.studies.online import server_steps
+from engram.bandits.studies import methods as meta_ban_methods
+from engram.cli.cli import app
+from engram.online.studies import server_steps
+from engram.tables.studies import regression as figures
 from tests.simulations.studies.molar.test_regression import SMALL
 from tests.support import write_npz
 

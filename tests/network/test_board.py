@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from server.record import RunRecord
-from simulations.board.live import Federation, federation
-from simulations.board.shelf import Shelf
-from simulations.deployed import run_deployed
-from simulations.loopback import LoopbackFederation
+from engram.runs.record import RunRecord
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
+from engram.studio.live import Federation, federation
+from engram.studio.run_index import Shelf
 from tests.network.support import wait_for
 from tests.network.test_federation import CLIENTS, settings
 from tests.simulations.board.test_board import said

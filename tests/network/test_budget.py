@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from client.policy import USUAL
-from server.record import RunRecord
-from simulations.deployed import run_deployed
-from simulations.loopback import LoopbackFederation
+from engram.runs.record import RunRecord
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
+from engram.sites.policy import USUAL
 from tests.client.budgets import epsilon_of
 from tests.network.test_federation import settings
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from server.record import RunRecord
-from simulations.deployed import run_deployed
-from simulations.engine import simulate
-from simulations.loopback import LoopbackFederation
+from engram.runs.record import RunRecord
+from engram.simulations.deployed import run_deployed
+from engram.simulations.engine import simulate
+from engram.simulations.loopback import LoopbackFederation
 from tests.network.test_federation import settings
 
 pytestmark = pytest.mark.processes

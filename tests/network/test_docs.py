@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from federation.fingerprint import source_root
+from engram.settings.fingerprint import source_root
 from tests.network.support import free_port
 
 pytestmark = pytest.mark.processes

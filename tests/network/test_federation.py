@@ -12,19 +12,19 @@ import psutil
 import pytest
 
 from benchmarks.chaos import chaos, plan
-from client.disk import DiskStore
-from federation.data.dealing import federated_data
-from federation.errors import RunStopped
-from federation.experiment import Experiment, read_by
-from federation.fingerprint import source_root
-from federation.learning import server_side
-from federation.plugins import add_plugins, load_plugins
-from federation.settings.files import read_settings
-from server.record import RunRecord
-from server.status import members, participation
-from simulations.deployed import run_deployed
-from simulations.engine import simulate
-from simulations.loopback import LoopbackFederation
+from engram.client.disk import DiskStore
+from engram.data.load_federation import federated_data
+from engram.runs.record import RunRecord
+from engram.server.status import members, participation
+from engram.settings.errors import RunStopped
+from engram.settings.experiment import Experiment, read_by
+from engram.settings.fingerprint import source_root
+from engram.settings.method_for_data import server_side
+from engram.settings.plugins import add_plugins, load_plugins
+from engram.settings.settings_files import read_settings
+from engram.simulations.deployed import run_deployed
+from engram.simulations.engine import simulate
+from engram.simulations.loopback import LoopbackFederation
 from tests.golden import federated
 from tests.network.support import free_port
 from tests.support import assert_same, write_plug_in

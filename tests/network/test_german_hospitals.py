@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from simulations.loopback import LoopbackFederation
+from engram.simulations.loopback import LoopbackFederation
 from tests.hospitals import GERMAN, SITES, WORDS, write_german_hospitals
 from tests.network.support import wait_for
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from federation.clock import now
-from federation.credentials import read_node, read_server
-from federation.flower import (
+from engram.guards.clock import now
+from engram.link.credentials import read_node, read_server
+from engram.link.flower import (
     fleet_pb2,
     message_pb2,
     node_pb2,
@@ -17,11 +17,11 @@ from federation.flower import (
     public_key_to_bytes,
     sign_message,
 )
-from federation.keys import read_node_key
-from server.certificates import node_key_files
-from server.identity import init_federation
-from server.launch import superlink_command
-from server.registration import register_clients
+from engram.link.keys import read_node_key
+from engram.link.server.certificates import node_key_files
+from engram.link.server.identity import init_federation
+from engram.link.server.launch import superlink_command
+from engram.link.server.registration import register_clients
 from tests.network.support import free_port, running, wait_for
 
 pytestmark = [

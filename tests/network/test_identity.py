@@ -14,14 +14,14 @@ import httpx
 import psutil
 import pytest
 
-from federation.credentials import read_node, read_server
-from federation.fingerprint import source_root
-from federation.flower import nodes_over_http
-from federation.launch import Launch, program
-from federation.settings.files import read_settings
-from server.identity import init_federation
-from server.launch import flwr_command, superlink_command
-from server.registration import register_clients
+from engram.link.credentials import read_node, read_server
+from engram.link.flower import nodes_over_http
+from engram.link.launch import Launch, program
+from engram.link.server.identity import init_federation
+from engram.link.server.launch import flwr_command, superlink_command
+from engram.link.server.registration import register_clients
+from engram.settings.fingerprint import source_root
+from engram.settings.settings_files import read_settings
 from tests.network.support import free_port, running, wait_for
 
 pytestmark = pytest.mark.processes
@@ -172,7 +172,7 @@ def test_the_commands(tmp_path):
     with running(launch, tmp_path / "superlink.log") as superlink:
         wait_for(federation.answers, 60, "the SuperLink's Control API")
         assert f"clients at 127.0.0.1:{federation.fleet}" in superlink.said()
-        assert "server.superlink" in " ".join(psutil.Process(superlink.pid).cmdline())
+        assert "engram.link.server.superlink" in " ".join(psutil.Process(superlink.pid).cmdline())
         options = {"env": launch.env, "cwd": tmp_path, "capture_output": True, "text": True}
         second = subprocess.run(argv, **options, timeout=60, check=False)
         assert second.returncode == 2

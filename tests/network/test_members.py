@@ -6,16 +6,16 @@ import threading
 
 import pytest
 
-from federation.errors import RunStopped
-from federation.experiment import Experiment, read_by
-from federation.launch import program
-from federation.plugins import add_plugins, load_plugins
-from server.record import RunRecord
-from server.status import participation
-from server.stopping import stop_run
-from simulations.deployed import run_deployed
-from simulations.engine import simulate
-from simulations.loopback import LoopbackFederation
+from engram.link.launch import program
+from engram.runs.record import RunRecord
+from engram.server.status import participation
+from engram.server.stopping import stop_run
+from engram.settings.errors import RunStopped
+from engram.settings.experiment import Experiment, read_by
+from engram.settings.plugins import add_plugins, load_plugins
+from engram.simulations.deployed import run_deployed
+from engram.simulations.engine import simulate
+from engram.simulations.loopback import LoopbackFederation
 from tests.network.support import wait_for
 from tests.support import assert_same
 

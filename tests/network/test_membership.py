@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from federation.errors import RunStopped
-from federation.experiment import Experiment, read_by
-from federation.settings.files import read_settings
-from server.record import RunRecord
-from server.registration import register_clients, remove_client
-from server.status import members
-from simulations.deployed import run_deployed
-from simulations.loopback import LoopbackFederation
+from engram.link.server.registration import register_clients, remove_client
+from engram.runs.record import RunRecord
+from engram.server.status import members
+from engram.settings.errors import RunStopped
+from engram.settings.experiment import Experiment, read_by
+from engram.settings.settings_files import read_settings
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
 from tests.network.support import wait_for
 
 pytestmark = pytest.mark.processes

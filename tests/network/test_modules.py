@@ -2,11 +2,11 @@
 
 import pytest
 
-from federation.fingerprint import source_root
-from federation.plugins import add_plugins, load_plugins
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.loopback import LoopbackFederation
+from engram.runs.record import RunRecord
+from engram.settings.fingerprint import source_root
+from engram.settings.plugins import add_plugins, load_plugins
+from engram.simulations.engine import simulate
+from engram.simulations.loopback import LoopbackFederation
 from tests.client import mixed
 from tests.client.networks import CASES, clients
 from tests.client.test_modules import experiment

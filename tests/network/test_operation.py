@@ -7,12 +7,12 @@ import threading
 import httpx
 import pytest
 
-from federation.errors import RunStopped
-from server.record import RunRecord
-from server.stopping import stop_run
-from simulations.deployed import run_deployed
-from simulations.doctor import look_over
-from simulations.loopback import LoopbackFederation
+from engram.runs.record import RunRecord
+from engram.server.stopping import stop_run
+from engram.settings.errors import RunStopped
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
+from engram.sites.doctor import look_over
 from tests.network.support import free_port, wait_for
 from tests.network.test_federation import settings
 

@@ -8,12 +8,12 @@ import time
 import psutil
 import pytest
 
-from federation.errors import RunStopped
-from server.status import FLEET, STARTER, silent_parts
-from simulations import deployed
-from simulations.deployed import run_deployed
-from simulations.doctor import look_over
-from simulations.loopback import LoopbackFederation
+from engram.server.status import FLEET, STARTER, silent_parts
+from engram.settings.errors import RunStopped
+from engram.simulations import deployed
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
+from engram.sites.doctor import look_over
 from tests.network.support import wait_for
 from tests.network.test_federation import settings
 

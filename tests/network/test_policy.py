@@ -6,11 +6,11 @@ import pytest
 
 from benchmarks import chaos as module
 from benchmarks.chaos import chaos, plan
-from client.approvals import APPROVALS, answer, given, requests, waiting
-from client.audit import AUDIT, Audit
-from server.record import RunRecord
-from simulations.deployed import run_deployed
-from simulations.loopback import LoopbackFederation
+from engram.runs.record import RunRecord
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
+from engram.sites.approvals import APPROVALS, answer, given, requests, waiting
+from engram.sites.audit import AUDIT, Audit
 from tests.network.support import wait_for
 from tests.network.test_federation import settings
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from engram.privacy import epsilon
-from federation.amplification import poisson_epsilon
-from server.record import RunRecord
-from simulations.deployed import run_deployed
-from simulations.loopback import LoopbackFederation
+from engram.guards.amplification import poisson_epsilon
+from engram.guards.gaussian import epsilon
+from engram.runs.record import RunRecord
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
 from tests.network.test_federation import CLIENTS, settings
 
 pytestmark = pytest.mark.processes

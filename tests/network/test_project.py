@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.record import RunRecord
+from engram.runs.record import RunRecord
 from tests.network.test_docs import run_script
 from tests.simulations.test_new import THERE, project
 from tests.support import assert_same

@@ -5,16 +5,16 @@ import threading
 
 import pytest
 
-from federation.addresses import parse_address
-from federation.credentials import read_node
-from federation.errors import RunStopped
-from federation.keys import read_certificate
-from server.certificates import certificate_pem
-from server.record import RunRecord
-from server.renewal import renew_server
-from server.stopping import stop_run
-from simulations.deployed import run_deployed
-from simulations.loopback import LoopbackFederation
+from engram.link.addresses import parse_address
+from engram.link.credentials import read_node
+from engram.link.keys import read_certificate
+from engram.link.server.certificates import certificate_pem
+from engram.link.server.renewal import renew_server
+from engram.runs.record import RunRecord
+from engram.server.stopping import stop_run
+from engram.settings.errors import RunStopped
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
 from tests.network.support import wait_for
 from tests.network.test_federation import settings
 from tests.server.test_live import shown

@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from federation.described import DescribedColumn, DescribedTable
-from federation.schema import Column
-from simulations.loopback import LoopbackFederation
+from engram.data.schema.columns import Column
+from engram.data.tables.table_summary import DescribedColumn, DescribedTable
+from engram.simulations.loopback import LoopbackFederation
 from tests.hospitals import SITES, write_hospitals
 from tests.network.support import wait_for
 

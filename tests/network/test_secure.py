@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from client.accepted import keep_policy
-from federation.errors import RunStopped
-from federation.experiment import Experiment
-from federation.keys import read_server_key
-from federation.registry import REGISTRY, signed_registry
-from server.certificates import node_key_files
-from server.record import RunRecord
-from simulations.deployed import run_deployed
-from simulations.engine import simulate
-from simulations.loopback import LoopbackFederation
+from engram.link.keys import read_server_key
+from engram.link.server.certificates import node_key_files
+from engram.runs.record import RunRecord
+from engram.settings.errors import RunStopped
+from engram.settings.experiment import Experiment
+from engram.settings.registry import REGISTRY, signed_registry
+from engram.simulations.deployed import run_deployed
+from engram.simulations.engine import simulate
+from engram.simulations.loopback import LoopbackFederation
+from engram.sites.accepted import keep_policy
 
 pytestmark = pytest.mark.processes
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from federation.credentials import read_server
-from federation.launch import program
-from server.identity import init_federation
-from server.launch import superlink_command
+from engram.link.credentials import read_server
+from engram.link.launch import program
+from engram.link.server.identity import init_federation
+from engram.link.server.launch import superlink_command
 from tests.network.support import free_port, running, wait_for
 
 STRANGER = 54321

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from federation.fingerprint import ROOMS, source_root
+from engram.settings.fingerprint import ROOMS, source_root
 
 pytestmark = pytest.mark.processes
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from federation.checksums import checked
-from federation.experiment import Experiment, read_by
-from federation.files import read_json
-from federation.plugins import add_plugins, load_plugins
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.loopback import LoopbackFederation
+from engram.runs.record import RunRecord
+from engram.settings.experiment import Experiment, read_by
+from engram.settings.files import read_json
+from engram.settings.plugins import add_plugins, load_plugins
+from engram.simulations.engine import simulate
+from engram.simulations.loopback import LoopbackFederation
+from engram.wire.checksums import checked
 from tests.network.test_members import ROWS
 from tests.support import assert_same
 

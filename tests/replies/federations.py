@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from flwr.app import Message, RecordDict
 
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from federation.experiment import Experiment
-from server.run import run as run_on
-from simulations.grid import InProcessGrid
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.server.run import run as run_on
+from engram.settings.experiment import Experiment
+from engram.simulations.grid import InProcessGrid
 from tests.support import small, write_npz
 
 SITES, ROWS = 10, 10

@@ -12,11 +12,11 @@ import shutil
 import pytest
 from flwr.app import Array
 
-from federation.bundle import bundle
-from federation.methods import METHODS, family
-from server.grid import PatientGrid
-from server.roster import attendance_of
-from strategies import STRATEGIES
+from engram.server.grid import PatientGrid
+from engram.server.roster import attendance_of
+from engram.settings.families import METHODS, family
+from engram.strategies import STRATEGIES
+from engram.wire.bundle import bundle
 from tests.replies.federations import federations, grid_of, run, settings_of
 from tests.replies.fields import Field, fields_of, others, spoiled
 from tests.tables import EIGHT, sampled

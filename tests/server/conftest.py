@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import server.grid
-import server.suspensions
-from server import control, registration
-from simulations.__main__ import main
+import engram.link.server.suspensions
+import engram.server.grid
+from engram.cli.__main__ import main
+from engram.link.server import control, registration
 from tests.server.links import Clock
 
 
@@ -51,6 +51,6 @@ def answers(monkeypatch):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (server.grid, server.suspensions):
+    for module in (engram.server.grid, engram.link.server.suspensions):
         monkeypatch.setattr(module, "time", clock)
     return clock

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from server.identity import init_federation
+from engram.link.server.identity import init_federation
 
 FED = Path("fed")
 GIVEN = {"clients": 2, "hosts": ["b.example.org"], "superlink": "a.example.org:9092", "days": 30}

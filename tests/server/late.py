@@ -1,7 +1,7 @@
 """Nodes that come late, or go."""
 
-from federation.wire import config_of
-from simulations.grid import InProcessGrid
+from engram.simulations.grid import InProcessGrid
+from engram.wire.wire import config_of
 
 
 class Late(InProcessGrid):

@@ -7,11 +7,11 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from federation.bundle import bundle, is_bundled, unbundle
-from federation.errors import BUSY, UNFINISHED
-from federation.flower import SUPERLINK, ErrorCode, instead, local_run, name_message
-from federation.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY
-from server.grid import PatientGrid
+from engram.link.flower import SUPERLINK, ErrorCode, instead, local_run, name_message
+from engram.server.grid import PatientGrid
+from engram.settings.errors import BUSY, UNFINISHED
+from engram.wire.bundle import bundle, is_bundled, unbundle
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY
 
 
 class Clock:

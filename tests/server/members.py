@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from federation.data.source import data
+from engram.data.source import data
 from tests.server.nodes import NodesGrid
 
 CLIENTS = 4

@@ -4,9 +4,9 @@ import itertools
 
 from flwr.app import Message
 
-from client import app as module
-from federation.flower import local_run, name_message, node_context
-from simulations.grid import InProcessGrid
+from engram.client import app as module
+from engram.link.flower import local_run, name_message, node_context
+from engram.simulations.grid import InProcessGrid
 
 
 class NodesGrid(InProcessGrid):

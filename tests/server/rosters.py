@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import ConfigRecord, Message
 
-from federation.errors import RunStopped
-from federation.roster import describe_node
-from federation.schema import Kind
-from server.grid import PatientGrid
-from server.membership import Membership
-from server.roster import Attendance, query_roster
-from simulations.grid import InProcessGrid
+from engram.data.schema.columns import Kind
+from engram.link.server.membership import Membership
+from engram.server.grid import PatientGrid
+from engram.server.roster import Attendance, query_roster
+from engram.settings.errors import RunStopped
+from engram.simulations.grid import InProcessGrid
+from engram.wire.roster import describe_node
 from tests.support import small, trainer
 
 NAMES = ("client-0", "client-1", "client-2")

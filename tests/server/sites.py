@@ -6,14 +6,14 @@ import torch
 from flwr.app import ArrayRecord, Error, MessageType
 from flwr.app.message import make_message
 
-from client.hosts.molar import TableSites
-from client.memory import RamStore
-from engram.molar.regressor import MolarClassifier, MolarRegressor
-from federation.data.tables import table_data
-from federation.errors import REFUSED
-from federation.estimates import SITES
-from server.run import run as run_on
-from simulations.grid import InProcessGrid
+from engram.client.memory import RamStore
+from engram.data.tables.tables import table_data
+from engram.server.run import run as run_on
+from engram.settings.errors import REFUSED
+from engram.simulations.grid import InProcessGrid
+from engram.tables.federation.host import TableSites
+from engram.tables.federation.molar_messages import SITES
+from engram.tables.regressor import MolarClassifier, MolarRegressor
 from tests.support import small
 
 SITES_THERE = 12

@@ -5,18 +5,18 @@ from collections import Counter
 
 import pytest
 
-from engram.privacy import epsilon
-from federation.amplification import poisson_epsilon, subset_epsilon
-from federation.errors import Refused, RunStopped
-from federation.noise import simulated_noise
-from server import run as coordinator
-from server.accountant import PrivacyAccountant
-from server.record import RunRecord
-from simulations import engine
-from simulations.comparison import find_runs
-from simulations.engine import simulate
-from simulations.rows import report_rows
-from strategies.rounds import draw_cohort
+from engram.compare.comparison_folder import find_runs
+from engram.compare.report_rows import report_rows
+from engram.guards.accountant import PrivacyAccountant
+from engram.guards.amplification import poisson_epsilon, subset_epsilon
+from engram.guards.gaussian import epsilon
+from engram.guards.noise import simulated_noise
+from engram.runs.record import RunRecord
+from engram.server import run as coordinator
+from engram.settings.errors import Refused, RunStopped
+from engram.simulations import engine
+from engram.simulations.engine import simulate
+from engram.strategies.rounds import draw_cohort
 from tests.support import assert_same, grid, small, trainer
 
 CENTRAL = {"privacy": "central", "clip": 0.1, "noise_multiplier": 3.0}

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
-from client.disk import DiskStore
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from engram.molar.bandits.environments import regret
-from engram.molar.bandits.play import batches
-from federation.data.environments import simulated_environment
-from federation.errors import DataError, Refused, RunStopped
-from federation.estimates import SITES
-from federation.streams import Stream, generator
-from server import run as module
-from server.record import RunRecord
-from server.run import run as run_on
-from simulations.grid import InProcessGrid
-from strategies.molar_bandit import BanditExchange
+from engram.bandits.federation.environments import simulated_environment
+from engram.client.disk import DiskStore
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.core.streams import Stream, generator
+from engram.runs.record import RunRecord
+from engram.server import run as module
+from engram.server.run import run as run_on
+from engram.settings.errors import DataError, Refused, RunStopped
+from engram.simulations.grid import InProcessGrid
+from engram.tables.bandits.environments import regret
+from engram.tables.bandits.play import batches
+from engram.tables.federation.bandit_strategy import BanditExchange
+from engram.tables.federation.molar_messages import SITES
 from tests.server.late import Late
 from tests.server.sites import odd, with_arrays
 from tests.support import small, write_npz

@@ -8,18 +8,18 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from client.spending import cost_of
-from federation.calibration import noise_multiplier
-from federation.errors import Refused
-from federation.guarantee import guarantee
-from federation.noise import secret_noise, simulated_noise
-from server.accountant import PrivacyAccountant
-from server.record import RunRecord
-from server.run import run as run_on
-from server.spent import spent_by_client
-from simulations.grid import InProcessGrid
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.guards.accountant import PrivacyAccountant
+from engram.guards.calibration import noise_multiplier
+from engram.guards.client_epsilon import spent_by_client
+from engram.guards.guarantee import guarantee
+from engram.guards.noise import secret_noise, simulated_noise
+from engram.runs.record import RunRecord
+from engram.server.run import run as run_on
+from engram.settings.errors import Refused
+from engram.simulations.grid import InProcessGrid
+from engram.sites.privacy_account import cost_of
 from tests.server.test_bandits import COUNT, coefs, run, settings
 from tests.tables import entry
 

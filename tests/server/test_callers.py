@@ -14,9 +14,9 @@ import httpx
 import pytest
 import uvicorn
 
-from federation.addresses import Address
-from server.callers import SOCKETS, is_from, private
-from server.superlink import serve
+from engram.link.addresses import Address
+from engram.link.server.control_access import SOCKETS, is_from, private
+from engram.link.server.superlink import serve
 from tests.network.support import free_port
 from tests.tables import entry
 
@@ -122,8 +122,8 @@ def served(monkeypatch, users):
         servers.append(uvicorn.Server(uvicorn.Config(app, lifespan="off", **options)))
         servers[0].run()
 
-    monkeypatch.setattr("server.superlink.uvicorn.run", run)
-    monkeypatch.setattr("server.superlink.own_users", lambda: users)
+    monkeypatch.setattr("engram.link.server.superlink.uvicorn.run", run)
+    monkeypatch.setattr("engram.link.server.superlink.own_users", lambda: users)
     options = {"host": "127.0.0.1", "port": port, "log_level": "critical"}
     thread = threading.Thread(target=serve, args=(app,), kwargs=options)
     thread.start()
@@ -167,7 +167,9 @@ def test_everybody_else_is_served_as_a_node_is(monkeypatch):
 @needs_linux
 def test_who_calls_is_not_what_a_header_claims(monkeypatch):
     asked = []
-    monkeypatch.setattr("server.callers.is_from", lambda *given: asked.append(given))
+    monkeypatch.setattr(
+        "engram.link.server.control_access.is_from", lambda *given: asked.append(given)
+    )
     with served(monkeypatch, set()) as address, socket.create_connection(address.split(":")) as own:
         claim = b"GET / HTTP/1.1\r\nHost: here\r\nX-Forwarded-For: 127.0.0.1:1234\r\n\r\n"
         own.sendall(claim)

@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store
 
-from federation.keys import read_certificate
+from engram.link.keys import read_certificate
 from tests.server.federations import FED, make
 from tests.tables import entry
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from client.disk import DiskStore
-from client.memory import RamStore
-from federation.checksums import summed
-from federation.errors import Refused
-from server.checkpoints import DamagedCheckpoint, read_checkpoint, there, write_checkpoint
-from server.record import RunRecord
+from engram.client.disk import DiskStore
+from engram.client.memory import RamStore
+from engram.runs.checkpoints import DamagedCheckpoint, read_checkpoint, there, write_checkpoint
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.wire.checksums import summed
 from tests.server.test_run import Counter, Killed, numbers, run
 from tests.support import assert_same, small
 

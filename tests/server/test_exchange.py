@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from client.memory import RamStore
-from federation.data.tables import table_data
-from federation.errors import Refused
-from server.record import RunRecord
+from engram.client.memory import RamStore
+from engram.data.tables.tables import table_data
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
 from tests.server.sites import SITES_THERE, assert_as_in_one_place, in_one_place, run, settings
 from tests.support import write_npz
 

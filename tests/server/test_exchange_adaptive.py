@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 import engram
-from engram.molar.exchange import STILL, answer, personal, tell
-from engram.molar.heterogeneity import REACH
-from federation.data.tables import table_data
-from simulations.reports.molar import coefficient_table
+from engram.data.tables.tables import table_data
+from engram.tables.exchange import STILL, answer, personal, tell
+from engram.tables.federation.report import coefficient_table
+from engram.tables.heterogeneity import REACH
 from tests.server.sites import run, settings
 
 

@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
-from client import app
-from client.hosts.molar import TableSites
-from client.memory import RamStore
-from client.policy import UNLIMITED
-from federation.data.source import Source
-from federation.data.tables import TableData, table_data
-from federation.errors import Refused, RunStopped
-from federation.estimates import SITES
-from federation.hosting import NodeConfig
-from federation.schema import Schema
-from federation.wire import ROSTER_QUERY
-from server.record import RunRecord
-from server.run import run as run_on
-from simulations.grid import InProcessGrid
-from strategies.molar import Exchange
+from engram.client import app
+from engram.client.memory import RamStore
+from engram.data.schema.columns import Schema
+from engram.data.source import Source
+from engram.data.tables.tables import TableData, table_data
+from engram.link.node_config import NodeConfig
+from engram.runs.record import RunRecord
+from engram.server.run import run as run_on
+from engram.settings.errors import Refused, RunStopped
+from engram.simulations.grid import InProcessGrid
+from engram.sites.policy import UNLIMITED
+from engram.tables.federation.host import TableSites
+from engram.tables.federation.molar_messages import SITES
+from engram.tables.federation.strategy import Exchange
+from engram.wire.wire import ROSTER_QUERY
 from tests.server.late import Late
 from tests.server.sites import (
     SITES_THERE,

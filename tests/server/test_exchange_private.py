@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from client.hosts.molar import TableSites
-from client.memory import RamStore
-from engram.privacy import epsilon
-from federation.calibration import noise_multiplier
-from federation.data.tables import table_data
-from federation.errors import Refused
+from engram.client.memory import RamStore
+from engram.data.tables.tables import table_data
+from engram.guards.calibration import noise_multiplier
+from engram.guards.gaussian import epsilon
+from engram.settings.errors import Refused
+from engram.tables.federation.host import TableSites
 from tests.server.sites import SITES_THERE, run, settings
 from tests.tables import entry
 

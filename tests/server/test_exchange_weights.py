@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
-from federation.estimates import SITES
-from federation.wire import ROSTER
-from server.record import RunRecord
+from engram.runs.record import RunRecord
+from engram.tables.federation.molar_messages import SITES
+from engram.wire.wire import ROSTER
 from tests.server.sites import SITES_THERE, Odd, in_one_place, odd, run, settings, with_arrays
 
 

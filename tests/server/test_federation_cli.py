@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from federation.credentials import read_node, read_server
-from server import folders, registration
-from simulations.__main__ import main
+from engram.cli.__main__ import main
+from engram.link.credentials import read_node, read_server
+from engram.link.server import registration
+from engram.runs import folders
 from tests.tables import entry
 
 FED, SERVER = Path("fed"), Path("fed/server")

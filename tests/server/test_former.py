@@ -2,14 +2,14 @@
 
 import pytest
 
-from federation.errors import Refused
-from federation.noise import secret_noise
-from federation.roster import Roster
-from federation.schema import Kind
-from federation.wire import to_params
-from server.opening import strategy_of
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.data.schema.columns import Kind
+from engram.guards.noise import secret_noise
+from engram.runs.record import RunRecord
+from engram.server.run_start import strategy_of
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
+from engram.wire.roster import Roster
+from engram.wire.wire import to_params
 from tests.support import assert_same, small_of_any
 
 

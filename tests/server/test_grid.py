@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
 
-from federation.bundle import is_bundled
-from federation.errors import AWAITED, UNFINISHED
-from federation.flower import ErrorCode, instead, local_run, name_message
-from federation.wire import ARRAYS, ROSTER_QUERY
-from server.answers import Answers
-from server.grid import PatientGrid
-from server.membership import Membership
+from engram.link.flower import ErrorCode, instead, local_run, name_message
+from engram.link.server.membership import Membership
+from engram.server.grid import PatientGrid
+from engram.server.roster_query import Answers
+from engram.settings.errors import AWAITED, UNFINISHED
+from engram.wire.bundle import is_bundled
+from engram.wire.wire import ARRAYS, ROSTER_QUERY
 from tests.server.links import (
     ANSWER,
     CUT_OFF,

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from federation.errors import REFUSED
-from server.http_fleet import HttpFleet
+from engram.link.server.http_fleet import HttpFleet
+from engram.settings.errors import REFUSED
 
 MOST = 100
 PUSH = "/v1/fleet/push-object"

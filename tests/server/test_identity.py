@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from federation.credentials import read_node, read_server
-from federation.errors import Refused
-from federation.keys import read_node_key
-from server import folders, identity
-from server.identity import add_client
-from server.renewal import renew_server
+from engram.link.credentials import read_node, read_server
+from engram.link.keys import read_node_key
+from engram.link.server import identity
+from engram.link.server.identity import add_client
+from engram.link.server.renewal import renew_server
+from engram.runs import folders
+from engram.settings.errors import Refused
 from tests.server.federations import FED, make
 from tests.tables import entry
 
@@ -45,7 +46,7 @@ def test_the_folders():
     assert tree(FED) == {
         *("ca.crt", "ca.key"),
         *(f"server/{name}" for name in ("ca.crt", "server.crt", "server.key", "federation.toml")),
-        "server/registry",
+        "engram/link/server/registry",
         *(f"server/clients/client-{n}.pub" for n in (0, 1)),
         *(f"client-{n}/{name}" for n in (0, 1) for name in CLIENT | {"ca.crt"}),
     }

@@ -10,11 +10,11 @@ import tomllib
 from datetime import timedelta
 from pathlib import Path
 
-from federation.clock import now
-from federation.credentials import read_node, read_server
-from federation.registry import REGISTRY, keys_in
-from server import invitations
-from server.registration import known_keys, roll
+from engram.guards.clock import now
+from engram.link.credentials import read_node, read_server
+from engram.link.server import invitations
+from engram.link.server.registration import known_keys, roll
+from engram.settings.registry import REGISTRY, keys_in
 from tests.server.test_federation_cli import failure, refused
 from tests.tables import entry
 
@@ -106,7 +106,7 @@ def test_invitations_made_at_once_are_for_as_many_clients(engram):
 
 _INVITE = """
 from pathlib import Path
-from server.invitations import invite
+from engram.link.server.invitations import invite
 print(invite(Path("fed"))[0].decode())
 """
 

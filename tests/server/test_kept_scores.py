@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from client.disk import DiskStore
-from client.scored import read_scored
-from federation.errors import RunStopped
-from server.record import RunRecord
-from server.run import run as run_on
+from engram.client.disk import DiskStore
+from engram.client.served_slots import read_scored
+from engram.runs.record import RunRecord
+from engram.server.run import run as run_on
+from engram.settings.errors import RunStopped
 from tests.server.members import ROWS
 from tests.server.nodes import NodesGrid
 from tests.support import small_of_any

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from federation.addresses import Address
-from federation.credentials import read_server
-from federation.errors import Refused
-from federation.fingerprint import ROOMS
-from server.identity import init_federation
-from server.launch import (
+from engram.link.addresses import Address
+from engram.link.credentials import read_server
+from engram.link.server.identity import init_federation
+from engram.link.server.launch import (
     ReplyLimits,
     check_free,
     flwr_command,
@@ -23,6 +21,8 @@ from server.launch import (
     superlink_command,
     warnings,
 )
+from engram.settings.errors import Refused
+from engram.settings.fingerprint import ROOMS
 from tests.tables import entry
 
 SERVER = Path("fed/server")
@@ -43,7 +43,7 @@ def test_a_superlink_with_tls():
     make()
     launch, here = superlink_command(SERVER), SERVER.absolute()
     python = str(Path(sys.executable).parent / "python")
-    assert launch.argv[:4] == [python, "-P", "-m", "server.superlink"]
+    assert launch.argv[:4] == [python, "-P", "-m", "engram.link.server.superlink"]
     assert (value(launch, "--max-records"), value(launch, "--max-reply")) == ("1000", "1024")
     assert "--open-control" not in launch.argv
     assert value(launch, "--ssl-ca-certfile") == str(here / "ca.crt")
@@ -162,14 +162,14 @@ def test_control_on_all_interfaces_is_reached_by_its_own_apps():
 @pytest.mark.parametrize("control", ["0.0.0.0:8000", "10.1.2.3:8000"])
 def test_control_is_not_for_other_machines_unless_it_is_open(control, monkeypatch):
     make(hosts=["10.1.2.3"])
-    monkeypatch.setattr("federation.flower.nodes_over_http", lambda: False)
+    monkeypatch.setattr("engram.link.flower.nodes_over_http", lambda: False)
     with pytest.raises(Refused, match=f"must be a loopback address, .* got {control}.*open-cont"):
         superlink_command(SERVER, control=control)
 
 
 def test_the_port_of_control_is_for_other_machines_where_nodes_call_it(monkeypatch):
     make()
-    monkeypatch.setattr("federation.flower.nodes_over_http", lambda: True)
+    monkeypatch.setattr("engram.link.flower.nodes_over_http", lambda: True)
     launch = superlink_command(SERVER, control="0.0.0.0:8000")
     assert value(launch, "--host") == "0.0.0.0"
     assert "--open-control" not in launch.argv
@@ -177,7 +177,7 @@ def test_the_port_of_control_is_for_other_machines_where_nodes_call_it(monkeypat
 
 def test_control_is_private_only_where_the_system_says_whose_connections_are(monkeypatch):
     make()
-    monkeypatch.setattr("server.launch.SOCKETS", (Path("/nowhere/tcp"),))
+    monkeypatch.setattr("engram.link.server.launch.SOCKETS", (Path("/nowhere/tcp"),))
     with pytest.raises(Refused, match="this system has no /nowhere/tcp, which says"):
         superlink_command(SERVER)
     superlink_command(SERVER, open_control=True)

@@ -11,13 +11,18 @@ import grpc
 import pytest
 from cryptography import x509
 
-from federation.announcement import new_address, new_authorities
-from federation.credentials import read_node
-from federation.flower import public_key_to_bytes
-from federation.keys import read_certificate, read_node_key
-from server.certificates import certificate_pem
-from server.live import grpc_credentials, live_announcement, live_certificate, ssl_context
-from server.renewal import renew_server
+from engram.link.announcement import new_address, new_authorities
+from engram.link.credentials import read_node
+from engram.link.flower import public_key_to_bytes
+from engram.link.keys import read_certificate, read_node_key
+from engram.link.server.certificates import certificate_pem
+from engram.link.server.live_certificates import (
+    grpc_credentials,
+    live_announcement,
+    live_certificate,
+    ssl_context,
+)
+from engram.link.server.renewal import renew_server
 from tests.server.federations import FED, make
 
 SERVER = FED / "server"

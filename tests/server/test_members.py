@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from federation.calibration import noise_multiplier
-from federation.errors import Refused
-from federation.noise import secret_noise
-from federation.roster import Roster
-from federation.schema import Kind
-from federation.wire import to_params
-from server.opening import strategy_of
-from server.record import RunRecord
-from server.run import run as run_on
-from simulations.engine import simulate
-from simulations.reports.local import client_lines
-from simulations.rows import report_rows
+from engram.compare.report_rows import report_rows
+from engram.compare.reports.local import client_lines
+from engram.data.schema.columns import Kind
+from engram.guards.calibration import noise_multiplier
+from engram.guards.noise import secret_noise
+from engram.runs.record import RunRecord
+from engram.server.run import run as run_on
+from engram.server.run_start import strategy_of
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
+from engram.wire.roster import Roster
+from engram.wire.wire import to_params
 from tests.server.members import ROWS, SCRIPT, ScriptedFederation
 from tests.server.nodes import NodesGrid
 from tests.support import SEVEN, assert_same, small_of_any

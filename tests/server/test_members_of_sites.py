@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from engram.molar.bandits.play import batches
-from engram.molar.bandits.policies import exchange
-from engram.molar.exchange import answer, personal, tell
-from engram.molar.heterogeneity import REACH
-from federation.data.environments import simulated_environment
-from federation.data.tables import table_data
-from federation.streams import Stream, generator
-from server.record import RunRecord
-from server.run import run as run_on
-from simulations.engine import simulate
-from simulations.replay import Participation, ReplayedGrid
+from engram.bandits.federation.environments import simulated_environment
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.core.streams import Stream, generator
+from engram.data.tables.tables import table_data
+from engram.runs.record import RunRecord
+from engram.runs.replayed_participation import Participation, ReplayedGrid
+from engram.server.run import run as run_on
+from engram.simulations.engine import simulate
+from engram.tables.bandits.play import batches
+from engram.tables.bandits.policies import exchange
+from engram.tables.exchange import answer, personal, tell
+from engram.tables.heterogeneity import REACH
 from tests.server.members import CLIENTS, SCRIPT
 from tests.support import small
 

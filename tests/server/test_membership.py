@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from federation.errors import RunStopped
-from server import membership
-from server.identity import init_federation
-from server.status import Member
+from engram.link.server import membership
+from engram.link.server.identity import init_federation
+from engram.server.status import Member
+from engram.settings.errors import RunStopped
 from tests.server.rosters import begun, entry, named
 
 

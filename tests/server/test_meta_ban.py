@@ -8,19 +8,19 @@ import pandas as pd
 import pytest
 import torch
 
-from client.disk import DiskStore
-from client.hosts import Opening, host_of
-from client.memory import RamStore
 from engram.bandits.environments.environment import ROUND
+from engram.bandits.federation.strategy import MetaBanTurns
 from engram.bandits.policy import generator
-from federation.data.source import data
-from federation.errors import DataError, Refused
-from server import run as module
-from server.record import RunRecord
-from server.run import run as run_on
-from simulations.engine import simulate
-from simulations.grid import InProcessGrid
-from strategies.meta_ban import MetaBanTurns
+from engram.client.disk import DiskStore
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.data.source import data
+from engram.runs.record import RunRecord
+from engram.server import run as module
+from engram.server.run import run as run_on
+from engram.settings.errors import DataError, Refused
+from engram.simulations.engine import simulate
+from engram.simulations.grid import InProcessGrid
 from tests.server.members import ScriptedFederation
 from tests.server.turns import COUNT, DISCREET, T, in_one_place, rows_of, run, settings
 from tests.tables import entry

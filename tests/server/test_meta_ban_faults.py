@@ -7,16 +7,16 @@ import pytest
 import torch
 from flwr.app import MessageType
 
-from client.disk import MemoryFull
-from client.hosts import Opening, host_of
-from client.memory import RamStore
+from engram.bandits.federation.bandit_turns import drawn_environment
+from engram.bandits.federation.batch_gradient import summed
+from engram.bandits.federation.meta_ban_messages import ARMS, PREDICTIONS, Question, question_for
 from engram.bandits.replay import Drawn
-from federation.data.arrivals import drawn_environment
-from federation.errors import RunStopped
-from federation.predictions import ARMS, PREDICTIONS, Question, question_for
-from federation.wire import ARRAYS, CLIENTS, to_record
-from simulations.grid import InProcessGrid
-from strategies.gradients import summed
+from engram.client.disk import MemoryFull
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.settings.errors import RunStopped
+from engram.simulations.grid import InProcessGrid
+from engram.wire.wire import ARRAYS, CLIENTS, to_record
 from tests.server.late import Late
 from tests.server.sites import Odd, error_instead
 from tests.server.turns import COUNT, DISCREET, T, rows_of, run, settings

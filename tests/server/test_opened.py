@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from federation.errors import Refused, RunStopped
-from federation.experiment import default_config
-from federation.logs import VERDICT
-from server import opened as module
-from server.opened import opened
-from server.record import RunRecord
-from server.run_folder import Taken
+from engram.runs.record import RunRecord
+from engram.runs.run_folder import Taken
+from engram.server import app_start as module
+from engram.server.app_start import opened
+from engram.settings.errors import Refused, RunStopped
+from engram.settings.experiment import default_config
+from engram.settings.logs import VERDICT
 from tests.support import small
 
 
@@ -30,7 +30,7 @@ def begins(monkeypatch, tmp_path):
 def test_a_folder_that_another_coordinator_has_is_no_verdict_on_the_run(
     begins, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr("server.run_folder._PATIENCE", 0.0)
+    monkeypatch.setattr("engram.runs.run_folder._PATIENCE", 0.0)
     other = RunRecord(tmp_path / "run")
     other.folder.mkdir()
     with other.hold(), pytest.raises(Taken):

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from server.record import RunRecord
-from server.run import run as run_on
+from engram.runs.record import RunRecord
+from engram.server.run import run as run_on
 from tests.server.nodes import NodesGrid
 from tests.support import small
 

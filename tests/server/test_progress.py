@@ -2,7 +2,7 @@
 
 import json
 
-from server.progress import PROGRESS, RunProgress
+from engram.runs.progress import PROGRESS, RunProgress
 
 
 def read(folder):

@@ -1,6 +1,6 @@
 """Who was registered from a server's folder."""
 
-from server.registration import names
+from engram.link.server.registration import names
 
 
 def test_a_broken_note_costs_a_name_and_nothing_else(tmp_path):

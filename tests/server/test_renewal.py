@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from federation.credentials import read_node, read_server
-from federation.errors import Refused
-from federation.keys import is_authority, issued, read_certificate, read_certificates, same_key
-from server import renewal
-from server.identity import add_client
-from server.renewal import move_node, renew_server
+from engram.link.credentials import read_node, read_server
+from engram.link.keys import is_authority, issued, read_certificate, read_certificates, same_key
+from engram.link.server import renewal
+from engram.link.server.identity import add_client
+from engram.link.server.renewal import move_node, renew_server
+from engram.settings.errors import Refused
 from tests.server.federations import FED, make
 from tests.server.test_certificates import shake_hands
 
@@ -70,7 +70,7 @@ def test_renew_needs_the_authority():
 
 
 def test_renew_no_longer_than_the_authority(monkeypatch):
-    monkeypatch.setattr("server.certificates._AUTHORITY_DAYS", 100)
+    monkeypatch.setattr("engram.link.server.certificates._AUTHORITY_DAYS", 100)
     make(days=10)
     with pytest.raises(Refused, match=r"days must end before fed/ca\.crt does, on .*, got 101"):
         renew_server(FED / "server", [], 101)

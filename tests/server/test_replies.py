@@ -10,10 +10,7 @@ import grpc
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from client.fleet import Fleet as Node
-from client.fleet import RunOver
-from federation.errors import REFUSED, UNUSABLE
-from federation.flower import (
+from engram.link.flower import (
     Parcel,
     fleet_pb2,
     local_run,
@@ -23,9 +20,12 @@ from federation.flower import (
     node_pb2,
     pack,
 )
-from server.launch import ReplyLimits
-from server.replies import GuardedFleet
-from server.superlink import compact
+from engram.link.node.fleet import Fleet as Node
+from engram.link.node.fleet import RunOver
+from engram.link.server.launch import ReplyLimits
+from engram.link.server.superlink import compact
+from engram.server.replies import GuardedFleet
+from engram.settings.errors import REFUSED, UNUSABLE
 
 NODE, OTHER = 7, 8
 
@@ -314,7 +314,7 @@ def test_a_node_drops_a_reply_that_is_refused_and_says_why(fleet):
         superlink="127.0.0.1:9092", private_key=Path("client.key"), root_certificate=None
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("client.fleet.read_node_key", lambda _: None)
+        patch.setattr("engram.link.node.fleet.read_node_key", lambda _: None)
         node = Node(credentials)
     error = node._explain(told.value)
     assert isinstance(error, RunOver)

@@ -5,11 +5,11 @@ import re
 import pytest
 from flwr.app import Error, RecordDict
 
-from federation.errors import AWAITED, BUSY, REFUSED, RunStopped
-from federation.fingerprint import fingerprint, source_root
-from federation.schema import Kind
-from server import answers, roster
-from server.roster import Attendance, Waiting, query_roster
+from engram.data.schema.columns import Kind
+from engram.server import roster, roster_query
+from engram.server.roster import Attendance, Waiting, query_roster
+from engram.settings.errors import AWAITED, BUSY, REFUSED, RunStopped
+from engram.settings.fingerprint import fingerprint, source_root
 from tests.server.rosters import (
     NAMES,
     Moving,
@@ -31,7 +31,7 @@ def test_maps_clients_to_nodes():
 
 
 def test_nodes_of_this_process_are_not_waited_for(monkeypatch):
-    monkeypatch.setattr("server.roster.time.sleep", lambda seconds: pytest.fail("it waits"))
+    monkeypatch.setattr("engram.server.roster.time.sleep", lambda seconds: pytest.fail("it waits"))
     with pytest.raises(RunStopped, match=r"1 of 4 clients can take part"):
         query_roster(Scripted(entry([0]), entry([])), 4)
 
@@ -154,8 +154,8 @@ def test_who_comes_late_with_other_data_is_left_out(warnings_of_engram):
 
 def test_waits_without_news_for_no_longer_than_its_patience(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(answers.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(answers.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    monkeypatch.setattr(roster_query.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(roster_query.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
 
     class Coming(Moving):
         def get_node_ids(self):
@@ -192,8 +192,8 @@ def test_a_node_that_is_busy_says_so_and_is_asked_again(monkeypatch, warnings_of
     assert f"node 2 is busy: {told}" in stopped(*g.answers, num_clients=2)
     g.answers = (entry([0]), entry([1]))
     assert not attendance.look()  # it was asked just now
-    later = answers.time.monotonic() + 6
-    monkeypatch.setattr(answers.time, "monotonic", lambda: later)
+    later = roster_query.time.monotonic() + 6
+    monkeypatch.setattr(roster_query.time, "monotonic", lambda: later)
     assert attendance.look()
     assert attendance.roster().nodes == [1, 2]
 

@@ -10,28 +10,28 @@ import pytest
 from flwr.app import MessageType
 
 import engram
-from client.disk import DiskStore
-from client.hosts import Opening, host_of
-from client.hosts.local import LocalHost
-from client.memory import RamStore
-from client.training.chunks import score
+from engram.client.disk import DiskStore
+from engram.client.hosts import Opening, host_of
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import RamStore
+from engram.cohort.trainer.chunks import score
+from engram.compare.comparison_folder import find_runs
+from engram.compare.report_rows import report_rows, shown_rounds
 from engram.core.method import FromMean
 from engram.core.slots import kinds_of, zeros
+from engram.core.tree import add_scaled
 from engram.methods.fedavg import FedAvg
-from engram.tree import add_scaled
-from federation.checksums import Journal, summed
-from federation.errors import Refused, RunStopped
-from federation.wire import CLIENTS
-from server import checkpoints
-from server import run as module
-from server.record import RunRecord
-from server.run import run as run_on
-from server.run_folder import Taken
-from server.status import participation
-from simulations.comparison import find_runs
-from simulations.grid import InProcessGrid
-from simulations.rows import report_rows, shown_rounds
-from strategies.rounds import draw_cohort
+from engram.runs import checkpoints
+from engram.runs.record import RunRecord
+from engram.runs.run_folder import Taken
+from engram.server import run as module
+from engram.server.run import run as run_on
+from engram.server.status import participation
+from engram.settings.errors import Refused, RunStopped
+from engram.simulations.grid import InProcessGrid
+from engram.strategies.rounds import draw_cohort
+from engram.wire.checksums import Journal, summed
+from engram.wire.wire import CLIENTS
 from tests.server.late import Late
 from tests.server.sites import odd
 from tests.support import (
@@ -279,7 +279,7 @@ def test_a_run_that_nobody_could_score_is_scored_when_it_is_resumed(tmp_path, mo
         return score(*given, server_round=server_round, **own)
 
     with monkeypatch.context() as patch:
-        patch.setattr("client.hosts.local.score", fails_at_the_end)
+        patch.setattr("engram.client.hosts.local.score", fails_at_the_end)
         with pytest.raises(RunStopped, match=r"no client could .* rows are away"):
             run(folder)
     assert RunRecord.open(folder).results is None

@@ -5,12 +5,12 @@ import json
 import pytest
 from flwr.app import Error, Message
 
-from engram.units import Moments, Standard
-from federation.errors import RunStopped
-from federation.roster import describe_node
-from federation.schema import Kind, Schema, Told
-from server import answers
-from server.roster import Attendance, query_roster
+from engram.core.standardization import Moments, Standard
+from engram.data.schema.columns import Kind, Schema, Told
+from engram.server import roster_query
+from engram.server.roster import Attendance, query_roster
+from engram.settings.errors import RunStopped
+from engram.wire.roster import describe_node
 from tests.server.rosters import (
     NAMES,
     Moving,
@@ -182,8 +182,8 @@ def test_clients_with_too_few_rows_are_left_out_by_name_and_the_run_goes_on(warn
 
 def test_nobody_can_say_of_others_clients_that_they_will_not_come(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(answers.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(answers.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    monkeypatch.setattr(roster_query.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(roster_query.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
 
     class Coming(Moving):
         def get_node_ids(self):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from federation.checksums import summed
-from federation.clock import now
+from engram.guards.clock import now
+from engram.wire.checksums import summed
 from tests.client.budgets import epsilon_of
 from tests.server.test_federation_cli import failure, node
 

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from client.disk import DiskStore
-from client.hosts.local import LocalHost
-from federation.bundle import unbundle
-from federation.errors import Refused, RunStopped
-from server import stopping
-from server.grid import PatientGrid
-from server.membership import Membership
-from server.record import RunRecord
-from server.run import run as run_on
-from server.stopping import is_stopping, stop_run
-from simulations.grid import InProcessGrid
+from engram.client.disk import DiskStore
+from engram.client.hosts.local import LocalHost
+from engram.link.server.membership import Membership
+from engram.runs.record import RunRecord
+from engram.server import stopping
+from engram.server.grid import PatientGrid
+from engram.server.run import run as run_on
+from engram.server.stopping import is_stopping, stop_run
+from engram.settings.errors import Refused, RunStopped
+from engram.simulations.grid import InProcessGrid
+from engram.wire.bundle import unbundle
 from tests.server.federations import make
 from tests.support import small, trainer
 

@@ -14,16 +14,16 @@ import grpc
 import httpx
 import pytest
 
-from federation.bundle import PIECE
-from federation.errors import Refused
-from federation.flower import nodes_over_http, run_superexec, run_superlink
-from server import superlink
-from server.dated import Dated
-from server.launch import ReplyLimits
-from server.replies import GuardedFleet
-from server.status import FLEET, STARTER
-from server.superexec import start
-from server.superlink import compact, main, serve, serve_anyone, start_watched
+from engram.link.flower import nodes_over_http, run_superexec, run_superlink
+from engram.link.server import superlink
+from engram.link.server.launch import ReplyLimits
+from engram.link.server.superexec import start
+from engram.link.server.superlink import compact, main, serve, serve_anyone, start_watched
+from engram.server.clock_header import Dated
+from engram.server.replies import GuardedFleet
+from engram.server.status import FLEET, STARTER
+from engram.settings.errors import Refused
+from engram.wire.bundle import PIECE
 from tests.network.support import free_port
 
 FLOWER = "flwr.superlink.cli.flower_superlink"
@@ -255,7 +255,7 @@ def test_a_token_reaches_the_coordinator_and_nobody_else(tmp_path, monkeypatch):
 ONCE_KILLED = """
 import os, sys, time
 from pathlib import Path
-from federation.machine import end_with_parent
+from engram.core.machine import end_with_parent
 tries = Path(sys.argv[1])
 tries.write_text(tries.read_text() + Path(sys.argv[sys.argv.index("--token-file") + 1]).read_text())
 if len(tries.read_text()) < 12:
@@ -440,7 +440,7 @@ def test_a_server_that_is_to_end_does_not_wait_for_an_endless_answer(tmp_path):
 
 ENDLESS = """
 import asyncio, sys
-from server.superlink import serve_anyone
+from engram.link.server.superlink import serve_anyone
 
 async def app(scope, receive, send):
     await send({"type": "http.response.start", "status": 200, "headers": []})

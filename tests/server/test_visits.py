@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import engram
-from client.disk import DiskStore
-from client.noted import read_training
-from client.remembered import remembered_package
-from federation.errors import Refused
-from federation.exported import load_model
-from server.run import run as run_on
-from server.visits import Visited, given_model, visit
-from simulations import models_cli
-from simulations.engine import simulate
-from simulations.exports.predicting import predict
+from engram.cli import models_cli
+from engram.client.disk import DiskStore
+from engram.client.training_description import read_training
+from engram.home.exported import load_model
+from engram.home.node_export import remembered_package
+from engram.home.predicting import predict
+from engram.server.run import run as run_on
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
+from engram.sites.evaluate_at_sites import Visited, given_model, visit
 from tests.hospitals import SITES, write_hospitals
 from tests.server.nodes import NodesGrid
 from tests.support import small

@@ -1,12 +1,12 @@
 """Sites of Meta-Ban whose turns are played, and the same in one place."""
 
-from client.hosts import Opening, host_of
-from client.memory import RamStore
+from engram.bandits.federation.bandit_turns import drawn_environment
 from engram.bandits.play import play_policy as play_in_one_place
-from federation.data.arrivals import drawn_environment
-from server.record import RunRecord
-from server.run import run as run_on
-from simulations.grid import InProcessGrid
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.runs.record import RunRecord
+from engram.server.run import run as run_on
+from engram.simulations.grid import InProcessGrid
 from tests.support import small
 
 COUNT, T = 6, 40

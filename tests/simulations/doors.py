@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import engram
-from simulations.exports.predicting import predict
+from engram.home.predicting import predict
 from tests.golden.estimators import CASES
 
 QUICK = {"num_rounds": 2, "local_steps": 2, "batch_size": 8, "eval_every": 2, "progress": False}

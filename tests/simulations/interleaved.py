@@ -5,7 +5,7 @@ import os
 import threading
 from contextlib import suppress
 
-from federation.errors import Refused
+from engram.settings.errors import Refused
 
 OPERATIONS = [(os, name) for name in ("mkdir", "rmdir", "open", "stat", "lstat", "listdir")]
 OPERATIONS += [(fcntl, "flock")]

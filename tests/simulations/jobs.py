@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from federation.errors import Refused
+from engram.settings.errors import Refused
 
 
 def square(number, report):

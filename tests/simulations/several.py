@@ -11,8 +11,8 @@ from pathlib import Path
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from client.app import app as ours
-from server.app import main
+from engram.client.app import app as ours
+from engram.server.app import main
 
 server = ServerApp()
 client = ClientApp()

@@ -12,12 +12,12 @@ from ray import cloudpickle
 from torch import nn
 
 import engram
-from federation.errors import REFUSED, Refused
-from federation.fingerprint import source_root
-from federation.flower import local_run, node_context
-from federation.plugins import plugins
-from federation.roster import read_entry
-from federation.wire import CONFIG, ROSTER_QUERY, SETTINGS
+from engram.link.flower import local_run, node_context
+from engram.settings.errors import REFUSED, Refused
+from engram.settings.fingerprint import source_root
+from engram.settings.plugins import plugins
+from engram.wire.roster import read_entry
+from engram.wire.wire import CONFIG, ROSTER_QUERY, SETTINGS
 from tests.federation.test_plugins import write
 from tests.support import small, write_plug_in
 
@@ -105,7 +105,7 @@ def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_pa
     (tmp_path / "app").write_bytes(cloudpickle.dumps(app))
     code = (
         "from ray import cloudpickle; from pathlib import Path; "
-        "from federation.flower import local_run; from federation.roster import read_entry; "
+        "from engram.link.flower import local_run; from engram.wire.roster import read_entry; "
         "from tests.simulations.test_apps import described; local_run(); "
         "app = cloudpickle.loads(Path('app').read_bytes()); reply = described(app, {}); "
         "print(reply.error.reason if reply.has_error() else read_entry(reply.content).clients)"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import engram as library
-from federation.errors import Refused
-from simulations.options import overrides_of
+from engram.cli.options import overrides_of
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 

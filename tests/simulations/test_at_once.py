@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engram as front
-from federation.data.source import Source
-from federation.errors import Refused
-from federation.files import locked
-from server.record import RunRecord
-from simulations.options import data_name, new_folder
+from engram.cli.options import data_name, new_folder
+from engram.data.source import Source
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.settings.files import locked
 from tests.simulations.interleaved import interleave
 from tests.support import small
 from tests.tables import entry
@@ -211,7 +211,7 @@ def test_a_run_is_resumed_by_one(monkeypatch):
     run = front.simulate(method="fedavg", num_rounds=1, hidden="4", progress=False)
     before = (run.folder / "config.json").read_bytes()
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)
-    monkeypatch.setattr("server.run_folder.time", clock)  # whose patience is over at once
+    monkeypatch.setattr("engram.runs.run_folder.time", clock)  # whose patience is over at once
     with RunRecord.open(run.folder).hold(), pytest.raises(Refused, match="by another process"):
         front.simulate(resume=run.folder, num_rounds=2, progress=False)
     assert (run.folder / "config.json").read_bytes() == before

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from engram.attacks import backdoor
-from federation.data.dealing import federated_data
-from federation.errors import Refused
-from federation.experiment import Experiment
-from server.record import RunRecord
-from simulations.attacks import attackers_of, backdoor_success, poisoned, triggered
-from simulations.engine import simulate
+from engram.attack import backdoor
+from engram.attack.attacks import attackers_of, backdoor_success, poisoned, triggered
+from engram.data.load_federation import federated_data
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
 
 SMALL = {"num_clients": 10, "clients_per_round": 10, "num_rounds": 2, "eval_every": 2}
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import engram as library
-from federation.errors import Refused, RunStopped
+from engram.settings.errors import Refused, RunStopped
 from tests.simulations.exports.test_newcomers import hospitals, run_on
 
 OTHERS = r"hospitals\.csv has other rows now than those that .*run has learned from"
@@ -41,7 +41,7 @@ def test_a_run_goes_on_with_the_rows_that_it_has_learned_from_alone(
 
 
 def test_rows_that_change_while_a_run_goes_on_are_told(tmp_path, warnings_of_engram, monkeypatch):
-    from server.record import RunRecord
+    from engram.runs.record import RunRecord
 
     finish = RunRecord.finish
 

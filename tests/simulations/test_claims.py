@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import engram
-from engram.metrics import METRICS
-from simulations.claims import Claims, in_words
-from simulations.comparison import find_runs
-from simulations.differences import Difference
-from simulations.planning import Needed
-from simulations.references import CONSTANT, LINEAR, POOLED
-from simulations.results import metrics_of, results_of
-from simulations.rows import UNTRAINED
+from engram.compare.claims import Claims, in_words
+from engram.compare.comparison_folder import find_runs
+from engram.compare.differences import Difference
+from engram.compare.power import Needed
+from engram.compare.references import CONSTANT, LINEAR, POOLED
+from engram.compare.report_rows import UNTRAINED
+from engram.runs.results import metrics_of, results_of
+from engram.scoring.metrics import METRICS
 
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["mae"]
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from federation.experiment import default_config
-from federation.fingerprint import source_root
-from federation.flower import flatten_dict
-from federation.methods import METHODS
-from server.record import RunRecord
-from simulations import terminal
+from engram.cli import progress
+from engram.link.flower import flatten_dict
+from engram.runs.record import RunRecord
+from engram.settings.experiment import default_config
+from engram.settings.families import METHODS
+from engram.settings.fingerprint import source_root
 from tests.simulations.words import SETS, let
 from tests.support import write_plug_in
 from tests.tables import entry
@@ -99,7 +99,7 @@ def test_without_a_terminal_tables_are_a_line_as_often(engram):
 def test_a_terminal_has_a_bar_instead(engram, monkeypatch):
     screen = io.StringIO()
     terminal_of_ours = Console(file=screen, force_terminal=True, width=100)
-    monkeypatch.setattr(terminal, "err", terminal_of_ours)
+    monkeypatch.setattr(progress, "err", terminal_of_ours)
     assert engram("run", *SETS, "--out", "mine")[0] == 0
     assert "4/4 rounds accuracy" in re.sub(r"\x1b\[[\d;?]*\w", "", screen.getvalue())
     assert " of 4 rounds" not in screen.getvalue()
@@ -141,7 +141,7 @@ def test_resume_keeps_the_engine(engram):
 
 def test_resume_by_another_source_is_said(engram, monkeypatch):
     engram("run", *SETS, "--set", "num-rounds=2", "--out", "parts")
-    monkeypatch.setattr("server.run_folder.fingerprint", lambda: "another")
+    monkeypatch.setattr("engram.runs.run_folder.fingerprint", lambda: "another")
     _, _, err = engram("run", "--resume", "parts", "--set", "num-rounds=4")
     assert "goes on with another, whose numbers may differ" in err
     assert RunRecord.open(Path("parts")).config["sources"][1:] == ["another"]
@@ -205,7 +205,7 @@ def test_compare_runs_algorithms_side_by_side(engram):
 
 
 def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
-    from simulations import engine
+    from engram.simulations import engine
 
     args = ("compare", "fedavg", "per-fedavg", "--seeds", "1", *SETS)
     assert engram(*args, "--out", "whole")[0] == 0

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from server.record import RunRecord
+from engram.runs.record import RunRecord
 from tests.simulations.words import let
 from tests.support import write_npz
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.record import RunRecord
+from engram.runs.record import RunRecord
 from tests.simulations.jobs import alive
 from tests.simulations.words import SETS
 

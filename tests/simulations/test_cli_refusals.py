@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from federation.checksums import Journal
-from server.record import RunRecord
+from engram.runs.record import RunRecord
+from engram.wire.checksums import Journal
 from tests.simulations.words import SETS, let
 from tests.support import write_npz
 from tests.tables import entry
@@ -281,7 +281,7 @@ def test_what_a_supervisor_starts_again_pauses_after_a_refusal(
     if pause:
         monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", pause)
     seconds = []
-    monkeypatch.setattr("simulations.__main__.time", SimpleNamespace(sleep=seconds.append))
+    monkeypatch.setattr("engram.cli.__main__.time", SimpleNamespace(sleep=seconds.append))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         status, _, err = engram(*command)

@@ -11,18 +11,18 @@ import pytest
 import ray
 import torch
 
-from client.memory import RamStore
-from client.remote import RemoteWorker, digest_of, in_pieces
-from client.training.process import training
-from federation.errors import EngramError, Refused
-from federation.fingerprint import fingerprint
-from federation.noise import simulated_noise
-from federation.plugins import VARIABLE
-from server.record import RunRecord
-from simulations import cluster
-from simulations.cluster import Cluster
-from simulations.crew import Crew, Outcome
-from simulations.engine import simulate
+from engram.client.memory import RamStore
+from engram.client.ray_worker import RemoteWorker, digest_of, in_pieces
+from engram.cohort.trainer.worker_pool import training
+from engram.guards.noise import simulated_noise
+from engram.runs.record import RunRecord
+from engram.settings.errors import EngramError, Refused
+from engram.settings.fingerprint import fingerprint
+from engram.settings.plugins import VARIABLE
+from engram.simulations import ray_rounds
+from engram.simulations.engine import simulate
+from engram.simulations.ray_actors import Crew, Outcome
+from engram.simulations.ray_rounds import Cluster
 from tests.support import assert_same, initial_model, own_of, small, small_of_any, trainer
 from tests.tables import sampled
 
@@ -103,7 +103,7 @@ class InTurn:
 
 
 def crew(monkeypatch, **script):
-    monkeypatch.setattr(cluster, "Crew", type("Scripted", (InTurn,), script))
+    monkeypatch.setattr(ray_rounds, "Crew", type("Scripted", (InTurn,), script))
 
 
 def rounds_of(e, *, remote, combine=10):
@@ -180,7 +180,7 @@ def test_an_error_is_raised_where_the_run_is(monkeypatch):
     e = small_of_any(**ALIKE, method="ditto")
     crew(monkeypatch, failing=(1,))
     assert_alike(rounds_of(e, remote=True), rounds_of(e, remote=False))
-    monkeypatch.setattr("client.training.trainer.Trainer.chunk", lambda *a: 1 / 0)
+    monkeypatch.setattr("engram.cohort.trainer.trainer.Trainer.chunk", lambda *a: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         rounds_of(e, remote=True)
 

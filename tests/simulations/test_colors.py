@@ -7,9 +7,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from federation.methods import family
-from federation.methods.network import NetworkMethod
-from simulations.colors import PALETTE, looks_of
+from engram.compare.colors import PALETTE, looks_of
+from engram.settings.families import family
+from engram.settings.network import NetworkMethod
 
 # Viénot, Brettel, Mollon, Color Research & Application 1999: sRGB without green and without red
 # cones, for linear values.
@@ -59,6 +59,6 @@ def test_methods_of_one_figure_never_look_alike():
 
 
 def test_a_look_is_of_the_name_alone():
-    code = "from simulations.colors import looks_of; print(*looks_of(['mine'])['mine'])"
+    code = "from engram.compare.colors import looks_of; print(*looks_of(['mine'])['mine'])"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert there.stdout.split() == list(looks_of(["mine"])["mine"])

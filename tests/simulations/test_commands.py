@@ -15,11 +15,11 @@ from rich.console import Console
 from typer.main import get_command, get_group
 from typer.testing import CliRunner
 
-from federation.methods import METHODS
-from federation.settings.fields import Float, Int, Settings, range_of
-from federation.settings.shared import GROUPS, SharedSettings
-from simulations import cli, methods_cli, options
-from simulations.cli import COMMANDS, app
+from engram.cli import cli, methods_cli, options
+from engram.cli.cli import COMMANDS, app
+from engram.settings.families import METHODS
+from engram.settings.fields import Float, Int, Settings, range_of
+from engram.settings.shared import GROUPS, SharedSettings
 from tests.tables import entry
 
 HEAVY = ["torch", "sklearn", "numba", "matplotlib", "pandas", "flwr", "numpy", "grpc", "ray"]
@@ -58,7 +58,7 @@ LIGHT = [  # words, exit status
 ]
 CALLS = """
 import json, sys
-from simulations.__main__ import main
+from engram.cli.__main__ import main
 
 heavy, cases = json.loads(sys.argv[1])
 for words, status in cases:
@@ -76,9 +76,9 @@ for words, status in cases:
 
 BEGIN = """
 import sys
-import simulations.engine, strategies
-from federation.data.dealing import federated_data
-from federation.experiment import Experiment
+import engram.simulations.engine, strategies
+from engram.data.load_federation import federated_data
+from engram.settings.experiment import Experiment
 
 own = {"num_clients": 2, "clients_per_round": 2, "partition": "natural"}
 federated_data(Experiment(dataset=f"npz:{sys.argv[1]}", **own))
@@ -233,7 +233,7 @@ def test_a_method_shows_its_settings(engram):
 
 
 def test_an_unknown_method_is_refused_with_the_nearest(monkeypatch, capsys):
-    from simulations.__main__ import main
+    from engram.cli.__main__ import main
 
     monkeypatch.setattr(sys, "argv", ["engram", "methods", "pfedmy"])
     with pytest.raises(SystemExit, match="2"):

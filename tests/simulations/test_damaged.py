@@ -6,12 +6,12 @@ from contextlib import chdir
 
 import pytest
 
-from federation.checksums import summed
-from federation.errors import Refused
-from server.record import RunRecord
-from simulations.board.shelf import Shelf
-from simulations.entries import entries
-from simulations.pages.page import page
+from engram.runs.record import RunRecord
+from engram.runs.run_list import entries
+from engram.settings.errors import Refused
+from engram.studio.pages.page import page
+from engram.studio.run_index import Shelf
+from engram.wire.checksums import summed
 from tests.support import small
 from tests.tables import entry
 

@@ -9,15 +9,16 @@ import time
 
 import pytest
 
-from federation.errors import RunStopped
-from federation.experiment import Experiment
-from federation.launch import Launch
-from server.control import Declined
-from server.record import RunRecord
-from simulations import deployed, deployed_cli
-from simulations.deployed import run_deployed
-from simulations.deployed_cli import _without_a_part
-from simulations.terminal import progress_lines
+from engram.cli import deployed_cli
+from engram.cli.deployed_cli import _without_a_part
+from engram.cli.progress import progress_lines
+from engram.link.launch import Launch
+from engram.link.server.control import Declined
+from engram.runs.record import RunRecord
+from engram.settings.errors import RunStopped
+from engram.settings.experiment import Experiment
+from engram.simulations import deployed
+from engram.simulations.deployed import run_deployed
 
 BOX = """Using SuperLink: fed (127.0.0.1:8000)
 ╭─ Error ──────────────────────────────────────────────────────────────────────╮
@@ -228,7 +229,7 @@ raise SystemExit(1)
 
 PROGRESS = """
 from pathlib import Path
-from federation.checksums import Journal
+from engram.wire.checksums import Journal
 print("Successfully started run 7", flush=True)
 tries, folder = Path("tries"), Path("run")
 tries.write_text(tries.read_text() + ".")

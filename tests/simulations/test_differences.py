@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import skew, t, ttest_1samp, ttest_ind
 from statsmodels.stats.libqsturng import qsturng
 
-from simulations.critical import ALPHAS, floor_of
-from simulations.differences import LEAST_CLIENTS, error_of, gaps_of, pairwise, variances_of
+from engram.compare.critical_values import ALPHAS, floor_of
+from engram.compare.differences import LEAST_CLIENTS, error_of, gaps_of, pairwise, variances_of
 from tests.tables import sampled
 
 NAN = np.nan

@@ -6,10 +6,10 @@ import pytest
 from torch import nn
 
 import engram
-from client.training.trainer import Trainer
-from federation.errors import RunStopped
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.cohort.trainer.trainer import Trainer
+from engram.runs.record import RunRecord
+from engram.settings.errors import RunStopped
+from engram.simulations.engine import simulate
 from tests.support import small
 
 _TIMES = {"ms", "checksum"}
@@ -69,7 +69,7 @@ def test_a_run_that_is_resumed_goes_on_in_the_way_in_which_it_was_trained(tmp_pa
     engram.model(lambda: deepcopy(net), "net-of-several-ways")
     e = small(method="fedavg", model="net-of-several-ways", num_rounds=2)
     for way, settings in (("in-turn", {}), ("vmap", {"resume": str(tmp_path), "num_rounds": 4})):
-        monkeypatch.setattr("client.training.trainer.quickest", lambda *_, way=way: way)
+        monkeypatch.setattr("engram.cohort.trainer.trainer.quickest", lambda *_, way=way: way)
         simulate(e.model_copy(update=settings), tmp_path)
     rows = RunRecord.open(tmp_path).rows()
     assert [row["ways"] for row in rows if "ways" in row] == [{"in-turn": 1}] * 4

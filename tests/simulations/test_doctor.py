@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from client import greeting
-from client.disk import DiskStore
-from client.fleet import KeyRefused, Unreachable
-from client.node import only_one
-from federation.errors import RunStopped
-from server.invitations import invite
-from server.status import FLEET, STARTER, Member
-from simulations import doctor
-from simulations.doctor import look_over
+from engram.client.disk import DiskStore
+from engram.link.node import superlink_probe
+from engram.link.node.fleet import KeyRefused, Unreachable
+from engram.link.node.node import only_one
+from engram.link.server.invitations import invite
+from engram.server.status import FLEET, STARTER, Member
+from engram.settings.errors import RunStopped
+from engram.sites import doctor
+from engram.sites.doctor import look_over
 from tests.server.federations import make
 
 SERVER, CLIENT = Path("fed/server"), Path("fed/client-1")
@@ -37,7 +37,7 @@ def _fed(tmp_path, monkeypatch):
     there = [Member("client-0", 7, "online", ""), Member("client-1", 8, "offline", "")]
     monkeypatch.setattr(doctor, "members", lambda folder, control: there)
     show_life(SERVER)
-    monkeypatch.setattr(greeting.Greeting, "greet", lambda self, known: timedelta(seconds=1))
+    monkeypatch.setattr(superlink_probe.Greeting, "greet", lambda self, known: timedelta(seconds=1))
 
 
 def show_life(server):
@@ -190,7 +190,7 @@ def test_a_superlink_out_of_reach_is_told_of(monkeypatch, error, says):
     def greet(self, known):
         raise error
 
-    monkeypatch.setattr(greeting.Greeting, "greet", greet)
+    monkeypatch.setattr(superlink_probe.Greeting, "greet", greet)
     about, text = wrong(CLIENT)
     assert about == "superlink"
     assert text.startswith(says.removesuffix(".*"))

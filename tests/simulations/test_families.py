@@ -9,15 +9,15 @@ import pandas as pd
 import pytest
 
 import engram as front
-from federation.methods import METHODS
-from federation.methods.base import Method
-from federation.methods.network import NetworkMethod
-from server.record import RunRecord
-from simulations.board.app import board
-from simulations.board.live import federation
-from simulations.board.shelf import Shelf
-from simulations.engine import simulate
-from simulations.entries import entries
+from engram.runs.record import RunRecord
+from engram.runs.run_list import entries
+from engram.settings.base import Method
+from engram.settings.families import METHODS
+from engram.settings.network import NetworkMethod
+from engram.simulations.engine import simulate
+from engram.studio.app import board
+from engram.studio.live import federation
+from engram.studio.run_index import Shelf
 from tests.simulations.test_testing import TABLES
 from tests.support import small
 

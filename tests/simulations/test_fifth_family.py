@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MessageType, RecordDict
 
-from client.hosts import hosts
-from client.hosts.rows import read_tables
-from client.requests import answered, round_of, split
-from engram.metrics import Metric
-from federation.methods import method
-from federation.methods.base import NO_NETWORK, Method
-from federation.roster import describe_node
-from federation.schema import Kind
-from federation.settings.fields import Float
-from federation.wire import CLIENTS, floats_record, read_floats
-from server.record import RunRecord
-from simulations.reports import reports
-from simulations.reports.sites import draw_curve
-from strategies import strategies
-from strategies.sites import SiteStrategy, read_split
+from engram.client.hosts import hosts
+from engram.client.hosts.rows import read_tables
+from engram.client.requests import answered, round_of, split
+from engram.compare.reports import reports
+from engram.compare.reports.sites import draw_curve
+from engram.data.schema.columns import Kind
+from engram.runs.record import RunRecord
+from engram.scoring.metrics import Metric
+from engram.settings.base import NO_NETWORK, Method
+from engram.settings.families import method
+from engram.settings.fields import Float
+from engram.strategies import strategies
+from engram.strategies.site_strategy import SiteStrategy, read_split
+from engram.wire.roster import describe_node
+from engram.wire.wire import CLIENTS, floats_record, read_floats
 
 DISTANCE = Metric("distance", lambda own, all_: np.linalg.norm(own - all_), low=0, better="lower")
 

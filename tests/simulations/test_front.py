@@ -20,11 +20,11 @@ from torch import nn
 import engram
 import engram.bandits
 import engram.meta
-import engram.molar
 import engram.online
-from engram.networks import NETWORKS
-from federation.errors import DataError, Refused, RunStopped
-from simulations.terminal import show_found
+import engram.tables
+from engram.cli.progress import show_found
+from engram.networks.registry import NETWORKS
+from engram.settings.errors import DataError, Refused, RunStopped
 from tests.tables import entry
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "eval_every": 1}
@@ -48,7 +48,7 @@ def test_names_come_when_they_are_looked_at():
             assert room in {"engram", "federation", "simulations", "pydantic"}
 
 
-@pytest.mark.parametrize("package", [engram.molar, engram.online, engram.bandits, engram.meta])
+@pytest.mark.parametrize("package", [engram.tables, engram.online, engram.bandits, engram.meta])
 def test_the_families_give_their_own(package):
     assert dir(package) == package.__all__ == sorted(package.__all__)
     for name in package.__all__:

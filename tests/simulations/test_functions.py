@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 import engram
-from engram.tasks import LOSSES
-from federation.errors import Refused
-from server.record import RunRecord
+from engram.runs.record import RunRecord
+from engram.scoring.tasks import LOSSES
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 pytestmark = pytest.mark.usefixtures("plug_ins")

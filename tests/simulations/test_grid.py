@@ -9,12 +9,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, Krum
 
 from engram.core.slots import flat, unflat
-from federation import wire
-from federation.noise import secret_noise
-from federation.wire import to_params, to_record
-from server.roster import query_roster
-from server.run import train_round
-from strategies.local import Federated
+from engram.guards.noise import secret_noise
+from engram.server.roster import query_roster
+from engram.server.run import train_round
+from engram.strategies.network_strategy import Federated
+from engram.wire import wire
+from engram.wire.wire import to_params, to_record
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
 

@@ -6,7 +6,7 @@ from scipy.optimize import brentq
 from scipy.stats import t
 from statsmodels.stats.proportion import proportion_confint
 
-from simulations.harm import share_worse
+from engram.compare.share_worse import share_worse
 from tests.evidence.comparisons import worse_coverage
 
 NAN = np.nan

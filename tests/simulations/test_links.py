@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from server.record import RunRecord
-from simulations.pages.page import page
-from simulations.reports.base import pictures_of
-from simulations.tracking.sending import _Sending, send
+from engram.compare.reports.base import pictures_of
+from engram.runs.record import RunRecord
+from engram.studio.pages.page import page
+from engram.studio.tracking.sending import _Sending, send
 from tests.support import small
 
 SECRET = b"\x89PNG\r\n the key of somebody"

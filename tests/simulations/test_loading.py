@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import engram
-from federation.errors import Refused
+from engram.settings.errors import Refused
 from tests.client.plain import CLIENTS, ROWS, TESTS, simulated
 
 pytestmark = pytest.mark.usefixtures("plug_ins")

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from federation import machine
-from simulations.__main__ import main
+from engram.cli.__main__ import main
+from engram.core import machine
 from tests.support import write_npz
 
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
-from simulations.multiples import Curve, curve_of, draw_differences, draw_multiples
+from engram.compare.panel_plots import Curve, curve_of, draw_differences, draw_multiples
 from tests.tables import entry
 
 X = [1, 50, 100]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from federation.fingerprint import source_root
-from server.record import RunRecord
+from engram.runs.record import RunRecord
+from engram.settings.fingerprint import source_root
 from tests.federation.test_plugins import write
 from tests.support import assert_same
 from tests.tables import entry

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from engram.attack.attacks import attackers_of
 from engram.core.slots import flat
-from federation.experiment import Experiment
-from server.record import RunRecord
-from simulations.attacks import attackers_of
-from simulations.engine import simulate
+from engram.runs.record import RunRecord
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
 from tests.support import ANY_NETWORK
 from tests.tables import EIGHT, sampled
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import engram
-from federation.errors import DataError, Refused
+from engram.settings.errors import DataError, Refused
 
 QUICK = {"num_rounds": 2, "local_steps": 2, "hidden": "6", "progress": False}
 CLASSES = np.array(["no", "yes"])

@@ -12,20 +12,20 @@ import pytest
 import torch
 
 import engram as front
-from federation.errors import Refused
-from federation.experiment import Experiment
-from server.record import RunRecord
-from simulations.claims import scores_of
-from simulations.compared import compare
-from simulations.comparison import find_runs
-from simulations.differences import pairwise
-from simulations.front import simulate
-from simulations.gains import gain_lines
-from simulations.pages.figures import clients, curves, gains
-from simulations.pages.page import page
-from simulations.pages.repeat import repeating
-from simulations.results import references_of
-from simulations.rows import client_scores
+from engram.api import simulate
+from engram.compare.claims import scores_of
+from engram.compare.comparison_api import compare
+from engram.compare.comparison_folder import find_runs
+from engram.compare.differences import pairwise
+from engram.compare.gain_plot import gain_lines
+from engram.compare.report_rows import client_scores
+from engram.runs.record import RunRecord
+from engram.runs.results import references_of
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.studio.pages.figures import clients, curves, gains
+from engram.studio.pages.page import page
+from engram.studio.pages.reproduce_command import repeating
 from tests.support import small, write_plug_in
 
 QUICK = {"num_rounds": 4, "eval_every": 2, "clients_per_round": 2, "local_steps": 2, "hidden": "4"}

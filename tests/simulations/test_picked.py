@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import engram as library
-from federation.checksums import Journal
-from federation.errors import Refused
-from simulations.engine import simulate
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
+from engram.wire.checksums import Journal
 from tests.support import small
 
 RUN = {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from simulations.differences import Gap, gaps_of, pairwise
-from simulations.planning import Needed, needed
+from engram.compare.differences import Gap, gaps_of, pairwise
+from engram.compare.power import Needed, needed
 
 METHODS = 4
 

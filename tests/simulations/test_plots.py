@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from engram.metrics import METRICS
-from simulations.colors import looks_of
-from simulations.pages.figures import curves
-from simulations.plots import CLOCK, draw_clients, draw_metric
+from engram.compare.colors import looks_of
+from engram.compare.plots import CLOCK, draw_clients, draw_metric
+from engram.scoring.metrics import METRICS
+from engram.studio.pages.figures import curves
 
 ACCURACY = METRICS["accuracy"]
 

@@ -15,10 +15,10 @@ import ray
 from joblib.externals.loky import reusable_executor
 from joblib.externals.loky.backend.process import LokyProcess
 
-from federation.errors import Refused, RunStopped
-from federation.fingerprint import source_root
-from federation.machine import cores
-from simulations.pool import Pool, _do
+from engram.core.machine import cores
+from engram.settings.errors import Refused, RunStopped
+from engram.settings.fingerprint import source_root
+from engram.simulations.job_pool import Pool, _do
 from tests.simulations.jobs import alive, die, divide, refuse, square
 
 JOBS = {f"job-{i}": partial(square, i) for i in range(4)}
@@ -76,7 +76,7 @@ def test_what_is_done_is_kept_if_another_job_fails(tmp_path, bad, error, message
 def test_processes_end_with_their_owner_whether_they_work_or_wait(tmp_path):
     code = (
         "from functools import partial; from pathlib import Path\n"
-        "from simulations.pool import Pool\n"
+        "from engram.simulations.job_pool import Pool\n"
         "from tests.simulations.jobs import sleep, square\n"
         "Pool(Path(), processes=2).run({'works': sleep, 'waits': partial(square, 2)})"
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import engram
-from server.superlink import compact
+from engram.link.server.superlink import compact
 
 QUICK = {"num_rounds": 2, "eval_every": 1, "checkpoint_every": 1, "clients_per_round": 2}
 QUICK |= {"hidden": "4", "local_steps": 1}

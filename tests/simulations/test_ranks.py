@@ -9,7 +9,7 @@ from scipy.stats import friedmanchisquare, norm
 from statsmodels.stats.multitest import multipletests
 
 import engram
-from federation.errors import Refused
+from engram.settings.errors import Refused
 
 SCORES = {  # of four methods on five federations
     "local": [0.50, 0.60, 0.70, 0.40, 0.50],

@@ -15,10 +15,10 @@ import httpx
 import numpy as np
 import pytest
 
-from federation.fingerprint import fingerprint, source_root
-from server.record import RunRecord
-from simulations.app_folder import write_app
-from simulations.engine import simulate
+from engram.runs.record import RunRecord
+from engram.settings.fingerprint import fingerprint, source_root
+from engram.simulations.app_folder import write_app
+from engram.simulations.engine import simulate
 from tests.federation.test_plugins import write
 from tests.golden import federated
 from tests.simulations.test_apps import APPS
@@ -159,8 +159,8 @@ def run_several(superlink, folder, configs):
     """Does several experiments in one run of Flower; returns what was printed."""
     write_app(folder / "app")
     project = folder / "app" / "pyproject.toml"
-    text = project.read_text().replace('"server.app:app"', '"several:server"')
-    text = text.replace('"client.app:app"', '"several:client"')
+    text = project.read_text().replace('"engram.server.app:app"', '"several:server"')
+    text = text.replace('"engram.client.app:app"', '"several:client"')
     project.write_text(f'{text}experiments = ""\n')
     shutil.copy(Path(__file__).with_name("several.py"), folder / "app")
     (folder / "experiments.json").write_text(json.dumps(configs))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from engram.tree import is_finite
-from federation.plugins import add_plugins, load_plugins
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.core.tree import is_finite
+from engram.runs.record import RunRecord
+from engram.settings.plugins import add_plugins, load_plugins
+from engram.simulations.engine import simulate
 from tests.client import mixed
 from tests.client import networks as table
 from tests.client.test_modules import experiment, suits

@@ -10,18 +10,12 @@ from sklearn.metrics import log_loss, mean_squared_error
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from client.memory import RamStore
-from client.training.chunks import score
-from client.training.rows import query_rows
-from client.training.trainer import Trainer
-from federation.data.dealing import federated_data
-from federation.data.in_memory import hold
-from federation.errors import Refused
-from server.record import RunRecord
-from simulations import linear
-from simulations.compared import compare
-from simulations.pages.repeat import repeating
-from simulations.references import (
+from engram.client.memory import RamStore
+from engram.cohort.trainer.chunks import score
+from engram.cohort.trainer.trainer import Trainer
+from engram.compare import linear
+from engram.compare.comparison_api import compare
+from engram.compare.references import (
     CONSTANT,
     LINEAR,
     NAMES,
@@ -30,6 +24,12 @@ from simulations.references import (
     references,
     write_references,
 )
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data
+from engram.runs.record import RunRecord
+from engram.scoring.query_rows import query_rows
+from engram.settings.errors import Refused
+from engram.studio.pages.reproduce_command import repeating
 from tests.support import initial_model, small
 
 RNG = np.random.default_rng(0)
@@ -177,8 +177,8 @@ def test_with_more_columns_than_rows_the_linear_model_is_the_same():
 def test_what_is_left_out_or_of_few_rows_says_so(monkeypatch):
     e = federation((X[:, 0] > 0).astype(np.int64))
     rows = sum(len(own_rows(e, client)[0][1]) for client in range(4))
-    monkeypatch.setattr("simulations.references._MOST", 100)
-    monkeypatch.setattr("simulations.references._SECONDS", 0.0)
+    monkeypatch.setattr("engram.compare.references._MOST", 100)
+    monkeypatch.setattr("engram.compare.references._SECONDS", 0.0)
     found = references(e)
     assert found.notes == {
         LINEAR: "of 0 of 4 clients: its 0 s were over",
@@ -199,7 +199,7 @@ def test_a_comparison_shows_them_and_how_far_the_best_method_is_from_them(tmp_pa
     held = json.loads((tmp_path / "c" / "references.json").read_text())
     assert held.keys() == {"0", "1"}
     assert np.mean(held["0"][LINEAR]["accuracy"]) > 0.9
-    from simulations.terminal import show_found
+    from engram.cli.progress import show_found
 
     show_found(found.folder, as_json=False)
     out = capsys.readouterr().out

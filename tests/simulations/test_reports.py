@@ -9,21 +9,15 @@ from matplotlib.collections import PathCollection
 from scipy.stats import t
 
 import engram
-from client.coefficients import linear
+from engram.bandits.federation.bandit_turns import drawn_environment
+from engram.bandits.federation.report import references
 from engram.bandits.linucb import linucb
 from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
-from engram.metrics import METRICS
-from federation.data.arrivals import drawn_environment
-from federation.experiment import Experiment
-from federation.schema import Schema
-from simulations.claims import claims_of
-from simulations.comparison import find_runs
-from simulations.gains import draw_gains
-from simulations.reports.local import client_lines, share_in_words, without_interval
-from simulations.reports.meta_ban import references
-from simulations.reports.sites import draw_curve
-from simulations.rows import (
+from engram.compare.claims import claims_of
+from engram.compare.comparison_folder import find_runs
+from engram.compare.gain_plot import draw_gains
+from engram.compare.report_rows import (
     client_scores,
     figures_of,
     models_of,
@@ -31,7 +25,13 @@ from simulations.rows import (
     picked,
     report_rows,
 )
-from strategies.molar import Exchange
+from engram.compare.reports.local import client_lines, share_in_words, without_interval
+from engram.compare.reports.sites import draw_curve
+from engram.data.schema.columns import Schema
+from engram.scoring.metrics import METRICS
+from engram.settings.experiment import Experiment
+from engram.tables.federation.coefficients import linear
+from engram.tables.federation.strategy import Exchange
 
 ACCURACY = METRICS["accuracy"]
 CLIENTS = 6

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional
 
 import engram
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.exports.predicting import predict
+from engram.home.predicting import predict
+from engram.runs.record import RunRecord
+from engram.simulations.engine import simulate
 from tests.client import mixed
 from tests.support import write_npz
 from tests.tables import sampled

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.record import RunRecord
-from simulations.entries import entries
+from engram.runs.record import RunRecord
+from engram.runs.run_list import entries
 from tests.support import small
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from client.worker import Worker
-from federation.graphs import USUAL, run_apart
-from federation.launch import program
-from federation.safe_path import safe_path
-from simulations.cli import COMMANDS
+from engram.cli.cli import COMMANDS
+from engram.home.onnx_sandbox import USUAL, run_apart
+from engram.link.launch import program
+from engram.link.node.worker import Worker
+from engram.settings.safe_path import safe_path
 
 TRAINING_OR_SERVING = {
     *("run", "compare", "benchmark", "tune", "reproduce", "data", "export", "adapt", "new", "app"),

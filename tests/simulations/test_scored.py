@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.references import CONSTANT, references
+from engram.compare.references import CONSTANT, references
+from engram.runs.record import RunRecord
+from engram.simulations.engine import simulate
 from tests.support import small
 
 COUNT, SOME = 20, 6

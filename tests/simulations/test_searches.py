@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from federation.methods import METHODS, family
-from federation.methods.network import NetworkMethod
-from federation.settings.fields import Range, key_of, searched_range
-from simulations.tuning import search as searching
-from simulations.tuning.proposals import propose
-from simulations.tuning.record import Trial, best_of
-from simulations.tuning.runs import LockStep
-from simulations.tuning.search import Search, search
-from simulations.tuning.space import Dimension, space_of
+from engram.settings.families import METHODS, family
+from engram.settings.fields import Range, key_of, searched_range
+from engram.settings.network import NetworkMethod
+from engram.tune import search as searching
+from engram.tune.proposals import propose
+from engram.tune.record import Trial, best_of
+from engram.tune.runs import LockStep
+from engram.tune.search import Search, search
+from engram.tune.space import Dimension, space_of
 from tests.support import small
 from tests.tables import entry
 

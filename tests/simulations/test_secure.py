@@ -12,16 +12,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 from scipy.stats import chisquare
 
 import engram
-from client import masking
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from federation.errors import Refused, RunStopped
-from federation.experiment import Experiment
-from federation.methods import METHODS
-from federation.secure.wire import digests
-from federation.wire import config_of, to_params
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.guards.secure import masking
+from engram.guards.secure.wire import digests
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused, RunStopped
+from engram.settings.experiment import Experiment
+from engram.settings.families import METHODS
+from engram.simulations.engine import simulate
+from engram.wire.wire import config_of, to_params
 from tests.support import PROTECTED, small
 from tests.tables import EIGHT, entry, sampled
 

@@ -3,10 +3,10 @@
 import pytest
 from flwr.app import RecordDict
 
-from federation.errors import RunStopped
-from federation.wire import config_of
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.runs.record import RunRecord
+from engram.settings.errors import RunStopped
+from engram.simulations.engine import simulate
+from engram.wire.wire import config_of
 from tests.simulations.test_secure import Between, Spoiled, experiment
 from tests.support import assert_same
 

@@ -9,23 +9,23 @@ import torch
 from torch import nn
 
 import engram
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from engram.units import Moments, Units
-from federation.data.dealing import own_data
-from federation.data.source import DATASETS, Source
-from federation.data.standards import own_units
-from federation.errors import Refused
-from federation.experiment import Experiment
-from federation.exported import load_model
-from federation.predicted import PREDICTED
-from federation.roster import describe_node, read_entry
-from federation.schema import Kind, Told
-from server.run import run as run_on
-from simulations.exports.predicting import predict
-from simulations.front import Run
-from simulations.grid import InProcessGrid
-from simulations.tuning.runs import LockStep
+from engram.api import Run
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.core.standardization import Moments, Units
+from engram.data.load_federation import own_data
+from engram.data.schema.columns import Kind, Told
+from engram.data.source import DATASETS, Source
+from engram.data.standardize import own_units
+from engram.home.exported import load_model
+from engram.home.predicting import predict
+from engram.home.prediction_intervals import PREDICTED
+from engram.server.run import run as run_on
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.simulations.grid import InProcessGrid
+from engram.tune.runs import LockStep
+from engram.wire.roster import describe_node, read_entry
 
 CLIENTS, ROWS, COLUMNS = 3, 20, 4
 
@@ -213,7 +213,7 @@ def test_all_ways_of_training_standardize_targets(tmp_path, monkeypatch):
     module = nn.Sequential(*layers, nn.Linear(8, 1), nn.Identity())
     given = SETTINGS | {"num_rounds": 6, "local_epochs": 0, "local_steps": 2, "batch_size": 4}
     for way in ("in-turn", "vmap", "grouped"):  # of which the engine would take the fastest
-        monkeypatch.setattr("client.training.trainer.quickest", lambda *_, way=way: way)
+        monkeypatch.setattr("engram.cohort.trainer.trainer.quickest", lambda *_, way=way: way)
         runs += [engram.simulate(data, model=module, out=tmp_path / way, **given)]
         assert [*runs[-1].metrics["ways"].dropna()] == [{way: 1}] * 6
         for name, leaf in runs[0].model.items():

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import federation.flower
-from server.record import RunRecord
-from simulations import console
-from simulations.__main__ import main
+import engram.link.flower
+from engram.cli import console
+from engram.cli.__main__ import main
+from engram.runs.record import RunRecord
 from tests.support import small
 
 RUN = ["run", "fedavg", "--set", "num-rounds=2", "--set", "hidden=4", "--out"]
@@ -54,7 +54,7 @@ def test_commands_print_a_question_mark_for_what_ascii_lacks(engram):
 
 def test_a_log_without_a_stream_is_plain(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
-    federation.flower.log_plainly()
+    engram.link.flower.log_plainly()
     console.err.print("±")
 
 

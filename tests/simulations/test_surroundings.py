@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from engram.process import own_modes
-from federation.errors import Refused
-from federation.files import replace_file
-from federation.fingerprint import source_root
-from simulations.joining import join
+from engram.core.process_modes import own_modes
+from engram.settings.errors import Refused
+from engram.settings.files import replace_file
+from engram.settings.fingerprint import source_root
+from engram.simulations.ray_connect import join
 from tests.simulations.words import SETS, let
 
 BANDIT = ("run", "meta-ban", *let("num-clients=10", "num-rounds=2"))

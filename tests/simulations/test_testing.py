@@ -20,12 +20,12 @@ from engram.core import (
     replace,
     sends,
 )
+from engram.core.tree import multiplied
 from engram.methods.fedavg import FedAvg
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.settings.families import METHODS
 from engram.testing import check_method
-from engram.tree import multiplied
-from federation.errors import Refused
-from federation.experiment import Experiment
-from federation.methods import METHODS
 from tests.client.test_modules import EVERYWHERE
 from tests.support import ANY_NETWORK
 from tests.tables import EIGHT

@@ -13,26 +13,26 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import engram
-from client.admission import of_sums
-from client.hosts import Opening, host_of
-from client.memory import RamStore
-from client.policy import Policy
-from engram.text import encode
-from engram.units import Tokenizer, Units
-from federation.data.dealing import federated_data, own_data
-from federation.data.source import DATASETS, Source
-from federation.errors import DataError, EngramError, Refused
-from federation.experiment import Experiment
-from federation.exported import load_model
-from federation.roster import describe_node, read_entry
-from federation.schema import SUMS, Kind, Told
-from federation.wire import CONFIG, units_entries, units_of
-from server.run import run as run_on
-from simulations.exports.predicting import predict
-from simulations.front import Run
-from simulations.grid import InProcessGrid
-from simulations.proposing import described
-from simulations.tuning.runs import LockStep
+from engram.api import Run
+from engram.cli.proposing import described
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.core.standardization import Tokenizer, Units
+from engram.data.load_federation import federated_data, own_data
+from engram.data.schema.columns import SUMS, Kind, Told
+from engram.data.source import DATASETS, Source
+from engram.data.tokenizers import encode
+from engram.home.exported import load_model
+from engram.home.predicting import predict
+from engram.server.run import run as run_on
+from engram.settings.errors import DataError, EngramError, Refused
+from engram.settings.experiment import Experiment
+from engram.simulations.grid import InProcessGrid
+from engram.sites.admission import of_sums
+from engram.sites.policy import Policy
+from engram.tune.runs import LockStep
+from engram.wire.roster import describe_node, read_entry
+from engram.wire.wire import CONFIG, units_entries, units_of
 from tests.engram.test_text import library
 from tests.server.nodes import NodesGrid
 from tests.tables import entry

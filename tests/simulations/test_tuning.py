@@ -15,13 +15,13 @@ import ray
 import torch
 
 import engram as library
-from federation.errors import Refused
-from federation.fingerprint import source_root
-from federation.methods import METHODS
-from server.record import RunRecord
-from simulations.tuning.folder import Tuning, _search_one
-from simulations.tuning.record import read_trials
-from simulations.tuning.runs import LockStep
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.settings.families import METHODS
+from engram.settings.fingerprint import source_root
+from engram.tune.folder import Tuning, _search_one
+from engram.tune.record import read_trials
+from engram.tune.runs import LockStep
 from tests.tables import entry
 
 QUICK = "num-rounds=8 clients-per-round=4 local-steps=2 hidden=8 eval-every=8"

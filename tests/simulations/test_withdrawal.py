@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from federation.checksums import checked
-from federation.data.dealing import federated_data
-from federation.errors import Refused
-from federation.files import read_json
-from server.record import RunRecord
-from server.run import run as run_on
-from simulations.engine import simulate
-from simulations.withdrawal import withdrawal_of
+from engram.data.load_federation import federated_data
+from engram.runs.record import RunRecord
+from engram.server.run import run as run_on
+from engram.settings.errors import Refused
+from engram.settings.files import read_json
+from engram.simulations.engine import simulate
+from engram.sites.withdrawal import withdrawal_of
+from engram.wire.checksums import checked
 from tests.server.members import ROWS, ScriptedFederation
 from tests.support import assert_same, small_of_any
 

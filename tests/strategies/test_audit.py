@@ -15,15 +15,15 @@ import pytest
 import torch
 from scipy.stats import beta
 
+from engram.core.clip_and_noise import Walker
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
-from engram.core.walkers import Walker
-from federation.aggregation import Merge, spent
-from federation.calibration import sampling_rate
-from federation.noise import simulated_noise
-from federation.streams import Stream
-from strategies.rounds import Rounds
-from strategies.sampling import poisson_cohort, subset_cohort
+from engram.core.streams import Stream
+from engram.guards.aggregation import Merge, spent
+from engram.guards.calibration import sampling_rate
+from engram.guards.noise import simulated_noise
+from engram.strategies.rounds import Rounds
+from engram.strategies.secret_cohorts import poisson_cohort, subset_cohort
 from tests.support import small, trainer
 
 CANARIES, ROUNDS, DELTA = 400, 5, 1e-5

@@ -10,13 +10,13 @@ from engram.core.contract import Contract, SlotFault
 from engram.core.method import Update
 from engram.core.rounds import merged
 from engram.core.slots import flat, over_slots, pick
-from federation.aggregation import merge_of
-from federation.data.dealing import federated_data
-from federation.methods import METHODS
-from federation.noise import secret_noise
-from federation.trained import Trained
-from strategies.rounds import Rounds
-from strategies.screening import Accepted, TrainReplies, judged
+from engram.data.load_federation import federated_data
+from engram.guards.aggregation import merge_of
+from engram.guards.noise import secret_noise
+from engram.settings.families import METHODS
+from engram.strategies.rounds import Rounds
+from engram.strategies.screening import Accepted, TrainReplies, judged
+from engram.wire.training_result import Trained
 from tests.support import (
     ANY_NETWORK,
     assert_same,

@@ -6,9 +6,9 @@ from itertools import count
 import numpy as np
 import pytest
 
-from federation.errors import Refused
-from federation.experiment import Experiment
-from strategies.clock import (
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.strategies.clock import (
     Flight,
     Flights,
     Pace,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from engram.metrics import METRICS, Metric
-from engram.tasks import CLASSIFICATION
-from strategies.evaluation import Evaluation, summary
+from engram.scoring.evaluation import Evaluation, summary
+from engram.scoring.metrics import METRICS, Metric
+from engram.scoring.tasks import CLASSIFICATION
 
 NAN, INF = float("nan"), float("inf")
 ERROR = Metric("error", lambda outputs, targets: 0.0, low=0, better="lower")

@@ -12,10 +12,10 @@ from flwr.app import ConfigRecord, Error, Message
 
 from engram.core.method import FromEach
 from engram.core.slots import mean_of, replace
-from federation.aggregation import Merge
-from federation.errors import RunStopped
-from federation.wire import to_record
-from strategies.reading import Kind
+from engram.guards.aggregation import Merge
+from engram.settings.errors import RunStopped
+from engram.strategies.reply_border import Kind
+from engram.wire.wire import to_record
 from tests.strategies.drafts import EVALUATE, NASTY, TRAIN, Draft, pick
 from tests.strategies.forgeries import alter, clutter, exploded
 from tests.support import grid, small, strategy_of, trainer

@@ -9,17 +9,17 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message
 
-from client.hosts.local import LocalHost
+from engram.client.hosts.local import LocalHost
 from engram.core.slots import flat, unflat
-from federation.aggregation import Merge
-from federation.errors import RunStopped
-from federation.hosting import NodeConfig, hosted_clients
-from federation.wire import to_params, to_record
-from server.record import RunRecord
-from server.roster import query_roster
-from simulations.engine import simulate
-from simulations.grid import InProcessGrid
-from strategies.rounds import draw_cohort
+from engram.guards.aggregation import Merge
+from engram.link.node_config import NodeConfig, hosted_clients
+from engram.runs.record import RunRecord
+from engram.server.roster import query_roster
+from engram.settings.errors import RunStopped
+from engram.simulations.engine import simulate
+from engram.simulations.grid import InProcessGrid
+from engram.strategies.rounds import draw_cohort
+from engram.wire.wire import to_params, to_record
 from tests.support import assert_same, grid, small, strategy_of, train_clients, trainer
 from tests.tables import entry
 

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from federation.methods import METHODS, family
-from server.record import RunRecord
-from simulations.engine import simulate
-from strategies.rounds import LossWatch
+from engram.runs.record import RunRecord
+from engram.settings.families import METHODS, family
+from engram.simulations.engine import simulate
+from engram.strategies.rounds import LossWatch
 from tests.support import small
 
 

@@ -6,16 +6,16 @@ import torch
 from flwr.app import ConfigRecord
 
 from engram.core.slots import unflat
-from engram.models import cross_entropy
+from engram.core.tree import add_scaled
+from engram.data.federated import model_for
+from engram.guards.noise import simulated_noise
+from engram.networks.build import cross_entropy
 from engram.online.domains import ball
-from engram.online.epochs import in_epochs
+from engram.online.doubling_trick import in_epochs
 from engram.online.universal import universal_ensemble
-from engram.tree import add_scaled
-from federation.data.federated import model_for
-from federation.noise import simulated_noise
-from federation.wire import to_params
-from server.roster import query_roster
-from strategies.local import Federated
+from engram.server.roster import query_roster
+from engram.strategies.network_strategy import Federated
+from engram.wire.wire import to_params
 from tests.support import assert_same, grid, small_of_any, trainer, write_npz
 
 ROUNDS, RADIUS = 40, 4.0

@@ -4,16 +4,16 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
+from engram.core.clip_and_noise import changes
 from engram.core.method import Update
 from engram.core.slots import flat, over_slots, unflat
-from engram.core.walkers import changes
-from engram.privacy import clip
-from engram.robust import krum, median, trimmed_mean
-from engram.tree import add_scaled, norm
-from federation.methods import METHODS
-from federation.noise import simulated_noise
-from federation.wire import to_params, to_record
-from strategies.rounds import draw_cohort
+from engram.core.tree import add_scaled, norm
+from engram.guards.gaussian import clip
+from engram.guards.noise import simulated_noise
+from engram.guards.robust import krum, median, trimmed_mean
+from engram.settings.families import METHODS
+from engram.strategies.rounds import draw_cohort
+from engram.wire.wire import to_params, to_record
 from tests.support import (
     PROTECTED,
     assert_same,

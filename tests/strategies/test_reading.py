@@ -3,10 +3,10 @@
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from federation.flower import local_run, name_message
-from federation.wire import DIVERGED
-from strategies.evaluation import Impossible
-from strategies.reading import Rejected, read_reply
+from engram.link.flower import local_run, name_message
+from engram.scoring.evaluation import Impossible
+from engram.strategies.reply_border import Rejected, read_reply
+from engram.wire.wire import DIVERGED
 from tests.tables import entry
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from engram.core.method import Update
-from federation.data.dealing import federated_data
-from federation.errors import RunStopped
-from federation.noise import secret_noise
-from strategies.reading import Rejected
-from strategies.rounds import Rounds, draw_cohort
-from strategies.screening import Accepted, TrainReplies
+from engram.data.load_federation import federated_data
+from engram.guards.noise import secret_noise
+from engram.settings.errors import RunStopped
+from engram.strategies.reply_border import Rejected
+from engram.strategies.rounds import Rounds, draw_cohort
+from engram.strategies.screening import Accepted, TrainReplies
 from tests.support import small
 
 

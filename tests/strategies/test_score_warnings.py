@@ -2,10 +2,10 @@
 
 import pytest
 
-from engram.tasks import CLASSIFICATION
-from federation.columns import columns_of
-from strategies.score_warnings import ScoreWarnings
-from strategies.scorekeeping import Scorekeeper, Scoring
+from engram.scoring.score_columns import columns_of
+from engram.scoring.score_warnings import ScoreWarnings
+from engram.scoring.scorekeeping import Scorekeeper, Scoring
+from engram.scoring.tasks import CLASSIFICATION
 
 INF, NAN = float("inf"), float("nan")
 NAMES = {0: "north", 1: "south", 2: "west"}

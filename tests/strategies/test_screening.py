@@ -7,19 +7,19 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from engram.core.clip_and_noise import Walker
 from engram.core.method import Served
-from engram.core.shapes import Shapes
-from engram.core.walkers import Walker
+from engram.core.method_shapes import Shapes
+from engram.core.tree import distance
+from engram.guards.aggregation import Merge
+from engram.guards.noise import secret_noise
+from engram.link.flower import local_run
 from engram.methods.fedavg import FedAvg
-from engram.tasks import CLASSIFICATION, REGRESSION, loss, task_of
-from engram.tree import distance
-from federation.aggregation import Merge
-from federation.flower import local_run
-from federation.noise import secret_noise
-from federation.wire import to_record
-from strategies.reading import Rejected, read_reply
-from strategies.screening import Accepted
-from strategies.train_replies import screen
+from engram.scoring.tasks import CLASSIFICATION, REGRESSION, loss, task_of
+from engram.strategies.reply_border import Rejected, read_reply
+from engram.strategies.screening import Accepted
+from engram.strategies.train_replies import screen
+from engram.wire.wire import to_record
 from tests.engram.methods.problem import built
 from tests.support import assert_same, small
 from tests.tables import entry

@@ -5,14 +5,14 @@ import pytest
 from torch.nn import functional
 
 import engram
-from engram.metrics import METRICS
-from engram.tasks import CLASSIFICATION, REGRESSION
-from federation.columns import Column
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.tuning.runs import LockStep
-from strategies.evaluation import Evaluation, outlying, summary
-from strategies.selection import Selection
+from engram.runs.record import RunRecord
+from engram.scoring.best_round import Selection
+from engram.scoring.evaluation import Evaluation, outlying, summary
+from engram.scoring.metrics import METRICS
+from engram.scoring.score_columns import Column
+from engram.scoring.tasks import CLASSIFICATION, REGRESSION
+from engram.simulations.engine import simulate
+from engram.tune.runs import LockStep
 from tests.support import small_of_any
 from tests.tables import entry
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 
-from federation.wire import to_record
-from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.reports.local import report_table
-from simulations.results import metrics_of
-from simulations.rows import report_rows
+from engram.compare.report_rows import report_rows
+from engram.compare.reports.local import report_table
+from engram.runs.record import RunRecord
+from engram.runs.results import metrics_of
+from engram.simulations.engine import simulate
+from engram.wire.wire import to_record
 from tests.support import grid, small, strategy_of, trainer
 from tests.tables import EIGHT
 

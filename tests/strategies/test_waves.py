@@ -5,14 +5,14 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from engram.types import Params
-from federation.errors import Refused, RunStopped
-from federation.experiment import Experiment
-from federation.methods import METHODS
-from federation.methods.network import NetworkMethod
-from federation.wire import ARRAYS, to_params
-from server.record import RunRecord
-from simulations.engine import simulate
+from engram.core.types import Params
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused, RunStopped
+from engram.settings.experiment import Experiment
+from engram.settings.families import METHODS
+from engram.settings.network import NetworkMethod
+from engram.simulations.engine import simulate
+from engram.wire.wire import ARRAYS, to_params
 from tests.support import PROTECTED, grid, initial_model, strategy_of, trainer
 from tests.tables import EIGHT, entry
 

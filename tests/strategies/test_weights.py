@@ -6,13 +6,13 @@ import torch
 from flwr.app import ConfigRecord
 
 from engram.core.slots import unflat
-from engram.privacy import clip
-from federation.noise import simulated_noise
-from federation.wire import to_params
-from server.record import RunRecord
-from server.roster import query_roster
-from simulations.engine import simulate
-from strategies.local import Federated
+from engram.guards.gaussian import clip
+from engram.guards.noise import simulated_noise
+from engram.runs.record import RunRecord
+from engram.server.roster import query_roster
+from engram.simulations.engine import simulate
+from engram.strategies.network_strategy import Federated
+from engram.wire.wire import to_params
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 from tests.tables import entry
 

@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.arrays import Array
 from engram.bandits.environments.environment import (
     Environment,
     Round,
@@ -14,7 +13,8 @@ from engram.bandits.environments.environment import (
     drawing,
     setting,
 )
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 
 ArmLayout = Literal["shift", "block"]
 

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
 from engram.bandits.policy import ROUND, SETTING, generator
-from engram.checks import require
+from engram.core.arrays import Array
+from engram.core.checks import require
 
 
 class Round(NamedTuple):

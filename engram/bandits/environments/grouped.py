@@ -5,7 +5,6 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array, Bools, Ints
 from engram.bandits.environments.environment import (
     Environment,
     Round,
@@ -13,7 +12,8 @@ from engram.bandits.environments.environment import (
     drawing,
     setting,
 )
-from engram.checks import require
+from engram.core.arrays import Array, Bools, Ints
+from engram.core.checks import require
 from engram.online.loss_streams import directions
 
 REWARDS: Final[Mapping[str, Callable[[Array], Array]]] = {

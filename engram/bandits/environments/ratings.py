@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from engram.arrays import Array, Ints
 from engram.bandits.environments.environment import Environment, Round, checked_length, drawing
-from engram.checks import require
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
 
 
 class Rated(NamedTuple):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from engram.bandits import graph
+from engram.bandits.baselines import random_play
 from engram.bandits.club import club
 from engram.bandits.cofiba import cofiba
 from engram.bandits.linucb import linucb
 from engram.bandits.locb import locb
 from engram.bandits.policy import best
 from engram.bandits.sclub import sclub
-from engram.bandits.simple import random_play
 from tests.engram.bandits.support import Groups, bounds, components, play, spread, theta, width
 from tests.tables import entry
 

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from engram.bandits.baselines import epsilon_greedy, random_play
 from engram.bandits.club import club
 from engram.bandits.cofiba import cofiba
 from engram.bandits.linucb import linucb
@@ -14,8 +15,7 @@ from engram.bandits.molar import molar
 from engram.bandits.neural import neural_bandit
 from engram.bandits.policy import diverged, policy_server, single_run
 from engram.bandits.sclub import sclub
-from engram.bandits.simple import epsilon_greedy, random_play
-from engram.states import from_arrays, to_arrays
+from engram.online.state_arrays import from_arrays, to_arrays
 from tests.engram.bandits.support import Groups
 from tests.tables import entry
 

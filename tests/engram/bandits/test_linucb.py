@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engram.bandits.baselines import epsilon_greedy, random_play
 from engram.bandits.linucb import linucb
 from engram.bandits.policy import best
 from engram.bandits.ridge import added, fitted, fresh, observed, optimistic, widths
-from engram.bandits.simple import epsilon_greedy, random_play
 from tests.engram.bandits.support import Groups, bounds, play
 from tests.tables import entry
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.bandits.molar import molar
-from engram.molar.bandits.policies import molar_bandit
+from engram.tables.bandits.policies import molar_bandit
 from tests.engram.bandits.support import Groups
 from tests.tables import entry
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.bandits.persistent import Persistent
+from engram.bandits.versioned_tensor import Persistent
 from tests.tables import entry
 
 ROWS, COLUMNS = 4, 3

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engram.bandits.linucb import linucb
 from engram.bandits.policy import Policy, batched, best, generator, policy_server, single_run
-from engram.states import from_arrays, to_arrays
+from engram.online.state_arrays import from_arrays, to_arrays
 from tests.tables import entry
 
 DIM = 3

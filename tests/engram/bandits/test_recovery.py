@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from engram.bandits.environments.grouped import grouped
+from engram.bandits.group_recovery import group_recovery, true_groups
 from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
-from engram.bandits.recovery import group_recovery, true_groups
 from tests.engram.bandits.scripted import noisy
 
 EXPECTED = np.array([[0.2, 0.5, 0.2, 0.55], [0.1, 0.1, 0.1, 0.1]])

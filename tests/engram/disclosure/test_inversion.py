@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.disclosure.inversion import recovered, rows_of_gradient, rows_of_layer
+from engram.attack.inversion import recovered, rows_of_gradient, rows_of_layer
 
 
 @pytest.fixture

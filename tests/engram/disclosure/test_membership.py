@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from engram.disclosure.membership import confidence, halves, likelihood_ratios, power
+from engram.attack.membership import confidence, halves, likelihood_ratios, power
 
 
 def test_each_row_is_in_half_of_the_models():

@@ -7,20 +7,20 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from engram.cohort.at_once import at_once
 from engram.cohort.dense import dense
 from engram.cohort.draws import Draws
-from engram.cohort.in_turn import in_turn
 from engram.cohort.round import Cohort, Problem, stacked
+from engram.cohort.sequential import in_turn
+from engram.cohort.vmapped import at_once
 from engram.core import objective
 from engram.core.method import Context, Network, Update
-from engram.core.optimizers import SGD
-from engram.core.personal import build
+from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps, merged
+from engram.core.slot_optimizers import SGD
 from engram.core.slots import mean_of, pick
-from engram.models import dense_loss_of
-from engram.models.base import moved
-from engram.tasks import CLASSIFICATION
+from engram.networks.base import moved
+from engram.networks.build import dense_loss_of
+from engram.scoring.tasks import CLASSIFICATION
 
 CLIENTS, STEPS, ROWS, WIDTH, ETA = 6, 4, 5, 100, 0.1
 COHORTS = [0, 1, 2], [5, 0, 1], [3, 0, 4, 2], [1, 5]  # first and later rounds of clients, mixed

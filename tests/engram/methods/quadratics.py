@@ -4,9 +4,9 @@ import torch
 
 from engram.core import objective
 from engram.core.method import Context, Network, Update
-from engram.core.optimizers import SGD
-from engram.core.personal import build
+from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps, merged, received_by
+from engram.core.slot_optimizers import SGD
 from tests.support import DIM, draw, moments, quadratic
 
 ROWS = 12

@@ -9,16 +9,16 @@ from torch.testing import assert_close
 from torch.utils._pytree import tree_map
 
 import engram
-from engram.cohort.at_once import at_once
-from engram.cohort.in_turn import in_turn
 from engram.cohort.round import Cohort, Problem, stacked
+from engram.cohort.sequential import in_turn
+from engram.cohort.vmapped import at_once
 from engram.core.contract import Contract
 from engram.core.method import FromMean, Served
-from engram.core.optimizers import SGD, optimizer_of
-from engram.core.personal import build
+from engram.core.method_shapes import WITHOUT_DATA, shapes_of
+from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps
 from engram.core.settings import METHODS, about
-from engram.core.shapes import WITHOUT_DATA, shapes_of
+from engram.core.slot_optimizers import SGD, optimizer_of
 from engram.core.slots import mean_of
 from tests.engram.methods.problem import (
     COHORTS,

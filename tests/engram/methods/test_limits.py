@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from engram.core.optimizers import optimizer_of
+from engram.core.slot_optimizers import optimizer_of
 from engram.methods.apfl import Apfl
 from engram.methods.ditto import Ditto
 from engram.methods.fedadagrad import FedAdagrad

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from engram.core.optimizers import optimizer_of
 from engram.core.rounds import Stepper
 from engram.core.settings import METHODS
+from engram.core.slot_optimizers import optimizer_of
+from engram.core.tree import add_scaled
 from engram.methods.apfl import Apfl
 from engram.methods.ditto import Ditto
 from engram.methods.fedala import FedAla
@@ -25,8 +26,7 @@ from engram.methods.mr_mtl import MrMtl
 from engram.methods.per_fedavg import PerFedAvg
 from engram.methods.pfedme import PFedMe
 from engram.methods.scaffold import Scaffold
-from engram.mixtures import loss_of
-from engram.tree import add_scaled
+from engram.scoring.mixtures import loss_of
 from tests.engram.methods.quadratics import (
     EYE,
     built,

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from torch.testing import assert_close
 
 from engram.core.method import FromMean, Update
-from engram.core.personal import build
+from engram.core.personal_parameters import build
 from engram.core.rounds import merged
 from engram.core.slots import mean_of, scatter
 from engram.methods.fedadam import FedAdam

@@ -6,9 +6,9 @@ import pytest
 from annotated_types import Interval
 
 from engram.core.settings import METHODS, Search, about, ranges
-from federation.errors import Refused
-from federation.methods import METHODS as LISTED
-from federation.settings.fields import range_of, searched_range
+from engram.settings.errors import Refused
+from engram.settings.families import METHODS as LISTED
+from engram.settings.fields import range_of, searched_range
 from tests.engram.methods.test_contract import CASES
 from tests.support import small
 from tests.tables import entry

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from engram.core.method import Update
-from engram.core.optimizers import optimizer_of
+from engram.core.slot_optimizers import optimizer_of
 from engram.core.slots import over_slots
 from engram.methods.apfl import Apfl
 from engram.methods.ditto import Ditto

@@ -8,17 +8,17 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from flwr.serverapp.strategy import FedAvg as Flowers
 from torch.testing import assert_close
 
-from engram.cohort.in_turn import in_turn
+from engram.cohort.sequential import in_turn
+from engram.core.clip_and_noise import Walker, changes
 from engram.core.method import FromMean, Update
 from engram.core.rounds import merged
 from engram.core.slots import flat, mean_of, unflat
-from engram.core.walkers import Walker, changes
+from engram.guards.robust import median
+from engram.link.flower import local_run
 from engram.methods.fedavg import FedAvg
 from engram.methods.pfedme import PFedMe
 from engram.methods.scaffold import Scaffold
-from engram.robust import median
-from federation.flower import local_run
-from federation.wire import to_params, to_record
+from engram.wire.wire import to_params, to_record
 from tests.engram.methods.problem import WIDTH, W, built, draw, plus, run_round
 from tests.engram.methods.test_contract import CASES
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from engram.molar.bandits.environments import sparse_environments
-from engram.molar.bandits.policies import (
+from engram.tables.bandits.environments import sparse_environments
+from engram.tables.bandits.policies import (
     lasso_bandit,
     molar_bandit,
     ols_bandit,

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from engram.molar.adaptive import adapt
-from engram.molar.adaptive_models import AdaptiveClassifier, AdaptiveRegressor
-from engram.molar.simulation import linear_rows
-from engram.molar.site import Rows
+from engram.tables.adaptive import adapt
+from engram.tables.adaptive_models import AdaptiveClassifier, AdaptiveRegressor
+from engram.tables.simulation import linear_rows
+from engram.tables.site import Rows
 from tests.engram.molar.countries import classes, linear
 
 

@@ -3,16 +3,13 @@
 import numpy as np
 import pytest
 
-from engram.molar.bandits.environments import regret, replay, sparse_environments
-from engram.molar.bandits.play import batches, play_tasks
-from engram.molar.bandits.policies import (
-    molar_bandit,
-    ols_bandit,
-)
-from engram.molar.bandits.site import TaskState
-from engram.molar.shrinkage import combine
-from engram.molar.simulation import sparse_parameters
-from engram.molar.site import Rows, estimate_site
+from engram.tables.bandits.environments import regret, replay, sparse_environments
+from engram.tables.bandits.play import batches, play_tasks
+from engram.tables.bandits.policies import molar_bandit, ols_bandit
+from engram.tables.bandits.site import TaskState
+from engram.tables.shrinkage import combine
+from engram.tables.simulation import sparse_parameters
+from engram.tables.site import Rows, estimate_site
 from tests.engram.molar.bandits import (
     EACH,
     MODELS,

@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.molar.bandits.environments import (
+from engram.tables.bandits.environments import (
     TaskEnvironment,
     regret,
     replay,
     simulate,
     sparse_environments,
 )
-from engram.molar.bandits.play import Batch, batches
-from engram.molar.simulation import sparse_parameters
-from engram.molar.site import Rows
+from engram.tables.bandits.play import Batch, batches
+from engram.tables.simulation import sparse_parameters
+from engram.tables.site import Rows
 from tests.tables import entry
 
 

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from engram.molar.bandits.play import batches, play_tasks
-from engram.molar.bandits.policies import (
+from engram.tables.bandits.play import batches, play_tasks
+from engram.tables.bandits.policies import (
     lasso_bandit,
     molar_bandit,
     ols_bandit,
     robust_multitask_bandit,
     trace_norm_bandit,
 )
-from engram.molar.bandits.site import TaskBandit
-from engram.molar.shrinkage import combine, personalize
-from engram.molar.site import Rows, estimate_site
+from engram.tables.bandits.site import TaskBandit
+from engram.tables.shrinkage import combine, personalize
+from engram.tables.site import Rows, estimate_site
 from tests.engram.molar.bandits import MODELS, assert_same_state, generators, small_environments
 from tests.tables import entry
 

@@ -7,15 +7,15 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
-from engram.molar.baselines import (
+from engram.tables.baselines import (
     DebiasedRegressor,
     IndividualRegressor,
     LassoRegressor,
     PooledRegressor,
 )
-from engram.molar.regressor import MolarRegressor
-from engram.molar.shrinkage import combine
-from engram.molar.site import Rows, estimate_site
+from engram.tables.regressor import MolarRegressor
+from engram.tables.shrinkage import combine
+from engram.tables.site import Rows, estimate_site
 from tests.tables import entry
 
 SITES = np.array(["a", "b", "c", "d", "e"])

@@ -9,8 +9,8 @@ import pytest
 from sklearn.utils.estimator_checks import check_estimator
 from sklearn.utils.validation import _num_samples
 
-from engram.molar.regressor import MolarClassifier, MolarRegressor
-from engram.molar.site import Rows
+from engram.tables.regressor import MolarClassifier, MolarRegressor
+from engram.tables.site import Rows
 
 FEW_ROWS = "the check has fewer rows than columns, which is refused; see test_regressor.py"
 

@@ -5,9 +5,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from engram.molar.exchange import STILL, answer, odd_sites, personal, tell
-from engram.molar.simulation import linear_rows, logistic_rows
-from engram.molar.site import Rows, estimate_site
+from engram.tables.exchange import STILL, answer, odd_sites, personal, tell
+from engram.tables.simulation import linear_rows, logistic_rows
+from engram.tables.site import Rows, estimate_site
 from tests.evidence.exchange import in_one_place
 from tests.tables import entry
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
-from engram.molar.heterogeneity import estimate_heterogeneity, restricted
+from engram.tables.heterogeneity import estimate_heterogeneity, restricted
 
 
 def test_with_equal_variances_it_is_the_sample_variance_less_that_of_the_noise():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from engram.molar.high_dim import high_dim, transfer, transfer_bounds
-from engram.molar.lasso import lasso, lasso_debiasing
-from engram.molar.simulation import linear_rows
-from engram.molar.site import Rows
+from engram.tables.high_dim import high_dim, transfer, transfer_bounds
+from engram.tables.lasso import lasso, lasso_debiasing
+from engram.tables.simulation import linear_rows
+from engram.tables.site import Rows
 from tests.tables import entry
 
 SIGMA = 0.1

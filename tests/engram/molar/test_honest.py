@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from engram.molar.honest import honest_interval, honest_intervals, suggest, tail_shares
-from engram.molar.intervals import own_interval
-from engram.molar.site import SiteEstimate
+from engram.tables.borrowing_intervals import (
+    honest_interval,
+    honest_intervals,
+    suggest,
+    tail_shares,
+)
+from engram.tables.intervals import own_interval
+from engram.tables.site import SiteEstimate
 from tests.tables import sampled
 
 GAPS = np.array([0.0, 1, 2, 3, 4, 6, 10, 20])

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from engram.molar.intervals import own_interval, shared_half_width, site_interval
-from engram.molar.shrinkage import combine
-from engram.molar.site import Rows, SiteEstimate, estimate_site
+from engram.tables.intervals import own_interval, shared_half_width, site_interval
+from engram.tables.shrinkage import combine
+from engram.tables.site import Rows, SiteEstimate, estimate_site
 from tests.tables import entry
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.linalg import hadamard
 from sklearn.linear_model import Lasso
 
-from engram.molar.lasso import lasso, lasso_debiasing, lasso_strength
-from engram.molar.site import Rows, estimate_site
+from engram.tables.lasso import lasso, lasso_debiasing, lasso_strength
+from engram.tables.site import Rows, estimate_site
 from tests.tables import entry
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.molar.median import weighted_median
+from engram.tables.median import weighted_median
 from tests.tables import entry
 
 # Small integers: every sum below is exact in float64, so equalities can be too.

@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from statsmodels.regression.mixed_linear_model import MixedLM, MixedLMParams
 
-from engram.molar.mixed import fit_mixed
-from engram.molar.site import Rows
+from engram.tables.mixed import fit_mixed
+from engram.tables.site import Rows
 from tests.tables import entry
 
 SIZES = (3, 9, 14, 6, 11, 8, 5, 12)  # rows of tasks; the first has fewer than columns

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.molar.lasso import lasso
-from engram.molar.pooled import condense, pool
-from engram.molar.simulation import logistic_rows
-from engram.molar.site import Rows, estimate_site
+from engram.tables.lasso import lasso
+from engram.tables.pooled import condense, pool
+from engram.tables.simulation import logistic_rows
+from engram.tables.site import Rows, estimate_site
 
 
 def rows(seed, n, d=4):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from engram.molar.private import estimate_of, noisy_statistics, statistics_size
-from engram.molar.site import Rows, estimate_site
-from engram.privacy import epsilon
+from engram.guards.gaussian import epsilon
+from engram.tables.private import estimate_of, noisy_statistics, statistics_size
+from engram.tables.site import Rows, estimate_site
 from tests.strategies.test_audit import DELTA, found_by
 from tests.tables import entry
 

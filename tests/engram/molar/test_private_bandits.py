@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from engram.molar.bandits import private
-from engram.molar.bandits.policies import molar_bandit
-from engram.molar.private import noisy_statistics, statistics_size
-from engram.molar.shrinkage import Shared
-from engram.molar.site import Rows
+from engram.tables.bandits import private
+from engram.tables.bandits.policies import molar_bandit
+from engram.tables.private import noisy_statistics, statistics_size
+from engram.tables.shrinkage import Shared
+from engram.tables.site import Rows
 
 DIM, ARMS, BOUND = 2, 3, 4.0
 SITE = molar_bandit().site

@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from engram.molar.random_effects import (
-    Prior,
-    confirmed,
-    moderated,
-    posterior,
-    start,
-    usual_noise,
-)
-from engram.molar.site import Rows, estimate_site
+from engram.tables.random_effects import Prior, confirmed, moderated, posterior, start, usual_noise
+from engram.tables.site import Rows, estimate_site
 from tests.tables import entry
 
 

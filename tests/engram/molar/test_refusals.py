@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engram.molar.regressor import MolarClassifier, MolarRegressor
+from engram.tables.regressor import MolarClassifier, MolarRegressor
 from tests.engram.molar.countries import COUNTRIES, frame, linear
 from tests.tables import entry
 

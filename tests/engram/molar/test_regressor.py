@@ -8,8 +8,8 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 
-from engram.molar.intervals import own_interval
-from engram.molar.regressor import MolarClassifier, MolarRegressor
+from engram.tables.intervals import own_interval
+from engram.tables.regressor import MolarClassifier, MolarRegressor
 from tests.engram.molar.countries import BETA, COUNTRIES, classes, frame, linear
 
 

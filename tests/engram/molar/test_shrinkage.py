@@ -5,15 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.molar.shrinkage import (
-    Shared,
-    combine,
-    median_weights,
-    personalize,
-    shrink,
-    threshold,
-)
-from engram.molar.site import Rows, SiteEstimate, estimate_site
+from engram.tables.shrinkage import Shared, combine, median_weights, personalize, shrink, threshold
+from engram.tables.site import Rows, SiteEstimate, estimate_site
 
 
 def site(coef, *, scale=0.1, size=50.0, sigma=1.0):

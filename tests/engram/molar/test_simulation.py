@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from engram.molar.simulation import (
+from engram.tables.simulation import (
     disparate_sizes,
     linear_rows,
     logistic_rows,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from engram.molar.families import FAMILIES
-from engram.molar.site import Rows, estimate_site, why_undetermined
+from engram.tables.families import FAMILIES
+from engram.tables.site import Rows, estimate_site, why_undetermined
 from tests.tables import entry
 
 NAMES = ["a", "b", "c", "intercept"]

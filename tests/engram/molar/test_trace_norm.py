@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.molar.bandits.trace_norm import LeastSquaresMoments, fit_trace_norm
+from engram.tables.bandits.trace_norm import LeastSquaresMoments, fit_trace_norm
 from tests.tables import entry
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from engram.molar.bandits.play import play_tasks
-from engram.molar.bandits.policies import molar_bandit
+from engram.tables.bandits.play import play_tasks
+from engram.tables.bandits.policies import molar_bandit
 from tests.engram.molar.bandits import MODELS, generators, small_environments
 
 SIGMA = 0.5  # of the environments

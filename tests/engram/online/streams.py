@@ -3,7 +3,7 @@
 import numpy as np
 
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
-from engram.states import to_arrays
+from engram.online.state_arrays import to_arrays
 
 NAMES = ["age", "income", "height"]
 BETA = np.array([0.5, -2e-4, 30.0])

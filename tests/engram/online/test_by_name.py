@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from engram.online.by_name import Reader
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
+from engram.online.row_reader import Reader
 from tests.tables import entry
 
 NAMES = np.array(["a", "b", "c"], dtype=object)

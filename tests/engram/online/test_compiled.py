@@ -5,9 +5,9 @@ import ast
 import pytest
 from numba.core import caching
 
-from engram.online import rows, steps, surrogates, weights
+from engram.online import compiled_updates, steps, surrogates, weights
 from engram.online.compiled import compiled
-from federation.fingerprint import source_root
+from engram.settings.fingerprint import source_root
 
 
 def double(x):
@@ -22,7 +22,7 @@ def test_without_a_place_for_what_is_compiled_it_is_compiled_all_the_same(monkey
 
 @pytest.mark.parametrize(
     "module",
-    [rows, steps, surrogates, weights],
+    [compiled_updates, steps, surrogates, weights],
     ids=["rows", "steps", "surrogates", "weights"],
 )
 def test_compiled_functions_call_those_of_their_own_file_only(module):
@@ -30,4 +30,4 @@ def test_compiled_functions_call_those_of_their_own_file_only(module):
     tree = ast.parse((source_root() / f"{module.__name__.replace('.', '/')}.py").read_text())
     imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     ours = {name for name in imported if name.startswith("engram")}
-    assert ours - {"engram.arrays"} == {"engram.online.compiled"}  # the former has types alone
+    assert ours - {"engram.core.arrays"} == {"engram.online.compiled"}  # the former has types alone

@@ -5,7 +5,7 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from engram.online.bases import descent_pool, newton_pool, vectorized
+from engram.online.base_learners import descent_pool, newton_pool, vectorized
 from engram.online.descent import ogd, optimistic_ogd
 from engram.online.domains import ball, box, simplex
 from engram.online.newton import online_newton_step, optimistic_newton

@@ -5,7 +5,7 @@ import pytest
 
 from engram.online.descent import ogd
 from engram.online.domains import ball
-from engram.online.epochs import in_epochs
+from engram.online.doubling_trick import in_epochs
 from engram.online.learner import clipped
 from engram.online.metagrad import metagrad
 from engram.online.universal import universal_ensemble

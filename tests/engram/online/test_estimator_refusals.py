@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
-from engram.states import to_arrays
+from engram.online.state_arrays import to_arrays
 from tests.engram.online.streams import by_name, labels, rows, standardized
 from tests.tables import entry
 

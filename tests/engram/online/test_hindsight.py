@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog, minimize
 
 from engram.online import loss_streams
-from engram.online.hindsight import Total, least_on_ball, least_quadratic
+from engram.online.comparator import Total, least_on_ball, least_quadratic
 from tests.tables import entry
 
 STREAMS = {

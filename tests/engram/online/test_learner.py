@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from engram.online.descent import ogd, optimistic_ogd
 from engram.online.domains import ball, box, simplex
-from engram.online.epochs import in_epochs
+from engram.online.doubling_trick import in_epochs
 from engram.online.experts import adapt_ml_prod, hedge, msmwc
 from engram.online.learner import clipped
 from engram.online.metagrad import metagrad
 from engram.online.newton import online_newton_step, optimistic_newton
+from engram.online.state_arrays import from_arrays, to_arrays
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
-from engram.states import from_arrays, to_arrays
 
 DIM, BOUND, ROUNDS = 3, 2.0, 40
 G = {"gradient_bound": BOUND}

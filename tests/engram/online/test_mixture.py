@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from engram.online import mixture
+from engram.online.compiled_updates import bet, calibrate, kalman, loss_of, reweigh
 from engram.online.losses import ABSOLUTE, HINGE, LOGISTIC, SQUARED, quantile
-from engram.online.rows import bet, calibrate, kalman, loss_of, reweigh
 from engram.online.tasks import LinearTask
 from tests.tables import entry
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.online import games, loss_streams
-from engram.online.bases import descent_pool, vectorized
+from engram.online.base_learners import descent_pool, vectorized
 from engram.online.descent import ogd
 from engram.online.domains import ball
 from engram.online.learner import Learner

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from engram.core.method import Update
+from engram.core.tree import add_scaled, norm
 from engram.methods.fedavg import FedAvg
 from engram.methods.local import Local
 from engram.methods.scaffold import Scaffold
 from engram.online.domains import ball
-from engram.online.epochs import in_epochs
+from engram.online.doubling_trick import in_epochs
 from engram.online.server_step import MOST_EXP_CONCAVE, has_exp_concave, universal_step
 from engram.online.universal import universal_ensemble
-from engram.tree import add_scaled, norm
 from tests.engram.methods.quadratics import built
 from tests.support import assert_same, draw
 from tests.tables import entry

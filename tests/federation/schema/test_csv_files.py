@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from federation.data.csv_text import read_text
-from federation.data.schema.csv_files import read_csv
-from federation.data.schema.written import of_toml, read_schema, to_toml
-from federation.errors import DataError, Refused
-from federation.schema import File
+from engram.data.csv_text import read_text
+from engram.data.schema.columns import File
+from engram.data.schema.csv_files import read_csv
+from engram.data.schema.written import of_toml, read_schema, to_toml
+from engram.settings.errors import DataError, Refused
 
 TABLE = pd.DataFrame(
     {

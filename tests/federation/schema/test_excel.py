@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 import engram
-from federation.data.schema.csv_files import read_csv
-from federation.data.schema.table_files import read_rows
-from federation.errors import DataError, Refused
-from federation.schema import File
-from simulations.exports.predicting import predict
-from simulations.proposing import described
+from engram.cli.proposing import described
+from engram.data.schema.columns import File
+from engram.data.schema.csv_files import read_csv
+from engram.data.schema.table_files import read_rows
+from engram.home.predicting import predict
+from engram.settings.errors import DataError, Refused
 
 openpyxl = pytest.importorskip("openpyxl", reason="the extra excel brings it")
 
@@ -170,7 +170,7 @@ def test_what_is_no_workbook_is_refused(content, tmp_path):
 
 
 def test_without_the_package_it_is_named(book, monkeypatch):
-    from federation.data.schema import table_files
+    from engram.data.schema import table_files
 
     monkeypatch.setattr(table_files, "find_spec", lambda name: None)
     with pytest.raises(Refused, match=r"pip install 'engram\[excel\]'"):

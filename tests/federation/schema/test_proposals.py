@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from federation.data.declared import declare
-from federation.data.raw_tables import of_file
-from federation.data.schema.cells import named_cells
-from federation.data.schema.written import read_schema
-from federation.errors import DataError
-from federation.settings.data import DataSettings
-from simulations.proposing import described
+from engram.cli.proposing import described
+from engram.data.schema.cells import named_cells
+from engram.data.schema.declared import declare
+from engram.data.schema.written import read_schema
+from engram.data.tables.raw_tables import of_file
+from engram.settings.data import DataSettings
+from engram.settings.errors import DataError
 
 DAYS = pd.date_range("2023-01-25", periods=40)
 

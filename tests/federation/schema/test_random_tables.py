@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from federation.data.declared import declare
-from federation.data.raw_tables import of_file
-from federation.data.schema.written import of_toml, to_toml
-from federation.errors import DataError
-from federation.schema import Column, File, Schema
-from federation.settings.data import DataSettings
+from engram.data.schema.columns import Column, File, Schema
+from engram.data.schema.declared import declare
+from engram.data.schema.written import of_toml, to_toml
+from engram.data.tables.raw_tables import of_file
+from engram.settings.data import DataSettings
+from engram.settings.errors import DataError
 
 WARDS = ("Gynäkologie", 'he said "no"', "two\nlines", "d,e", "b;c", "a\ttab", "x|y", "O'Neill")
 KINDS = (

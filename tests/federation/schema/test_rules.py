@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from federation.data.schema.fitting import fit
-from federation.data.schema.written import read_schema
-from federation.errors import DataError
-from federation.schema import Column, File, Schema
+from engram.data.schema.columns import Column, File, Schema
+from engram.data.schema.fitting import fit
+from engram.data.schema.written import read_schema
+from engram.settings.errors import DataError
 
 rng = np.random.default_rng(0)
 N = 200

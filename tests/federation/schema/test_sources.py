@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 from datasets import Dataset
 
-from federation.data.datasets import arrays_of
-from federation.data.dealing import federated_data, own_data
-from federation.data.in_memory import hold
-from federation.data.source import Source
-from federation.errors import DataError
-from federation.experiment import Experiment
+from engram.data.datasets import arrays_of
+from engram.data.in_memory import hold
+from engram.data.load_federation import federated_data, own_data
+from engram.data.source import Source
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from tests.federation.schema.test_rules import ASKED, NUMBERS, N
 
 rng = np.random.default_rng(1)

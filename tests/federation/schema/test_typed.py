@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from federation.data.schema.typed import typed
-from federation.errors import DataError
-from federation.schema import Column
+from engram.data.schema.columns import Column
+from engram.data.schema.typed import typed
+from engram.settings.errors import DataError
 from tests.federation.schema.test_rules import NUMBERS
 
 NAN = np.nan

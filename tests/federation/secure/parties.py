@@ -5,16 +5,9 @@ import random
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from federation.secure.client import (
-    add_masks,
-    advertise,
-    agree,
-    open_shares,
-    reveal,
-    share,
-)
-from federation.secure.server import unmask
-from federation.secure.session import Session, threshold
+from engram.guards.secure.client import add_masks, advertise, agree, open_shares, reveal, share
+from engram.guards.secure.server import unmask
+from engram.guards.secure.session import Session, threshold
 
 
 def entropy(seed):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from federation.errors import Refused
-from federation.secure.client import agree, open_shares, reveal, share
-from federation.secure.masks import agreed, mask, pairwise
-from federation.secure.shamir import join
+from engram.guards.secure.client import agree, open_shares, reveal, share
+from engram.guards.secure.masks import agreed, mask, pairwise
+from engram.guards.secure.shamir import join
+from engram.settings.errors import Refused
 from tests.federation.secure.parties import Round, session, vectors
 
 

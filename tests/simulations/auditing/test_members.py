@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import engram as api
-from simulations.auditing.members import members
+from engram.attack.audit.members import members
 
 
 def clients(rows=110):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import engram
-from simulations.auditing.messages import messages
+from engram.attack.audit.messages import messages
 
 ONE = {
     "batch_size": 1,

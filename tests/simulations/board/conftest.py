@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from simulations.compared import compare
-from simulations.front import simulate
-from simulations.tuning.folder import Tuning
+from engram.api import simulate
+from engram.compare.comparison_api import compare
+from engram.tune.folder import Tuning
 
 QUICK = {"num_rounds": 4, "eval_every": 2, "clients_per_round": 2, "local_steps": 2, "hidden": "4"}
 

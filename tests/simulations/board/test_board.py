@@ -14,26 +14,26 @@ import pytest
 from dash import Dash
 from flask import Flask
 
-from engram.privacy import epsilon
-from federation.addresses import Address
-from federation.errors import Refused
-from federation.roster import Roster
-from server.certificates import certificate_pem, key_pem, new_authority, new_key
-from server.progress import PROGRESS, RunProgress
-from server.record import RunRecord
-from simulations.board.app import board
-from simulations.board.clients import client_rows
-from simulations.board.comparing import comparing
-from simulations.board.holdings import holdings
-from simulations.board.listing import chosen_runs, listing
-from simulations.board.nodes import absences, node_rows, progress
-from simulations.board.one_client import one_client
-from simulations.board.one_run import one_run
-from simulations.board.pieces import linked
-from simulations.board.serving import guard, server_of
-from simulations.board.shelf import Shelf, differing
-from simulations.board.trials import trials
-from simulations.pages.repeat import repeating
+from engram.guards.gaussian import epsilon
+from engram.link.addresses import Address
+from engram.link.server.certificates import certificate_pem, key_pem, new_authority, new_key
+from engram.runs.progress import PROGRESS, RunProgress
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.studio.app import board
+from engram.studio.clients import client_rows
+from engram.studio.comparing import comparing
+from engram.studio.data_page import holdings
+from engram.studio.listing import chosen_runs, listing
+from engram.studio.nodes import absences, node_rows, progress
+from engram.studio.one_client import one_client
+from engram.studio.one_run import one_run
+from engram.studio.pages.reproduce_command import repeating
+from engram.studio.run_index import Shelf, differing
+from engram.studio.search_page import trials
+from engram.studio.serving import guard, server_of
+from engram.studio.widgets import linked
+from engram.wire.roster import Roster
 from tests.network.support import free_port
 from tests.support import small
 from tests.tables import entry
@@ -204,7 +204,7 @@ def test_a_run_that_is_named_a_thousand_times_is_read_once(folder, monkeypatch, 
     monkeypatch.setattr(Shelf, "stamp", lambda self, name: looks.append(name) or stamp(self, name))
     page = board(Shelf(folder), None).callback_map["..page.children...stamp.data.."]["callback"]
     page = page.__wrapped__
-    monkeypatch.setattr("simulations.board.app.ctx", SimpleNamespace(triggered_id="address"))
+    monkeypatch.setattr("engram.studio.app.ctx", SimpleNamespace(triggered_id="address"))
     once, _ = page("/compare", f"?{key}=both", None, None)
     few = len(looks)
     many, _ = page("/compare", "?" + "&".join([f"{key}=both"] * 1000), None, None)

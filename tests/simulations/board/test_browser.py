@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from federation.addresses import Address
-from server.record import RunRecord
-from simulations.board import app
-from simulations.board.app import board
-from simulations.board.serving import server_of
-from simulations.board.shelf import Shelf
-from simulations.engine import simulate
+from engram.link.addresses import Address
+from engram.runs.record import RunRecord
+from engram.simulations.engine import simulate
+from engram.studio import app
+from engram.studio.app import board
+from engram.studio.run_index import Shelf
+from engram.studio.serving import server_of
 from tests.network.support import free_port
 from tests.support import small
 

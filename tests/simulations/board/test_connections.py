@@ -10,10 +10,10 @@ import httpx
 import pytest
 from flask import Flask, request
 
-from federation.addresses import Address
-from server.certificates import certificate_pem, key_pem, new_authority, new_key
-from simulations.board import connections
-from simulations.board.serving import server_of
+from engram.link.addresses import Address
+from engram.link.server.certificates import certificate_pem, key_pem, new_authority, new_key
+from engram.studio import http_limits
+from engram.studio.serving import server_of
 from tests.network.support import free_port
 
 TOKEN = "t" * 24
@@ -119,7 +119,7 @@ def test_silent_and_slow_visitors_delay_nobody(secure, tls):
                 one.sendall(b"\x16\x03\x01" if secure else b"GET / HT")
         assert asked(at, tls) == "0"
         alive = [one for one in server._open if not one.dropped]
-        assert len(alive) <= connections._EACH
+        assert len(alive) <= http_limits._EACH
 
 
 def test_many_pages_at_once_are_all_served(tls):
@@ -129,8 +129,8 @@ def test_many_pages_at_once_are_all_served(tls):
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_what_does_not_arrive_in_time_is_dropped(secure, tls, monkeypatch):
-    monkeypatch.setattr(connections, "_ARRIVING", 0.0)
-    monkeypatch.setattr(connections, "_LOOK", 0.01)
+    monkeypatch.setattr(http_limits, "_ARRIVING", 0.0)
+    monkeypatch.setattr(http_limits, "_LOOK", 0.01)
     with served(tls if secure else None) as (at, _):
         answer, _ = said(at, b"" if secure else b"GET / HTTP/1.1\r\nX: ")
     assert answer == b"" or b"400" in answer or b"408" in answer

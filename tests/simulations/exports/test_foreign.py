@@ -14,13 +14,13 @@ import torch
 from onnx import TensorProto, helper
 from safetensors.torch import load, save
 
-from federation.checksums import summed
-from federation.errors import Refused
-from federation.exported import FORMATS, load_model, runner
-from federation.graphs import Limits, run_apart
-from federation.saved import tensors_from_saved, tensors_to_saved
-from simulations.exports.predicting import predict
-from simulations.front import simulate
+from engram.api import simulate
+from engram.home.exported import FORMATS, load_model, runner
+from engram.home.onnx_sandbox import Limits, run_apart
+from engram.home.predicting import predict
+from engram.settings.errors import Refused
+from engram.wire.checksums import summed
+from engram.wire.torch_file import tensors_from_saved, tensors_to_saved
 from tests.tables import entry
 
 ROWS = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
@@ -163,7 +163,9 @@ def test_what_is_no_graph_is_refused(forged, rows, tmp_path):
 def test_a_process_that_dies_is_named():
     data = graph([PRODUCT], [weights()])
     with run_apart(data, FAST) as runs:
-        (process,) = [p for p in psutil.Process().children() if "federation.graphs" in p.cmdline()]
+        (process,) = [
+            p for p in psutil.Process().children() if "engram.home.onnx_sandbox" in p.cmdline()
+        ]
         process.kill()
         with pytest.raises(Refused, match=r"its process ended with SIGKILL: if it needs more than"):
             runs({"x": ROWS})

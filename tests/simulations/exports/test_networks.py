@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 import engram
-from client.card import scored
-from engram import networks
-from engram.metrics import METRICS
-from engram.models.base import called
-from federation import onnx
-from federation.errors import Refused
-from federation.exported import load_model, runner
-from federation.methods import family
-from federation.predicted import outputs_of
-from simulations.engine import simulate
-from simulations.exports.predicting import predict
-from simulations.front import Run
+from engram.api import Run
+from engram.home import onnx
+from engram.home.card import scored
+from engram.home.exported import load_model, runner
+from engram.home.predicting import predict
+from engram.home.prediction_intervals import outputs_of
+from engram.networks import registry
+from engram.networks.base import called
+from engram.scoring.metrics import METRICS
+from engram.settings.errors import Refused
+from engram.settings.families import family
+from engram.simulations.engine import simulate
 from tests.client.networks import CASES
 from tests.client.test_modules import experiment
 from tests.support import small_of_any
@@ -234,12 +234,12 @@ def test_an_altered_model_is_refused(run_of, tmp_path):
 def test_a_network_that_is_not_known_here_is_refused(tmp_path, monkeypatch):
     simulate(experiment("convolutions", method="fedavg", num_rounds=1), tmp_path / "run")
     folder = engram.load_run(tmp_path / "run").export(out=tmp_path / "model")
-    monkeypatch.delitem(networks.NETWORKS, "convolutions")
+    monkeypatch.delitem(registry.NETWORKS, "convolutions")
     with pytest.raises(
         Refused, match=r"model cannot be loaded: model must be one of .*, got 'conv"
     ):
         load_model(folder)
-    networks.model(CASES["group norm"][0], "convolutions")  # another network, so called
+    registry.model(CASES["group norm"][0], "convolutions")  # another network, so called
     with pytest.raises(Refused, match="the network is not the one that was exported: Error"):
         load_model(folder)
 
@@ -256,11 +256,11 @@ def test_a_network_that_is_not_known_here_is_refused(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
 def test_another_network_under_a_used_name_is_refused(method, other, tmp_path):
-    networks.model(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), "used")
+    registry.model(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), "used")
     x, y = torch.zeros(12, 4).numpy(), np.arange(12) % 2
     given = {"num_rounds": 1, "clients_per_round": 2, "model": "used", "progress": False}
     run = engram.simulate([(x, y)] * 2, method=method, out=tmp_path / "run", **given)
-    networks.model(other, "used")
+    registry.model(other, "used")
     np.savez("new.npz", x=x, y=y)
     run = engram.load_run(run.folder)
     message = r"^[^\n]*another network than the one called used here: [^\n]*$"
@@ -303,7 +303,7 @@ def test_an_onnx_file_needs_no_network_of_the_users(tmp_path, monkeypatch):
     x, _ = run.learned.data.test.take(torch.arange(4))
     expected = run.learned.network.apply(run.learned.common.models[0], x).softmax(-1)
     np.savez("rows.npz", x=x.numpy())
-    monkeypatch.delitem(networks.NETWORKS, "convolutions")
+    monkeypatch.delitem(registry.NETWORKS, "convolutions")
     found = predict(folder, tmp_path / "rows.npz", tmp_path / "found.csv").table
     np.testing.assert_allclose(found["probability 2"], expected[:, 2], atol=1e-6)
     with pytest.raises(Refused, match="must be safetensors or torch to be loaded as a module"):

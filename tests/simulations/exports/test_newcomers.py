@@ -11,14 +11,14 @@ from PIL import Image
 from torch import nn
 
 import engram
-from client.training.rows import query_rows
-from engram.molar import MolarRegressor
-from federation.data.tables import table_data
-from federation.errors import DataError, Refused
-from federation.exported import load_model
-from simulations.exports.newcomers import adapted, adapted_into, cross_validated, newcomer_of
-from simulations.exports.predicting import predict
-from simulations.front import load_run
+from engram.api import load_run
+from engram.data.tables.tables import table_data
+from engram.home.exported import load_model
+from engram.home.newcomers import adapted, adapted_into, cross_validated, newcomer_of
+from engram.home.predicting import predict
+from engram.scoring.query_rows import query_rows
+from engram.settings.errors import DataError, Refused
+from engram.tables import MolarRegressor
 from tests.tables import EIGHT, sampled
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "adapt_steps": 4}

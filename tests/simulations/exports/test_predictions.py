@@ -14,11 +14,11 @@ import torch
 from datasets import Dataset
 
 import engram
-from federation.checksums import summed
-from federation.errors import DataError, Refused
-from federation.exported import load_model
-from simulations.__main__ import main
-from simulations.exports.predicting import predict
+from engram.cli.__main__ import main
+from engram.home.exported import load_model
+from engram.home.predicting import predict
+from engram.settings.errors import DataError, Refused
+from engram.wire.checksums import summed
 from tests.simulations.exports.test_newcomers import QUICK, hospitals, run_on
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import engram
-from client.hosts.meta_ban import UserSites
-from client.memory import RamStore
-from engram.molar.families import FAMILIES
-from federation.data.arrivals import drawn_arrivals
-from federation.data.tables import table_data
-from federation.errors import Refused
-from federation.exported import load_model, runner
+from engram.bandits.federation.bandit_turns import drawn_arrivals
+from engram.bandits.federation.host import UserSites
+from engram.client.memory import RamStore
+from engram.data.tables.tables import table_data
+from engram.home.exported import load_model, runner
+from engram.settings.errors import Refused
+from engram.tables.families import FAMILIES
 
 
 @pytest.mark.parametrize("family", ["linear", "logistic", "poisson"])

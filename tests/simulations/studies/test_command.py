@@ -12,12 +12,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from federation.errors import Refused
-from simulations import cli
-from simulations.studies import command
-from simulations.studies.command import STUDIES, app, command_of
-from simulations.studies.settings import StudySettings, argument, flag_of, option, option_of
-from simulations.studies.study import Report, Study
+from engram.cli import cli
+from engram.settings.errors import Refused
+from engram.studies import command
+from engram.studies.command import STUDIES, app, command_of
+from engram.studies.settings import StudySettings, argument, flag_of, option, option_of
+from engram.studies.study import Report, Study
 from tests.tables import entry
 
 
@@ -160,10 +160,10 @@ def test_help_waits_for_no_study():
 
     code = (
         "import sys\n"
-        "from simulations.studies.meta_learning import settings\n"
-        "from simulations.studies.molar import settings\n"
-        "from simulations.studies.meta_ban import settings\n"
-        "from simulations.studies.online import settings\n"
+        "from engram.meta.studies import settings\n"
+        "from engram.tables.studies import settings\n"
+        "from engram.bandits.studies import settings\n"
+        "from engram.online.studies import settings\n"
         "print(sorted({'torch', 'sklearn', 'numba', 'numpy', 'pandas'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simulations.studies.summaries import grouped, mean_and_error
+from engram.studies.summaries import grouped, mean_and_error
 
 
 def test_a_mean_and_its_error_by_hand():

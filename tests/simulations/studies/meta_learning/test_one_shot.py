@@ -7,16 +7,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from engram.cli.cli import app
+from engram.data.few_shot import FewShot
 from engram.meta.fine_tune import fine_tune
-from engram.models import build_model, cross_entropy
-from federation.data.few_shot import FewShot
-from federation.errors import DataError, Refused
-from simulations.cli import app
-from simulations.studies.meta_learning import one_shot, one_shot_tasks
-from simulations.studies.meta_learning.methods import METHODS
-from simulations.studies.meta_learning.one_shot_tasks import OneShot
-from simulations.studies.meta_learning.published import ONE_SHOT_PUBLISHED, SPLITS, TABLE_4, Split
-from simulations.studies.meta_learning.sweep import Sweep, SweepRun, run_sweep
+from engram.meta.studies import one_shot, one_shot_tasks
+from engram.meta.studies.methods import METHODS
+from engram.meta.studies.one_shot_tasks import OneShot
+from engram.meta.studies.published import ONE_SHOT_PUBLISHED, SPLITS, TABLE_4, Split
+from engram.meta.studies.sweep import Sweep, SweepRun, run_sweep
+from engram.networks.build import build_model, cross_entropy
+from engram.settings.errors import DataError, Refused
 from tests.tables import entry
 
 WAYS, EACH, PIXELS = 3, 8, 12

@@ -6,14 +6,14 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from federation.errors import Refused
-from simulations.cli import app
-from simulations.studies.meta_learning import sinewave
-from simulations.studies.meta_learning.methods import METHODS
-from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS
-from simulations.studies.meta_learning.settings import SinewaveSettings
-from simulations.studies.meta_learning.sweep import run_sweep
-from simulations.studies.study import write_plan
+from engram.cli.cli import app
+from engram.meta.studies import sinewave
+from engram.meta.studies.methods import METHODS
+from engram.meta.studies.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS
+from engram.meta.studies.settings import SinewaveSettings
+from engram.meta.studies.sweep import run_sweep
+from engram.settings.errors import Refused
+from engram.studies.study import write_plan
 from tests.tables import entry
 
 REGRESSIONS = [name for name in METHODS if name != "protonet"]
@@ -62,7 +62,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(*args, **given)
 
-    monkeypatch.setattr("simulations.studies.meta_learning.jobs.run_sweep", interrupted)
+    monkeypatch.setattr("engram.meta.studies.jobs.run_sweep", interrupted)
     part = tmp_path / "part"
     stopped = invoke(part, *arguments)
     assert stopped.exit_code == 130

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.func import grad
 
+from engram.core.tree import add_scaled
 from engram.meta.single_node import Draw, Episode
-from engram.models import build_model, squared_error
-from engram.tree import add_scaled
-from simulations.studies.meta_learning.episodes import EpisodeSampler
-from simulations.studies.meta_learning.methods import METHODS, RuleArguments
-from simulations.studies.meta_learning.sinewave_tasks import UNSEEN, Sinewave
-from simulations.studies.meta_learning.sweep import Sweep, SweepRun, check_sweep, run_sweep
+from engram.meta.studies.episodes import EpisodeSampler
+from engram.meta.studies.methods import METHODS, RuleArguments
+from engram.meta.studies.sinewave_tasks import UNSEEN, Sinewave
+from engram.meta.studies.sweep import Sweep, SweepRun, check_sweep, run_sweep
+from engram.networks.build import build_model, squared_error
 
 NETWORK = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
 LOSS = squared_error(NETWORK)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from federation.errors import Refused
-from simulations.cli import app
-from simulations.studies.molar import bandit_trials
-from simulations.studies.molar.bandit import summarize
-from simulations.studies.molar.bandit_trials import ACTIVATION, POLICIES, SHOWN, regrets, worlds
+from engram.cli.cli import app
+from engram.settings.errors import Refused
+from engram.tables.studies import bandit_trials
+from engram.tables.studies.bandit import summarize
+from engram.tables.studies.bandit_trials import ACTIVATION, POLICIES, SHOWN, regrets, worlds
 from tests.tables import entry
 
 

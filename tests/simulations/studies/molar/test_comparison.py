@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from engram.molar.baselines import IndividualRegressor, PooledRegressor
-from engram.molar.simulation import sparse_parameters
-from engram.molar.tables import Scaling
-from federation.data.tables import Table
-from federation.errors import DataError
-from simulations.studies.molar import comparison as tables
-from simulations.studies.molar import contenders
-from simulations.studies.molar.choice import choose, is_tie
-from simulations.studies.molar.comparison import (
+from engram.data.tables.tables import Table
+from engram.settings.errors import DataError
+from engram.studies.best_method import in_words, paired
+from engram.tables.baselines import IndividualRegressor, PooledRegressor
+from engram.tables.simulation import sparse_parameters
+from engram.tables.studies import comparison as tables
+from engram.tables.studies import contenders
+from engram.tables.studies.choice import choose, is_tie
+from engram.tables.studies.comparison import (
     Shares,
     SplitScore,
     compare,
@@ -19,10 +19,10 @@ from simulations.studies.molar.comparison import (
     fit_all,
     lacking,
 )
-from simulations.studies.molar.contenders import GRID, molar
-from simulations.studies.molar.preparation import complete, independent
-from simulations.studies.molar.scores import comparison, comparison_table, failures, remarks
-from simulations.studies.verdict import in_words, paired
+from engram.tables.studies.contenders import GRID, molar
+from engram.tables.studies.preparation import complete, independent
+from engram.tables.studies.scores import comparison, comparison_table, failures, remarks
+from engram.tables.tables import Scaling
 from tests.tables import entry
 
 HALF = Shares(0.5, 0.25)

@@ -6,14 +6,10 @@ import matplotlib.image as plt
 import numpy as np
 import pytest
 
-from engram.molar.adaptive_models import AdaptiveRegressor
-from engram.molar.regressor import MolarRegressor
-from simulations.studies.molar.coefficients import (
-    coefficients,
-    task_table,
-    unsure,
-)
-from simulations.studies.molar.heterogeneity import draw_heterogeneity, heterogeneity
+from engram.tables.adaptive_models import AdaptiveRegressor
+from engram.tables.regressor import MolarRegressor
+from engram.tables.studies.coefficients import coefficients, task_table, unsure
+from engram.tables.studies.heterogeneity import draw_heterogeneity, heterogeneity
 from tests.simulations.studies.molar.test_table import frame
 
 NAMES = ["bern", "graz", "lyon", "oslo", "riga", "turin", "ulm", "zadar"]

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from engram.molar.baselines import DebiasedRegressor
-from engram.molar.simulation import sparse_parameters
-from federation.data.tables import Table
-from simulations.studies.molar.comparison import Shares, compare_once
-from simulations.studies.molar.preparation import independent, of_columns, site_level
-from simulations.studies.molar.references import FixedEffects, Mixed, Robust
+from engram.data.tables.tables import Table
+from engram.tables.baselines import DebiasedRegressor
+from engram.tables.simulation import sparse_parameters
+from engram.tables.studies.comparison import Shares, compare_once
+from engram.tables.studies.preparation import independent, of_columns, site_level
+from engram.tables.studies.references import FixedEffects, Mixed, Robust
 from tests.simulations.studies.molar.test_comparison import simulated
 
 

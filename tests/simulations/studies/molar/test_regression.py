@@ -7,20 +7,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from engram.molar.simulation import sparse_parameters
-from engram.molar.site import Rows
-from federation.errors import Refused
-from simulations.cli import app
-from simulations.pool import Pool
-from simulations.studies.molar import regression, regression_trials
-from simulations.studies.molar.methods import METHODS, errors, gather
-from simulations.studies.molar.regression_trials import (
-    FIGURES,
-    SIGMA,
-    Design,
-    Point,
-    run_trial,
-)
+from engram.cli.cli import app
+from engram.settings.errors import Refused
+from engram.simulations.job_pool import Pool
+from engram.tables.simulation import sparse_parameters
+from engram.tables.site import Rows
+from engram.tables.studies import regression, regression_trials
+from engram.tables.studies.methods import METHODS, errors, gather
+from engram.tables.studies.regression_trials import FIGURES, SIGMA, Design, Point, run_trial
 
 COMPARED = FIGURES[2].methods
 POINT = Point("n", "", 60, 60, 4, 2, 6)

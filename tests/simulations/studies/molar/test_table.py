@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from engram.molar.adaptive_models import AdaptiveRegressor
-from engram.molar.regressor import MolarRegressor
-from federation.errors import Refused
-from simulations.cli import app
-from simulations.studies.molar import comparison
+from engram.cli.cli import app
+from engram.settings.errors import Refused
+from engram.tables.adaptive_models import AdaptiveRegressor
+from engram.tables.regressor import MolarRegressor
+from engram.tables.studies import comparison
 from tests.support import write_npz
 from tests.tables import entry
 

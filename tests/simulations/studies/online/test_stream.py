@@ -9,16 +9,11 @@ import torch
 from scipy.optimize import check_grad
 from typer.testing import CliRunner
 
-from federation.errors import Refused, RunStopped
-from simulations.cli import app
-from simulations.studies.online import server_steps
-from simulations.studies.online.courses import (
-    best_fixed,
-    courses,
-    read_stream,
-    stream_of,
-)
-from simulations.studies.online.server_steps import STEPS, train_rounds, tune
+from engram.cli.cli import app
+from engram.online.studies import server_steps
+from engram.online.studies.server_steps import STEPS, train_rounds, tune
+from engram.online.studies.streams import best_fixed, courses, read_stream, stream_of
+from engram.settings.errors import Refused, RunStopped
 from tests.support import write_npz
 
 

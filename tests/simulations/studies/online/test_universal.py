@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from engram.cli.cli import app
 from engram.online import games, loss_streams
 from engram.online.descent import ogd
 from engram.online.play import game_regrets, play_game, play_stream
+from engram.online.studies import universal
+from engram.online.studies.curvature_games import METHODS, SETTINGS, run_match
+from engram.online.studies.settings import UniversalSettings
+from engram.online.studies.universal import exponent, summarize, tables
 from engram.online.universal import universal_ensemble
-from federation.errors import Refused
-from simulations.cli import app
-from simulations.studies.online import universal
-from simulations.studies.online.matches import METHODS, SETTINGS, run_match
-from simulations.studies.online.settings import UniversalSettings
-from simulations.studies.online.universal import exponent, summarize, tables
+from engram.settings.errors import Refused
 from tests.tables import entry
 
 FEW = ["logistic", "linear", "bilinear-honest"]
@@ -157,7 +157,7 @@ def test_the_best_scale_at_an_end_is_marked():
 
 @pytest.mark.usefixtures("drawn")
 def test_it_gives_tables_and_figures(tmp_path, monkeypatch, capsys):
-    from simulations.__main__ import main
+    from engram.cli.__main__ import main
 
     out = tmp_path / "run"
     words = ["universal", *FEW, "--horizon", "30", "--seeds", "2", "--processes", "1", "--json"]

@@ -1,0 +1,151 @@
+"""Answers of a node under local privacy: all in them has noise, or is not sent.
+
+``engram.guards.aggregation.leave_client`` clips and noises the slots of an update. Here is the rest
+of an answer. How many rows a client has, its training losses and its seconds are not sent: it says
+that it has one row, and counts as much as any other client. Scores of metrics whose range is
+bounded get noise, others are not sent.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import torch
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from engram.core.checks import must
+from engram.core.streams import Stream
+from engram.guards.calibration import noise_multiplier, noise_of
+from engram.guards.noise import secret_noise
+from engram.scoring.score_columns import COMMON, TUNED, Column
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.settings.network import NetworkMethod
+from engram.wire.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, WITHHELD, read_list
+
+_REASON: Final = "too few rows, or others than it can use: its site knows more"
+
+
+class Covers(NamedTuple):
+    """Covers the answers of a training.
+
+    Attributes:
+        columns: The columns of its scores.
+        multiplier: Its noise multiplier; > 0.
+    """
+
+    columns: Sequence[Column]
+    multiplier: float
+
+    def roster(self, content: RecordDict) -> RecordDict:
+        """Returns a node's description without its clients' numbers of rows."""
+        entry = dict(content.config_records[ROSTER])
+        entry["examples"] = [1] * len(read_list(content.config_records[ROSTER], "clients", int))
+        for key in ("left-out-reasons", "unscored-reasons"):
+            entry[key] = [_REASON] * len(read_list(content.config_records[ROSTER], key, str))
+        return RecordDict({ROSTER: ConfigRecord(entry)})
+
+    def training(self, content: RecordDict) -> RecordDict:
+        """Returns an answer to a round of training whose update has noise, without all else."""
+        details = dict(content.config_records[CLIENTS])
+        clients = len(read_list(content.config_records[CLIENTS], "ids", int))
+        details |= {"examples": [1] * clients, "losses": []}
+        details.pop(SECONDS, None)
+        return RecordDict(
+            {
+                **content.array_records,
+                METRICS: MetricRecord({"num-examples": clients}),
+                CLIENTS: ConfigRecord(details),
+            }
+        )
+
+    def scores(self, content: RecordDict) -> RecordDict:
+        """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
+
+        For its deviation see ``noise_of``. A missing score is the middle of its range before.
+        """
+        before, withheld = content.config_records[CLIENTS], withheld_scores(content, self.columns)
+        details = dict(withheld.config_records[CLIENTS])
+        del details[WITHHELD]
+        clients = read_list(before, "ids", int)
+        there = [column for column in self.columns if column.name in details]
+        deviations = noise_of(there, self.multiplier)
+        bounded = [column for column in there if column.name in deviations]
+        scores: dict[str, list[float]] = {}
+        drawn = secret_noise(len(bounded) * len(clients), Stream.CLIENT_NOISE, *clients).double()
+        for column, normal in zip(bounded, torch.split(drawn, len(clients)), strict=True):
+            low, high = column.metric.low, column.metric.high
+            values = torch.tensor(read_list(before, column.name, float), dtype=torch.float64)
+            values = values.nan_to_num(nan=(low + high) / 2).clamp(low, high)
+            scores[column.name] = (values + deviations[column.name] * normal).tolist()
+        return RecordDict(
+            {
+                METRICS: MetricRecord({"num-examples": len(clients), **_means(scores, bounded)}),
+                CLIENTS: ConfigRecord({**details, NOISE: self.multiplier, **scores}),
+            }
+        )
+
+    def check_scores(self) -> None:
+        """Refuses evaluations of which nothing would be sent.
+
+        Raises:
+            Refused: No metric has a range with two ends.
+        """
+        if not noise_of(self.columns, self.multiplier):
+            names = ", ".join(dict.fromkeys(column.metric.name for column in self.columns))
+            expected = "some whose range has two ends, such as accuracy, where privacy is local"
+            raise Refused(must("metrics", names, expected))
+
+
+class RowCovers:
+    """Covers the answers of a training whose steps hide single rows.
+
+    Numbers of rows are taken to be known, and are sent. Scores have no noise, and stay.
+    """
+
+    def roster(self, content: RecordDict) -> RecordDict:
+        """Returns a node's description as it is."""
+        return content
+
+    def training(self, content: RecordDict) -> RecordDict:
+        """Returns an answer to a round without seconds, which tell how many rows were drawn."""
+        details = dict(content.config_records[CLIENTS])
+        details.pop(SECONDS, None)
+        return RecordDict({**content, CLIENTS: ConfigRecord(details)})
+
+
+def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
+    """Returns what covers a training's answers; None if no noise is of its clients' own."""
+    e = experiment
+    if e.privacy == "example":
+        return RowCovers()
+    return Covers(scores_of(e), noise_multiplier(e)) if e.privacy == "local" else None
+
+
+def scores_of(e: Experiment) -> Sequence[Column]:
+    """Returns the columns that scores of a network may have; none of other models."""
+    return e.network.columns(e, (COMMON, TUNED)) if isinstance(e.own, NetworkMethod) else []
+
+
+def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDict:
+    """Returns an answer to an evaluation with NaN for scores, and one row for each client.
+
+    Columns that it lacks, and those that nobody here knows, are not sent.
+    """
+    before = content.config_records[CLIENTS]
+    clients = read_list(before, "ids", int)
+    missing: dict[str, list[float]] = {
+        column.name: [math.nan] * len(clients) for column in columns if column.name in before
+    }
+    details = {"server-round": before["server-round"], "ids": clients, **missing}
+    return RecordDict(
+        {
+            METRICS: MetricRecord({"num-examples": len(clients)}),
+            CLIENTS: ConfigRecord({**details, "queries": [1] * len(clients), WITHHELD: True}),
+        }
+    )
+
+
+def _means(scores: Mapping[str, list[float]], bounded: Sequence[Column]) -> dict[str, float]:
+    """Returns the means over clients, which Flower's own strategies expect."""
+    return {column.name: sum(scores[column.name]) / len(scores[column.name]) for column in bounded}

@@ -1,0 +1,153 @@
+"""Notes a node's rounds, in its log and in its audit."""
+
+from collections.abc import Mapping
+from logging import INFO, WARNING, getLogger
+from typing import Any, Final, NamedTuple
+
+from flwr.app import Error, Message, MessageType
+
+from engram.client.requests import round_of
+from engram.settings.errors import AWAITED, REFUSED, EngramError, few, one_line
+from engram.sites.audit import ANSWERS, ENDED, EXPORTED, Audit
+from engram.wire.wire import CLIENTS, COLUMNS, METRICS, MODEL, config_of
+
+_log = getLogger("flwr.engram")
+
+_DONE: Final = {MessageType.TRAIN: "trained", MessageType.EVALUATE: "scored"}
+_TOLD: Final = {COLUMNS: "described the columns of its table", MODEL: "scored a given model"}
+_REFUSED: Final = {
+    "healed": "its log was mended",
+    "ledger": "its ledger was mended",
+    "policy": "its policy was accepted",
+    ENDED: "its work was ended",
+}
+_ROWS: Final = "num-examples"  # key of a reply's metrics; the others are a loss, or scores
+_MOST: Final = 3  # metrics that a line names; JSON has all
+
+
+class Exchanged(NamedTuple):
+    """The run that a message is of, and what answering it took.
+
+    Attributes:
+        run: The run's number.
+        training: The name that its memories have.
+        method: Its method.
+        received: Bytes of the message.
+        sent: Bytes of the reply.
+        seconds: From the message to the reply.
+        epsilon: Epsilon of the site's data with the reply; None if it is not counted.
+        metrics: The figures behind the reply, which it may have with noise; None if it has these.
+    """
+
+    run: int
+    training: str
+    method: str
+    received: int
+    sent: int
+    seconds: float
+    epsilon: float | None = None
+    metrics: Mapping[str, Any] | None = None
+
+
+def noted(
+    message: Message, reply: Message, exchanged: Exchanged, audit: Audit, *, counts: bool
+) -> Message:
+    """Notes what a node did for a message, and returns its reply.
+
+    What the audit cannot have is replaced by an error: nothing else leaves the site unnoted.
+
+    Args:
+        message: The message, unbundled.
+        reply: The reply, before it is bundled.
+        exchanged: Its run, and its cost.
+        audit: The node's audit.
+        counts: Whether it counts as a round of the day.
+    """
+    fields = fields_of(message, reply, exchanged)
+    if fields is None:
+        return reply
+    level = WARNING if "why" in fields else INFO
+    _log.log(level, "%s", in_words(fields), extra={"fields": fields})
+    try:
+        audit.append(_bounded(fields), trained=counts)
+    except OSError as error:
+        told = f"this site's log cannot be written ({error.strerror}), so that nothing leaves it"
+        _log.error("%s: make room in %s", told, audit.folder)
+        return Message(Error(REFUSED, f"{told}: the site makes room"), reply_to=message)
+    return reply
+
+
+def fields_of(message: Message, reply: Message, exchanged: Exchanged) -> dict[str, Any] | None:
+    """Returns what a node did for a message, for its logs; None if that was nothing to note.
+
+    Args:
+        message: The message, unbundled.
+        reply: The reply, before it is bundled.
+        exchanged: Its run, and its cost.
+    """
+    kind = message.metadata.message_type
+    told = {key: value for key, value in exchanged._asdict().items() if value is not None}
+    fields: dict[str, Any] = {"kind": kind, **told}
+    if reply.has_error():
+        if reply.error.code == AWAITED:  # asked every few seconds, and said once
+            return None
+        return fields | {"why": one_line(reply.error.reason or "no reason given")}
+    for asked in (COLUMNS, MODEL):
+        if asked in config_of(message.content):
+            return fields | {"kind": asked}
+    if kind not in _DONE:
+        return None
+    records = reply.content
+    details = records.config_records.get(CLIENTS)
+    clients: Any = details.get("ids", []) if details is not None else []
+    metrics = {**metrics_of(reply), **fields.get("metrics", {})}
+    rows = metrics.pop(_ROWS, 0)
+    try:
+        number = round_of(message.content)
+    except EngramError:  # some other server's
+        number = 0
+    return fields | {"round": number, "clients": clients, "rows": rows, "metrics": metrics}
+
+
+def in_words(fields: Mapping[str, Any]) -> str:
+    """Returns a line about a round: run, method, round, clients, rows, loss, bytes, seconds.
+
+    Args:
+        fields: What ``fields_of`` returned, or a line of the audit.
+    """
+    begin = f"run {fields['run']}" if "run" in fields else "this node"
+    begin += f", {fields['method']}" if "method" in fields else ""
+    if fields["kind"] in ANSWERS:
+        return f"{begin}: {fields['kind']} by this site"
+    if fields["kind"] == EXPORTED:
+        told = f"client {fields['client']} of training {fields['training']}"
+        return f"{begin}: what {told} remembers was exported to {fields['folder']}"
+    if "why" in fields:
+        return f"{begin}: {_REFUSED.get(fields['kind'], 'refused')}: {fields['why']}"
+    if fields["kind"] in _TOLD:
+        return f"{begin}: {_TOLD[fields['kind']]}; {fields['sent']} bytes sent"
+    some = list(fields["metrics"].items())[:_MOST]
+    clients = fields["clients"]
+    return (
+        f"{begin}, round {fields['round']}: {_DONE[fields['kind']]} clients "
+        f"{clients if isinstance(clients, str) else few(clients)} on {fields['rows']} rows in "
+        f"{fields['seconds']:.2f} s{''.join(f', {name} {value:.4g}' for name, value in some)}; "
+        f"{fields['received']} bytes received, {fields['sent']} sent{_epsilon(fields)}"
+    )
+
+
+def metrics_of(reply: Message) -> dict[str, Any]:
+    """Returns the figures of a reply, with the number of rows behind it; none of an error."""
+    return dict(reply.content.metric_records.get(METRICS, {})) if reply.has_content() else {}
+
+
+def _epsilon(fields: Mapping[str, Any]) -> str:
+    return f"; epsilon {fields['epsilon']:.4g} so far" if "epsilon" in fields else ""
+
+
+def _bounded(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields that the audit has, of bounded length."""
+    if "why" in fields:  # so that refusals for the same reason are alike
+        return {key: fields[key] for key in ("kind", "run", "training", "method", "why")}
+    found = dict(fields) | {"seconds": round(fields["seconds"], 3)}
+    return found | ({"clients": few(fields["clients"])} if "clients" in fields else {})

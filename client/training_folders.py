@@ -1,0 +1,102 @@
+"""Lists the trainings that a node has memories of, and removes old ones."""
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rich.table import Table
+
+from engram.client.disk import DiskStore
+from engram.settings.errors import Refused, one_line
+from engram.settings.files import read_json
+from engram.wire.checksums import checked
+
+ABOUT: Final = "training.json"
+"""The file beside a training's memories that describes it."""
+
+_NUMBERS: Final = ("client", "round", "KiB")  # columns of a table
+
+
+class Kept(NamedTuple):
+    """A client's newest memory in one training, or what serves it, where it keeps no memory.
+
+    Attributes:
+        training: The training's name.
+        run: Number of its last run here; 0 if that is not known.
+        method: Its method; empty if that is not known.
+        client: The client.
+        server_round: The round that made it.
+        size: Its bytes on the disk.
+        written: When it was written, in seconds since 1970.
+    """
+
+    training: str
+    run: int
+    method: str
+    client: int
+    server_round: int
+    size: int
+    written: float
+
+
+def kept(root: Path) -> Iterator[Kept]:
+    """Yields every client's newest memory in every training under a folder."""
+    for folder in sorted(path for path in root.glob("*") if path.is_dir()):
+        store, about = DiskStore(folder), _about(folder)
+        for client in store.clients():
+            versions = store.versions(client) or store.serving(client)
+            if versions:
+                newest = max(versions)
+                stat = versions[newest].lstat()
+                yield Kept(folder.name, *about, client, newest, stat.st_size, stat.st_mtime)
+
+
+def _about(folder: Path) -> tuple[int, str]:
+    """Returns a training's run and method, as far as its node has noted them."""
+    try:
+        match checked(read_json(folder / ABOUT)):
+            case {"settings": {"method": str(method)}, "run": int(run)}:
+                return run, method
+    except Refused:  # of an earlier version, or damaged
+        pass
+    return 0, ""
+
+
+def listed(found: Iterable[Kept]) -> Table:
+    """Returns a table of memories."""
+    table = Table()
+    for heading in ("run", "method", "client", "round", "KiB", "written (UTC)", "training"):
+        table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
+    for entry in found:
+        at = datetime.fromtimestamp(entry.written, UTC)
+        table.add_row(
+            str(entry.run or "?"),
+            one_line(entry.method or "?"),
+            str(entry.client),
+            str(entry.server_round),
+            f"{entry.size / 1024:.1f}",
+            f"{at:%Y-%m-%d %H:%M}",
+            one_line(entry.training),
+        )
+    return table
+
+
+def prune(folder: Path, *, days: float | None) -> None:
+    """Removes the memories of other trainings that have not changed for ``days`` days.
+
+    Args:
+        folder: The present training's folder, which stays.
+        days: Number of days; None to keep all.
+    """
+    if days is None or not folder.parent.is_dir():
+        return
+    oldest = time.time() - days * 86400
+    for other in folder.parent.iterdir():
+        if other == folder or not other.is_dir():
+            continue
+        files = [path.lstat().st_mtime for path in other.rglob("*")]
+        if max([other.stat().st_mtime, *files]) < oldest:
+            shutil.rmtree(other, ignore_errors=True)

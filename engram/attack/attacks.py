@@ -1,0 +1,254 @@
+"""Attackers among the clients of a simulation: what they train on, send and say.
+
+The attacks are those of ``engram.attack``. Everything here acts in one process alone: nodes refuse
+the setting, so that no federation can be asked to attack itself.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+
+from engram.attack import ON_UPDATES, backdoor, false_rows, false_statistics, forge_of
+from engram.attack.false_scores import claimed as claimed_score
+from engram.attack.label_flip import flipped
+from engram.client.hosts import Engine, Host
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import MemoryStore, RamStore
+from engram.client.requests import Request, round_of
+from engram.cohort.trainer.chunks import score
+from engram.cohort.trainer.trainer import Trainer
+from engram.core.checks import must
+from engram.core.clip_and_noise import origin_of
+from engram.core.method import Slots
+from engram.core.slots import flat, over_slots, unflat
+from engram.core.streams import Stream, generator
+from engram.core.tree import multiplied
+from engram.data.federated import FederatedData, Split
+from engram.guards.aggregation import Merge
+from engram.guards.noise import Noise
+from engram.home.run_models import Learned
+from engram.runs.record import RunRecord
+from engram.scoring.score_columns import COMMON, TUNED
+from engram.server.run import Round
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.simulations.in_process import train_directly
+from engram.wire.training_result import Trained
+from engram.wire.wire import CLIENTS
+
+_Train = partial[Round]
+
+
+def attackers_of(experiment: Experiment) -> frozenset[int]:
+    """Returns the clients that attack: a share of all, rounded, which the seed draws."""
+    e = experiment
+    if e.attack == "none":
+        return frozenset()
+    drawn = generator(e.seed, Stream.ATTACKERS).permutation(e.num_clients)
+    return frozenset(drawn[: round(e.attackers * e.num_clients)].tolist())
+
+
+def attacked(
+    host: Host, experiment: Experiment, memories: MemoryStore, *, engine: Engine, noise: Noise
+) -> tuple[Host, _Train]:
+    """Returns the host of all clients, some of which attack, and what trains a round of them.
+
+    Raises:
+        Refused: The attack does not go with the method, the data, or other settings.
+    """
+    e = experiment
+    if not isinstance(host, LocalHost) or e.participation:
+        raise Refused(must("attack", e.attack, "none with participation, or with messages"))
+    method, attackers = host.trainer.method, attackers_of(e)
+    if e.attack == "false-statistics" and not method.claims:
+        expected = f"another than false-statistics for {e.method}, which sends no claims"
+        raise Refused(must("attack", e.attack, expected))
+    if e.attack in ("label-flip", "backdoor"):
+        data = poisoned(host.trainer.given, e, attackers)
+        host = LocalHost(Trainer(e, data, memories, engine=engine, noise=noise), host.share)
+    train = partial(train_directly, host, spoiled=partial(_spoiled, e, attackers))
+    return (_Liars(host, e, attackers) if e.attack == "false-scores" else host), train
+
+
+def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> FederatedData:
+    """Returns data in which attackers' training rows are spoiled.
+
+    Raises:
+        Refused: Rows have no classes; or, of a backdoor, no single array that is in memory.
+    """
+    if e.task != "classification":
+        raise Refused(must("task", e.task, f"classification where attack is {e.attack}"))
+    train, y = data.train, data.train.y.clone()
+    rows = [np.sort(train.rows[client]) for client in sorted(attackers)]
+    if e.attack == "label-flip":
+        for own in rows:
+            spoilt = torch.from_numpy(own)
+            y[spoilt] = flipped(y[spoilt], data.outputs)
+        return data._replace(train=train._replace(y=y))
+    x = _array_of(train).clone()
+    for client, own in zip(sorted(attackers), rows, strict=True):
+        rng = generator(e.seed, Stream.ATTACKED_ROWS, client)
+        count = round(backdoor.SHARE * len(own))
+        some = torch.from_numpy(rng.choice(own, count, replace=False))
+        x[some] = backdoor.stamped(x[some], float(x.max()))
+        y[some] = backdoor.TARGET
+    return data._replace(train=train._replace(x=x, y=y))
+
+
+def triggered(data: FederatedData) -> FederatedData:
+    """Returns data whose test rows bear the trigger, and are called the target; others are left."""
+    test = data.test
+    x = _array_of(test)
+    kept = [own[test.y[torch.from_numpy(own)].numpy() != backdoor.TARGET] for own in test.rows]
+    stamped = backdoor.stamped(x, float(_array_of(data.train).max()))
+    y = torch.full_like(test.y, backdoor.TARGET)
+    return data._replace(test=test._replace(x=stamped, y=y, rows=kept))
+
+
+def backdoor_success(experiment: Experiment, folder: Path) -> dict[str, float]:
+    """Returns the success rate of a finished run's backdoor, in [0, 1].
+
+    It is the mean over clients that do not attack, and that have test rows of other classes, of
+    the models that serve them, ``backdoor``, and of the common model, ``backdoor-common``, where
+    there is one.
+    """
+    learned = Learned(RunRecord.open(folder), experiment)
+    memories = RamStore()
+    if learned.checkpoint.memories is not None:
+        memories.restore(learned.checkpoint.memories)
+    data = triggered(learned.data)
+    honest = [c for c in range(experiment.num_clients) if c not in attackers_of(experiment)]
+    scored = [c for c in honest if len(data.test.rows[c])]
+    common, own = learned.method.server.send(learned.slots, scored)
+    trainer = Trainer(experiment, data, memories)
+    last = learned.checkpoint.server_round
+    columns = score(trainer, common, scored, own=own, server_round=last).columns
+    names = {"backdoor": "accuracy", "backdoor-common": f"accuracy{COMMON}"}
+    return {key: float(columns[name].mean()) for key, name in names.items() if name in columns}
+
+
+def _array_of(split: Split) -> Tensor:
+    if not isinstance(split.x, Tensor):
+        held = "a data set whose rows are one array in memory where attack is backdoor"
+        raise Refused(must("dataset", "another", held))
+    return split.x
+
+
+def _spoiled(
+    e: Experiment,
+    attackers: frozenset[int],
+    merge: Merge,
+    common: Slots,
+    own: Slots,
+    trained: list[Trained],
+) -> list[Trained]:
+    """Returns what clients send after a round, with what attackers send forged.
+
+    Args:
+        e: The settings.
+        attackers: The clients that attack.
+        merge: The server's merge, which takes every client's update.
+        common: The slots that all received alike.
+        own: The slots of which each received its own, in the order in which they were asked.
+        trained: The outcome of each of them, which is empty where a client's model diverged.
+    """
+    there = [i for i, each in enumerate(trained) if each.clients]
+    attacks = [trained[i].clients[0] in attackers for i in there]
+    if not any(attacks) or all(attacks):
+        return trained
+    sent: Slots = over_slots(lambda *leaves: torch.cat(leaves), *(trained[i].slots for i in there))
+    received = common | over_slots(lambda leaf: leaf[there], own)
+    forged = _forged(e, merge, received, sent, torch.tensor(attacks))
+    found = [*trained]
+    for row, (i, attacks_now) in enumerate(zip(there, attacks, strict=True)):
+        if attacks_now:
+            mine = trained[i]
+            rows = mine.examples
+            if e.attack == "false-rows":
+                rows = [false_rows.claimed(count) for count in rows]
+            slots: Slots = over_slots(lambda leaf, row=row: leaf[row : row + 1], forged)
+            found[i] = mine._replace(slots=slots, examples=rows)
+    return found
+
+
+def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: Tensor) -> Slots:
+    """Returns all updates, with a leading axis of clients, with those of attackers forged.
+
+    Running statistics stay honest: a variance below zero would give an attacker away.
+    """
+    name = "sign-flip" if e.attack == "false-rows" else e.attack
+    lies = e.attack == "false-statistics"
+    if name not in ON_UPDATES and e.attack_scale == 1 and not lies:
+        return sent
+    origin = origin_of(merge.method, received, sent)
+    change = flat(over_slots(torch.sub, sent, origin))
+    running = merge.walker.running
+    moved = {path: x for path, x in change.items() if path.rpartition("/")[2] not in running}
+    own = {path: x[attacks] for path, x in moved.items()}
+    if lies:
+        forged = false_statistics.forged(merge.method.claims, own, e.attack_scale)
+    else:
+        forge = forge_of(name if name in ON_UPDATES else "scaled")
+        honest = {path: x[~attacks] for path, x in moved.items()}
+        forged = multiplied(forge(own, honest), e.attack_scale)
+    for path, lie in forged.items():
+        change[path] = change[path].index_put((attacks,), lie)
+    return _where(attacks, over_slots(torch.add, origin, unflat(change, sent)), sent)
+
+
+def _where(attacks: Tensor, forged: Slots, sent: Slots) -> Slots:
+    """Returns the forged updates of attackers, and the others as they were sent, to the bit."""
+
+    def chosen(lie: Tensor, truth: Tensor) -> Tensor:
+        return torch.where(attacks.view(-1, *[1] * (truth.ndim - 1)), lie.to(truth), truth)
+
+    found: Slots = over_slots(chosen, forged, sent)
+    return found
+
+
+class _Liars(NamedTuple):
+    """A host some of whose clients claim false scores.
+
+    Attributes:
+        host: The host of all clients.
+        experiment: The settings.
+        attackers: The clients that attack.
+    """
+
+    host: LocalHost
+    experiment: Experiment
+    attackers: frozenset[int]
+
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        """Describes the clients' data, as the host does."""
+        return self.host.describe(hosted)
+
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        """Answers requests to train, as the host does."""
+        return self.host.train(requests)
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        """Answers requests to score clients, with false scores for attackers."""
+        replies = self.host.evaluate(requests)
+        e = self.experiment
+        for request, reply in zip(requests, replies, strict=True):
+            if reply.has_error():
+                continue
+            first = round_of(request.message.content) <= e.eval_every
+            record = reply.content.config_records[CLIENTS]
+            ids: Any = record["ids"]
+            for column in e.network.columns(e, (COMMON, TUNED)):
+                if column.name in record:
+                    lie = claimed_score(column.metric, first=first)
+                    told: Any = record[column.name]
+                    record[column.name] = [
+                        lie if client in self.attackers else value
+                        for client, value in zip(ids, told, strict=True)
+                    ]
+        return replies

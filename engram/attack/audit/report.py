@@ -1,0 +1,137 @@
+"""The result of an audit: kept in the run's folder, and told in words and in two tables."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from rich.table import Table
+
+from engram.attack.audit.members import Begin, members, training_clients
+from engram.attack.audit.messages import Seen, messages
+from engram.attack.membership import Power
+from engram.client.hosts import Engine
+from engram.core.checks import must
+from engram.home.run_models import Learned
+from engram.scoring.score_columns import COMMON
+from engram.settings.errors import Refused
+from engram.settings.files import replace_file
+
+AUDIT: Final = "audit.json"
+"""The result's file in a run's folder."""
+
+_FALSE: Final = 0.01  # rate of false positives
+_MODELS: Final = {"": "a client's own model", COMMON: "the common model"}
+
+
+class Audit(NamedTuple):
+    """Findings of the attacks.
+
+    Attributes:
+        seen: Reconstructed rows, by who sees what.
+        told: Power of membership inference, by the suffix of the models' columns.
+        federations: Federations that were trained for it.
+    """
+
+    seen: list[Seen]
+    told: dict[str, Power]
+    federations: int
+
+    @property
+    def verdict(self) -> list[str]:
+        """The findings in sentences."""
+        return [*_on_rows(self.seen), *_on_members(self.told)]
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The findings as values."""
+        return {
+            "verdict": self.verdict,
+            "messages": [seen._asdict() for seen in self.seen],
+            "members": {which or "served": p._asdict() for which, p in self.told.items()},
+            "false-positives": _FALSE,
+            "federations": self.federations,
+        }
+
+
+def audited(
+    learned: Learned, clients: int, federations: int, engine: Engine, begin: Begin
+) -> Audit:
+    """Attacks a run, and keeps the result in its folder; for the arguments see ``audit``.
+
+    Args:
+        learned: The run.
+        clients: As there.
+        federations: As there.
+        engine: As for ``simulate``.
+        begin: As for ``members``.
+    """
+    if not learned.trains_network:
+        raise Refused(f"{learned.experiment.method} trains no network, which audits are of")
+    if clients < 1:
+        raise Refused(must("clients", clients, "1 or more"))
+    rows = learned.data.train.rows
+    fewest = sorted(training_clients(learned), key=lambda client: len(rows[client]))[:clients]
+    told = members(learned, federations, engine, begin)
+    found = Audit(messages(learned, sorted(fewest)), told, federations)
+    replace_file(learned.record.folder / AUDIT, json.dumps(found.as_json).encode())
+    return found
+
+
+def _on_rows(seen: Sequence[Seen]) -> list[str]:
+    found = []
+    for by, whose in (("server", "a client's message"), ("members", "the merged model")):
+        some = [each for each in seen if each.by == by]
+        if not some and by == "server":
+            found.append(
+                "The server sees no message of a single client, and of all together what members "
+                "see: aggregation is secure."
+            )
+        if not some:
+            continue
+        who = "The server" if by == "server" else "Whoever receives the model"
+        if all(each.layer is None and each.gradient is None for each in some):
+            found.append(f"{who}: no attack here reconstructs such rows; that is no proof.")
+            continue
+        worst = max(some, key=lambda each: (each.told - each.chance, each.told))
+        if worst.told <= worst.chance:
+            found.append(f"{who} reconstructs no row from {whose}, by the attacks here.")
+            continue
+        found.append(
+            f"{who} reconstructs {worst.told:.0%} of the {worst.rows} rows of {whose} "
+            f"({worst.client}; by chance {worst.chance:.0%})."
+        )
+    return found
+
+
+def _on_members(told: dict[str, Power]) -> list[str]:
+    found = []
+    for which, p in told.items():
+        share = f"{p.share:.1%} ({p.low:.1%} to {p.high:.1%})"
+        if p.low > _FALSE:
+            found.append(
+                f"Whoever has {_MODELS[which]} recognizes {share} of the rows that it learned "
+                f"from, at {_FALSE:.0%} false positives: {p.share / _FALSE:.1f} times guessing."
+            )
+        else:
+            found.append(
+                f"Whoever has {_MODELS[which]} recognizes no more rows than by guessing, as far "
+                f"as is shown: {share} at {_FALSE:.0%} false positives."
+            )
+    return found
+
+
+def tables(found: Audit) -> list[Table]:
+    """Returns the findings as tables."""
+    rows = Table("seen by", "of", "rows", "by first layer", "by gradient", "by chance")
+    for each in found.seen:
+        shares = [_percent(share) for share in (each.layer, each.gradient, each.chance)]
+        rows.add_row(each.by, each.client, str(each.rows), *shares)
+    models = Table("who has", f"recognizes at {_FALSE:.0%} false", "95 % interval", "area")
+    for which, p in found.told.items():
+        interval = f"{p.low:.1%} to {p.high:.1%}"
+        models.add_row(_MODELS[which], f"{p.share:.1%}", interval, f"{p.area:.3f}")
+    return [rows, models]
+
+
+def _percent(share: float | None) -> str:
+    return "not tried" if share is None else f"{share:.0%}"

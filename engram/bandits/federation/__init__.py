@@ -1,0 +1,1 @@
+"""Meta-Ban between sites: settings, messages, hosts, strategy, report."""

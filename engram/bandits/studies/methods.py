@@ -1,0 +1,133 @@
+"""Policies for many users, each with a grid of settings for tuning."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from engram.bandits.baselines import epsilon_greedy, random_play
+from engram.bandits.club import club
+from engram.bandits.cofiba import cofiba
+from engram.bandits.environments.environment import Environment
+from engram.bandits.linucb import linucb
+from engram.bandits.locb import locb
+from engram.bandits.meta_ban import MetaBan, meta_ban
+from engram.bandits.molar import molar
+from engram.bandits.neural import neural_bandit
+from engram.bandits.policy import BatchedPolicy, Policy, batched
+from engram.bandits.sclub import sclub
+
+PolicyArguments = Mapping[str, Any]  # arguments of a policy, numbers and words, by name
+
+META_BAN: Final = "meta-ban"
+LINEAR: Final = "linucb-ind"
+RANDOM: Final = "random"
+
+# Section 7 of the paper.
+_ALPHA: Final = (0.001, 0.01, 0.1, 1.0)
+_LAM: Final = (0.01, 0.1, 1.0)
+
+_HIDDEN: Final = (100,)
+
+_ROOM: Final = 512 * 2**20  # bytes that rows and networks of simultaneous runs may take
+_LINEAR: Final = 8  # simultaneous runs of policies without networks; more gain nothing
+
+
+class TunedPolicy(NamedTuple):
+    """A policy."""
+
+    title: str  # its name in tables
+    grid: tuple[PolicyArguments, ...]  # settings that tuning tries
+    # ``(dim, settings) -> policy``, in as many runs as there are settings.
+    make: Callable[[int, Sequence[PolicyArguments]], BatchedPolicy[Any]]
+    # Whether there is a network for each user; None if there is no network at all.
+    users: bool | None = None
+
+
+def _grid(**values: Sequence[object]) -> tuple[PolicyArguments, ...]:
+    return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
+
+
+def _linear(
+    title: str,
+    core: Callable[..., Policy[Any]],
+    grid: tuple[PolicyArguments, ...] = _grid(alpha=_ALPHA, lam=_LAM),
+    **fixed: bool,
+) -> TunedPolicy:
+    return TunedPolicy(
+        title,
+        grid,
+        lambda dim, settings: batched([core(dim, **setting, **fixed) for setting in settings]),
+    )
+
+
+def _clusters(title: str, core: Callable[..., Policy[Any]]) -> TunedPolicy:
+    # The similarity threshold of a cluster is tuned as well, like Meta-Ban's gamma.
+    return _linear(title, core, _grid(alpha=(0.01, 0.1), lam=(0.01, 0.1), alpha2=(0.1, 0.3, 1.0)))
+
+
+def _neural(title: str, **fixed: bool) -> TunedPolicy:
+    return TunedPolicy(
+        title,
+        _grid(alpha=_ALPHA, lam=_LAM),
+        lambda dim, settings: (
+            neural_bandit(
+                dim, runs=len(settings), hidden=_HIDDEN, **_columns(settings), **fixed
+            ).batched
+        ),
+        users=not fixed["shared"],
+    )
+
+
+def meta_bans(dim: int, settings: Sequence[PolicyArguments]) -> MetaBan:
+    """Returns Meta-Ban with one run for each setting."""
+    return meta_ban(dim, runs=len(settings), hidden=_HIDDEN, **_columns(settings))
+
+
+def _columns(settings: Sequence[PolicyArguments]) -> dict[str, Any]:
+    """Returns each argument as an array with a number for each run."""
+    return {name: np.array([setting[name] for setting in settings]) for name in settings[0]}
+
+
+METHODS: Final[Mapping[str, TunedPolicy]] = {  # from the simplest on
+    RANDOM: TunedPolicy(
+        "random", ({},), lambda dim, settings: batched([random_play()] * len(settings))
+    ),
+    "epsilon-greedy": TunedPolicy(
+        "e-greedy-IND",
+        _grid(epsilon=_ALPHA, lam=_LAM),
+        lambda dim, settings: batched([epsilon_greedy(dim, **setting) for setting in settings]),
+    ),
+    "linucb-one": _linear("LinUCB-ONE", linucb, shared=True),
+    LINEAR: _linear("LinUCB-IND", linucb, shared=False),
+    "club": _clusters("CLUB", club),
+    "sclub": _clusters("SCLUB", sclub),
+    "locb": _clusters("LOCB", locb),
+    "cofiba": _clusters("COFIBA", cofiba),
+    "molar": TunedPolicy(
+        "MOLARB",
+        _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all")),
+        lambda dim, settings: batched([molar(dim, **setting) for setting in settings]),
+    ),
+    "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
+    "neural-ucb-ind": _neural("NeuUCB-IND", shared=False),
+    "neural-ts": _neural("NeuTS-ONE", shared=True, thompson=True),
+    META_BAN: TunedPolicy(
+        "Meta-Ban",
+        # lambda stays 0: gamma, the similarity threshold of a group, matters more.
+        _grid(alpha=_ALPHA, gamma=(0.1, 0.4, 0.9)),
+        lambda dim, settings: meta_bans(dim, settings).batched,
+        users=True,
+    ),
+}
+
+
+def runs_at_once(name: str, world: Environment) -> int:
+    """Returns how many runs of a method to play at once, at least 1."""
+    users = METHODS[name].users
+    if users is None:
+        return _LINEAR
+    rows = world.users * min(world.horizon, 256) * (world.dim + 1)
+    weights = (world.users if users else 1) * sum(_HIDDEN) * (world.dim + 1)
+    return max(1, _ROOM // (4 * (rows + 2 * weights)))

@@ -1,0 +1,1 @@
+"""The `engram` command, one file per group of subcommands."""

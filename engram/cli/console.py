@@ -1,0 +1,45 @@
+"""The command's consoles: results go to standard output, remarks to standard error."""
+
+from collections.abc import Iterable
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from engram.link.console import WHOLE, console
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+out = console()
+err = console(stderr=True)
+
+
+def tell_files(folder: Path, names: Iterable[str]) -> None:
+    """Prints the files of a folder, of those that it may have."""
+    files = ", ".join(name for name in names if (folder / name).exists())
+    out.print(f"recorded in {folder}: {files}", soft_wrap=True)
+
+
+def in_html(lines: Iterable[str], table: "pd.DataFrame") -> str:
+    """Returns paragraphs and a table, as notebooks show them."""
+    words = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return words + str(table.to_html(float_format="{:.4g}".format, max_rows=20))
+
+
+def in_text(table: Table) -> str:
+    """Returns a table as plain lines."""
+    text = Console(
+        file=StringIO(),
+        width=WHOLE,
+        color_system=None,
+        force_jupyter=False,
+        markup=False,
+        emoji=False,
+    )
+    with text.capture() as captured:
+        text.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())

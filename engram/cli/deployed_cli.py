@@ -1,0 +1,250 @@
+"""The commands that run experiments on a federation of processes."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from engram.cli.console import err
+from engram.cli.options import (
+    SEE_SETTINGS,
+    Config,
+    Json,
+    Out,
+    Set,
+    begun,
+    data_name,
+    find_run,
+    folder_of_command,
+    in_project,
+    make_folder,
+    overrides_of,
+    refuse_keys,
+)
+from engram.cli.progress import Report, run_all, show_found
+from engram.link.credentials import read_server
+from engram.runs.record import RunRecord
+from engram.server.status import participation
+from engram.settings.errors import Refused, few_names, say
+from engram.settings.experiment import FIRST, Experiment, read_by
+from engram.settings.interrupts import end_at_once
+from engram.settings.plugins import VARIABLE, plugins
+from engram.simulations.app_folder import write_app
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation, Nodes
+from engram.wire.counters import Counters, serve_counters
+
+__all__ = ["app", "for_federation", "for_server", "run_on"]
+
+app = typer.Typer()
+
+_COUNTED: Final = {
+    "rounds": "Rounds of the run since this command began",
+    "round_seconds": "Seconds of these rounds",
+    "absent_clients": "Clients without a part in them, summed over rounds",
+    "sent_bytes": "Bytes sent to nodes",
+    "received_bytes": "Bytes received from nodes",
+    "failures": "Failures of the coordinator or the SuperLink, after which the run went on",
+}
+
+
+@app.command(epilog=SEE_SETTINGS)
+def federation(
+    clients: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nodes.")] = 3,
+    nodes: Annotated[
+        str, typer.Option(metavar="KIND", help="engram: our resident nodes; stock: Flower's own.")
+    ] = "engram",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No TLS, and no authentication of nodes.")
+    ] = False,
+    sets: Set = None,
+    config: Config = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment on a federation of processes on this machine, over gRPC.
+
+    They are those of a deployment on many machines: a SuperLink, and a node for each client, with
+    TLS and authentication. Their folders and logs stay beside the results.
+    """
+    overrides = overrides_of(config, sets)
+    refuse_keys(overrides, {"resume": "engram run --federation", "out": "--out DIR"})
+    kinds: dict[str, Nodes] = {"engram": "engram", "stock": "stock"}
+    if nodes not in kinds:
+        raise Refused(f"--nodes must be {' or '.join(kinds)}, got {nodes!r}")
+    experiment = for_federation(overrides, clients)
+    folder = folder_of_command(out, f"federation-{data_name(experiment)}")
+    err.print(
+        f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs",
+        soft_wrap=True,
+    )
+    place, kind = folder / "federation", kinds[nodes]
+    options = _data_options(experiment, kind)
+    with end_at_once():  # slow imports, done before there are processes to stop
+        import engram.strategies  # noqa: F401 - for its time alone
+    with LoopbackFederation(
+        place, clients=clients, nodes=kind, insecure=insecure, options=options
+    ) as there:
+        _follow(experiment, folder / "run", there.server, there.control, "run it anew")
+    show_found(folder / "run", as_json)
+
+
+@app.command("app")
+def write(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+) -> None:
+    """Write the app that `flwr run FOLDER` runs, with the settings of all methods.
+
+    Settings of plug-ins are included. Their modules are not: Flower's processes import those named
+    in ENGRAM_PLUGINS.
+    """
+    if folder.exists():
+        raise Refused(f"{folder} is there already: name a new folder")
+    make_folder(folder)
+    write_app(folder)
+    named = f"{VARIABLE}={shlex.quote(','.join(plugins()))} " if plugins() else ""
+    say(f"{named}flwr run {shlex.quote(str(folder))}")
+
+
+def run_on(
+    overrides: Mapping[str, Any],
+    federation: Path,
+    control: str | None,
+    out: Path | None,
+    resume: str | None,
+    as_json: bool,
+    metrics_port: int = 0,
+) -> None:
+    """Runs or resumes an experiment on a deployed federation; shows its results.
+
+    Args:
+        overrides: Settings other than the defaults.
+        federation: The coordinator's folder.
+        control: HOST:PORT of its SuperLink's Control API; None for the default.
+        out: Folder of the run: a new one, or that of a run to resume.
+        resume: Instead, the run to resume: its folder, or its name in runs/.
+        as_json: Whether to end with a line of JSON.
+        metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
+
+    Raises:
+        Refused: If the federation's folder, the settings or the run's folder are not in order.
+        RunStopped: If the run cannot go on.
+    """
+    if resume is not None:
+        folder = find_run(resume)
+    else:
+        experiment = for_server(overrides, federation)
+        folder = out or folder_of_command(None, f"{experiment.method}-{data_name(experiment)}")
+    if resume is not None or (folder / "config.json").is_file():
+        settings, _ = begun(folder, overrides.get("method"))
+        experiment = Experiment.from_config({**settings, **overrides})
+        RunRecord.open(folder).check_resumable(experiment, engine="flower")
+    again = f"engram run --federation {federation} --out {folder}"
+    _follow(experiment, folder, federation, control, again, metrics_port)
+    show_found(folder, as_json)
+
+
+def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
+    """Returns the options that tell nodes on this machine where the run's data are."""
+    source = experiment.source
+    folder = source.path.parent if source.is_file else Path(experiment.data_dir)
+    where = json.dumps(str(folder.absolute()), ensure_ascii=False)
+    if not source.is_file and not folder.is_dir():
+        return []
+    return [f"data-dir={where}"] if nodes == "stock" else ["--set", f"data-dir={folder.absolute()}"]
+
+
+def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
+    """Returns the experiment of a run on a federation, by the schema that its sites agree on."""
+    from engram.sites.site_questions import schema_of
+
+    method = str(overrides.get("method", in_project(overrides).get("method", FIRST)))
+    agreed = read_by(method, schema_of(server))
+    return for_federation(agreed | dict(overrides), read_server(server).settings.clients)
+
+
+def for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
+    """Returns the experiment, by default with as many clients as the federation has.
+
+    Raises:
+        Refused: Nobody is a member yet, or the settings are not in order.
+    """
+    if not clients:
+        raise Refused(
+            "no site is a member yet: admit one, by engram register SERVER_FOLDER REQUEST"
+        )
+    given = in_project(overrides)
+    method = str(given.get("method", FIRST))
+    experiment = Experiment.from_config(read_by(method, {"num-clients": clients}) | given)
+    # Other processes have other working directories.
+    sources = [source.absolute() for source in experiment.own.sources(experiment)]
+    return experiment.model_copy(update={"dataset": ",".join(sources)})
+
+
+def _follow(
+    experiment: Experiment,
+    folder: Path,
+    server: Path,
+    control: str | None,
+    again: str,
+    metrics_port: int = 0,
+) -> None:
+    counters = Counters(_COUNTED)
+    serve_counters(counters, metrics_port)
+
+    def tell(line: str) -> None:
+        err.print(f"engram: {line}", soft_wrap=True)
+
+    def trouble(line: str) -> None:
+        counters.add("failures")
+        tell(line)
+
+    def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+        counted = max((row["round"] for row in RunRecord(folder).rows()), default=0)
+
+        def count(row: dict[str, Any]) -> None:
+            nonlocal counted
+            if row["round"] > counted:  # each attempt begins by telling the last one again
+                counted = row["round"]
+                _count(counters, row)
+            report(row)
+
+        run_deployed(
+            experiment,
+            folder,
+            server,
+            control=control,
+            on_round=count,
+            on_trouble=trouble,
+            on_word=tell,
+        )
+
+    tell(f"submitting the run to the SuperLink of {server}")
+    run_all({folder: experiment}, execute, again, at_once=True)
+    for line in _without_a_part(RunRecord.open(folder).rows()):
+        tell(line)
+
+
+def _count(counters: Counters, row: Mapping[str, Any]) -> None:
+    counters.add("rounds")
+    counters.add("round_seconds", row.get("ms", 0.0) / 1000)
+    counters.add("absent_clients", len(row.get("absent", ())))
+    for kind in ("sent", "received"):
+        counters.add(f"{kind}_bytes", row.get(f"bytes-{kind}", 0))
+
+
+def _without_a_part(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a line for the clients that took no part in any round, by reason."""
+    missing: dict[str, list[str]] = {}
+    rounds = rows[-1]["round"] if rows else 0
+    for share in participation(rows):
+        if not share.took_part:
+            why = (f"{each} ({n} of {rounds} rounds)" for each, n in share.reasons.items())
+            missing.setdefault(", ".join(why), []).append(share.name)
+    return [
+        f"without a part in the run: clients [{few_names(clients)}]: {why}"
+        for why, clients in missing.items()
+    ]

@@ -1,0 +1,244 @@
+"""The commands about models that leave the platform.
+
+What loads torch is imported by the functions that use it, once all is in order.
+"""
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from engram.cli.console import out as console
+from engram.cli.options import Json, find_run
+from engram.link.addresses import CONTROL
+from engram.settings.errors import Refused, one_line, say
+from engram.settings.interrupts import end_at_once
+
+if TYPE_CHECKING:
+    from engram.home.exporting import Written
+    from engram.sites.evaluate_at_sites import Visited
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+_Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name in runs/.")]
+_Folder = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="A new folder; default: NAME-model, for whom it is."),
+]
+_Picked = Annotated[
+    bool,
+    typer.Option("--picked", help="Of the round that validation rows pick, not of the last."),
+]
+_Format = Annotated[
+    str,
+    typer.Option("--format", metavar="FORMAT", help="safetensors, torch or onnx."),
+]
+
+
+@app.command()
+def export(
+    run: _Run,
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="CLIENT", help="A client's name, or its number if it has none."),
+    ] = None,
+    common: Annotated[
+        bool, typer.Option("--common", help="Instead, the model that all clients share.")
+    ] = False,
+    tuned: Annotated[
+        bool,
+        typer.Option("--tuned", help="Fine-tuned on the client's rows, where it is not served so."),
+    ] = False,
+    picked: _Picked = False,
+    out: _Folder = None,
+    format_: _Format = "safetensors",
+) -> None:
+    """Write a model of a run into a folder: a client's own, or the common one.
+
+    Beside the model stands a card, which says what it is and how well it does.
+    """
+    if (client is None) != common:
+        raise Refused("export takes --client CLIENT, or --common")
+    folder = find_run(run)
+    with end_at_once():
+        from engram.api import Run
+        from engram.home.exporting import exported_into
+    found = Run(folder, picked=picked)
+    found = found.tuned if tuned else found
+    _tell(exported_into(found.learned, client, out, format_))
+
+
+@app.command()
+def adapt(
+    run: _Run,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="ROWS", help="A .csv, .xlsx or .npz file, or a folder of images or .npy files."
+        ),
+    ],
+    picked: _Picked = False,
+    out: _Folder = None,
+    format_: _Format = "safetensors",
+) -> None:
+    """Make a model for a client that never took part, from a few of its rows.
+
+    It is made by the method's own adaptation, as for the clients of `unseen-clients`. What it
+    reaches on these rows, by cross-validation, is compared with a model of these rows alone, and
+    with the common one.
+    """
+    folder = find_run(run)
+    with end_at_once():
+        from engram.api import Run
+        from engram.home.newcomers import adapted_into
+    found = Run(folder, picked=picked)
+    _tell(adapted_into(found.learned, data, out, format_))
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")],
+    rows: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ROWS", help="A .csv, .xlsx or .npz file, or a folder of images or .npy files."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="A new CSV file.")] = Path(
+        "predictions.csv"
+    ),
+    interval: Annotated[
+        float | None,
+        typer.Option(metavar="LEVEL", help="Probability of intervals of values; default: 0.9."),
+    ] = None,
+    deadline: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1, max=1e6, help="For an ONNX file to load, and for 1024 rows."
+        ),
+    ] = 60,
+    memory: Annotated[
+        float, typer.Option(metavar="GIB", min=0.1, help="Memory that an ONNX file may take.")
+    ] = 4,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="End with status 3 if rows are marked: see above."),
+    ] = False,
+) -> None:
+    """Predict rows by an exported model, into a CSV file.
+
+    There is a line for each row: the columns that are no inputs of the model, as they are written;
+    the likeliest class and the probability of each, or the value and, where the model has
+    intervals, their ends. Rows with missing values, or values far from those that the model has
+    learned from, are marked: the columns `imputed` and `outside` name these inputs.
+    """
+    if out.exists():
+        raise Refused(f"{out} is there already: name another --out")
+    with end_at_once():
+        from engram.home.onnx_sandbox import Limits
+        from engram.home.predicting import predict as predicted
+    found = predicted(model, rows, out, interval, Limits(deadline, memory))
+    columns = ", ".join(found.table.columns)
+    console.print(f"{out}: {len(found.table)} rows of {columns}", soft_wrap=True)
+    _note(found.notes)
+    if strict and found.is_strange:
+        raise SystemExit(3)
+
+
+@app.command()
+def evaluate(
+    models: Annotated[
+        list[Path], typer.Argument(metavar="MODEL...", help="Folders of exported models.")
+    ],
+    federation: Annotated[
+        Path, typer.Option(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
+    ],
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Score exported models at all sites of a federation, on their own test rows.
+
+    A model goes to the sites as parameters and a description, without its ranges, intervals and
+    medians; no code goes with it. Sites tell scores and numbers of rows.
+    """
+    from engram.cli.deployed_cli import for_server
+
+    experiment = for_server({}, federation)
+    from engram.sites.evaluate_at_sites import MODELS, SCORES, Visited, given_model
+    from engram.sites.site_questions import Asked, answer_of_nodes
+
+    folders = [str(path.absolute()) for path in models]
+    for folder in folders:
+        given_model(folder)  # refused here, before anybody is asked
+    asked = Asked(
+        "engram.sites.evaluate_at_sites:app", {MODELS: json.dumps({"folders": folders})}, SCORES
+    )
+    text = answer_of_nodes(asked, experiment, federation, control)
+    found = [Visited(**each) for each in json.loads(text)]
+    if as_json:
+        print(json.dumps([each._asdict() for each in found]))
+    else:
+        _show(found)
+    if not any(each.rows for each in found):
+        raise Refused("no site has scored a model: the lines above say why")
+
+
+def _tell(written: "Written") -> None:
+    folder, package = written
+    about, table = package.exported, Table()
+    for heading in ("rows", "metric", "value", "95 % interval"):
+        table.add_column(heading, justify="left" if heading == "rows" else "right")
+    for cells in package.scores:
+        table.add_row(*map(one_line, cells))
+    if package.scores:
+        console.print(table)
+    _note(package.notes)
+    rows = "rows.csv" if about.kind.schema else "rows.npz"
+    console.print(f"{about.what}: see {folder / 'card.md'}", soft_wrap=True)
+    console.print(f"next: engram predict {shlex.quote(str(folder))} {rows}", soft_wrap=True)
+
+
+def _note(notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def _show(found: "Sequence[Visited]") -> None:
+    """Prints the main score of each model at each site, with the number of rows, and who has none.
+
+    The main one is the first metric of the model's run.
+    """
+    models = dict.fromkeys(each.model for each in found)
+    sites = sorted({each.client for each in found if each.rows})
+    table = Table()
+    table.add_column("model")
+    table.add_column("metric")
+    for site in sites:
+        table.add_column(f"client-{site}", justify="right")
+    for model in models:
+        there = {each.client: each for each in found if each.model == model and each.rows}
+        metric = next((next(iter(each.scores), "") for each in there.values()), "")
+        shown = [_cell(there[site], metric) if site in there else "-" for site in sites]
+        table.add_row(one_line(Path(model).name), one_line(metric), *shown)
+    if sites:
+        console.print(table)
+    if any(each.rows and not each.held_out for each in found):
+        console.print("*: rows that the site drew; the model may have learned from some")
+    for each in found:
+        if not each.rows:
+            say(f"{Path(each.model).name} at client-{each.client}: {each.why}")
+
+
+def _cell(scored: "Visited", metric: str) -> str:
+    value = scored.scores.get(metric)
+    figure = "-" if value is None else f"{value:.4g}"
+    return f"{figure} ({scored.rows} rows{'' if scored.held_out else '*'})"

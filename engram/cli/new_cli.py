@@ -1,0 +1,57 @@
+"""The command that makes a project of a user's own."""
+
+import keyword
+import re
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final
+
+import typer
+
+from engram.core.checks import must
+from engram.settings.errors import Refused, say
+
+__all__ = ["app"]
+
+_TEMPLATE: Final = Path(__file__).with_name("project")
+_NAME: Final = "your_project"  # in the template's files, and the name of its package
+_LONGEST: Final = 32  # characters that Flower takes for the name of an app
+# Folders beside the package, or that Flower leaves out when it packs an app.
+_TAKEN: Final = frozenset({"build", "data", "eggs", "env", "fed", "lib", "parts", "runs", "tests"})
+
+app = typer.Typer()
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the folder, and of its package.")],
+) -> None:
+    """Make a project of your own: a network, data and a method, for all engines."""
+    word = re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name, re.ASCII) and len(name) <= _LONGEST
+    if not word or keyword.iskeyword(name):
+        raise Refused(
+            must("NAME", name, f"a Python name, 2 to {_LONGEST} small letters, digits and _")
+        )
+    if name in _TAKEN or find_spec(name) is not None:
+        raise Refused(must("NAME", name, "one that hides no module, and no folder of a project"))
+    folder = Path(name)
+    if folder.exists() or folder.is_symlink():
+        raise Refused(f"{name} is there already: name a new folder")
+    try:
+        with TemporaryDirectory(prefix=f".{name}-", dir=".") as place:
+            whole = Path(place) / name
+            _write(whole, name)
+            whole.rename(folder)
+    except OSError as error:
+        raise Refused(f"{name} cannot be made: {error.strerror}") from error
+    say(f"cd {name} && engram run")
+
+
+def _write(folder: Path, name: str) -> None:
+    shutil.copytree(_TEMPLATE, folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    (folder / _NAME).rename(folder / name)
+    for path in folder.rglob("*.*"):
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(_NAME, name), encoding="utf-8")

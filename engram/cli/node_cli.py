@@ -1,0 +1,447 @@
+"""The client's subcommands: the node, and its clients' memories."""
+
+import json
+import logging
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.table import Table
+
+from engram.cli.site_cli import state_of
+from engram.data.source import Source
+from engram.link.addresses import parse_address
+from engram.link.console import console
+from engram.link.credentials import NodeCredentials, read_node
+from engram.link.proxies import direct
+from engram.settings.errors import Refused, say
+from engram.settings.fields import wrong_values
+from engram.settings.machine import MachineSettings
+from engram.sites.accepted import in_force
+from engram.sites.audit import AUDIT, EXPORTED, Audit
+from engram.sites.encrypted_file import new_key, read_key
+from engram.sites.policy import policy_file
+
+_FEW = 8  # most numbers shown in a line
+
+_log = logging.getLogger("flwr.engram")
+
+app = typer.Typer()
+memory = typer.Typer(no_args_is_help=True, help="Manage the memories on a node's disk.")
+app.add_typer(memory, name="memory")
+
+_Folder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
+]
+_State = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where the node keeps its memories; default FOLDER/state."),
+]
+_Key = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Encrypt memories with the key in this file."),
+]
+
+
+@app.command()
+def node(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="A client's folder, or several, whose nodes then share one process and memory.",
+        ),
+    ],
+    state: _State = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATASET",
+            help="This client's own data, such as npz:PATH; by default its share of the run's.",
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="KEY=VALUE",
+            help=f"This machine's own value of {', '.join(MachineSettings.all_keys())}.",
+        ),
+    ] = None,
+    memory_key: _Key = None,
+    memory_limit: Annotated[
+        float, typer.Option(metavar="MIB", min=0, help="Most MiB of a run's memories; 0: no bound.")
+    ] = 0,
+    memory_days: Annotated[
+        float,
+        typer.Option(
+            metavar="DAYS", min=0, help="Days until unchanged runs are forgotten; 0: never."
+        ),
+    ] = 0,
+    max_message: Annotated[
+        float,
+        typer.Option(
+            metavar="MIB", min=0, help="Largest message; 0: an eighth of the free memory."
+        ),
+    ] = 0,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="This site's limits; by default FOLDER/policy.toml, if it is there.",
+        ),
+    ] = None,
+    describe: Annotated[
+        bool,
+        typer.Option(
+            "--describe/--no-describe",
+            help="Whether engram schema learns names, types, values of text and ranges of --data.",
+        ),
+    ] = True,
+    rows_changed: Annotated[
+        bool,
+        typer.Option(
+            "--rows-changed",
+            help="Go on with trainings that have learned from other rows than there are now.",
+        ),
+    ] = False,
+    give_up: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="End after this time without a SuperLink."),
+    ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines of JSON.")] = False,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."
+        ),
+    ] = 0,
+) -> None:
+    """Serve a federation as one of its clients, or several, until it is stopped."""
+    if len(folders) > 1 and (state is not None or metrics_port):
+        raise Refused(
+            f"--state and --metrics-port must be given for one node, got {len(folders)} folders: "
+            "start it by itself"
+        )
+    own = _machine(sets or []) | {"memory-limit": memory_limit, "memory-days": memory_days}
+    if not describe:
+        own["describes"] = False
+    if rows_changed:
+        own["rows-changed"] = True
+    if data is not None:
+        own["data"] = str(_absolute(data))
+    if memory_key is not None:
+        read_key(memory_key)
+        own["memory-key"] = str(memory_key.absolute())
+    nodes = [_set_up(folder, own, state=state, policy=policy) for folder in folders]
+    from engram.settings.logs import begin_log
+
+    begin_log(as_json=log_json)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda signum, frame: stop.set())
+    for folder, (credentials, _) in zip(folders, nodes, strict=True):
+        _tell(folder, credentials, policy)
+    from engram.link.node.many_nodes import run_together
+    from engram.link.node.node import run_node
+
+    run_together(
+        {
+            str(folder): partial(
+                run_node,
+                credentials,
+                Path(config["state"]),
+                config,
+                max_message=int(max_message * 2**20),
+                metrics_port=metrics_port,
+                give_up=give_up,
+                forked=len(folders) > 1,
+                stop=stop,
+            )
+            for folder, (credentials, config) in zip(folders, nodes, strict=True)
+        }
+    )
+
+
+def _set_up(
+    folder: Path, own: Mapping[str, Any], *, state: Path | None, policy: Path | None
+) -> tuple[NodeCredentials, dict[str, Any]]:
+    """Reads a client's folder; returns its credentials, and its node's configuration."""
+    credentials = read_node(folder)
+    from engram.sites.leave_federation import check_there
+
+    check_there(credentials)
+    config = {
+        "partition-id": credentials.partition_id,
+        "num-partitions": credentials.num_partitions,
+        "state": str((state or folder / "state").absolute()),
+        "policy": str((policy or folder).absolute()),
+        "asked-by": f"{credentials.superlink}, "
+        + ("insecure" if credentials.insecure else "by its certificate"),
+        "identity": str(folder.absolute()),
+        **own,
+    }
+    if "data-dir" in own:
+        config["data-dir"] = str(Path(own["data-dir"]).absolute())
+        if not Path(config["data-dir"]).is_dir():
+            raise Refused(
+                f"data-dir {config['data-dir']} is not there: name the folder of the data"
+            )
+    from engram.data.tables.table_summary import site_schema
+
+    in_force(policy or folder, state or folder / "state")  # or it is refused
+    site_schema(folder)
+    return credentials, config
+
+
+def _tell(folder: Path, credentials: NodeCredentials, policy: Path | None) -> None:
+    """Logs what a node begins with, and has it connect without a proxy."""
+    _log.info(
+        "policy: %s", policy_file(policy or folder) or "none of its own, so that defaults hold"
+    )
+    if credentials.insecure:
+        _log.warning(
+            "this federation is insecure: anyone between this machine and %s can read and change "
+            "what is sent",
+            credentials.superlink,
+        )
+    superlink = parse_address(credentials.superlink, "superlink")
+    os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them
+    _log.info("connecting to the SuperLink at %s", credentials.superlink)
+
+
+@app.command()
+def leave(folder: _Folder, state: _State = None) -> None:
+    """Leave a federation: this client's key is refused, and no run counts on it."""
+    credentials = read_node(folder)
+    superlink = parse_address(credentials.superlink, "superlink")
+    os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them
+    from engram.sites.leave_federation import leave as give_up_key
+
+    give_up_key(credentials, (state or folder / "state").absolute())
+    say(
+        f"client-{credentials.partition_id}: its key is refused from now on",
+        f"Its memories stay here, until: engram memory forget {shlex.quote(str(folder))}",
+    )
+
+
+def _machine(sets: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in sets:
+        key, equals, found[key] = text.partition("=")
+        if key not in MachineSettings.all_keys() or not equals:
+            raise Refused(
+                f"--set must be KEY=VALUE with one of {', '.join(MachineSettings.all_keys())} (the "
+                f"coordinator sets everything else), got {text!r}"
+            )
+    try:
+        return MachineSettings.model_validate(found).model_dump(by_alias=True, exclude_unset=True)
+    except ValidationError as error:
+        raise Refused(*wrong_values(error)) from error
+
+
+def _absolute(data: str) -> Source:
+    source = Source(data)
+    if source.is_file and not source.path.exists():
+        raise Refused(
+            f"the data {source.place} are not there: name a file or folder, such as npz:PATH"
+        )
+    return source.absolute()
+
+
+# --- Memories ------------------------------------------------------------------------------
+
+_Training = Annotated[
+    str, typer.Argument(metavar="TRAINING", help="Its name in `engram memory list`.")
+]
+_Client = Annotated[int, typer.Argument(metavar="CLIENT", help="The client's number.")]
+
+
+@memory.command("list")
+def list_(
+    folder: _Folder,
+    state: _State = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """List all memories: run, method, client, round, size, date, and the training's name."""
+    root = _root(folder, state)
+    from engram.client.training_folders import kept, listed
+
+    found = list(kept(root))
+    if as_json:
+        print(json.dumps([entry._asdict() for entry in found]))
+        return
+    console().print(listed(found) if found else "nothing is remembered here")
+
+
+@memory.command()
+def show(
+    folder: _Folder,
+    training: _Training,
+    client: _Client,
+    state: _State = None,
+    memory_key: _Key = None,
+) -> None:
+    """Show a client's newest memory: names, shapes, and norms, or the numbers of short vectors.
+
+    A column of a table has five numbers: its coefficient, the limits of its confidence interval,
+    the client's own estimate, and the shared one.
+    """
+    tensors = _newest(folder, state, training, client, memory_key)
+    table = Table()
+    for heading in ("name", "shape", "norm or numbers"):
+        table.add_column(heading)
+    for name, leaf in sorted(tensors.items()):
+        few = leaf.ndim == 1 and len(leaf) <= _FEW
+        shown = [f"{value:.6g}" for value in (leaf.tolist() if few else [float(leaf.norm())])]
+        table.add_row(name, str(tuple(leaf.shape)), "  ".join(shown))
+    console().print(table)
+
+
+@memory.command()
+def export(
+    folder: _Folder,
+    training: _Training,
+    client: _Client,
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="A new folder, or a new .safetensors file."),
+    ],
+    state: _State = None,
+    memory_key: _Key = None,
+    format_: Annotated[
+        str,
+        typer.Option("--format", metavar="FORMAT", help="safetensors, torch or onnx."),
+    ] = "safetensors",
+) -> None:
+    """Write the model that serves a client into a folder, or its memory to a file, decrypted.
+
+    The folder is as `engram export` writes it, and needs no coordinator.
+    """
+    if out.exists():
+        raise Refused(f"{out} is there already: name a new one")
+    line = {"kind": EXPORTED, "training": training, "client": client}
+    line |= {"folder": str(out.absolute())}
+    if out.suffix == ".safetensors":
+        memory = _newest(folder, state, training, client, memory_key)
+        _audit(folder, state).append(line, trained=False)
+        _write_memory(out, memory)
+        say(f"{out}: memory of client {client}")
+        return
+    from engram.client.disk import DiskStore
+    from engram.client.training_description import read_training
+    from engram.home.exported import check_format
+    from engram.home.node_export import remembered_package
+    from engram.settings.plugins import load_plugins
+
+    load_plugins()
+    chosen, root = check_format(format_), _root(folder, state)
+    if not (place := root / training).is_dir():
+        raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
+    store = DiskStore(place, key=read_key(memory_key) if memory_key else None)
+    package = remembered_package(read_training(place), client, store)
+    _audit(folder, state).append(line, trained=False)
+    package.write(out, chosen)
+    say(f"{out}: model of client {client}; next: engram predict {out} ROWS")
+
+
+def _write_memory(out: Path, memory: dict[str, Any]) -> None:
+    from engram.settings.files import replace_file
+    from engram.wire.tensors import tensors_to_bytes
+
+    try:
+        replace_file(out, tensors_to_bytes(memory))
+    except OSError as error:
+        raise Refused(f"{out} cannot be written: {error.strerror}") from error
+
+
+@memory.command()
+def forget(
+    folder: _Folder,
+    training: Annotated[
+        str | None, typer.Argument(metavar="[TRAINING]", help="Default: all trainings.")
+    ] = None,
+    state: _State = None,
+) -> None:
+    """Remove the memories of a training, or of all. The node must not be running.
+
+    What was exported of them, as far as the node's log says, is named, and stays.
+    """
+    import shutil
+
+    from engram.link.node.node import only_one
+
+    root = _root(folder, state)
+    there = {path.name: path for path in root.glob("*") if path.is_dir()}
+    if training is not None and training not in there:
+        raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
+    with only_one(root.parent):
+        removed = list(there.values()) if training is None else [there[training]]
+        for path in removed:
+            shutil.rmtree(path)
+    names = ", ".join(path.name for path in removed)
+    say(f"forgotten: {names or 'nothing'}")
+    forgotten = {path.name for path in removed}
+    for line in _audit(folder, state).read().lines:
+        if line.get("kind") == EXPORTED and line.get("training") in forgotten:
+            say(f"exported from {line['training']}, delete it, too: {line['folder']}")
+
+
+@memory.command()
+def encrypt(
+    folder: _Folder,
+    memory_key: Annotated[
+        Path, typer.Option(metavar="FILE", help="A key from `engram memory new-key`.")
+    ],
+    state: _State = None,
+) -> None:
+    """Encrypt memories that were written without a key. The node must not be running."""
+    from engram.client.disk import DiskStore
+    from engram.link.node.node import only_one
+
+    root, key = _root(folder, state), read_key(memory_key)
+    with only_one(root.parent):
+        trainings = sorted(path for path in root.glob("*") if path.is_dir())
+        stores = [DiskStore(path, key=key) for path in trainings]
+        for store in stores:
+            store.unencrypted()  # before anything is encrypted
+        count = sum(store.encrypt() for store in stores)
+    say(f"encrypted: {count} memories")
+
+
+@memory.command("new-key")
+def make_key(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="A new file for the key.")],
+) -> None:
+    """Make a key to encrypt memories with. If it is lost, they cannot be read any more."""
+    new_key(out)
+    say(f"{out}: keep a copy elsewhere")
+
+
+def _audit(folder: Path, state: Path | None) -> Audit:
+    return Audit(state_of(folder, state) / AUDIT)
+
+
+def _root(folder: Path, state: Path | None) -> Path:
+    return state_of(folder, state) / "memory"
+
+
+def _newest(
+    folder: Path, state: Path | None, training: str, client: int, key: Path | None
+) -> dict[str, Any]:
+    from engram.client.disk import DiskStore
+
+    root = _root(folder, state)
+    store = DiskStore(root / training, key=read_key(key) if key else None)
+    versions = store.versions(client)
+    if not versions:
+        raise Refused(f"{root} has no memory of client {client} in training {training}")
+    return store.read(client, max(versions))

@@ -1,0 +1,286 @@
+"""Shows the progress of commands, and their results."""
+
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from sysconfig import get_path
+from types import FrameType
+from typing import Any, Final
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from engram.cli.cli import LOOKING
+from engram.cli.console import err, out
+from engram.compare.comparison_folder import PLAN, read_plan, runs_of
+from engram.runs.record import RunRecord
+from engram.settings.errors import RunStopped
+from engram.settings.experiment import Experiment
+from engram.settings.interrupts import end_at_once
+from engram.settings.plugins import plugins, project_plugins
+
+_LINES: Final = 12  # latest pieces of work that are always shown
+
+Report = Callable[[dict[str, Any]], None]
+Execute = Callable[[Experiment, Path, Report], None]
+
+
+Tell = Callable[[int, str], None]  # called with how much is done, and a result or ""
+
+
+@contextmanager
+def progress_lines(
+    unit: str, hint: Callable[[], str], *, at_once: bool = False, shown: bool = True
+) -> Iterator[Callable[[str, int], Tell]]:
+    """Shows the progress of each piece of work, and delays Ctrl-C until the next progress report.
+
+    A terminal has a progress bar for each piece. A file, a pipe or a container's log gets a new
+    line for each result, and when a piece is done.
+
+    Yields ``(title, total) -> tell``, to be called when a piece of work begins.
+
+    Args:
+        unit: What is counted.
+        hint: Returns how to resume, which is printed after Ctrl-C.
+        at_once: Do not delay Ctrl-C.
+        shown: Whether to show anything, and to handle Ctrl-C.
+
+    Raises:
+        SystemExit: Ctrl-C was pressed; status 130.
+    """
+    if not shown:
+        yield lambda title, total: lambda done, found: None
+        return
+    columns = (
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{unit} {{task.fields[found]}}"),
+        TimeRemainingColumn(compact=True),
+    )
+    # Shown from the first progress on, so that an earlier refusal is the only line.
+    progress = Progress(*columns, console=err)
+    try:
+        with _interrupt_between_rounds(at_once) as check:
+
+            def begin(title: str, total: int) -> Tell:
+                show = _bar(progress, title, total) if err.is_terminal else _log(unit, title, total)
+
+                def tell(done: int, found: str) -> None:
+                    show(done, found)
+                    check()
+
+                return tell
+
+            yield begin
+    except KeyboardInterrupt:
+        if progress.live.is_started:
+            progress.stop()
+        err.print(f"engram: interrupted; {hint()}", soft_wrap=True)
+        raise SystemExit(130) from None
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+
+
+def _bar(progress: Progress, title: str, total: int) -> Tell:
+    line = progress.add_task(title, total=total, found="")
+    for old in progress.tasks[:-_LINES]:  # all running ones must fit the screen
+        progress.update(old.id, visible=not old.finished)
+
+    def show(done: int, found: str) -> None:
+        progress.start()
+        progress.update(line, completed=done)
+        if found:
+            progress.update(line, found=found)
+
+    return show
+
+
+def _log(unit: str, title: str, total: int) -> Tell:
+    start, shown = time.monotonic(), -1
+
+    def show(done: int, found: str) -> None:
+        nonlocal shown
+        if done != shown and (found or done in (0, total)):
+            shown = done
+            words = f"{title}: {done} of {total} {unit}, {time.monotonic() - start:.1f} s"
+            err.print(f"{words}, {found}" if found else words, soft_wrap=True)
+
+    return show
+
+
+def shows(progress: bool) -> bool:
+    """Returns whether progress is shown: in the main thread alone, which Ctrl-C comes to."""
+    return progress and threading.current_thread() is threading.main_thread()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes a command's end by Ctrl-C a ``KeyboardInterrupt``, for callers in Python."""
+    try:
+        yield
+    except SystemExit as error:
+        raise KeyboardInterrupt from error
+
+
+def check_all(title: str, checks: Sequence[Callable[[], object]], progress: bool) -> None:
+    """Makes checks before anything is written, and may show how many are made, from 0 on."""
+    with progress_lines("checks", lambda: "nothing has been written", shown=progress) as begin:
+        tell = begin(title, len(checks))
+        for number, check in enumerate(checks):
+            tell(number, "")
+            check()
+        tell(len(checks), "")
+
+
+def run_all(
+    work: Mapping[Path, Experiment],
+    execute: Execute,
+    resume: str,
+    *,
+    at_once: bool = False,
+    shown: bool = True,
+) -> list[str]:
+    """Runs experiments, each in its folder, and shows their progress.
+
+    Of several, one that stops, such as by divergence, does not keep the others from running.
+
+    Args:
+        work: The experiments, by their folders.
+        execute: Runs one of them, and calls its last argument with each round's metrics.
+        resume: The command that resumes the work after an interruption.
+        at_once: Do not delay interruptions to the end of a round, if other processes run it.
+        shown: As for ``progress_lines``.
+
+    Returns:
+        Which of several have stopped, and why.
+
+    Raises:
+        RunStopped: The only one has stopped.
+        SystemExit: Ctrl-C was pressed; status 130.
+    """
+    stopped = []
+    with end_at_once():
+        from engram.strategies import STRATEGIES  # noqa: PLC0415 - loads torch
+
+    def hint() -> str:
+        begun = any((folder / "config.json").is_file() for folder in work)
+        return f"go on with: {resume}" if begun else "nothing has been written"
+
+    with progress_lines("rounds", hint, at_once=at_once, shown=shown) as begin:
+        for folder, experiment in work.items():
+            tell = begin(f"{experiment.method} seed {experiment.seed}", experiment.rounds)
+
+            in_words = STRATEGIES[experiment.own.plug_in].in_words
+
+            def report(
+                row: Mapping[str, Any],
+                tell: Tell = tell,
+                experiment: Experiment = experiment,
+                in_words: Callable[[Mapping[str, Any]], str] = in_words,
+            ) -> None:
+                tell(row["round"], in_words(row) if _due(row, experiment) else "")
+
+            try:
+                execute(experiment, folder, report)
+            except RunStopped as error:
+                if len(work) == 1:
+                    raise
+                stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
+            else:
+                report(RunRecord.open(folder).rows()[-1])
+    return stopped
+
+
+def _due(row: Mapping[str, Any], experiment: Experiment) -> bool:
+    """Whether to show a round's result: always in a terminal, in a log as often as evaluations."""
+    last = row["round"] == experiment.rounds
+    return err.is_terminal or last or row["round"] % experiment.eval_every == 0
+
+
+@contextmanager
+def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
+    """Delays Ctrl-C and `kill` to the end of a round: yields a function that then raises them.
+
+    A KeyboardInterrupt raised inside `torch.func` becomes an internal error of torch. A second
+    Ctrl-C is not delayed.
+
+    Args:
+        at_once: Do not delay the first either.
+    """
+    asked = False
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked or at_once:
+            signal.default_int_handler(signum, frame)
+        asked = True
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield check
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def show_found(folder: Path, as_json: bool) -> None:
+    """Draws the plots, and prints the tables and files of a run or comparison."""
+    with end_at_once():
+        from engram.compare.reports import local, show_run  # noqa: PLC0415 - loads matplotlib
+
+    if not show_run(folder, as_json):
+        local.show(folder, as_json)
+    if not as_json and (command := _after(folder)):
+        tell_next(command)
+
+
+def tell_next(command: str) -> None:
+    """Prints what one would do next, with the plug-ins that the command would lack."""
+    looks = command.split(maxsplit=1)[0] in LOOKING
+    in_project = set(project_plugins().split(",")) - {""}
+    named = {_as_given(plugin) for plugin in plugins()}
+    lacking = in_project | named if looks else named - in_project
+    own = "".join(f"--plugin {shlex.quote(name)} " for name in sorted(lacking))
+    out.print(f"next: engram {own}{command}", soft_wrap=True)
+
+
+def _as_given(plugin: str) -> str:
+    """Returns a plug-in's name alone, where that is enough in this folder.
+
+    This process finds it in any case: its folder was put on the path.
+    """
+    folder, _, name = plugin.rpartition("/")
+    return name if folder in {str(Path.cwd()), get_path("purelib")} else plugin
+
+
+def _after(folder: Path) -> str:
+    """Returns what one does after a run or a comparison: go on with it, or use its results.
+
+    It is nothing where that needs rows or functions that were given in Python.
+    """
+    with end_at_once():
+        from engram.studio.pages.reproduce_command import lacks  # noqa: PLC0415 - loads torch
+
+    place = shlex.quote(str(folder))
+    if (folder / PLAN).is_file():
+        runs = read_plan(folder)["runs"]
+        if len(runs_of(folder, "results.json")) == len(runs):
+            return f"report {place}"
+        begun = [RunRecord.open(run).config for run in runs_of(folder)]
+        return "" if any(map(lacks, begun)) else f"compare --resume {place}"
+    record = RunRecord.open(folder)
+    if record.results is None:
+        return "" if lacks(record.config) else f"run --resume {place}"
+    exported = "clients" in record.results and record.config["engine"] != "flower"
+    first = shlex.quote(record.names.get(0, "0"))
+    usable = exported and not lacks(record.config)
+    return f"export {place} --client {first}" if usable else f"report {place}"

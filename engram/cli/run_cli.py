@@ -1,0 +1,364 @@
+"""The commands that run experiments in this process, and that show runs and data.
+
+What loads torch or matplotlib is imported by the functions that use it, once all is in order.
+"""
+
+import json
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from engram.cli.arguments import arguments
+from engram.cli.console import out as console
+from engram.cli.options import (
+    SEE_SETTINGS,
+    Config,
+    Json,
+    OnRay,
+    Out,
+    Processes,
+    Referring,
+    Resume,
+    SchemaFile,
+    Set,
+    Track,
+    WithSettings,
+    Yes,
+    begun,
+    data_name,
+    find_run,
+    folder_of_command,
+    in_project,
+    make_folder,
+    overrides_of,
+    read_experiment,
+    refuse_keys,
+)
+from engram.cli.progress import Execute, Report, run_all, show_found, tell_next
+from engram.compare.comparison_folder import contestants, read_plan
+from engram.compare.settings_for_methods import settings_of_each
+from engram.link.addresses import CONTROL
+from engram.scoring.tasks import TASKS
+from engram.settings.errors import Names, Refused, RunStopped, one_line, told_with
+from engram.settings.experiment import Experiment
+from engram.settings.interrupts import end_at_once
+from engram.settings.network import NetworkMethod
+from engram.simulations.ray_connect import join
+from engram.studio.tracking.sending import check_tracker, follow
+
+if TYPE_CHECKING:
+    from engram.cohort.trainer.trainer import Engine
+
+__all__ = ["app", "in_this_process"]
+
+app = typer.Typer()
+
+_Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ENGINE",
+        help="vectorized (the default), or sequential (to find a failing client).",
+    ),
+]
+
+
+@app.command(cls=WithSettings)
+def run(
+    method: Annotated[
+        str | None, typer.Argument(metavar="[METHOD]", help="What to run: see engram methods.")
+    ] = None,
+    sets: Set = None,
+    config: Config = None,
+    schema: SchemaFile = None,
+    yes: Yes = False,
+    out: Out = None,
+    resume: Resume = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Start from the last models of a run, as trained there."
+        ),
+    ] = None,
+    engine: _Engine = None,
+    federation: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SERVER_FOLDER",
+            help="Run on the nodes of a deployed federation, and go on with the run in --out.",
+        ),
+    ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="With --federation: say who can take part, and train nothing."
+        ),
+    ] = False,
+    ray: OnRay = None,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            help="With --federation: serve /metrics and /healthz on this machine alone.",
+        ),
+    ] = 0,
+    track: Track = None,
+    as_json: Json = False,
+) -> None:
+    """Run one experiment, in this process or on a deployed federation."""
+    overrides = overrides_of(config, sets, schema, yes)
+    places = {"resume": "--resume RUN", "out": "--out DIR", "start-from": "--from RUN"}
+    refuse_keys(overrides, places)
+    if start_from is not None:
+        overrides["start-from"] = str(find_run(start_from).absolute())
+    if method is not None and (named := overrides.setdefault("method", method)) != method:
+        raise Refused(f"METHOD must be {named}, as --config or --set says, got {method}")
+    if federation is not None:
+        for option, value, why in (
+            ("--engine", engine, "nodes train as they can"),
+            ("--ray", ray, "nodes train their clients"),
+            ("--track", track, "see engram track"),
+        ):
+            if value is not None:
+                raise Refused(f"{option} and --federation exclude each other: {why}")
+        from engram.cli.deployed_cli import run_on
+        from engram.cli.schema_cli import check_on
+
+        if check:
+            if resume is not None or out is not None:
+                raise Refused("--check excludes --out and --resume: it writes nothing")
+            check_on(overrides, federation, control)
+            return
+        run_on(overrides, federation, control, out, resume, as_json, metrics_port)
+        return
+    if check:
+        raise Refused("--check needs --federation SERVER_FOLDER, whose sites it asks")
+    if metrics_port:
+        raise Refused("--metrics-port is for --federation: a run in this process serves nothing")
+    if resume is not None and out is not None:
+        raise Refused("--out and --resume exclude each other: a run stays in its folder")
+    given, wrong = arguments("--", engine=engine, out=out)
+    if resume is None:
+        experiment = told_with(wrong, lambda: read_experiment(in_project(overrides)))
+        folder = folder_of_command(given.out, f"{experiment.method}-{data_name(experiment)}")
+        chosen = given.engine or "vectorized"
+    else:
+        folder = find_run(resume)
+        settings, before = begun(folder, overrides.get("method"))
+        experiment = told_with(wrong, lambda: read_experiment(settings | overrides))
+        chosen = given.engine or before
+    again = f"engram run --resume {folder}{_again(ray)}"
+    run_all({folder: experiment}, in_this_process(chosen, track, ray=ray), again)
+    show_found(folder, as_json)
+
+
+def in_this_process(
+    engine: "Engine", tracker: str | None, group: str = "", ray: str | None = None
+) -> Execute:
+    """Returns what runs an experiment in this process, and tells a tracker of its rounds.
+
+    With the address of a Ray cluster, its workers train the clients.
+    """
+    if tracker is not None:
+        check_tracker(tracker)
+    with end_at_once():
+        from engram.simulations.engine import simulate
+
+    def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+        if tracker is None:
+            simulate(experiment, folder, engine=engine, on_round=report, ray=ray)
+            return
+
+        def both(row: dict[str, Any]) -> None:
+            tell(row)
+            report(row)
+
+        with follow(folder, tracker, group) as tell:
+            simulate(experiment, folder, engine=engine, on_round=both, ray=ray)
+
+    return execute
+
+
+def _again(ray: str | None) -> str:
+    return "" if ray is None else f" --ray {shlex.quote(ray)}"
+
+
+@app.command(epilog=SEE_SETTINGS)
+def compare(
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[METHOD]...", help="Default: some that are often compared."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 5."),
+    ] = None,
+    sets: Set = None,
+    config: Config = None,
+    schema: SchemaFile = None,
+    yes: Yes = False,
+    out: Out = None,
+    resume: Resume = None,
+    engine: _Engine = None,
+    tuned: Annotated[
+        bool,
+        typer.Option("--tuned", help="Tune each method first, on other seeds, as engram tune."),
+    ] = False,
+    trials: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Settings that --tuned tries of each; default 32."),
+    ] = None,
+    processes: Processes = None,
+    references: Referring = None,
+    ray: OnRay = None,
+    track: Track = None,
+    as_json: Json = False,
+) -> None:
+    """Run methods and references side by side, over several seeds.
+
+    --set METHOD.KEY=VALUE is for one method alone; --set KEY=VALUE for all that have KEY.
+    """
+    whom = contestants(methods or ())
+    given, wrong = arguments(
+        "--",
+        engine=engine,
+        seeds=seeds or 5,
+        trials=trials or 32,
+        processes=processes,
+        references=references or "constant,linear,pooled",
+        out=out,
+    )
+    if resume is None:
+        if trials and not tuned:
+            raise Refused("--trials is for --tuned: without it nothing is tried")
+        if processes and not tuned:
+            raise Refused("--processes is for --tuned: runs are compared one after the other")
+        each = told_with(
+            wrong, lambda: settings_of_each(whom, overrides_of(config, sets, schema, yes))
+        )
+        first = read_experiment(next(iter(each.values())))
+        folder = folder_of_command(given.out, f"compare-{data_name(first)}")
+    else:
+        if (
+            methods
+            or seeds
+            or sets
+            or config
+            or schema
+            or yes
+            or out
+            or engine
+            or tuned
+            or trials
+            or references
+        ):
+            raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
+        folder = told_with(wrong, lambda: find_run(resume))
+    if track is not None:
+        check_tracker(track)
+    with end_at_once():
+        from engram.compare.comparison_run import begin_comparison, go_on
+    if ray is not None:
+        join(ray)
+    if resume is None:
+        chosen, tries = given.engine or "vectorized", (given.trials, None) if tuned else None
+        begin_comparison(folder, chosen, each, given.seeds, tries, given.references)
+    in_place = partial(in_this_process, tracker=track, group=folder.name, ray=ray)
+    again = f"engram compare --resume {shlex.quote(str(folder))}{_again(ray)}"
+    stopped = go_on(folder, in_place, again, given.processes)
+    show_found(folder, as_json)
+    if stopped:
+        of_all = len(read_plan(folder)["runs"])
+        raise RunStopped(f"{len(stopped)} of {of_all} runs stopped: {'; '.join(stopped)}")
+
+
+@app.command(epilog=SEE_SETTINGS)
+def data(
+    sets: Set = None,
+    config: Config = None,
+    schema: SchemaFile = None,
+    yes: Yes = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The picture.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show which client holds which rows: a table, and a picture."""
+    experiment = read_experiment(in_project(overrides_of(config, sets, schema, yes)))
+    if not isinstance(experiment.own, NetworkMethod):
+        if out is not None:
+            raise Refused(f"there is no picture of the tables of {experiment.method}")
+        _show_tables(experiment, as_json)
+        return
+    path = out or Path("runs") / f"data-{data_name(experiment)}-{experiment.partition}.png"
+    if path.suffix != ".png":
+        raise Refused(f"--out must be the name of a .png file, got {path}")
+    with end_at_once():
+        from engram.compare import plots
+        from engram.data.load_federation import federated_data
+    held = federated_data(experiment)
+    by_class = TASKS[experiment.task].targets == "classes" and held.train.y.ndim == 1
+    counts = plots.row_counts(held, by_class=by_class)
+    train = counts["training"]
+    make_folder(path.parent)
+    plots.plot_data(held, path, by_class=by_class)
+    table = Table(title=f"{experiment.dataset}, {experiment.partition}", title_justify="left")
+    named, called = ["task"] if held.names else [], held.kind.class_names
+    rows = [f"{part} rows" for part in counts]
+    for heading in ("client", *named, *rows, *["training rows of class"] * by_class):
+        table.add_column(heading, justify="left" if "class" in heading else "right")
+    for client, own in enumerate(train):
+        classes = ", ".join(f"{one_line(called[k])}: {n}" for k, n in enumerate(own) if n)
+        name = [one_line(held.names.get(client, ""))] if named else []
+        sizes = (str(part[client].sum()) for part in counts.values())
+        table.add_row(str(client), *name, *sizes, *[classes] * by_class)
+    console.print(table)
+    console.print(f"picture: {path}", soft_wrap=True)
+    if as_json:
+        found = {part: of_part.tolist() for part, of_part in counts.items()}
+        of_classes = {"classes": list(held.classes)} if held.classes else {}
+        names = _names(held.names, len(train))
+        print(json.dumps({**found, "picture": str(path), **of_classes, **names}))
+    else:
+        given = {"--config": config or (), "--set": sets or ()}
+        words = [
+            f"{option} {shlex.quote(str(one))}" for option, each in given.items() for one in each
+        ]
+        tell_next(" ".join(["run", *words]))
+
+
+def _show_tables(experiment: Experiment, as_json: bool) -> None:
+    if not experiment.own.holds_rows(experiment):
+        raise Refused(
+            f"engram data shows rows that clients hold: one of {experiment.method} has none before "
+            f"its turns, unless dataset is csv:PATH, got {experiment.dataset!r}"
+        )
+    with end_at_once():
+        from engram.data.tables.tables import table_data
+    held = table_data(experiment)
+    columns = ", ".join(held.columns)
+    table = Table(title=f"{experiment.dataset}: {columns}", title_justify="left")
+    for heading in ("client", experiment.task_column, "training rows", "held out"):
+        table.add_column(heading, justify="right")
+    sizes = [
+        [0 if rows is None else len(rows.y) for rows in part] for part in (held.train, held.test)
+    ]
+    for client, (train, test) in enumerate(zip(*sizes, strict=True)):
+        name = one_line(held.names.get(client, ""))
+        table.add_row(str(client), name, str(train), str(test))
+    console.print(table)
+    if as_json:
+        found = {"train": sizes[0], "test": sizes[1], "columns": held.columns}
+        print(json.dumps({**found, **_names(held.names, len(sizes[0]))}))
+
+
+def _names(names: Names, num_clients: int) -> dict[str, list[str]]:
+    """Returns what JSON says of clients' names: nothing, where they have none."""
+    everyone = [names.get(client, str(client)) for client in range(num_clients)]
+    return {"names": everyone} if names else {}

@@ -1,0 +1,157 @@
+"""The subcommands by which a site looks after its node: approvals, its policy, and the log."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from engram.link.credentials import read_node
+from engram.settings.errors import Refused, RunStopped, say
+from engram.sites.accepted import in_force, keep_policy, kept_file
+from engram.sites.approvals import APPROVALS, Answer, Request, answer, given, waiting
+from engram.sites.audit import AUDIT, Audit
+
+app = typer.Typer()
+
+_OF: Final = {"train": "training", "evaluate": "scores", "query.secure": "stages of secure sums"}
+
+_Folder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
+]
+_State = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="The node's --state; by default FOLDER/state."),
+]
+
+
+@app.command()
+def approve(
+    folder: _Folder,
+    request: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[REQUEST]",
+            help="The digest of its terms, or to refuse all of a training, its name or that of "
+            "its run; default: list them.",
+        ),
+    ] = None,
+    refuse: Annotated[
+        bool, typer.Option("--refuse", help="Refuse it, even if it was approved before.")
+    ] = False,
+    state: _State = None,
+) -> None:
+    """Approve or refuse a training that waits for its site's answer.
+
+    Trainings wait where the site's policy has `approval = true`.
+    """
+    where = state_of(folder, state) / APPROVALS
+    if request is None:
+        if refuse:
+            raise Refused("--refuse wants the digest of a request, or the name of a training")
+        waits, who = waiting(where), asked_by(folder)
+        for one in waits:
+            say(*described(one, given(where, one).beyond, who))
+        command = f"engram approve {shlex.quote(str(folder))} REQUEST"
+        say(f"next: {command}, or with --refuse" if waits else "no training waits for approval")
+        return
+    chosen: Answer = "refused" if refuse else "approved"
+    asks = "the run goes on within seconds, if it still waits" if not refuse else "it is told so"
+    for one in answer(where, request, chosen):
+        about = {"run": one.run, "training": one.training, "method": one.method}
+        Audit(where.parent / AUDIT).append({"kind": chosen, **about}, trained=False)
+        say(f"{one.terms}: {chosen} ({one.method}, {one.rounds} rounds); {asks}")
+
+
+def described(request: Request, beyond: str, who: str) -> list[str]:
+    """Returns lines about a request: what the site is asked for, and by whom."""
+    settings = " ".join(f"{key}={value}" for key, value in request.settings.items())
+    answers = ", ".join(f"{count} of {_OF[kind]}" for kind, count in request.answers.items())
+    if answers:
+        answers += f"; as many again, of at most {request.every} rounds for each restart"
+    since = f"since {request.asked[:16].replace('T', ' ')} UTC"
+    return [
+        f"{request.terms} waits {f'again: {beyond}' if beyond else since}",
+        f"  training  {request.training}, run {request.run}: {request.method}, "
+        f"{request.rounds} rounds",
+        f"  answers   {answers or 'this one'}",
+        f"  settings  {settings or 'none'}; all others have their defaults",
+        f"  plug-ins  {', '.join(request.plugins) or 'none'}",
+        f"  privacy   {request.privacy or 'none'}",
+        f"  asked by  {who}",
+    ]
+
+
+def asked_by(folder: Path) -> str:
+    """Returns who asks for runs, as far as a node can tell.
+
+    Raises:
+        Refused: The client's folder is not in order.
+    """
+    credentials = read_node(folder)
+    if credentials.insecure:
+        return f"anybody: this federation is insecure, and {credentials.superlink} proves nothing"
+    return (
+        f"the SuperLink at {credentials.superlink}, by its certificate; which person there, "
+        "nothing proves"
+    )
+
+
+@app.command()
+def policy(
+    folder: _Folder,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Put the rules of its file in force, or their lack.")
+    ] = False,
+    state: _State = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--policy", metavar="FILE", help="Default: the one that the node keeps."),
+    ] = None,
+) -> None:
+    """Show a site's rules in force, and accept those that wait for its answer."""
+    where = state_of(folder, state)
+    path = file or kept_file(where) or folder
+    rules, waits = (keep_policy(path, where, accept=True), []) if accept else in_force(path, where)
+    given = rules.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    told = ", ".join(f"{key}={value}" for key, value in given.items()) or "the defaults"
+    if accept:
+        Audit(where / AUDIT).append({"kind": "policy", "why": told}, trained=False)
+    say(f"in force: {told}")
+    if waits:
+        command = f"engram policy {shlex.quote(str(folder))} --accept"
+        raise RunStopped(f"{'; '.join(waits)}: {command} puts them in force")
+
+
+@app.command()
+def log(
+    folder: _Folder,
+    state: _State = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON instead.")] = False,
+) -> None:
+    """Show what a node has done, round by round, and check that its log is whole."""
+    from engram.client.round_log import in_words
+
+    found = Audit(state_of(folder, state) / AUDIT).read()
+    for line in found.lines:
+        if as_json:
+            print(json.dumps(line))
+        elif line:
+            say(f"{line['time']} {in_words(line)}")
+    if found.fault:
+        raise RunStopped(found.fault)
+    if not as_json:
+        say(f"{len(found.lines)} lines, none changed; the last one's hash is {found.last}")
+
+
+def state_of(folder: Path, state: Path | None) -> Path:
+    """Returns the folder of a node's state.
+
+    Raises:
+        Refused: There is none.
+    """
+    where = state or folder / "state"
+    if not where.is_dir():
+        raise Refused(f"{where} is not there: name a client's folder, or its --state")
+    return where

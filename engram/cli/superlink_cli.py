@@ -1,0 +1,374 @@
+"""The coordinator's subcommands: a federation's folder, its SuperLink, its clients."""
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from logging import getLogger
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from engram.link.addresses import CONTROL, Address, check_host
+from engram.link.credentials import read_server
+from engram.link.server.certificates import DAYS
+from engram.link.server.identity import add_client, init_federation, new_client_key
+from engram.link.server.invitations import admit, invite, join
+from engram.link.server.launch import (
+    ReplyLimits,
+    check_free,
+    superlink_addresses,
+    superlink_command,
+    warnings,
+)
+from engram.link.server.registration import register_clients, remove_client
+from engram.link.server.registry import sign_registry
+from engram.link.server.renewal import move_node, renew_server
+from engram.runs.folders import changing
+from engram.server.stopping import stop_run
+from engram.settings.errors import Refused, say
+from engram.settings.logs import VARIABLE
+from engram.settings.registry import REGISTRY
+
+_log = getLogger("flwr.engram")
+_FLEET_PORT = 9092
+_LIMITS = ReplyLimits()
+
+app = typer.Typer()
+
+_Server = Annotated[
+    Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
+]
+_Control = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help=f"Where users reach the SuperLink; by default {CONTROL}."
+    ),
+]
+
+
+@app.command("init-federation")
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")],
+    clients: Annotated[int | None, typer.Option(metavar="N", help="Number of clients.")] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A DNS name or IP address of the server, besides the one in --superlink and the "
+            "loopback addresses; may be repeated.",
+        ),
+    ] = None,
+    superlink: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help=f"Where clients connect; by default port {_FLEET_PORT} of the first --host, "
+            "or else of 127.0.0.1.",
+        ),
+    ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(metavar="D", help=f"Days that the certificate lasts; by default {DAYS}."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No encryption, and anyone may connect.")
+    ] = False,
+    add: Annotated[
+        bool, typer.Option("--add-client", help="Instead: add a client to FOLDER.")
+    ] = False,
+    new_key: Annotated[
+        int | None, typer.Option(metavar="N", help="Instead: give client N of FOLDER a new key.")
+    ] = None,
+    invites: Annotated[
+        bool,
+        typer.Option("--invite", help="Instead: print an invitation for a site to FOLDER."),
+    ] = False,
+    invitation: Annotated[
+        Path | None,
+        typer.Option(
+            "--join", metavar="INVITATION", help="Instead: make FOLDER for a site by an invitation."
+        ),
+    ] = None,
+) -> None:
+    """Make a federation: certificates, and a folder for the server and each client."""
+    options: dict[str, Any] = {
+        "--clients": clients,
+        "--superlink": superlink,
+        "--insecure": insecure,
+    }
+    others = options | {"--host": host, "--days": days}
+    asked = {"--add-client": add, "--new-key": new_key is not None}
+    if invites or invitation is not None:
+        _refuse(others | asked, "--invite" if invites else "--join")
+        if invitation is None:
+            made, authority = invite(folder)
+            print(made.decode(), end="")
+            print(f"read out to the site: the authority is {authority}", file=sys.stderr)
+            return
+        _refuse({"--invite": invites}, "--join")
+        say(*_joined(folder, *join(invitation, folder)))
+    elif add:
+        _refuse(others | {"--new-key": new_key is not None}, "--add-client")
+        say(*_added(folder, add_client(folder)))
+    elif new_key is not None:
+        _refuse(others, "--new-key")
+        say(*_with_new_key(folder, new_client_key(folder, new_key)))
+    else:
+        if clients is None:
+            raise Refused("--clients must say how many clients the federation has, 0 or more")
+        hosts = host or []
+        first = check_host(hosts[0] if hosts else "127.0.0.1", "--host")
+        with _tidy():
+            init_federation(
+                folder,
+                clients=clients,
+                hosts=hosts,
+                superlink=superlink or str(Address(first, _FLEET_PORT)),
+                days=DAYS if days is None else days,
+                insecure=insecure,
+            )
+        say(*_made(folder))
+
+
+@app.command("superlink")
+def start(
+    server: _Server,
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where it listens for clients; by default the port that they connect to, on all "
+            "interfaces unless the clients are on this machine.",
+        ),
+    ] = None,
+    control: _Control = None,
+    open_control: Annotated[
+        bool,
+        typer.Option(
+            "--open-control",
+            help="Let anyone who can connect to --control run programs here as you, including "
+            "other users of this machine; by default only you and root may use it.",
+        ),
+    ] = False,
+    max_records: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Most parts (records, arrays, chunks of arrays) in a client's reply.",
+        ),
+    ] = _LIMITS.records,
+    max_reply: Annotated[
+        int, typer.Option(metavar="MIB", min=1, help="Largest size of a client's reply.")
+    ] = _LIMITS.mebibytes,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log lines of JSON, the coordinator's as well.")
+    ] = False,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."
+        ),
+    ] = 0,
+) -> None:
+    """Start a federation's SuperLink, to which its clients and its users connect."""
+    credentials = read_server(server)
+    launch = superlink_command(
+        server,
+        fleet=fleet,
+        control=control,
+        open_control=open_control,
+        limits=ReplyLimits(max_records, max_reply),
+    )
+    at = superlink_addresses(credentials, fleet=fleet, control=control)
+    check_free(at.fleet, "--fleet")
+    check_free(at.control, "--control")
+    for line in warnings(credentials, at, open_control=open_control):
+        _log.warning(line)
+    name = credentials.settings.federation
+    say(f"SuperLink of {name}: clients at {at.fleet}, users at {at.control}")
+    os.chdir(launch.cwd)
+    env = launch.env | ({VARIABLE: "json"} if log_json else {})
+    os.execve(launch.argv[0], [*launch.argv, "--metrics-port", str(metrics_port)], env)
+
+
+@app.command()
+def register(
+    server: _Server,
+    request: Annotated[
+        Path | None,
+        typer.Argument(metavar="[REQUEST]", help="A site's request to be admitted."),
+    ] = None,
+    control: _Control = None,
+) -> None:
+    """Register all clients' keys with the running SuperLink; known ones stay."""
+    if request is not None:
+        name, fingerprint = admit(server, request)
+        say(f"{name}: its key is {fingerprint}")
+    for client, node in register_clients(server, control=control):
+        say(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
+
+
+@app.command()
+def remove(
+    server: _Server,
+    client: Annotated[
+        str, typer.Argument(metavar="CLIENT", help="The client, such as `client-3` or `3`.")
+    ],
+    control: _Control = None,
+) -> None:
+    """Remove a client from a federation, or take its invitation back."""
+    name, node = remove_client(server, client, control=control)
+    if node is None:
+        say(f"{name}: its invitation is taken back")
+        return
+    number = name.removeprefix("client-")
+    say(
+        f"{name}: its key (node {node}) is refused from now on",
+        f"To admit the client again: engram init-federation FOLDER --new-key {number}",
+    )
+
+
+@app.command()
+def renew(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="The folder `server` of a federation, with the authority's key beside it; with "
+            "--address alone also a client's, whose node was off while the server moved.",
+        ),
+    ],
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where clients connect from now on."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Another name or address; may be repeated."),
+    ] = None,
+    days: Annotated[int, typer.Option(metavar="D", help="Days that the certificate lasts.")] = DAYS,
+    authority: Annotated[
+        bool,
+        typer.Option("--new-authority", help="Begin with a new authority; the present vouches."),
+    ] = False,
+    new_key: Annotated[
+        bool,
+        typer.Option("--new-key", help="Draw a key for the server; nodes then refuse the former."),
+    ] = False,
+) -> None:
+    """Renew a server's certificate, address, key or authority; what runs goes on."""
+    if address is not None and (folder / "node.toml").is_file():
+        others = {"--host": host, "--new-authority": authority, "--new-key": new_key}
+        _refuse(others, "a client's folder")
+        move_node(folder, address)
+        say(f"{folder}/node.toml: the node connects to {address}; start it again if it runs")
+        return
+    with changing(folder):
+        tls = renew_server(
+            folder, host or [], days, superlink=address, authority=authority, another_key=new_key
+        )
+        registry = sign_registry(folder)
+    say(f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}")
+    if registry:
+        say(f"{folder / REGISTRY}: {registry}, by which sites know each other")
+    say(*_renewed(folder, moved=address is not None, authority=authority))
+
+
+@app.command()
+def stop(
+    server: _Server,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="Number of the run, as `engram run` says; default: the only one."
+        ),
+    ] = None,
+    control: _Control = None,
+) -> None:
+    """Stop a run on a federation after its current round; it can be resumed."""
+    say(f"run {stop_run(server, run, control=control)}: it ends after its current round")
+
+
+def _refuse(options: Mapping[str, object], with_what: str) -> None:
+    for option, value in options.items():
+        if value:
+            raise Refused(f"{option} cannot be used with {with_what}")
+
+
+@contextlib.contextmanager
+def _tidy() -> Iterator[None]:
+    """Lets `kill` end this process like Ctrl-C, after removing what is half made."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _made(folder: Path) -> list[str]:
+    server = read_server(folder / "server")
+    clients, settings = server.settings.clients, server.settings
+    last = f" to client-{clients - 1}" if clients > 1 else ""
+    own = f"{folder}/client-0{last}: one for each client's machine, and for nobody else"
+    lines = [
+        f"{folder}: a federation of {clients}, whose clients connect to {settings.superlink}",
+        own if clients else f"engram init-federation {folder} --invite: an invitation for a site",
+        f"{folder}/server: for the coordinator's machine; {_next(folder)}",
+    ]
+    if server.tls:
+        lines.append(f"{folder}/ca.key: renews certificates; keep it here, and to yourself")
+    return lines
+
+
+def _added(folder: Path, new: Path) -> list[str]:
+    return [
+        f"{new}: for the new client's machine, and for nobody else",
+        f"{folder}/server: for the coordinator's machine again; {_next(folder)}",
+        f"{folder}/client-*/node.toml: for the other clients' machines again, as there is one more",
+    ]
+
+
+def _with_new_key(folder: Path, own: Path) -> list[str]:
+    server = folder / "server"
+    return [
+        f"{own}: client.key and client.pub for the client's machine, and for nobody else",
+        f"{server}/clients/{own.name}.pub: for the coordinator's machine; engram register "
+        f"{shlex.quote(str(server))} admits the new key, and removes the old one",
+    ]
+
+
+def _joined(folder: Path, fingerprint: str, authority: str) -> list[str]:
+    return [
+        f"{folder}: its key is {fingerprint}",
+        f"the authority is {authority}, as the server's operator reads out; else stop here",
+        f"{folder}/request: for the server's operator: engram register SERVER_FOLDER request",
+        f"then: engram node {shlex.quote(str(folder))}",
+    ]
+
+
+def _renewed(folder: Path, *, moved: bool, authority: bool) -> list[str]:
+    lines = [
+        "A SuperLink that runs with this folder shows it to whoever connects next. If it runs on "
+        f"another machine, bring *.crt, *.toml, server.key and registry of {folder} there"
+    ]
+    if moved:
+        lines.append(
+            "Nodes that are connected follow by themselves. If the SuperLink is to listen at "
+            "another port, or on another machine, start it again, or there"
+        )
+    if authority:
+        lines.append(
+            f"{folder.parent}/ca.key: another one now; nodes that connect while the former "
+            "authority is valid trust the new one by themselves"
+        )
+    return lines
+
+
+def _next(folder: Path) -> str:
+    server = shlex.quote(str(folder / "server"))
+    return f"engram superlink {server}, then engram register {server}"

@@ -1,0 +1,162 @@
+"""Clients' memories: slots and optimizer's states that they keep from round to round."""
+
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from operator import methodcaller
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from engram.client.memory import MemoryMismatch, MemoryStore
+from engram.cohort.round import Outcome
+from engram.core.contract import difference
+from engram.core.method import Method, Slots
+from engram.core.slot_optimizers import State
+from engram.core.slots import flat, over_slots, unflat
+from engram.core.types import Params
+
+_KEPT, _OPTIMIZER, _BESIDE = "kept", "optimizer", "beside"
+
+
+class Memory(NamedTuple):
+    """A client's memory.
+
+    Attributes:
+        kept: The method's slots.
+        states: The optimizer's states by slot, for each phase; empty for new states.
+        trained: Whether the client has trained.
+        form: Names and shapes of all arrays; clients are trained together if theirs are equal.
+    """
+
+    kept: Slots
+    states: Sequence[State]
+    trained: bool
+    form: Hashable
+
+
+@dataclass(frozen=True)
+class Recollection:
+    """Loads clients' memories before a round, and stores them after it.
+
+    Arrays are in the order of their names, whether a memory comes from the store or from the last
+    round, since clients are trained together only if their arrays have the same order.
+
+    Attributes:
+        store: The store of memories.
+        method: The method.
+        initial: The network's parameters before training.
+        moments: Whether clients keep the optimizer's states.
+        device: The device that slots are put on.
+        unseen: Clients that never train.
+    """
+
+    store: MemoryStore
+    method: Method
+    initial: Params
+    moments: bool
+    device: str
+    unseen: Set[int]
+
+    def recall(self, client: int, *, before: int) -> Memory:
+        """Returns a client's memory from rounds before the given one.
+
+        Raises:
+            MemoryMismatch: The memory is that of another method or another network.
+        """
+        found = self.store.load(client, before=before)
+        if found is None:
+            return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
+        mine = {path: leaf for path, leaf in sorted(found.items()) if not _is_beside(path)}
+        arrays: Params = over_slots(methodcaller("to", self.device), mine)
+        tree, form = unflat(arrays), _form(arrays)
+        kept = unflat({}, self.method.client.start) | tree.get(_KEPT, {})
+        if form not in self._checked:
+            self._check(client, tree.keys(), kept)
+            self._checked.add(form)
+        by_phase = tree.get(_OPTIMIZER, {}) if self.moments else {}
+        phases = range(len(self.method.client.phases)) if by_phase else ()
+        return Memory(kept, [by_phase.get(str(at), {}) for at in phases], True, form)
+
+    def beside(self, client: int, *, before: int) -> Params:
+        """Returns what a client keeps beside the method's slots, by path, on the CPU."""
+        found = self.store.load(client, before=before) or {}
+        return {
+            path.removeprefix(f"{_BESIDE}/"): leaf
+            for path, leaf in found.items()
+            if _is_beside(path)
+        }
+
+    @cached_property
+    def _begun(self) -> Memory:
+        """The memory of a client before its first round."""
+        start = self.method.client.start
+        arrays: Params = over_slots(
+            methodcaller("to", self.device), dict(sorted(flat(start).items()))
+        )
+        form = _form({f"{_KEPT}/{path}": leaf for path, leaf in arrays.items()})
+        return Memory(unflat(arrays, start), [], not start, form)
+
+    @cached_property
+    def _checked(self) -> set[Hashable]:
+        """Forms of the memories that have passed ``_check``."""
+        return set()
+
+    def _check(self, client: int, tops: Set[str], kept: Slots) -> None:
+        """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
+        start = self.method.client.start
+        if not tops <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
+            raise MemoryMismatch(
+                f"the memory of client {client} belongs to another method, or an earlier version "
+                "of Engram: remove it, or take the version that wrote it"
+            )
+        whose = f"the memory of client {client} belongs to another"
+        for slot, x in kept.items():
+            kind, begun = self.method.kinds.get(slot), start.get(slot)
+            if kind is None:
+                raise MemoryMismatch(f"{whose} method: it has a slot {slot!r}")
+            like = self.initial if begun is None else begun
+            exact = kind != "statistic" or begun is not None
+            if exact and (found := difference(x, like, whole=begun is not None)):
+                raise MemoryMismatch(f"{whose} model: its {slot!r} has {found}")
+
+    def keep(
+        self,
+        done: Outcome,
+        clients: Sequence[int],
+        server_round: int,
+        durable: int,
+        beside: Sequence[Params] = (),
+    ) -> None:
+        """Stores the memories of clients after a round, but for those that became non-finite.
+
+        Args:
+            done: The round's outcome.
+            clients: The clients, by position in ``done``.
+            server_round: The round.
+            durable: As ``MemoryStore.save``.
+            beside: What each client keeps beside the method's slots, by path, if anything.
+        """
+        fine = [i for i in range(len(clients)) if i not in done.broken]
+        kept = done.kept.of(fine) if done.broken else done.kept
+        tree: dict[str, Any] = {_KEPT: kept.stack()} if fine else {}
+        if self.moments and fine:
+            tree[_OPTIMIZER] = {
+                str(at): tree_map(lambda leaf: leaf[fine], state)
+                for at, state in enumerate(done.states)
+            }
+        arrays = over_slots(Tensor.cpu, flat(tree))
+        for row, i in enumerate(fine if arrays or beside else []):
+            memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
+            if beside:
+                memory |= {f"{_BESIDE}/{path}": leaf for path, leaf in beside[i].items()}
+            self.store.save(clients[i], memory, server_round=server_round, durable=durable)
+
+
+def _form(arrays: Params) -> Hashable:
+    return tuple((path, leaf.shape) for path, leaf in arrays.items())
+
+
+def _is_beside(path: str) -> bool:
+    return path.startswith(f"{_BESIDE}/")

@@ -1,0 +1,484 @@
+"""Trains clients: one, or thousands at once.
+
+The ClientApp calls it with the clients of its node, and a run in one process with every client that
+a round addresses. The vectorized engine runs each local step once for a block of clients, as many
+as caches and memory allow; that may be one, if the network is large. The sequential engine runs the
+same pure functions client by client, and an error says which client failed, and at which step.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map
+
+from engram.client.memory import MemoryStore, RamStore
+from engram.cohort.network_adapter import network_of
+from engram.cohort.round import ClientRaised, Cohort, Outcome, joined, stacked
+from engram.cohort.trainer.block_size import block_of
+from engram.cohort.trainer.chunks import (
+    Asked,
+    Chunk,
+    ClientFailed,
+    Group,
+    Parts,
+    Share,
+    deal,
+    failed,
+    in_order,
+    outcome_of,
+)
+from engram.cohort.trainer.client_memory import Memory, Recollection
+from engram.cohort.trainer.loss_trial import on_rows
+from engram.cohort.trainer.sampler import Sampler
+from engram.cohort.trainer.ways import Learner, quickest
+from engram.core.checks import must, require
+from engram.core.contract import Contract, SlotFault, cause_of, line_of
+from engram.core.machine import check_threads
+from engram.core.method import Method, Slots
+from engram.core.slot_optimizers import State, check_optimizer, optimizer_of
+from engram.core.slots import flat, unflat
+from engram.core.standardization import Units
+from engram.core.streams import Stream, torch_generator, unseen
+from engram.core.types import Params
+from engram.data.augmentations import AUGMENTATIONS, check_augmentation
+from engram.data.federated import FederatedData, model_for, with_known_tokens
+from engram.data.standardize import in_units, standardized
+from engram.networks.base import matching
+from engram.networks.build import Model
+from engram.networks.optimizers import by_pattern, step_factors
+from engram.scoring.tasks import Task, task_of
+from engram.settings.errors import Refused, one_line
+from engram.settings.method_for_data import check_kept, set_aside, shapes_on
+from engram.wire.training_result import Trained
+
+if TYPE_CHECKING:
+    from engram.guards.noise import Noise
+    from engram.guards.outgoing_updates import Sending
+    from engram.guards.row_privacy import ByExamples
+    from engram.scoring.score_clients import Scorer
+    from engram.settings.experiment import Experiment
+
+__all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
+
+Engine = Literal["vectorized", "sequential"]
+_TOGETHER: Final = (
+    "; functions of clients that are trained together cannot look at values, or draw: use "
+    "torch.where, or the engine sequential"
+)
+_EXPLAINED: Final = 3  # clients of a block whose slots broke and that are looked at: it takes long
+
+
+class Received(NamedTuple):
+    """The arrays that clients receive, by path, with their shapes.
+
+    Attributes:
+        common: Those that all clients receive alike.
+        own: Those of which each receives its own, without the clients' axis.
+    """
+
+    common: dict[str, tuple[int, ...]]
+    own: dict[str, tuple[int, ...]]
+
+
+class Trainer:
+    """Trains an experiment's clients, within ``engram.cohort.trainer.worker_pool.training``.
+
+    Args:
+        experiment: The settings.
+        data: Its data.
+        store: The store of clients' memories.
+        engine: ``vectorized`` or ``sequential``; both give the same numbers, up to rounding.
+        noise: The source of the noise of local privacy; by default a secret one.
+        covers: Whether under local privacy all that clients send has noise; then what diverged is
+            sent as if nothing had changed, and all clients of a mean count alike.
+
+    Attributes:
+        experiment: As given.
+        given: The data as given.
+        data: The same, after a check of its tokens, with inputs as the network takes them.
+        method: The method.
+        received: What clients receive.
+        shapes: The slots of a client, without values.
+        empty: Slots that they receive without arrays, which no message has.
+        sampler: Draws the rows of each round.
+        ways: Names of the ways to train a cohort of which one may be the fastest.
+        way: The one that trains; empty until the first cohort has shown which is the fastest.
+        store: As given, until others are lent.
+        block: The largest number of clients that are trained at once.
+        bytes_each: Bytes that training one client takes.
+
+    Raises:
+        Refused: The network, the loss, a metric or the augmentation does not fit the data, or the
+            memory budget does not fit one client.
+    """
+
+    def __init__(
+        self,
+        experiment: "Experiment",
+        data: FederatedData,
+        store: MemoryStore,
+        *,
+        engine: Engine = "vectorized",
+        noise: "Noise | None" = None,
+        covers: bool = False,
+    ) -> None:
+        check_threads(experiment.cpu_threads)
+        e = self.experiment = experiment
+        self.store, self._noise, self._engine = store, noise, engine
+        self._covers, self._private = covers and e.privacy == "local", e.privacy == "example"
+        self.given, self._standard = data, data.units.targets
+        data = standardized(e, data)
+        model = model_for(e, data.kind, data.example)
+        self.data = with_known_tokens(data, model, e)
+        self._task = task_of(e.task, e.loss)
+        self._own = e.network
+        shapes = shapes_on(e, model, data.outputs)
+        self.shapes, self.empty = shapes, unflat({}, shapes.received)
+        if isinstance(store, RamStore):
+            check_kept(e, shapes)
+        generator = torch_generator(e.seed, Stream.MODEL)
+        initial = set_aside(self.receive(model.init(generator)))
+        augment = AUGMENTATIONS.get(e.augment)
+        try:
+            metrics = self._own.metrics(e)
+            mixed = shapes.served.weights is not None
+            self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
+            etas = self._by_pattern(model, initial, "eta", e.eta_by)
+            optimizer = optimizer_of(
+                e.optimizer,
+                momentum=e.momentum,
+                weight_decay=e.weight_decay,
+                clip=e.gradient_clip,
+                decays=self._by_pattern(model, initial, "weight-decay", e.weight_decay_by),
+                ratios={n: eta / self._own.settings.eta for n, eta in etas.items()},
+            )
+            self.learner = Learner(
+                settings=self._own.settings,
+                model=model,
+                network=network_of(model, initial, lambda: self.receive(model.init(generator))),
+                outputs=data.outputs,
+                clients=e.num_clients,
+                generator=lambda: torch_generator(e.seed, Stream.HYPERNETWORK),
+                optimizer=optimizer,
+                standard=self._standard,
+                work=shapes.work,
+                private=_mechanism(e),
+            )
+            self._check_network(model)
+            self.method: Method = self.learner.method(self._task)
+            users = [check_optimizer(e.optimizer), check_optimizer(e.adapt_optimizer)]
+            self._factors = step_factors(e.schedule, e.num_rounds)
+            if augment is not None:
+                check_augmentation(augment, data.example)
+        except ValueError as error:
+            raise Refused(one_line(str(error))) from error
+        self.received = Received(
+            {path: tuple(leaf.shape) for path, leaf in flat(shapes.common).items()},
+            {path: tuple(leaf.shape[1:]) for path, leaf in flat(shapes.own).items()},
+        )
+        side, size = self.method.client, self.learner.size
+        self.sampler = Sampler(e, self.data.train, side, model, augment, noise, size)
+        self._memories = Recollection(
+            store,
+            self.method,
+            initial,
+            moments=e.optimizer_state == "kept" and optimizer.remembers,
+            device=e.device,
+            unseen=unseen(e, data.names),
+        )
+        vectorized = engine == "vectorized" and all(users)
+        vectorized &= model.vectorizes and self._task.vectorizes
+        self.ways: tuple[str, ...] = ("in-turn",)
+        if vectorized:
+            keeps = self._memories.moments
+            self.ways = self.learner.fastest(
+                e, self._task, shapes, rows=self._rows, size=self._size, keeps=keeps
+            )
+        self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
+        what = self.method, shapes, self.learner.network.running, data.names
+        self._sending = _sending(e, *what, noise=noise, covers=self._covers)
+        self._checked: set[frozenset[str]] = set()
+        self.way = ""
+        self.block, self.bytes_each = block_of(self, self._size, self._rows)
+        self._vectorized = vectorized
+
+    @staticmethod
+    def _by_pattern(model: Model, w: Params, key: str, text: str) -> dict[str, float]:
+        return matching(model, [n for n in w if n not in model.running], by_pattern(text), key)
+
+    def _check_network(self, model: Model) -> None:
+        """Checks that the steps of the method and of privacy can be taken on the network."""
+        e, learner = self.experiment, self.learner
+        if self._private and (model.statistics is not None or model.least_rows > 1):
+            expected = "one without batch norm, such as norm group, where privacy is example"
+            raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
+        plain = "one whose gradients torch.func takes (no hooks, checkpoints or max_norm)"
+        private = model.vectorizes or not self._private
+        require(private, "model", e.model, f"{plain} where privacy is example")
+        dropping = model.by_itself and model.noisy and e.device != "cpu"  # torch draws apart there
+        require(not dropping, "device", e.device, "cpu for dropout beside hooks or checkpoints")
+        twice = model.by_itself and learner.gradients(3) != learner.gradients()
+        require(not twice, "model", e.model, f"{plain} for second derivatives, as in {e.method}")
+
+    @cached_property
+    def scorer(self) -> "Scorer":
+        """Scores the clients; tuning trains many whom it never scores."""
+        from engram.scoring.score_clients import Scorer  # noqa: PLC0415 - a round needs none
+        from engram.scoring.served import ServedModels  # noqa: PLC0415 - likewise
+
+        what = self.experiment, self.learner, self.data, self._task, self.shapes
+        return Scorer(ServedModels(*what, vectorized=self._vectorized))
+
+    def lend(self, store: MemoryStore) -> None:
+        """Keeps clients' memories in another store from now on."""
+        self.store, self._memories = store, replace(self._memories, store=store)
+
+    def in_units(self, units: Units) -> "Trainer":
+        """Returns a trainer of the same clients with rows in other units."""
+        given = in_units(self.given, units)
+        found = type(self)(
+            self.experiment,
+            given,
+            self.store,
+            engine=self._engine,
+            noise=self._noise,
+            covers=self._covers,
+        )
+        found.way = self.way
+        return found
+
+    @property
+    def _size(self) -> int:
+        """Largest number of rows in a batch: ``batch-size``, or all rows of the largest client."""
+        return min(self.experiment.batch_size, max(map(len, self.data.train.rows)) or 1)
+
+    @property
+    def _rows(self) -> int:
+        """Largest number of rows that a client draws in a round."""
+        e, client = self.experiment, self.method.client
+        batches = -(-max(map(len, self.data.train.rows)) // e.batch_size)
+        steps = e.local_epochs * batches if e.local_epochs else e.local_steps
+        return client.initial_rows + steps * client.phases[0].batches * self._size
+
+    # --- Training ------------------------------------------------------------------------
+
+    def train(
+        self,
+        common: Slots,
+        groups: Sequence[Sequence[int]],
+        *,
+        server_round: int,
+        durable: int,
+        own: Slots = {},  # noqa: B006 - nobody changes it
+        combine: int | None = None,
+        losses: bool = True,
+        way: str = "",
+        version: int | None = None,
+        share: Share = in_order,
+    ) -> list[Trained]:
+        """Runs one local round of each client.
+
+        Clients are trained in chunks. Memories of a chunk are stored before the next one is
+        trained: after an error, earlier clients are as if their replies had been lost.
+
+        Args:
+            common: The slots that all clients receive alike.
+            groups: The clients to train, in groups with separate results; no client twice.
+            server_round: The round, >= 1. With the seed and the client it determines every
+                sample that is drawn.
+            durable: As ``MemoryStore.save``.
+            own: Slots of which each of these clients receives its own, in their order.
+            combine: The largest weight of a client, in rows, in the mean of its group, >= 1; with
+                1, all clients count alike. None to return what every client sends.
+            losses: Whether training losses are computed, by a forward pass for each client.
+            way: The way in which an earlier process trained this run, so that what it did is
+                repeated to the bit; empty if there was none.
+            version: Version of the slots where a message brought them, whose answer is in bytes if
+                ``compress`` says so; None in one process.
+            share: Trains the chunks; by default one after the other, in this process.
+
+        Raises:
+            MemoryMismatch: A client's memory is that of another method or network.
+            ClientFailed: A client's step raised an error, and clients are trained in turn.
+        """
+        common, own = self.receive(common), self.receive(own)
+        common = self.empty | common
+        if self._covers and combine is not None:
+            combine = 1  # how many rows one client has must not weigh the others
+        self.way = self.way or way
+        asked = Asked(common, server_round, durable, combine, losses, version)
+        results = [Group(combine) for _ in groups]
+        chunks = deal(groups, own, self.block)
+        shared = len(chunks) > 1 or getattr(share, "cuts", False)
+        for parts in (share if shared else in_order)(self, asked, chunks):
+            for number, part in parts:
+                results[number].add(part)
+        return [result.trained(self.way) for result in results]
+
+    def chunk(self, asked: Asked, chunk: Chunk) -> Parts:
+        """Trains a chunk of a round's clients, and stores their memories; or scores them."""
+        numbers, clients = chunk.numbers, chunk.clients
+        if asked.scores:
+            memories = self.recalled(clients, before=asked.server_round)
+            return [(0, self.scorer.block(asked.common, chunk.own, clients, memories))]
+        done, causes = self._block(asked, chunk)
+        done = self.finish(done, asked, chunk)
+        how = done, clients, asked.server_round, causes, asked.combine
+        return [
+            (number, outcome_of(self, list(some), *how))
+            for number, some in groupby(range(len(clients)), key=numbers.__getitem__)
+        ]
+
+    def _block(self, asked: Asked, chunk: Chunk) -> tuple[Outcome, dict[int, str]]:
+        """Trains clients at once; returns their outcome, and causes of what broke by position."""
+        parts, places, causes = [], [], dict[int, str]()
+        for some, clients, _, cohort in self.cohorts(asked, chunk):
+            try:
+                part = self.run(cohort, asked.server_round, clients)
+            except ClientRaised as error:
+                raise failed(self, clients, error, asked.server_round) from error
+            except Exception as error:  # of a method, whose clients are trained together
+                if not line_of(name := self._own.name, error):
+                    raise
+                words = f"method {name}, round {asked.server_round}: {cause_of(name, error)}"
+                raise ClientFailed(words + _TOGETHER * ("vmap" in words)) from error
+            for i in [*part.broken][:_EXPLAINED]:
+                from engram.cohort.trainer.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
+
+                task = self._task.of(self.data.names.get(clients[i], clients[i]))
+                causes[some[i]] = told_cause(self, task, cohort.of([i]), clients[i])
+            parts.append(part)
+            places.append(some)
+        return (parts[0] if len(parts) == 1 else joined(parts, places)), causes
+
+    def cohorts(
+        self, asked: Asked, chunk: Chunk
+    ) -> Iterator[tuple[list[int], list[int], Hashable, Cohort]]:
+        """Draws the rows of clients in cohorts whose memories have the same form.
+
+        Yields:
+            The cohort's positions in ``chunk.clients``, its clients, the form, and the cohort.
+        """
+        groups: dict[Hashable, tuple[list[int], list[tuple[Slots, list[State]]]]] = {}
+        for i, client in enumerate(chunk.clients):
+            memory = self._memories.recall(client, before=asked.server_round)
+            some, trees = groups.setdefault(memory.form, ([], []))
+            some.append(i)
+            trees.append((memory.kept, [*memory.states]))
+        losses = asked.losses and not self._private
+        for form, (some, trees) in groups.items():
+            own: Slots = tree_map(lambda leaf, some=some: leaf[some], chunk.own)
+            clients, (kept, states) = [chunk.clients[i] for i in some], stacked(trees)
+            drawn = self.sampler.draw(clients, asked.server_round)
+            cohort = Cohort(asked.common, own, kept, states, drawn, losses=losses)
+            yield some, clients, form, cohort
+
+    def run(self, cohort: Cohort, server_round: int, clients: Sequence[int]) -> Outcome:
+        """Trains a cohort.
+
+        Args:
+            cohort: The clients.
+            server_round: The round, >= 1.
+            clients: Their numbers; a single client if the loss has its name.
+
+        Raises:
+            ClientRaised: A client's step raised an error, and clients are trained in turn.
+        """
+        learned = self._task
+        if learned.named:
+            (client,) = clients
+            learned = learned.of(self.data.names.get(client, client))
+        self._check(cohort, learned, clients[0])
+        factor = self._factors[min(server_round, len(self._factors)) - 1]
+        if self.way not in self.ways:
+            trains = {way: self._trains(way, learned, factor) for way in self.ways}
+            self.way = quickest(trains, cohort)
+        return self._trains(self.way, learned, factor)(cohort)
+
+    def _check(self, cohort: Cohort, learned: Task, client: int) -> None:
+        """Checks that the method fulfills its contract, once for each form of memory.
+
+        Raises:
+            ClientFailed: The method breaks its contract.
+        """
+        if (form := frozenset(flat(cohort.kept))) in self._checked:
+            return
+        self._checked.add(form)
+        one, method = cohort.of([0]), self.learner.method(learned, "in-turn")
+        own, kept, initial = _first((one.own, one.kept, one.draws.initial_batch()))
+        batches: dict[int, Any] = {}
+        for step in one.draws.each_step():
+            batches.setdefault(step.phase, _first(step.batches))
+            if len(batches) == len(method.client.phases):
+                break
+        contract = Contract(self._own.name, method, self.learner.network.initial)
+        try:
+            contract.round(
+                self.data.names.get(client, client), cohort.common | own, kept, initial, batches
+            )
+        except SlotFault as fault:
+            raise ClientFailed(str(fault)) from fault
+        except Exception:  # anybody's method, whose training says which step raised it
+            return
+
+    def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
+        """Stores the memories of clients after a round, and returns what leaves them.
+
+        Args:
+            done: The outcome of their training.
+            asked: What all clients of the round were asked.
+            chunk: The clients.
+        """
+        left, beside = done, list[Params]()
+        if self._sending is not None:
+            left, beside = self._sending.leave(done, asked, chunk, self._memories)
+        self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
+        return left
+
+    def receive(self, slots: Any) -> Any:
+        """Returns slots in float32, on the device that trains them."""
+        # Flower's own strategies compute in numpy, and some return float64.
+        device = self.experiment.device
+        return tree_map(lambda leaf: leaf.to(device, torch.float32), slots)
+
+    def recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
+        """Returns clients' memories from rounds before the given one."""
+        return [self._memories.recall(client, before=before) for client in clients]
+
+    def brought(
+        self, arrays: Params, version: int, clients: Sequence[int], *, server_round: int
+    ) -> Params:
+        """Returns the slots, by path, that a message brings to clients before a round.
+
+        Raises:
+            EngramError: It brings changes of slots that none of them holds.
+        """
+        if self._sending is None:
+            return arrays
+        return self._sending.received(arrays, version, clients, self._memories, server_round)
+
+
+def _mechanism(e: "Experiment") -> "ByExamples | None":
+    """Returns the mechanism of steps that hide single rows; None of other runs."""
+    if e.privacy != "example":
+        return None
+    from engram.guards.row_privacy import ByExamples  # noqa: PLC0415 - runs without privacy need none
+
+    return ByExamples(e.clip, e.noise_multiplier)
+
+
+def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
+    """Returns what changes what clients send; None where it leaves them as it is."""
+    if e.compress == "none" and (not e.update_clip or e.clip_quantile):
+        return None
+    from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed
+
+    return Sending(e, *args, **how)
+
+
+def _first(stack: Any) -> Any:
+    return tree_map(lambda leaf: None if leaf is None else leaf[0], stack)

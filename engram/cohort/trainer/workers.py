@@ -1,0 +1,370 @@
+"""Trains the chunks of a round in this process and in others beside it, of one thread each.
+
+They score clients likewise. The others are forked from this process, so that they have its data,
+its networks and its functions without a copy, also those that are written in a notebook. All take
+one chunk after the other of a pipe, so that one whose core is busy takes fewer. When none is left,
+and one that was taken is with a process that gets no core, this process trains it, too, and whoever
+is first gives the outcome.
+The chunks are those of a single process (``chunks.deal``), and are merged in their order: neither
+the number of processes nor who trains a chunk changes a bit.
+
+A chunk whose process raised an error, or died, is trained again in this one, where the error is
+what it would be without others.
+"""
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from logging import getLogger
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import psutil
+from torch.utils._pytree import tree_leaves, tree_map
+
+from engram.cohort.trainer.chunks import Asked, Chunk, Parts, in_order
+from engram.cohort.trainer.lent_memories import lent, returned
+from engram.cohort.trainer.shared_tensors import Arena, copied
+from engram.cohort.trainer.worker_pool import others_train, threads_of_grpc
+from engram.cohort.trainer.worker_process import Helper, Made, Result, Token, forked, made
+from engram.core.machine import available, cores
+from engram.core.process_modes import one_core
+from engram.data.lazy import Lazy
+
+if TYPE_CHECKING:
+    from engram.cohort.trainer.trainer import Trainer
+    from engram.settings.experiment import Experiment
+
+_log = getLogger("flwr.engram")
+
+_PAYS: Final = 0.02  # seconds of one core that a round takes, from which on others help
+_SHARE: Final = 2  # processes together take half of the free memory
+_AHEAD: Final = 512  # tokens that a pipe is given at once, which then never waits
+_INBOXES: Final = 2  # so that rounds go on while a late process still reads one
+_REST: Final = 32  # most rounds that this process trains alone before it asks for help again
+_LOOK: Final = 0.1  # of a chunk's time: how often those who train one are looked at
+_PATIENCE: Final = 1  # of a chunk's time: how long one that runs is waited for
+_RUNS: Final = 0.5  # of the time: what a process that has a core uses at least
+_CPU_CLOCK: Final = 2  # of a process, as clock_getcpuclockid makes its number of the process's
+_ALONE: Final = "a process that trained clients %s: from now on one process trains all of them"
+
+
+class Workers:
+    """Trains the rounds of a run by as many processes as pay, as ``chunks.Share``.
+
+    The first two chunks of a run are trained in this process, and show what a round takes.
+
+    Args:
+        experiment: The settings; ``cores`` is the number of processes, or 0 for as many as pay.
+    """
+
+    def __init__(self, experiment: "Experiment") -> None:
+        self._experiment = experiment
+        self._trainer: Trainer | None = None
+        self._team: _Team | None = None
+        self._pace = _Pace(0.0)
+
+    def __call__(
+        self, trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk]
+    ) -> Iterator[Parts]:
+        """Trains the chunks of a round; yields their outcomes in the order of the chunks."""
+        if asked.scores:
+            helps = self._trainer is trainer and not self._pace.alone
+            team = self._team if helps else None
+            yield from (team.train if team else in_order)(trainer, asked, chunks)
+            return
+        if self._trainer is not trainer:
+            self.close()
+            self._trainer = trainer
+            took = []
+            for chunk in chunks[:2]:
+                start = time.process_time(), time.perf_counter()
+                parts = trainer.chunk(asked, chunk)
+                took.append((time.process_time() - start[0], time.perf_counter() - start[1]))
+                yield parts
+            core, wall = map(min, zip(*took, strict=True))
+            count = self._count(trainer, chunks, core * len(chunks))
+            self._team = _Team(trainer, count - 1) if count > 1 else None
+            self._pace = _Pace(wall / steps_of(trainer, chunks[0]))
+            chunks = chunks[2:]
+        if self._team is None or len(chunks) < 2:
+            yield from in_order(trainer, asked, chunks)
+            return
+        alone, begun = self._pace.alone, time.perf_counter()
+        yield from (in_order if alone else self._team.train)(trainer, asked, chunks)
+        if not self._experiment.cores:
+            steps = sum(steps_of(trainer, chunk) for chunk in chunks)
+            self._pace = self._pace.after((time.perf_counter() - begun) / steps)
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that train, with this one."""
+        return 1 + len(self.pids)
+
+    @property
+    def pids(self) -> list[int]:
+        """Numbers in the system of the others."""
+        team = self._team.helpers if self._team else []
+        return [helper.process.pid for helper in team if helper.process.pid]
+
+    def close(self) -> None:
+        """Ends the processes."""
+        if self._team is not None:
+            self._team.close()
+        self._team = self._trainer = None
+
+    def _count(self, trainer: "Trainer", chunks: Sequence[Chunk], seconds: float) -> int:
+        """Returns how many processes train; 1 for this one alone."""
+        wanted = self._experiment.cores
+        if wanted == 1 or (not wanted and seconds < _PAYS):
+            return 1
+        if why := self._alone(trainer):
+            warn_alone(self._experiment, why)
+            return 1
+        largest = max(len(chunk.clients) for chunk in chunks)
+        room = available("cpu") // _SHARE // (largest * trainer.bytes_each)
+        return int(min(wanted or cores(), len(chunks), max(1, room)))
+
+    def _alone(self, trainer: "Trainer") -> str:
+        """Returns why this process trains all clients; empty if others can."""
+        e = self._experiment
+        lazy = any(isinstance(x, Lazy) for x in tree_leaves(trainer.data.train.x))
+        elsewhere = multiprocessing.parent_process() is not None or one_core() or others_train()
+        reasons = (
+            # Elsewhere a process that has threads cannot be forked.
+            (sys.platform != "linux", "others can be forked on Linux only"),
+            (e.device != "cpu", f"{e.device} is one device"),
+            (e.cpu_threads > 1, f"cpu-threads is {e.cpu_threads}"),
+            (elsewhere, "other cores train other runs"),
+            # As Ray has, too.
+            (threads_of_grpc(), "it has threads of gRPC, beside which none may be forked"),
+            (lazy and not e.cores, "rows are read as they are drawn, perhaps from an open file"),
+        )
+        return next((why for holds, why in reasons if holds), "")
+
+
+def warn_alone(experiment: "Experiment", why: str) -> None:
+    """Warns that one process trains all clients although others were asked for."""
+    if experiment.cores > 1:
+        _log.warning("cores=%d: one process trains all clients, since %s", experiment.cores, why)
+
+
+class _Pace(NamedTuple):
+    """Rounds that this process trains alone, since others were no help.
+
+    Others help in a round; if that took longer than alone twice in a row, this process trains the
+    next one alone, which shows how long that takes now, and the next time twice as many. So others
+    that always wait for a busy core cost little, and are asked again when it may be free.
+
+    Attributes:
+        seconds: Of a step in this process's last round alone.
+        left: Rounds that this process still trains alone.
+        rest: Rounds alone after the next one in which others are no help.
+    """
+
+    seconds: float
+    left: int = 0
+    rest: int = 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether the next round is trained by this process alone."""
+        return self.left > 0
+
+    def after(self, seconds: float) -> "_Pace":
+        """Returns what holds after a round with so many seconds a step."""
+        if self.alone:
+            return self._replace(seconds=seconds, left=self.left - 1)
+        if seconds < self.seconds:
+            return self._replace(rest=0)
+        return self._replace(left=self.rest, rest=min(max(1, 2 * self.rest), _REST))
+
+
+class _Team:
+    """Processes forked from this one, which train chunks beside it.
+
+    Args:
+        trainer: Trains the chunks, as it is now; later memories are lent with each chunk.
+        count: Number of processes.
+    """
+
+    def __init__(self, trainer: "Trainer", count: int) -> None:
+        self._inboxes = [Arena() for _ in range(_INBOXES)]
+        # Of each inbox, the chunks in it that others have not given back, by deal and number.
+        self._out: list[set[tuple[int, int]]] = [set() for _ in self._inboxes]
+        self._dealt, self._lost = 0, ""
+        queue, self._end = os.pipe()
+        self.helpers: list[Helper] = []
+        for _ in range(count):
+            self.helpers.append(forked(trainer, self._inboxes, queue, self._end))
+        # Opened anew, it does not block here, but still in the others.
+        self._queue = os.open(f"/proc/self/fd/{queue}", os.O_RDONLY | os.O_NONBLOCK)
+        os.close(queue)
+
+    def train(self, trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk]) -> Iterator[Parts]:
+        """Trains the chunks of a round; yields their outcomes in the order of the chunks.
+
+        The first is trained in this process, which shows how long the others may take.
+        """
+        whole = False
+        try:
+            self._collect({}, 0)  # what comes too late for its round
+            free = (i for i, out in enumerate(self._out) if self.helpers and not out)
+            if (inbox := next(free, None)) is None:
+                yield from in_order(trainer, asked, chunks)
+            else:
+                yield from self._dealt_out(trainer, asked, chunks, inbox)
+            whole = True
+        except Exception:  # a user's metric may raise anything, and the run goes on without scores
+            if asked.scores:
+                _log.warning("scoring raised an error: from now on one process trains all clients")
+            raise
+        finally:
+            if not whole:  # some are still at work on this round
+                self.close()
+
+    def _dealt_out(
+        self, trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk], inbox: int
+    ) -> Iterator[Parts]:
+        done = dict[int, Made | None]()
+        tokens = self._tokens(trainer, asked, chunks, inbox)
+        with self._apart():
+            self._give(tokens, inbox)
+        start = since = time.perf_counter()
+        before = self._used()
+        first = trainer.chunk(asked, chunks[0])
+        each = (time.perf_counter() - start) / steps_of(trainer, chunks[0])
+        yield first
+        idle = 0.0  # when this process had nothing more to do
+        for number, chunk in enumerate(chunks[1:], start=1):
+            while True:
+                self._collect(done, 0)
+                if number in done or not self.helpers:
+                    break
+                self._give(tokens, inbox)
+                if token := Token.taken(self._queue):
+                    self._out[inbox].discard(token[:2])
+                    if token.number == number:
+                        break
+                    other, since, before = chunks[token.number], time.perf_counter(), self._used()
+                    come = lent(trainer, other.clients, asked.server_round)
+                    done[token.number] = made(trainer, asked, other, come)
+                    continue
+                expected = each * steps_of(trainer, chunk)
+                idle = idle or time.perf_counter()
+                if time.perf_counter() - idle > _PATIENCE * expected:
+                    break
+                self._collect(done, _LOOK * expected)
+                if self._starved(inbox, before, since) and number not in done:
+                    break
+            yield self._merged(trainer, asked, chunk, done.pop(number, None))
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Context in which processes wake on other cores than this one's, which is not left.
+
+        Linux would wake them here, where they wait until it moves them, if no core is idle.
+        """
+        everywhere = os.sched_getaffinity(0)
+        elsewhere = everywhere - {psutil.Process().cpu_num()}
+        for cores_ in (elsewhere or everywhere, everywhere):
+            for helper in self.helpers:
+                with suppress(OSError):  # it has died, as its line says
+                    os.sched_setaffinity(helper.process.pid or 0, cores_)
+            if cores_ is not everywhere:
+                yield
+
+    def _starved(self, inbox: int, before: list[float], since: float) -> bool:
+        """Returns whether others who train had no core since then, at least for a chunk's time.
+
+        In a shorter time it could not be told: some kernels note only every 4 ms what a process of
+        another core has used.
+        """
+        least = _RUNS * (time.perf_counter() - since)
+        run = sum(now - then > least for then, now in zip(before, self._used(), strict=False))
+        return run < len(self._out[inbox])
+
+    def _used(self) -> list[float]:
+        """Returns how many seconds of a core each process has used."""
+        pids = [helper.process.pid or 0 for helper in self.helpers]
+        return [time.clock_gettime((~pid << 3) | _CPU_CLOCK) for pid in pids]
+
+    def _merged(self, trainer: "Trainer", asked: Asked, chunk: Chunk, found: Made | None) -> Parts:
+        """Stores the memories of a chunk, or trains it here if nobody else has."""
+        if found is None:
+            parts = trainer.chunk(asked, chunk)
+            if self._lost:
+                _log.warning(_ALONE, self._lost)
+                self._lost = ""
+            return parts
+        parts, memories = found
+        returned(trainer, asked, memories)
+        return parts
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for helper in self.helpers:
+            helper.process.kill()
+            helper.line.close()
+            helper.process.join()
+            helper.process.close()
+            for outbox in helper.outboxes:
+                outbox.close()
+        if self.helpers:
+            os.close(self._end)
+            os.close(self._queue)
+            for inbox in self._inboxes:
+                inbox.close()
+        self.helpers = []
+
+    def _tokens(
+        self, trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk], inbox: int
+    ) -> Iterator[Token]:
+        """Shares what a round's clients receive; yields a token for each chunk but the first."""
+        box, out = self._inboxes[inbox], self._out[inbox]
+        self._dealt += 1
+        box.clear()
+        same = box.put(asked)
+        for number, chunk in enumerate(chunks[1:], start=1):
+            place = box.put((chunk, lent(trainer, chunk.clients, asked.server_round)))
+            out.add((self._dealt, number))
+            yield Token(self._dealt, number, inbox, same, place)
+
+    def _give(self, tokens: Iterator[Token], inbox: int) -> None:
+        """Fills the queue up."""
+        some = islice(tokens, _AHEAD - len(self._out[inbox]))
+        if given := b"".join(token.packed() for token in some):
+            os.write(self._end, given)
+
+    def _collect(self, done: dict[int, Made | None], seconds: float) -> None:
+        """Waits for outcomes, and takes those that have come; ends all processes if one is lost."""
+        for ready in wait([helper.line for helper in self.helpers], seconds):
+            helper = next(helper for helper in self.helpers if helper.line is ready)
+            try:
+                result: Result = helper.line.recv()
+                for out in self._out:
+                    out.discard(result[:2])
+                current = result.dealt == self._dealt
+                if current and result.place is not None:
+                    box = helper.outboxes[result.outbox]
+                    done[result.number] = tree_map(copied, box.get(result.place))
+                helper.line.send(None)
+                if not current or result.place is not None:
+                    continue
+                self._lost = "raised an error, which one process does not"
+            except (EOFError, OSError):
+                helper.process.join(1)
+                self._lost = f"ended with exit code {helper.process.exitcode}"
+            self.close()
+            return
+
+
+def steps_of(trainer: "Trainer", chunk: Chunk) -> int:
+    """Returns what a chunk's time is proportional to: its rows, or its clients of equal steps."""
+    if not trainer.experiment.local_epochs:
+        return len(chunk.clients)
+    return sum(len(trainer.data.train.rows[client]) for client in chunk.clients)

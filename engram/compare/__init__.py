@@ -1,0 +1,1 @@
+"""Methods side by side: plans, references, statistics, tables and plots."""

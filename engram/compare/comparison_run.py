@@ -1,0 +1,118 @@
+"""Comparisons of methods in this process: begun in a folder, and gone on with from what it has."""
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engram.cli.arguments import arguments
+from engram.cli.options import make_folder
+from engram.cli.progress import Execute, check_all, run_all
+from engram.client.hosts import Opening, host_of
+from engram.client.memory import RamStore
+from engram.compare.comparison_folder import PLAN, REFERENCES, TUNING, planned, read_plan
+from engram.compare.references import write_references
+from engram.data.source import Source
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.settings.files import replace_file
+from engram.tune.command import new_tuning, run_tuning, with_best
+from engram.tune.folder import Tuning
+
+if TYPE_CHECKING:
+    from engram.client.hosts import Engine
+
+
+def begin_comparison(
+    folder: Path,
+    engine: "Engine",
+    each: Mapping[str, Mapping[str, Any]],
+    seeds: int,
+    tuned: tuple[int, int | None] | None = None,
+    references: Sequence[str] = tuple(REFERENCES),
+    *,
+    progress: bool = False,
+) -> None:
+    """Writes what a comparison consists of into its folder, once all of it can be run.
+
+    Args:
+        folder: The comparison's.
+        engine: The engine of its runs.
+        each: Each method's settings.
+        seeds: Runs of each, from the setting ``seed`` upwards.
+        tuned: How many settings are tried of each method first, and on how many other seeds (by
+            default as many); None to tune nothing.
+        references: As for ``write_references``.
+        progress: Whether to show how much has been checked.
+
+    Raises:
+        Refused: Settings or data are impossible. Nothing is written.
+    """
+    plan, tuning = planned(each, seeds), None
+    openings = [Opening(experiment, RamStore(), engine=engine) for experiment in plan.values()]
+    check_all("runs", [partial(host_of, opening) for opening in openings], progress)
+    if tuned is not None:
+        trials, of_each = tuned[0], tuned[1] or seeds
+        tuning = new_tuning(each, [], trials, of_each, after=seeds, progress=progress)
+    make_folder(folder)
+    runs = {name: experiment.to_config() for name, experiment in plan.items()}
+    written = {"engine": engine, "references": [*references], "runs": runs}
+    replace_file(folder / PLAN, json.dumps(written, indent=2).encode())
+    if tuning is not None:
+        tuning.save(folder / TUNING)
+
+
+def go_on(
+    folder: Path,
+    execute: Callable[["Engine"], Execute],
+    again: str = "",
+    processes: int | None = None,
+    *,
+    source: Source | None = None,
+    progress: bool = True,
+) -> list[str]:
+    """Tunes, runs and scores what is left of a comparison; returns which runs stopped, and why.
+
+    Args:
+        folder: The comparison's.
+        execute: Returns what runs an experiment by an engine.
+        again: What goes on after an interruption; by default the comparison's command.
+        processes: Methods that are tuned at once; None for one on each core.
+        source: Rows that were given in memory, which its record lacks.
+        progress: Whether to show it.
+
+    Raises:
+        Refused: The folder is not a comparison's, or it is damaged.
+        SystemExit: Ctrl-C was pressed; status 130.
+    """
+    again = again or f"engram compare --resume {shlex.quote(str(folder))}"
+    engine, plan = _recorded(folder, rows := {} if source is None else {"dataset": source})
+    if (place := folder / TUNING).is_dir():
+        tuning = Tuning.open(place)
+        tuning = tuning._replace(
+            fixed={name: {**own, **rows} for name, own in tuning.fixed.items()}
+        )
+        best = run_tuning(tuning, place, again, processes=processes, progress=progress)
+        plan = with_best(plan, best)
+    work = {}
+    for name, experiment in plan.items():
+        part = folder / name
+        if begun := (part / "config.json").is_file():
+            RunRecord.open(part).check_rows()
+        work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
+    stopped = run_all(work, execute(engine), again, shown=progress)
+    references = read_plan(folder)["references"]
+    write_references(folder, plan.values(), references, again, shown=progress)
+    return stopped
+
+
+def _recorded(folder: Path, rows: Mapping[str, Source]) -> tuple["Engine", dict[str, Experiment]]:
+    plan = read_plan(folder)
+    runs = {name: Experiment.from_config(own | rows) for name, own in plan["runs"].items()}
+    given, wrong = arguments(f"{folder / PLAN} is damaged: ", engine=plan["engine"] or "")
+    if wrong or given.engine is None:
+        raise Refused(*wrong)
+    return given.engine, runs

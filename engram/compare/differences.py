@@ -1,0 +1,185 @@
+"""Differences between methods on the same clients, with simultaneous confidence intervals.
+
+The score of method m for client i in seed s is taken as mu_m + a_mi + b_ms + e_mis: clients and
+seeds are both drawn at random, and crossed. So the mean difference D of two methods over n clients
+and S seeds has the variance sigma_a^2 / n + sigma_b^2 / S + sigma_e^2 / (n S), with the variances
+of their differences. Two mean squares estimate it: that of the S seeds' means, s_b^2 / S, has the
+expectation sigma_b^2 / S + sigma_e^2 / (n S), and that of the n clients' means, s_a^2 / n, has
+sigma_a^2 / n + sigma_e^2 / (n S). Their sum counts the last term twice and is never too small
+(Owen, Annals of Applied Statistics 2007; Cameron, Gelbach, Miller, JBES 2011). Where every seed
+deals other rows to its clients, sigma_a is 0, and the same holds.
+
+A half-width is ``sqrt(q_S^2 s_b^2 / S + q_n^2 s_a^2 / n)``, each part with its own critical value
+(Graybill, Wang, JASA 1980). All intervals of a comparison hold together with probability 0.95:
+``q_n`` is Student's with n - 1 degrees of freedom, divided among the pairs by Bonferroni; ``q_S``
+is the quantile of the largest |t| over all pairs, by simulation: see
+``engram.compare.critical_values``. A difference's p is the least probability of error at which its
+interval excludes zero.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.compare.critical_values import ALPHAS, AT, floor_of, of_clients, of_seeds
+
+Scores = Sequence[npt.NDArray[np.float64]]
+"""Each client's score, (clients,), for each seed; NaN for a client that was not scored."""
+
+LEAST_SEEDS: Final = 2
+LEAST_CLIENTS: Final = 3
+
+
+class Difference(NamedTuple):
+    """The mean difference of two methods' scores, and its simultaneous interval.
+
+    Attributes:
+        mean: Mean over seeds of the mean over clients; NaN if no client has both scores.
+        low: Lower limit; -infinity with fewer than ``LEAST_SEEDS`` or ``LEAST_CLIENTS``.
+        high: Upper limit.
+        clients: Number of clients that have both scores, in any seed.
+        seeds: Number of seeds in which a client has both.
+        p: Probability, if no two methods differ, that any difference is as clear as this one; below
+            0.05 just where the interval excludes zero, and at least 0.0002. NaN without an
+            interval.
+    """
+
+    mean: float
+    low: float
+    high: float
+    clients: int
+    seeds: int
+    p: float = np.nan
+
+    @property
+    def shown(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def turned(self) -> "Difference":
+        """The difference of the same methods the other way around."""
+        return self._replace(mean=-self.mean, low=-self.high, high=-self.low)
+
+
+class Gap(NamedTuple):
+    """A mean difference, and the parts of its variance.
+
+    Attributes:
+        mean: The difference.
+        by_seeds: ``s_b^2 / S``.
+        by_clients: ``s_a^2 / n``.
+        seeds: S.
+        clients: n.
+        noise: ``s_e^2 / (n S)``, the part that both have in common.
+        floor: The least that ``by_seeds`` is taken to be.
+        skewness: Of the clients' mean differences.
+    """
+
+    mean: float
+    by_seeds: float
+    by_clients: float
+    seeds: int
+    clients: int
+    noise: float = 0.0
+    floor: float = 0.0
+    skewness: float = 0.0
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are seeds and clients enough for an interval."""
+        return self.seeds >= LEAST_SEEDS and self.clients >= LEAST_CLIENTS
+
+
+def pairwise(scores: Mapping[str, Scores]) -> dict[tuple[str, str], Difference]:
+    """Compares every method with every other one, client by client, seed by seed.
+
+    The part of a variance that is due to seeds is at least ``floor_of`` all pairs'.
+
+    Args:
+        scores: Each method's scores, of the same seeds in the same order and the same clients.
+
+    Returns:
+        The first method's scores less the second's, for each ordered pair.
+    """
+    found: dict[tuple[str, str], Difference] = {}
+    for (a, b), gap in gaps_of(scores).items():
+        half, p = _interval(gap, len(scores)) if gap.enough else (np.inf, np.nan)
+        ends = gap.mean - half, gap.mean + half
+        found[a, b] = Difference(gap.mean, *ends, gap.clients, gap.seeds, p)
+        found[b, a] = found[a, b].turned
+    return found
+
+
+def gaps_of(scores: Mapping[str, Scores]) -> dict[tuple[str, str], Gap]:
+    """Returns the mean difference of each pair of methods, and the parts of its variance."""
+    gaps = {(a, b): _gap(scores[a], scores[b]) for a, b in combinations(scores, 2)}
+    numbers = zip(gaps.values(), combinations(range(len(scores)), 2), strict=True)
+    known = [(gap.by_seeds, *pair) for gap, pair in numbers if gap.enough]
+    variances, *pairs = np.array(known).reshape(-1, 3).T
+    floor = float(floor_of(variances, np.array(pairs, int))[0]) if known else 0.0
+    return {pair: gap._replace(floor=floor) for pair, gap in gaps.items()}
+
+
+def _gap(one: Scores, other: Scores) -> Gap:
+    gaps = np.array(one) - np.array(other)
+    known = np.isfinite(gaps)
+    seeds, clients = known.any(axis=1), known.any(axis=0)
+    if not seeds.any():
+        return Gap(np.nan, 0.0, 0.0, 0, 0)
+    gaps = np.where(known, gaps, np.nan)[seeds][:, clients]
+    by_seed, by_client = _means(gaps, 1), _means(gaps, 0)
+    rest = gaps - by_seed[:, None] - by_client + by_seed.mean()
+    degrees = (gaps.shape[0] - 1) * (gaps.shape[1] - 1)
+    noise = float(np.nansum(rest**2)) / degrees / gaps.size if degrees else 0.0
+    parts = variances_of(gaps)
+    spread = max(by_client.std(), 1e-9 * np.abs(by_client).max(), np.finfo(float).tiny)
+    skewness = float((((by_client - by_client.mean()) / spread) ** 3).mean())
+    return Gap(float(by_seed.mean()), *parts, len(by_seed), len(by_client), noise, 0.0, skewness)
+
+
+def _means(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+    """Returns means of what is not NaN; faster than ``np.nanmean``, which warns of nothing here."""
+    known = ~np.isnan(values)
+    return np.asarray(np.where(known, values, 0.0).sum(axis) / known.sum(axis))
+
+
+def variances_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Returns the parts of the variance of a mean that are due to seeds and to clients.
+
+    Args:
+        values: Shape (seeds, clients), NaN where there is none; no row and no column is all NaN.
+
+    Returns:
+        ``s_b^2 / S`` and ``s_a^2 / n``; 0 for a single seed, or a single client.
+    """
+    found = []
+    for axis in (1, 0):
+        means = _means(values, axis)
+        found.append(float(means.var(ddof=1) / len(means)) if len(means) > 1 else 0.0)
+    return found[0], found[1]
+
+
+def error_of(by_seeds: float, by_clients: float, seeds: int, clients: int) -> tuple[float, float]:
+    """Returns a mean's standard error, and its degrees of freedom by Satterthwaite (1946).
+
+    The arguments are those of a ``Gap``, with at least two seeds.
+    """
+    total = by_seeds + by_clients
+    parts = by_seeds**2 / (seeds - 1) + by_clients**2 / max(clients - 1, 1)
+    return total**0.5, max(total**2 / parts, 1.0) if parts else 1.0
+
+
+def _interval(gap: Gap, methods: int) -> tuple[float, float]:
+    """Returns half the width of an interval, and the p that belongs to it."""
+    by_seeds, mean = max(gap.by_seeds, gap.floor), abs(gap.mean)
+    halves = np.hypot(
+        of_seeds(methods, gap.seeds) * by_seeds**0.5,
+        of_clients(methods, gap.clients) * gap.by_clients**0.5,
+    )
+    # They fall as the probability of error rises; without any variance they are all 0.
+    p = np.exp(np.interp(mean, halves[::-1], np.log(ALPHAS)[::-1])) if mean > halves[-1] else 1.0
+    return float(halves[AT]), float(p)

@@ -1,0 +1,99 @@
+"""Gains of each client by a method over the references: by itself, and by the common model."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from engram.compare.claims import scores_of
+from engram.compare.comparison_folder import Runs, is_reference
+from engram.compare.differences import Difference, Scores, pairwise
+from engram.compare.report_rows import models_of
+from engram.scoring.metrics import Metric
+
+_Line = tuple[str, str, str]  # a method, its label, and which of its models
+
+
+def draw_gains(
+    runs: Runs,
+    metric: Metric,
+    beside: Mapping[str, Scores] = MappingProxyType({}),
+    *,
+    narrow: bool = False,
+) -> Figure | None:
+    """Draws each client's gain, one panel for each reference and one line for each other model.
+
+    A dot is a client of a seed, on its test rows, each run in the round that validation rows pick;
+    the mark is the mean, with its interval, and the figure at the right says how many clients gain.
+    The intervals are those of ``engram.compare.claims``: all of a comparison hold together.
+
+    Args:
+        runs: Finished runs of the same seeds, by method.
+        metric: What is compared.
+        beside: Scores of each client without a network, by name, which are compared, too.
+        narrow: Whether panels stand above each other.
+
+    Returns:
+        The figure; None without references and something to compare with them.
+    """
+    references, others = gain_lines(runs)
+    if not (references and others):
+        return None
+    scores = scores_of(runs, metric, beside)
+    pairs = pairwise(scores)
+    high, wide = (len(references), 1) if narrow else (1, len(references))
+    size = (4.6 * wide + 1, (1.5 + 0.45 * len(others)) * high)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(high, wide, sharey=True, squeeze=False).ravel()
+    names, points = [label for _, label, _ in others], " (points)" if metric.percent else ""
+    for axes, (_, reference, _) in zip(panels, references, strict=True):
+        axes.axvline(0, color="black", lw=0.8)
+        axes.set(title=f"over {reference}", xlabel=f"gain in {metric.name}{points}")
+        axes.grid(axis="x", alpha=0.3)
+        rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
+        for line, name in enumerate(names):
+            gaps = [a - b for a, b in zip(scores[name], scores[reference], strict=True)]
+            _draw_line(axes, line, gaps, pairs[name, reference], metric, rng)
+    end = "\n" if narrow else " "
+    dots = (
+        f"each dot: a client of a seed, after the round that validation picks;{end}black: mean, "
+        "with its simultaneous 95 % interval"
+    )
+    figure.suptitle(dots, fontsize="small")
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].invert_yaxis()
+    return figure
+
+
+def gain_lines(runs: Runs) -> tuple[list[_Line], list[_Line]]:
+    """Returns the references and the other models: method, label, and which of its models."""
+    lines = models_of(runs)
+    references = [line for line in lines if is_reference(line[0]) and not line[2]]
+    return references, [line for line in lines if line not in references]
+
+
+def _draw_line(
+    axes: Axes,
+    line: int,
+    gaps: Scores,
+    difference: Difference,
+    metric: Metric,
+    rng: np.random.Generator,
+) -> None:
+    """Draws a model's gains over a reference; nothing where no client has both scores."""
+    scale = metric.scale * metric.sign
+    gains = scale * np.concatenate(gaps)
+    gains = gains[np.isfinite(gains)]
+    if not gains.size:
+        return
+    spread = line + rng.uniform(-0.25, 0.25, len(gains))
+    color = np.where(gains > 0, "tab:blue", np.where(gains < 0, "tab:red", "tab:gray"))
+    axes.scatter(gains, spread, s=9, c=color, alpha=0.35, lw=0)
+    mean, low, high = (scale * end for end in difference[:3])
+    bars = [[abs(mean - low)], [abs(high - mean)]] if np.isfinite([low, high]).all() else None
+    axes.errorbar(mean, line, xerr=bars, fmt="o", color="black", ms=4, capsize=3, lw=1.2)
+    share = f"{np.mean(gains > 0):.0%} gain, {np.mean(gains < 0):.0%} lose"
+    at = axes.get_yaxis_transform()
+    axes.text(1.01, line, share, transform=at, va="center", fontsize="small", color="dimgray")

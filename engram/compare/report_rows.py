@@ -1,0 +1,396 @@
+"""Rows of a report: what each method's models reach, over its seeds, and how far apart they are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.compare.comparison_folder import Runs, is_reference
+from engram.compare.differences import LEAST_CLIENTS, Scores
+from engram.compare.share_worse import share_worse
+from engram.core.checks import must
+from engram.runs.record import RunRecord
+from engram.scoring.best_round import selected_by
+from engram.scoring.evaluation import center_key
+from engram.scoring.metrics import Metric
+from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION
+from engram.settings.data import DataSettings
+from engram.settings.errors import Refused
+
+UNTRAINED: Final = "untrained model"
+WORSE: Final = "-worse-than-local"  # after its name: share of clients, in that round
+
+
+class _Last(RunRecord):  # a run's last round
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """The results, without those of rounds that validation rows have picked."""
+        found, marks = super().results, (selected_by(""), selected_by(TUNED))
+        return found and {key: value for key, value in found.items() if key not in marks}
+
+
+def shown_rounds(runs: Runs, which: str) -> Runs:
+    """Returns runs as seen in the rounds that validation rows pick, or in the last ones.
+
+    Raises:
+        Refused: ``which`` is neither ``picked`` nor ``last``.
+    """
+    if which not in ("picked", "last"):
+        raise Refused(must("round", which, "picked or last"))
+    if which == "picked":
+        return runs
+    return {name: [_Last.open(one.folder) for one in records] for name, records in runs.items()}
+
+
+def models_of(runs: Runs) -> list[tuple[str, str, str]]:
+    """Returns the models that rows are of: a label of the runs, the row's name, and which model.
+
+    They are the models that serve clients and, where the runs have such scores, the same after
+    fine-tuning. Which one it is, is the suffix of its columns.
+    """
+    found = []
+    for label, (record, *_) in runs.items():
+        found.append((label, label, ""))
+        tuned = record.metrics[0].name + TUNED
+        if any(tuned in row for row in record.rows()):
+            found.append((label, f"{label} + fine-tuning", TUNED))
+    return found
+
+
+def curves_of(runs: Runs, metric: Metric) -> list[tuple[str, str, str]]:
+    """Returns what is drawn against rounds: a label of the runs, a curve's, and which model.
+
+    Of runs of one method the common model is among them, unless it is what serves clients.
+    """
+    lines = models_of(runs)
+    if len(runs) == 1:
+        ((name, records),) = runs.items()
+        common = metric.name + COMMON
+        rows = [row for record in records for row in record.rows() if common in row]
+        if any(row[common] != row[metric.name] for row in rows):
+            lines.append((name, "common model", COMMON))
+    return lines
+
+
+def curve_points(
+    runs: Runs, metric: Metric, method: str, which: str
+) -> tuple[list[int], npt.NDArray[np.float64]]:
+    """Returns the rounds in which all seeds were evaluated, and a model's metric (seeds, rounds).
+
+    Side by side, methods begin after a round: at round 0, where no client has trained, some serve
+    it by a fine-tuned model and others by the common one as it is.
+    """
+    key = center_key(metric.name + which, metric)
+    each = [
+        {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
+        for record in runs[method]
+    ]
+    rounds = sorted(set.intersection(*({*own} for own in each)) - ({0} if len(runs) > 1 else set()))
+    values = np.array([[own[r] for r in rounds] for own in each], dtype=float)
+    return rounds, values * metric.scale
+
+
+def report_rows(runs: Runs) -> list[dict[str, Any]]:
+    """Returns a row for each model of each method, of one round of each run.
+
+    It is the round that validation rows pick for the row's model; the last one where they pick
+    none, and the last evaluation so far of a run that is not finished.
+
+    A method's row is of the models that serve clients; that of its name and ``+ fine-tuning``, of
+    the same after fine-tuning. The entries of ``engram.scoring.evaluation.summary`` are means over
+    runs: ``accuracy`` is of the row's model, ``accuracy-common`` of the common model, where there
+    is one. ``accuracy-seed-std`` is the standard deviation of the row's mean accuracy over runs
+    (None for one run), and ``selected-round`` the median of the rounds that are picked (None if
+    they are the last ones).
+
+    ``accuracy-clients`` counts the clients that have the score, in any run. Of fewer than three
+    that are not all, mean and standard deviation are None. ``accuracy-worse-than-local`` is the
+    share of clients, over runs, whose score in that round is below that of training by
+    themselves, ``-low`` and ``-high`` are its interval: see
+    ``engram.compare.share_worse.share_worse``.
+
+    ``rounds`` are those of the run with the fewest, ``members`` is the number of clients that have
+    not left, and ``trained`` that of those of them that have trained. ``client-bytes`` are what a
+    client receives and sends when it trains (None before a run is finished), ``client-ms`` is how
+    long a client trains in a round: what its node says, or, where one process trains all, its share
+    of the round. ``left-out`` counts how often a client was asked to train and gave no usable
+    reply, ``epsilon`` (at ``delta``) is the most that a private run spent on a client, and
+    ``finished`` says whether all rounds are done.
+    """
+    base, ended = alone(runs) or "", comparable(runs)
+    by_themselves, others = ended.get(base, ()), ended.keys() - {base}
+    return [
+        _row(label, which, runs[name])
+        | _of_clients(runs[name], which, by_themselves if name in others else ())
+        for name, label, which in models_of(runs)
+    ]
+
+
+def alone(runs: Runs) -> str | None:
+    """Returns the label of the reference whose clients train by themselves; None without it."""
+    for label, records in runs.items():
+        common = records[0].metrics[0].name + COMMON
+        if is_reference(label) and not any(common in row for row in records[0].rows()):
+            return label
+    return None
+
+
+def _of_clients(
+    records: Sequence[RunRecord], which: str, base: Sequence[RunRecord]
+) -> dict[str, float | None]:
+    """Returns what a row says of clients: how many have a score, and how many are served worse.
+
+    Args:
+        records: Runs of a method.
+        which: Of which of its models.
+        base: Runs of the same seeds in which clients train by themselves; empty without them.
+    """
+    found: dict[str, float | None] = {}
+    if any(record.results is None for record in records):
+        return found
+    for metric in records[0].metrics:
+        if not all(_has(record, metric.name + which) for record in records):
+            continue
+        scores = client_scores(records, metric.name, which)
+        known = np.any([np.isfinite(each) for each in scores], axis=0)
+        found[f"{metric.name}-clients"] = int(known.sum())
+        if known.sum() < min(LEAST_CLIENTS, *(record.members for record in records)):
+            found |= {metric.name: None, f"{metric.name}-std": None}
+        if base and all(_has(record, metric.name) for record in base):
+            own = client_scores(base, metric.name)
+            if share := share_worse(scores, own, metric.sign):
+                key = metric.name + WORSE
+                found |= {key: share.share, f"{key}-low": share.low, f"{key}-high": share.high}
+    return found
+
+
+def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]:
+    curves, metrics = [record.rows() for record in records], records[0].metrics
+    # The results of a run that was resumed because its last evaluation had failed have scores that
+    # its metrics lack.
+    last = [
+        {**row, "round": row["rounds"]}
+        if (row := record.results) is not None
+        else [row for row in rows if metrics[0].name in row][-1]
+        for record, rows in zip(records, curves, strict=True)
+    ]
+    selected = [picked(record, which) for record in records]
+    shown = [one or other for one, other in zip(selected, last, strict=True)]
+    figures: dict[str, float | None] = {}
+    for metric in metrics:
+        figures |= _figures(shown, metric, which)
+        each = [row[metric.name + which] for row in shown]
+        figures[f"{metric.name}-seed-std"] = _deviation(each)
+    trained = [row for rows in curves for row in rows if "ms" in row]
+    ended = [record.results for record in records if record.results is not None]
+    picked_rounds = [row["round"] for row in selected if row]
+    return {
+        "method": label,
+        "runs": len(records),
+        "rounds": min(row["round"] for row in last),
+        "finished": len(ended) == len(records),
+        **figures,
+        "selected-round": float(np.median(picked_rounds)) if picked_rounds else None,
+        "members": min(record.members for record in records),
+        "trained": min(map(_trained, curves)),
+        "scored": min(row["scored"] for row in last),
+        "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
+        "client-ms": float(np.median([*map(_client_ms, trained)])) if trained else None,
+        "client-bytes": max((found.get("client-bytes", 0) for found in ended), default=0) or None,
+        "left-out": sum(row["left-out"] for row in trained),
+        "epsilon": max((row["epsilon"] for row in trained if "epsilon" in row), default=None),
+        "delta": max((row["delta"] for row in trained if "delta" in row), default=None),
+    }
+
+
+def _has(record: RunRecord, column: str) -> bool:
+    """Whether a finished run's clients have a score, which a failed evaluation may lack."""
+    results = record.results or {}
+    return any(column in found["clients"] for found in (picked(record), results) if found)
+
+
+def _figures(
+    results: Sequence[Mapping[str, Any]], metric: Metric, which: str
+) -> dict[str, float | None]:
+    """Returns the figures of a model, under the metric's name, and of the common model."""
+    found = {}
+    for rows in ("", VALIDATION, UNSEEN):
+        for model in ("", COMMON):
+            for end in ("", "-std", "-median", tail(metric), "-worst"):
+                key = f"{rows}{metric.name}{model or which}{end}"
+                if key in results[0]:
+                    found[f"{rows}{metric.name}{model}{end}"] = _mean(results, key)
+    if (noise := _mean(results, key := f"{metric.name}-noise")) is not None:
+        found[key] = noise / len(results) ** 0.5
+    return found
+
+
+def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Returns the number of clients that have taken part in training, without those that left."""
+    each = (set(row.get("cohort", ())) - {int(c) for c in row.get("absent", ())} for row in rows)
+    trained = set[int]().union(*each)
+    return len(trained.intersection(rows[-1].get("members", trained)))
+
+
+def _client_ms(row: Mapping[str, Any]) -> float:
+    """Returns how long a client trained in a round, in milliseconds."""
+    own = row.get("seconds-training")
+    return float(row["ms"] / len(row["cohort"]) if own is None else 1000 * own)
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def _deviation(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.std(known, ddof=1)) if len(known) > 1 else None
+
+
+def told_round(row: Mapping[str, Any]) -> str:
+    """Returns the round that a row of ``report_rows`` is of, in words."""
+    if row["selected-round"] is None:
+        return f"after {row['rounds']} rounds"
+    return "after the round that validation rows pick"
+
+
+def tail(metric: Metric) -> str:
+    """Returns the end of the key of the percentile of clients that are worse off."""
+    return f"-p{10 if metric.better == 'higher' else 90}"
+
+
+def ends(metric: Metric) -> dict[str, str]:
+    """Returns the figures of a table by heading: the ends of their names in a summary.
+
+    The median stands beside the mean where it is what counts: see ``Metric.center``.
+    """
+    median = {"median": "-median"} if metric.center == "median" else {}
+    th = tail(metric)
+    return {"mean": "", "s.d.": "-std", **median, th.removeprefix("-"): th, "worst": "-worst"}
+
+
+def figures_of(scores: npt.NDArray[np.float64], metric: Metric) -> tuple[float, ...]:
+    """Returns the figures of ``ends`` of a seed's clients; NaN if none has a score."""
+    everyone = scores[np.isfinite(scores)]
+    if not everyone.size:
+        return (np.nan,) * len(ends(metric))
+    worse = np.percentile(everyone, int(tail(metric).removeprefix("-p")))
+    worst = everyone.min() if metric.better == "higher" else everyone.max()
+    median = [np.median(everyone)] if metric.center == "median" else []
+    return tuple(map(float, (everyone.mean(), everyone.std(), *median, worse, worst)))
+
+
+def others(
+    runs: Runs, metric: Metric, references: Mapping[str, Scores]
+) -> dict[str, tuple[float, ...]]:
+    """Returns the figures of all that no method has trained.
+
+    Args:
+        runs: The runs.
+        metric: Of which figures.
+        references: Scores of each client without a network, by name.
+
+    Returns:
+        By name: the references', and of the initial model, if it was scored: the figures of
+        ``ends``, means over seeds, and the standard deviation of the first over seeds.
+    """
+    found = {
+        name: [figures_of(seed, metric) for seed in scores] for name, scores in references.items()
+    }
+    keys = [metric.name + COMMON + end for end in ends(metric).values()]
+    for records in runs.values():  # not every method has a common model
+        initial = [[record.rows()[0].get(key) for key in keys] for record in records]
+        if not any(value is None for seed in initial for value in seed):
+            found[UNTRAINED] = np.array(initial, float).tolist()
+            break
+    return {name: _over_seeds(np.array(each)) for name, each in found.items()}
+
+
+def _over_seeds(each: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    known = each[np.isfinite(each[:, 0])]
+    means = known.mean(0) if len(known) else np.full(each.shape[1], np.nan)
+    spread = _deviation(known[:, 0])
+    return (*means.tolist(), np.nan if spread is None else spread)
+
+
+def comparable(runs: Runs) -> Runs:
+    """Returns the methods whose runs are finished; none unless all are of the same clients."""
+    ended = {label: own for label, own in finished(runs).items() if len(own) == len(runs[label])}
+    first = next(iter(ended.values()), [])
+    alike = all(
+        len(records) == len(first) and all(map(same_clients, first, records))
+        for records in ended.values()
+    )
+    return ended if alike else {}
+
+
+def finished(runs: Runs) -> Runs:
+    """Returns the runs that are finished, of the methods that have some."""
+    each = {
+        label: [record for record in records if record.results is not None]
+        for label, records in runs.items()
+    }
+    return {label: ended for label, ended in each.items() if ended}
+
+
+def same_clients(one: RunRecord, other: RunRecord) -> bool:
+    """Whether two runs are of the same clients with the same rows."""
+    mine, theirs = one.config["settings"], other.config["settings"]
+    return all(mine.get(key) == theirs.get(key) for key in ("seed", *DataSettings.all_keys()))
+
+
+def picked(record: RunRecord, which: str = "") -> dict[str, Any] | None:
+    """Returns the scores after the round that validation rows pick for a model, by its own scores.
+
+    For the common model it is the round of the models that serve clients. None if the run is not
+    finished, or holds no rows out.
+    """
+    results = record.results or {}
+    return results.get(selected_by(which), results.get(selected_by("")))
+
+
+def client_scores(records: Sequence[RunRecord], name: str, which: str = "") -> Scores:
+    """Returns the scores of each run's clients that train, in the round that validation rows pick.
+
+    Args:
+        records: Finished runs.
+        name: The metric's.
+        which: Of which model: those that serve clients; ``COMMON`` or ``TUNED``, if the runs have
+            such scores. NaN where a client has no score.
+    """
+    return [
+        _of_seen(record, (picked(record, which) or record.results or {})["clients"], name + which)
+        for record in records
+    ]
+
+
+def untrained(runs: Runs) -> dict[str, Scores]:
+    """Returns the clients' scores of the initial model by metric, if it was scored.
+
+    They are of the first method that has a common model, as in ``others``, and by the metrics that
+    ``scores.jsonl`` has.
+    """
+    for records in runs.values():
+        metrics, rows = records[0].metrics, [next(iter(r.scores()), {}) for r in records]
+        if not all(row.get("round") == 0 for row in rows):
+            continue
+        keys = {metric.name: metric.name + COMMON for metric in metrics}
+        pairs = [*zip(records, rows, strict=True)]
+        found: dict[str, Scores] = {
+            name: [_of_seen(*pair, key) for pair in pairs]
+            for name, key in keys.items()
+            if all(key in row for row in rows)
+        }
+        if found:
+            return found
+    return {}
+
+
+def _of_seen(record: RunRecord, columns: Mapping[str, Any], name: str) -> npt.NDArray[np.float64]:
+    """Returns a column of scores by client, NaN for those that never train."""
+    scores = np.full(record.clients, np.nan)
+    scores[columns["ids"]] = np.array(columns[name], dtype=float)
+    scores[np.array((record.results or {}).get("unseen", ()), dtype=int)] = np.nan
+    return scores

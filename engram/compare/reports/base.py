@@ -1,0 +1,54 @@
+"""Reports of runs: one protocol for all families."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from engram.runs.record import RunRecord
+from engram.settings.base import Families
+from engram.settings.families import METHODS
+from engram.strategies import Row
+
+Show = Callable[[Path, bool], None]
+Draw = Callable[[RunRecord, Row], Mapping[str, Figure]]
+
+REPORTS: Families[Show] = Families("engram.compare.reports")
+"""By family, the function that draws a folder's plots, and prints its tables, or JSON as well."""
+
+PLOTS: Families[Draw | None] = Families("engram.compare.reports")
+"""By family, the function that draws a run, given its results: plots by name, the main one first.
+It is None for a family that draws its metrics against rounds."""
+
+
+def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
+    """Registers the decorated function as the report of a family; and what draws its plots."""
+
+    def register(show: Show) -> Show:
+        REPORTS[plug_in] = show
+        PLOTS[plug_in] = draw
+        return show
+
+    return register
+
+
+def plots_of(record: RunRecord) -> Mapping[str, Figure]:
+    """Draws a finished run; nothing where its family has no plots of its own."""
+    found, method = record.results, METHODS[record.config["settings"]["method"]]
+    draw = PLOTS[method.plug_in]
+    return draw(record, found) if draw and found is not None else {}
+
+
+def pictures_of(record: RunRecord) -> list[str]:
+    """Returns the names of the files in which ``show`` draws a finished run."""
+    network = [*(metric.name for metric in record.metrics[:-1]), "clients"]  # the last is the loss
+    return [f"{name}.png" for name in plots_of(record) or network]
+
+
+def show_run(folder: Path, as_json: bool) -> bool:
+    """Shows the results of the run in a folder; returns False if the folder is not a run's."""
+    if not (folder / "config.json").is_file():
+        return False
+    method = RunRecord.open(folder).config["settings"]["method"]
+    REPORTS[METHODS[method].plug_in](folder, as_json)
+    return True

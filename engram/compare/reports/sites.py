@@ -1,0 +1,102 @@
+"""Shared parts of reports of sites with tables."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
+
+from engram.cli.console import err, out, tell_files
+from engram.cli.options import as_allowed
+from engram.compare.plots import save
+from engram.compare.reports.base import plots_of
+from engram.core.arrays import Array
+from engram.runs.record import RunRecord
+from engram.settings.errors import one_line
+from engram.settings.families import METHODS
+from engram.strategies import STRATEGIES, Row
+
+MANY: Final = 60  # rows that a table on the screen shows
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def show_sites(
+    folder: Path, as_json: bool, table: Callable[[Row, Mapping[str, Any]], Table]
+) -> None:
+    """Draws the plots of a run between sites, and prints its table and its files.
+
+    Args:
+        folder: The run's folder.
+        as_json: Whether to end with a line of JSON.
+        table: Makes the table from results and settings.
+    """
+    record = RunRecord.open(folder)
+    found, settings = record.results, record.config["settings"]
+    if found is None:
+        err.print(f"{folder}: not finished; go on with --resume", soft_wrap=True)
+        return
+    out.print(table(found, settings))
+    names = record.names
+    for kind, clients in (("left out", found["left-out"]), ("lacks", found.get("lacking", {}))):
+        for client, reason in clients.items():
+            called = names.get(int(client), client)
+            err.print(one_line(f"client {called} {kind}: {reason}"), soft_wrap=True)
+    strategy = STRATEGIES[METHODS[settings["method"]].plug_in]
+    out.print(strategy.in_words(found), soft_wrap=True)
+    plots = {f"{name}.png": figure for name, figure in plots_of(record).items()}
+    with as_allowed(folder):
+        for name, figure in plots.items():
+            save(figure, folder / name)
+    tell_files(folder, [*plots, "results.json", "metrics.jsonl"])
+    if as_json:
+        print(json.dumps({"run": str(folder), **found}))
+
+
+def regret_table(found: Mapping[str, Any]) -> Table:
+    """Returns a table of each site's turns, reward and regret."""
+    batches = "" if found["turns"] == found["rounds"] else f" in {found['rounds']} batches"
+    title = f"{found['sites']} sites, {found['turns']} turns{batches}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in ("site", "turns reported", "reward", "regret"):
+        table.add_column(heading, justify="right")
+    clients = found["clients"]
+    columns = [clients[name] for name in ("turns", "reward", "regret")]
+    names = clients.get("names", range(len(columns[0])))
+    for name, turns, reward, regret in list(zip(names, *columns, strict=True))[:MANY]:
+        table.add_row(one_line(str(name)), f"{turns:.0f}", f"{reward:.4g}", f"{regret:.4g}")
+    if len(columns[0]) > MANY:
+        table.add_row("...", f"{len(columns[0])} sites", "in", "results.json")
+    return table
+
+
+def draw_curve(
+    x: Sequence[float],
+    regret: Sequence[float],
+    style: str,
+    labels: Mapping[str, str],
+    references: Mapping[str, Sequence[float] | Array] = EMPTY,
+) -> Figure:
+    """Plots cumulative regret against ``x``, from 0 on.
+
+    Args:
+        x: Turns at which the regret is known.
+        regret: The regret at these turns.
+        style: Matplotlib's style of the line.
+        labels: Labels of the axes.
+        references: Others' regret after each turn, by their names.
+    """
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, *x], [0, *regret], style, ms=4, label="this run")
+    for line, (name, values) in zip(cycle(("--", ":")), references.items(), strict=False):
+        axes.plot(range(len(values) + 1), [0, *values], line, color="black", lw=1, label=name)
+    if references:
+        axes.legend()
+    axes.set(**labels)
+    axes.grid(alpha=0.3)
+    return figure

@@ -1,0 +1,191 @@
+"""The benchmark: comparisons on several federations, in one folder, and the methods' ranks."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
+
+from engram.cli.options import make_folder
+from engram.cli.progress import Execute
+from engram.compare.claims import scores_of
+from engram.compare.comparison_folder import BENCHMARK, find_runs, read_benchmark
+from engram.compare.comparison_run import begin_comparison, go_on
+from engram.compare.references import read_references
+from engram.compare.report_rows import comparable
+from engram.compare.settings_for_methods import settings_of_each
+from engram.compare.suite.federations import Federation, written
+from engram.compare.suite.ranks import Rank, ranks
+from engram.scoring.metrics import Metric
+from engram.settings.errors import Refused
+from engram.settings.files import replace_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from engram.client.hosts import Engine
+
+CONTROL: Final = "local"
+"""The method that others are compared with: without it, nobody says whether a federation pays."""
+
+_LEVEL: Final = 0.05
+
+
+def begin(
+    folder: Path,
+    chosen: Mapping[str, Federation],
+    methods: Sequence[str],
+    overrides: Mapping[str, Any],
+    *,
+    seeds: int,
+    trials: int,
+) -> None:
+    """Writes a benchmark's data and plans into its folder, once all of them can be run.
+
+    Args:
+        folder: The benchmark's.
+        chosen: The federations.
+        methods: The methods, references among them.
+        overrides: Settings for all federations, as ``settings_of_each`` takes them.
+        seeds: Runs of each method on each federation.
+        trials: Settings that are tried of each method on each federation, on other seeds.
+
+    Raises:
+        Refused: Some of it is impossible. Nothing is left of what was written.
+    """
+    try:
+        for name, federation in chosen.items():
+            settings = written(name, federation, folder / name)
+            each = settings_of_each(methods, {**settings, **overrides})
+            begin_comparison(folder / name, "vectorized", each, seeds, (trials, None))
+    except BaseException:
+        for name in chosen:
+            shutil.rmtree(folder / name, ignore_errors=True)
+        raise
+    plan = {"federations": {name: federation.about for name, federation in chosen.items()}}
+    make_folder(folder)
+    replace_file(folder / BENCHMARK, json.dumps(plan, indent=2).encode())
+
+
+def run(
+    folder: Path,
+    execute: Callable[[str, "Engine"], Execute],
+    again: str,
+    processes: int | None = None,
+) -> list[str]:
+    """Runs what is left of a benchmark; returns which runs stopped, and why.
+
+    Args:
+        folder: The benchmark's.
+        execute: Returns what runs an experiment of a federation by an engine.
+        again: The command that goes on after an interruption.
+        processes: Methods that are tuned at once; None for one on each core.
+    """
+    stopped = []
+    for name in read_benchmark(folder):
+        part = folder / name
+        lines = go_on(part, partial(execute, name), again, processes)
+        stopped += [f"{name}: {line}" for line in lines]
+    return stopped
+
+
+class Found(NamedTuple):
+    """A federation's result.
+
+    Attributes:
+        name: The federation's.
+        about: The task, and whose rows a client has.
+        clients: Clients that are scored.
+        metric: The metric.
+        scores: Of each method and reference, the mean over seeds of the mean over clients (the
+            median, of a metric without two ends) on test rows, after the round that validation
+            rows pick.
+    """
+
+    name: str
+    about: str
+    clients: int
+    metric: Metric
+    scores: Mapping[str, float]
+
+
+def found_in(folder: Path) -> list[Found]:
+    """Returns the results of a benchmark's federations whose comparisons are finished."""
+    return list(_found(folder))
+
+
+def _found(folder: Path) -> Iterator[Found]:
+    for name, about in read_benchmark(folder).items():
+        runs = comparable(find_runs(folder / name))
+        if not runs:
+            continue
+        records = next(iter(runs.values()))
+        metric = records[0].metrics[0]
+        beside = read_references(folder / name, records, metric.name)
+        each = scores_of(runs, metric, beside)
+        center = np.nanmean if metric.center == "mean" else np.nanmedian
+        scores = {
+            label: float(np.mean([center(seed) for seed in seeds])) for label, seeds in each.items()
+        }
+        clients = min(int(np.isfinite(seeds).sum(axis=1).min()) for seeds in each.values())
+        yield Found(name, about, clients, metric, scores)
+
+
+def ranked(found: Sequence[Found]) -> tuple[float, dict[str, Rank]]:
+    """Ranks the methods that every federation has, against ``CONTROL``.
+
+    Raises:
+        Refused: There are too few methods or federations.
+    """
+    everywhere = [name for name in found[0].scores if all(name in one.scores for one in found)]
+    scores = {name: [one.scores[name] for one in found] for name in everywhere}
+    try:
+        return ranks(scores, [one.metric.better == "higher" for one in found], CONTROL)
+    except ValueError as error:
+        raise Refused(f"no ranks are to be had: {error}") from error
+
+
+def rank_table(friedman: float, of: Mapping[str, Rank], federations: int) -> Table:
+    """Returns a table of ranks."""
+    title = (
+        f"Mean ranks on {federations} federations, 1 the best, with 95 % intervals; p: against "
+        f"{CONTROL}, adjusted for all (Holm). Friedman's test of any difference: p = {friedman:.2g}"
+    )
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for heading in ("method", "rank", "interval", "p"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for name, rank in of.items():
+        p = "-" if rank.p is None else f"{rank.p:.2g}"
+        table.add_row(name, f"{rank.mean:.2f}", f"{rank.low:.2f} to {rank.high:.2f}", p)
+    return table
+
+
+def score_table(found: Sequence[Found]) -> "pd.DataFrame":
+    """Returns the scores, a row for each method and a column for each federation."""
+    import pandas as pd  # noqa: PLC0415 - slow to import
+
+    return pd.DataFrame({f"{one.name} ({one.metric.name})": one.scores for one in found})
+
+
+def draw_ranks(of: Mapping[str, Rank], federations: int) -> Figure:
+    """Draws mean ranks with their intervals; those that differ from the control are dark."""
+    figure = Figure(figsize=(6.5, 1.2 + 0.28 * len(of)), layout="constrained")
+    axes = figure.subplots()
+    for row, rank in enumerate(of.values()):
+        differs = rank.p is not None and rank.p < _LEVEL
+        color = "black" if differs else "tab:blue" if rank.p is None else "0.6"
+        axes.plot([rank.low, rank.high], [row, row], color=color, lw=1.5)
+        axes.plot([rank.mean], [row], "o", color=color, ms=5)
+    axes.set_yticks(range(len(of)), list(of))
+    axes.invert_yaxis()
+    axes.axvline(of[CONTROL].mean, color="tab:blue", lw=0.8, ls=":")
+    axes.set_xlabel(f"mean rank on {federations} federations, with its 95 % interval; 1 is best")
+    axes.set_title(f"black: differs from {CONTROL} (Holm, 5 %)", fontsize=9)
+    axes.grid(axis="x", alpha=0.3)
+    return figure

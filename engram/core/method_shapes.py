@@ -1,0 +1,122 @@
+"""The slots of a method by their names and shapes, without any data."""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_map
+
+from engram.core.contract import Contract
+from engram.core.method import Method, Objective, Served, Slots
+from engram.core.slots import flat, pick, zeros
+from engram.core.types import Batch, Params
+
+_MANY = 1000  # steps of a round whose number is not known
+
+
+class Shapes(NamedTuple):
+    """A method without data, and the slots of one client in a round, which have shapes only.
+
+    Attributes:
+        method: The method, whose loss is zero.
+        common: Slots that all clients receive alike.
+        own: The client's own slots, with a leading axis of one client.
+        work: Slots that it works on.
+        sent: Slots that it sends.
+        kept: Slots that it keeps.
+        served: The models that serve it.
+    """
+
+    method: Method
+    common: Slots
+    own: Slots
+    work: Slots
+    sent: Slots
+    kept: Slots
+    served: Served
+
+    @property
+    def received(self) -> Slots:
+        """The slots that a client receives."""
+        mine: Slots = tree_map(lambda leaf: leaf[0], self.own)
+        return self.common | mine
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that a client that trains receives and sends in a round, uncompressed."""
+        return nbytes(self.received) + nbytes(self.sent)
+
+
+def nbytes(slots: Slots) -> int:
+    """Returns the bytes of the arrays of slots."""
+    return sum(leaf.nbytes for leaf in flat(slots).values())
+
+
+def _zeros(w: Params, batch: Batch, names: Any = None) -> Params:
+    del batch
+    return zeros(w if names is None else pick(w, names))
+
+
+def _undifferentiated(function: Callable[..., Any], names: Any = None) -> Callable[..., Any]:
+    def derivative(w: Any, *rest: Any) -> Any:
+        return zeros(w if names is None else pick(w, names)), function(w, *rest)[1]
+
+    return derivative
+
+
+WITHOUT_DATA: Final = Objective(
+    loss=lambda w, batch: torch.zeros(()),
+    gradient=_zeros,
+    hessian_product=lambda w, batch, v: zeros(v),
+    criterion=lambda outputs, batch: torch.zeros(()),
+    differentiate=_undifferentiated,
+)
+"""A loss of zero, on which servers build methods: they take no derivatives."""
+
+
+def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
+    """Returns the slots of a client of a method that was built ``WITHOUT_DATA``.
+
+    Args:
+        contract: The method, with its contract.
+        steps: Steps of a round, in which each phase must have one.
+
+    Raises:
+        SlotFault: The method does not keep its contract.
+    """
+    method = contract.method
+    contract.check_phases(steps)
+    common, own = method.server.send(method.server.start, [0])
+    received = common | tree_map(lambda leaf: leaf[0], own)
+    return Shapes(method, common, own, *contract.round(0, received, method.client.start, None, {}))
+
+
+def gradients_of(made: Callable[[Objective], Method], work: Slots, twice: int = 2) -> int:
+    """Returns the largest number of gradients that a local step takes.
+
+    Args:
+        made: Builds the method on an objective.
+        work: Slots that a client works on, as ``Shapes`` has them.
+        twice: Gradients that a Hessian product counts as.
+    """
+    taken = 0
+
+    def gradient(w: Params, batch: Batch, names: Any = None) -> Params:
+        nonlocal taken
+        taken += 1
+        return _zeros(w, batch, names)
+
+    def product(w: Params, batch: Batch, v: Params) -> Params:
+        nonlocal taken
+        del w, batch
+        taken += twice
+        return zeros(v)
+
+    most = 0
+    for phase in made(
+        WITHOUT_DATA._replace(gradient=gradient, hessian_product=product)
+    ).client.phases:
+        taken = 0
+        phase.direction(work, ((),) * phase.batches)
+        most = max(most, taken)
+    return most

@@ -1,0 +1,450 @@
+"""A user's arrays as a data set: what they must hold for each task, and how they are parted."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.core.machine import check_rows
+from engram.core.streams import Stream, generator
+from engram.data.encoding import encode_learned
+from engram.data.image_axes import CLASSES, PART, TYPES, Shaping, lost_columns, say_once
+from engram.data.labels import classes_of, is_text
+from engram.data.lazy import Images, Joined, Lazy, Texts
+from engram.data.npz import named_labels
+from engram.data.row_hashes import row_hashes
+from engram.data.row_places import Place
+from engram.data.schema.columns import Column, Schema
+from engram.data.tables.frames import is_frame
+from engram.data.tables.raw_tables import named
+from engram.scoring.metrics import Targets
+from engram.settings.errors import DataError
+
+_Array = npt.NDArray[Any]
+HeldOut = Callable[[_Array, _Array | None], _Array]
+"""``(kind of each row (n,), whose it is (n,) if known) -> whether it is for testing (n,)``."""
+
+
+class Arrays(NamedTuple):
+    """A data set in memory, once.
+
+    Attributes:
+        x_train: Inputs, shape (n, ...), of images (n, channels, height, width): uint8 for 256 grey
+            levels, which are scaled to [0, 1] when used, or float32 or int64, used as is; or a
+            tuple or dictionary of several inputs. Those that are ``Lazy`` are read as they are
+            drawn.
+        y_train: Targets, shape (n,) or (n, ...), as ``engram.scoring.tasks.Task.targets`` says:
+            classes 0..outputs-1 or tokens, int64; values or labels, float32.
+        x_test, y_test: The same for the test rows.
+        task_train, task_test: Whose row each is, 0..num_tasks-1; None if the data do not say.
+        outputs: Number of classes, or of values or labels.
+        task_names: What each task is called.
+        class_names: What each class is called; empty where their numbers are their names.
+        schema: The schema of inputs, where these are columns with names.
+        fills: By column of the schema, the value that stands for a missing one in each task, or in
+            all rows where these have no task; empty if none does.
+        numbers: Of training rows and of test rows, which they are of the rows that were parted;
+            None where they came apart.
+        validated: The training rows that are for validation, (n,); None where these are drawn.
+    """
+
+    x_train: Any
+    y_train: _Array
+    x_test: Any
+    y_test: _Array
+    task_train: _Array | None
+    task_test: _Array | None
+    outputs: int
+    task_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    schema: Schema | None = None
+    fills: Sequence[_Array] = ()
+    numbers: tuple[_Array, _Array] | tuple[None, None] = (None, None)
+    validated: _Array | None = None
+
+
+def train_and_test(x: Any, y: _Array, task: _Array | None, classes: int, test: _Array) -> Arrays:
+    """Parts rows into those for training and those for testing.
+
+    Args:
+        x: Inputs.
+        y: Targets.
+        task: Whose row each is.
+        classes: How many classes there are; 0 if rows have none.
+        test: Which rows are for testing, (n,).
+    """
+    return Arrays(
+        x_train=_each(x, lambda leaf: _taken(leaf, ~test)),
+        y_train=y[~test],
+        x_test=_each(x, lambda leaf: _taken(leaf, test)),
+        y_test=y[test],
+        task_train=None if task is None else task[~test],
+        task_test=None if task is None else task[test],
+        outputs=classes,
+        numbers=(np.flatnonzero(~test), np.flatnonzero(test)),
+    )
+
+
+def held_out(
+    kind: _Array,
+    task: _Array | None,
+    fraction: float,
+    seed: int,
+    clients: Sequence[int] | None = None,
+    tested: _Array | None = None,
+) -> _Array:
+    """Returns which rows are for testing, (n,): a share of those of each kind of each task.
+
+    Args:
+        kind: What kind each row is of, such as its class.
+        task: Whose row each is.
+        fraction: The share.
+        seed: Draws which rows those are.
+        clients: The client that each task is, where rows are drawn for each by itself, so that
+            it does not matter whose rows are there besides.
+        tested: As ``PART``: which rows are for testing, where that is not drawn.
+    """
+    kinds, stratum = np.unique(kind, return_inverse=True)
+    if task is not None:
+        tasks, own = np.unique(task, return_inverse=True)
+        stratum += len(kinds) * own
+    rng = generator(seed, Stream.DATA_SPLIT)
+    held = np.zeros(len(kind), dtype=bool)
+    order = np.argsort(stratum, kind="stable")
+    ends = np.flatnonzero(np.diff(stratum[order], append=-1)) + 1  # there may be a million strata
+    for some in pieces(order, ends[:-1]):
+        if clients is not None:
+            at, label = divmod(int(stratum[some[0]]), len(kinds))
+            rng = generator(seed, Stream.DATA_SPLIT, clients[tasks[at]], int(kinds[label]))
+        rows = rng.permutation(some)
+        held[rows[: round(fraction * len(rows))]] = True
+    return held if tested is None else np.where(tested < 0, held, tested == 1)
+
+
+def held_by_hash(
+    x: Any,
+    y: _Array,
+    task: _Array | None,
+    names: Sequence[str],
+    fraction: float,
+    seed: int,
+    clients: Sequence[int] = (),
+    tested: _Array | None = None,
+) -> _Array:
+    """Returns the mask of test rows, (n,), each drawn by its hash, whatever rows are beside it.
+
+    Args:
+        x: Inputs.
+        y: Targets.
+        task: Whose row each is.
+        names: Classes' names, as for ``row_hashes``.
+        fraction: The share that is expected.
+        seed: The key.
+        clients: The client that each task is, or whose all rows are; () for the tasks themselves.
+        tested: As for ``held_out``.
+    """
+    owner = np.zeros(len(y), dtype=np.int64) if task is None else task
+    owner = np.take(clients, owner, mode="clip") if clients else owner
+    held = row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < fraction
+    return held if tested is None else np.where(tested < 0, held, tested == 1)
+
+
+def _say_copies(path: Path, found: Arrays) -> None:
+    """Warns of test rows that are copies of training rows, inputs and targets alike."""
+    train, test = _digests(found.x_train, found.y_train), _digests(found.x_test, found.y_test)
+    if copies := sum(map(set(train).__contains__, test)):
+        which = f"{copies} of {len(test)} test rows are exact copies of training rows"
+        say_once(f"{path}: {which}, on which scores are too good")
+
+
+def _digests(x: Any, y: _Array) -> list[int]:
+    """Returns a digest of each row; nothing of rows that are read as they are drawn."""
+    leaves = [y, *(x.values() if isinstance(x, dict) else x if isinstance(x, tuple) else (x,))]
+    if any(isinstance(leaf, Lazy) for leaf in leaves):
+        return []
+    return [hash(b"".join(leaf[row].tobytes() for leaf in leaves)) for row in range(len(y))]
+
+
+def pieces(rows: _Array, ends: _Array) -> list[_Array]:
+    """Returns ``np.split(rows, ends)``, which takes several times as long for a million pieces."""
+    edges = [0, *ends.tolist(), len(rows)]
+    return [rows[start:end] for start, end in pairwise(edges)]
+
+
+def _taken(leaf: Any, which: _Array) -> Any:
+    """Returns some of the rows of an array, which are copied."""
+    if isinstance(leaf, np.ndarray):
+        check_rows("a copy of the rows", int(which.sum()) * (leaf.nbytes // max(1, len(leaf))))
+    return leaf[which]
+
+
+def _each(x: Any, function: Callable[[Any], Any]) -> Any:
+    """Applies a function to an array, or to each of several."""
+    if isinstance(x, dict):
+        return {name: function(leaf) for name, leaf in x.items()}
+    return tuple(map(function, x)) if isinstance(x, tuple) else function(x)
+
+
+class Own(NamedTuple):
+    """Settings by which a user's arrays are read.
+
+    Attributes:
+        path: Where they are, for messages.
+        targets: What targets are: see ``engram.scoring.tasks.Task``.
+        num_classes: Classes, or tokens, that there are; 0 for those that the arrays hold.
+        shaping: How rows of a single input are shaped.
+        target: The column of targets, with the classes that are declared.
+        alone: Whether rows are one client's, and others may hold other classes.
+    """
+
+    path: Path
+    targets: Targets
+    num_classes: int = 0
+    shaping: Shaping = Shaping()
+    target: Column = Column("y")
+    alone: bool = False
+
+    def arrays(
+        self, arrays: Mapping[str, Any], split: HeldOut, by_hash: Callable[..., _Array] | None
+    ) -> Arrays:
+        """Returns a data set: parted already, or to be parted, by hashes or by strata."""
+        x, x_train, x_test = (_inputs_of(arrays, name) for name in ("x", "x_train", "x_test"))
+        parts = x_train is not None and x_test is not None and {"y_train", "y_test"} <= set(arrays)
+        if x is not None and "y" in arrays and x_train is None and x_test is None:
+            task, names = self._task(arrays, arrays["y"])
+            place = Place(self.path, "y", task, names)
+            y, outputs, called = self.labels(arrays["y"], place, arrays.get(CLASSES))
+            classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
+            test = split(y if classes else np.zeros(len(y)), task)
+            if is_frame(x):  # of a table
+                learned = ~test & (np.asarray(arrays.get(PART, 0)) != 2)
+                x, *known = encode_learned(arrays["schema"], self.path, x, task, learned)
+                arrays = {**arrays, **dict(zip(("schema", "fills"), known, strict=True))}
+            x = self._inputs(place._replace(name="x"), x, y, arrays)
+            test = by_hash(x, y, task, called) if by_hash else test
+            found = train_and_test(x, y, task, classes, test)
+            if PART in arrays:
+                _say_copies(self.path, found)
+            columns = _schema(self.path, arrays, x)
+            validated = arrays.get(PART, np.zeros(len(y)))[~test] == 2
+            given = validated if validated.any() else None
+            return Arrays(*found[:6], outputs, names, called, *columns, found.numbers, given)
+        if not parts:
+            raise DataError(
+                f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
+                f"x_test and y_test; it holds {', '.join(sorted(arrays)) or 'nothing'}"
+            )
+        train, test = arrays["y_train"], arrays["y_test"]
+        if not _targets_alike(train, test):
+            raise DataError(
+                f"{self.path}: y_train and y_test must hold rows alike, got {train.dtype} of shape "
+                f"{train.shape} and {test.dtype} of shape {test.shape}"
+            )
+        both, cut, task, names = np.concatenate([train, test]), len(train), None, ()
+        if {"task_train", "task_test"} <= set(arrays):
+            tasks = np.concatenate([arrays["task_train"], arrays["task_test"]])
+            task, names = self._task({**arrays, "task": tasks}, both)
+        one, other = (None, None) if task is None else (task[:cut], task[cut:])
+        place = Place(self.path, "y", task, names, cut)
+        y, outputs, called = self.labels(both, place, arrays.get(CLASSES))
+        x_train = self._inputs(Place(self.path, "x_train", one, names), x_train, y[:cut], arrays)
+        x_test = self._inputs(Place(self.path, "x_test", other, names), x_test, y[cut:], arrays)
+        if _kind(x_train) != _kind(x_test):
+            raise DataError(
+                f"{self.path}: x_train and x_test must hold rows alike, got {_kind(x_train)} and "
+                f"{_kind(x_test)}"
+            )
+        columns = _schema(self.path, arrays, x_train)
+        parts_of = (x_train, y[:cut], x_test, y[cut:], one, other)
+        found = Arrays(*parts_of, outputs, names, called, *columns)
+        _say_copies(self.path, found)
+        return found
+
+    def inputs(self, arrays: Mapping[str, Any]) -> Any:
+        """Returns the inputs alone, as ``arrays`` has them.
+
+        Raises:
+            DataError: If there are none, or they are not what inputs may be.
+        """
+        x = _inputs_of(arrays, "x")
+        leaves = list(x.values()) if isinstance(x, dict) else x if isinstance(x, tuple) else [x]
+        if not any(isinstance(leaf, Lazy) or np.ndim(leaf) for leaf in leaves):
+            raise DataError(
+                f"{self.path} must hold x; it holds {', '.join(sorted(arrays)) or 'nothing'}"
+            )
+        return self._inputs(Place(self.path, "x"), x, np.zeros(len(leaves[0])), arrays)
+
+    def _task(
+        self, arrays: Mapping[str, _Array], y: _Array
+    ) -> tuple[_Array | None, tuple[str, ...]]:
+        """Returns each row's task, and what tasks are called; None and nothing without tasks."""
+        task = arrays.get("task")
+        if task is None:
+            return None, ()
+        _same_length(self.path, "task", task, y)
+        if task.ndim != 1:
+            raise DataError(f"{self.path}: task must be one column, got shape {task.shape}")
+        tasks, numbers = np.unique(task, return_inverse=True)
+        return numbers, tuple(map(str, named_labels(self.path, arrays, "task", tasks).tolist()))
+
+    def labels(
+        self, y: _Array, place: Place, names: _Array | None = None
+    ) -> tuple[_Array, int, tuple[str, ...]]:
+        """Returns targets as tasks want them, how many outputs they take, and classes' names.
+
+        Args:
+            y: The targets.
+            place: What messages call them.
+            names: As ``CLASSES``, if the reader knows them.
+
+        Raises:
+            DataError: If they are not what the task's targets may be.
+        """
+        if self.targets == "classes":
+            return classes_of(
+                place,
+                y,
+                column=self.target,
+                alone=self.alone,
+                num_classes=self.num_classes,
+                names=names,
+            )
+        if self.targets == "tokens":
+            return *_tokens(self.path, y, self.num_classes), ()
+        wanted = "numbers, one or more" if self.targets == "values" else "zeros and ones, several"
+        if (
+            y.ndim < (1 if self.targets == "values" else 2)
+            or y.dtype.kind not in "buif"
+            or 0 in y.shape
+        ):
+            raise DataError(
+                f"{self.path}: y must be {wanted} a row, got {y.dtype} of shape {y.shape}"
+            )
+        flat = y.reshape(len(y), -1)
+        for k in lost_columns(flat)[:1]:
+            raise place.fault(
+                "numbers whose differences float32 keeps",
+                f"{flat[:, k].min()} to {flat[:, k].max()}: take off a constant",
+            )
+        values = y.astype(np.float32)
+        if not (finite := np.isfinite(values)).all():
+            raise place.fault("finite", place.first(values, ~finite))
+        if self.targets == "labels" and not (known := np.isin(values, (0, 1))).all():
+            raise place.fault(f"{wanted} a row", place.first(values, ~known))
+        return values, math.prod(y.shape[1:]), ()
+
+    def _inputs(
+        self, place: Place, x: Any, y: _Array, arrays: Mapping[str, Any], *, several: bool = False
+    ) -> Any:
+        """Returns inputs as networks take them; of several, none is an image."""
+        if isinstance(x, Texts):
+            return x
+        if isinstance(x, Lazy):
+            _same_length(self.path, place.name, x, y)
+            some = place._replace(task=None, drawn=True)
+            shaping = self.shaping._replace(all_images=True)
+            own = self._replace(shaping=shaping) if isinstance(x, Images) else self
+            found = x.then(lambda rows: own._inputs(some, rows, _first(rows), {}, several=several))
+            self._check_alike(place, found)
+            return found
+        if isinstance(x, dict | tuple):
+            leaves = x if isinstance(x, dict) else dict(enumerate(x))
+            each = {
+                k: self._inputs(
+                    place._replace(name=f"{place.name}.{k}"), leaf, y, arrays, several=True
+                )
+                for k, leaf in leaves.items()
+            }
+            return each if isinstance(x, dict) else tuple(each.values())
+        _same_length(self.path, place.name, x, y)
+        types = arrays.get(TYPES + place.name)
+        if types is None:
+            return self.shaping.rows(place, x, several=several)
+        return self.shaping.mixed(place, x, types, several=several)
+
+    def _check_alike(self, place: Place, x: Lazy) -> None:
+        """Refuses data sets of several clients of which networks would get other rows."""
+        parts = x.parts if isinstance(x, Joined) else [x]
+        kinds = [_kind(part.like).replace("uint8", "float32") for part in parts]
+        for number, kind in enumerate(kinds):
+            if kind != kinds[0]:
+                raise DataError(
+                    f"{self.path}: rows of {place.name} of client {place.called(number)} must be "
+                    f"{kinds[0]} as those of client {place.called(0)}, got {kind}: give all in "
+                    "one type, or say by images what they are"
+                )
+
+
+def _schema(
+    path: Path, arrays: Mapping[str, Any], x: Any
+) -> tuple[Schema | None, Sequence[_Array]]:
+    """Returns the schema and fills of a reader of tables, or of arrays that name columns."""
+    if "x_names" not in arrays:
+        return arrays.get("schema"), arrays.get("fills", ())
+    like = x.like if isinstance(x, Lazy) else x
+    count = like.shape[1] if isinstance(like, np.ndarray) and like.ndim == 2 else 0
+    return Schema.of_numbers(named(path, arrays, "x_names", count), of_arrays=True), ()
+
+
+def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:
+    """Returns inputs ``x``; or several, ``x.0``, ``x.1`` as a tuple, or ``x.NAME`` by name."""
+    if name in arrays:
+        return arrays[name]
+    prefix = f"{name}."
+    several = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+    if set(several) == set(map(str, range(len(several)))):
+        return tuple(several[str(i)] for i in range(len(several))) or None
+    return several
+
+
+def _first(x: Any) -> _Array:
+    """Returns an array, or the first of several."""
+    leaves = list(x.values()) if isinstance(x, dict) else x
+    return np.asarray(leaves[0] if isinstance(leaves, tuple | list) else leaves)
+
+
+def _kind(x: Any) -> str:
+    """Describes a row's shape and type, as networks see it."""
+    x = _each(x, lambda leaf: leaf.like if isinstance(leaf, Lazy) else leaf)
+    named = x if isinstance(x, dict) else enumerate(x) if isinstance(x, tuple) else {"": x}
+    kinds = {name: f"{leaf.dtype} of shape {leaf.shape[1:]}" for name, leaf in dict(named).items()}
+    text = ", ".join(f"{name} {kind}".strip() for name, kind in kinds.items())
+    return text.replace("float64", "float32")
+
+
+def _tokens(path: Path, y: _Array, num_tokens: int) -> tuple[_Array, int]:
+    if y.ndim != 2 or y.dtype.kind not in "iu" or y.size == 0 or y.min() < -1 or y.max() < 0:
+        raise DataError(
+            f"{path}: y must be tokens 0, 1, ... or -1 for none, a row of them for each row of x, "
+            f"got {y.dtype} of shape {y.shape}"
+        )
+    most = int(y.max()) + 1
+    if num_tokens and most > num_tokens:
+        raise DataError(
+            f"{path}: y must hold tokens 0 to {num_tokens - 1} (num-classes is {num_tokens}), got "
+            f"{most - 1}"
+        )
+    return y.astype(np.int64), num_tokens or most
+
+
+def _targets_alike(one: _Array, other: _Array) -> bool:
+    """Whether arrays of targets can stand one below the other."""
+    kinds = {one.dtype.kind, other.dtype.kind}
+    of_a_kind = is_text(one) and is_text(other)
+    of_a_kind |= one.dtype == other.dtype or kinds <= set("biuf")
+    return of_a_kind and one.ndim == other.ndim > 0 and one.shape[1:] == other.shape[1:]
+
+
+def _same_length(path: Path, name: str, array: _Array | Lazy, y: _Array) -> None:
+    if y.ndim == 0:
+        raise DataError(f"{path}: y must have an entry for each row, got one number")
+    shape = (len(array),) if isinstance(array, Lazy) else array.shape
+    if shape[:1] != y.shape[:1]:
+        raise DataError(
+            f"{path}: {name} must have one row for each of the {len(y)} entries of y, "
+            f"got shape {shape}"
+        )

@@ -1,0 +1,219 @@
+"""Rows of any source: scikit-learn's digits, torchvision's data sets, or a user's arrays."""
+
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.core.checks import clash, must
+from engram.data.arrays import Arrays, HeldOut, Own, held_by_hash, held_out, train_and_test
+from engram.data.datasets import read_given
+from engram.data.image_axes import PART, Shaping
+from engram.data.images import CLASS, read_images
+from engram.data.npy import read_npy
+from engram.data.npz import read_npz, task_arrays, with_task
+from engram.data.schema.declared import Declared, declare
+from engram.data.source import DATASETS, FILES, HUB, TABLES, Source
+from engram.data.tables.frames import is_frame
+from engram.data.tables.raw_tables import check_client, in_order, of_arrays, of_file
+from engram.networks.vision import torchvision
+from engram.scoring.tasks import CLASSIFICATION, TASKS
+from engram.settings.data import DataSettings
+from engram.settings.errors import DataError, Refused, brief
+
+_Array = npt.NDArray[Any]
+_PLAIN: Final = declare(DataSettings.model_validate({}))
+_AS_GIVEN: Final = Shaping()
+_OFFLINE: Final = ContextVar("_OFFLINE", default=False)
+_TASKS: Final = frozenset(task_arrays("task"))
+
+
+def load(
+    source: Source,
+    *,
+    data_dir: Path,
+    test_fraction: float,
+    seed: int,
+    task: str = CLASSIFICATION.name,
+    num_classes: int = 0,
+    shaping: Shaping = _AS_GIVEN,
+    columns: Declared = _PLAIN,
+    clients: Sequence[int] = (),
+    by_hash: bool = False,
+) -> Arrays:
+    """Loads a data set.
+
+    Args:
+        source: The data set.
+        data_dir: Folder of torchvision's data sets, and where it downloads them to.
+        test_fraction: Share of the rows held out, within each class (and task), where the
+            source has no test rows of its own.
+        seed: Draws which rows those are.
+        task: What is learned: a user's arrays hold its targets; the others hold classes.
+        num_classes: Classes of a user's arrays, of which they may lack some; 0 for those that
+            they hold.
+        shaping: How a user's inputs are shaped.
+        columns: What the columns of a file with a header are, and which values are in them.
+        clients: Whose rows are read, ascending, of a user's data set whose clients are read one by
+            one. They are its tasks 0, 1, ... in this order.
+        by_hash: Whether a user's rows are held out by their hashes.
+
+    Raises:
+        DataError: If the data set is unknown, missing, or not what it should be.
+    """
+    split = partial(held_out, fraction=test_fraction, seed=seed)
+    if source.is_given or source.is_file or source.kind == HUB:
+        target = columns.schema.column(CLASS if source.kind == "images" else columns.target)
+        alone = clients if source.by_client else None
+        targets = TASKS[task].targets
+        own = Own(source.path, targets, num_classes, shaping, target, columns.alone)
+        hashed = partial(held_by_hash, fraction=test_fraction, seed=seed, clients=clients)
+        split = partial(split, clients=alone)
+        if source.is_given:
+            arrays = read_given(source, clients)
+            if is_frame(arrays.get("x")):
+                arrays = {**arrays, **of_arrays(source.path, arrays, columns)}
+            elif columns.text:
+                raise DataError(
+                    clash("text-column", columns.text.name, "empty for arrays: give frames")
+                )
+        else:
+            arrays = _read(source.kind, own, columns, data_dir)
+        if "schema" in arrays:
+            own = own._replace(shaping=shaping._replace(exact=shaping.exact_tables))
+        split, hashed = (partial(each, tested=arrays.get(PART)) for each in (split, hashed))
+        return own.arrays(arrays, split, hashed if by_hash else None)
+    if task != CLASSIFICATION.name:
+        raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(source)}"))
+    if source == "digits":
+        return _digits(split)
+    if source in _TORCHVISION:
+        return _torchvision(source, data_dir)
+    files = (f"{kind}:PATH" for kind in FILES)
+    known = ", ".join(["digits", *_TORCHVISION, *files, f"{HUB}:NAME", *DATASETS])
+    raise DataError(clash("dataset", source, f"one of {known}"))
+
+
+def _read(kind: str, own: Own, columns: Declared, cache: Path) -> Mapping[str, Any]:
+    """Reads a user's files; returns what an .npz file would hold."""
+    if kind in ("npz", "npy"):
+        arrays = read_npz(own.path) if kind == "npz" else read_npy(own.path)
+        if columns.alone:
+            return in_order(own.path, arrays)
+        found, client = with_task(own.path, arrays, columns.client), columns.client
+        check_client(own.path, columns, [client] if found.keys() & _TASKS else sorted(arrays))
+        return found
+    alpha = own.shaping.images == "alpha"
+    if kind == "images":
+        return read_images(own.path, alpha=alpha)
+    if kind in TABLES:
+        return of_file(own.path, columns)
+    from engram.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
+
+    return read_columns(kind, own.path, columns, own.targets, cache, alpha=alpha)
+
+
+def _digits(split: HeldOut) -> Arrays:
+    pixels, y = _all_digits()
+    x = (pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32)  # 17 grey levels
+    return train_and_test(x, y, None, 10, split(y, None))
+
+
+@cache  # of a comparison, every run needs them
+def _all_digits() -> tuple[_Array, _Array]:
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import, not always needed
+
+    pixels, y = load_digits(return_X_y=True)
+    for array in (pixels, y):
+        array.setflags(write=False)
+    return pixels, y
+
+
+# --- torchvision -----------------------------------------------------------------------------
+
+
+class _Source(NamedTuple):
+    name: str  # in torchvision.datasets
+    files: str  # where a user without a network puts what
+    classes: int
+
+
+_TORCHVISION: Final = {
+    "mnist": _Source("MNIST", "the four *-ubyte files in MNIST/raw", 10),
+    "fashion-mnist": _Source("FashionMNIST", "the four *-ubyte files in FashionMNIST/raw", 10),
+    "cifar10": _Source("CIFAR10", "the folder cifar-10-batches-py", 10),
+    "cifar100": _Source("CIFAR100", "the folder cifar-100-python", 100),
+    "cifar100-coarse": _Source("CIFAR100", "the folder cifar-100-python", 20),
+}
+
+
+def _torchvision(dataset: str, data_dir: Path) -> Arrays:
+    source = _TORCHVISION[dataset]
+    parts: list[_Array] = []
+    for train in (True, False):
+        part = fetch(source.name, data_dir, name=dataset, files=source.files, train=train)
+        x = np.asarray(part.data)
+        x = x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, 3, 1))
+        y = _coarse(data_dir, train) if dataset == "cifar100-coarse" else part.targets
+        parts += [x, np.asarray(y, dtype=np.int64)]
+    x_train, y_train, x_test, y_test = parts
+    return Arrays(x_train, y_train, x_test, y_test, None, None, source.classes)
+
+
+@contextmanager
+def without_downloads() -> Iterator[None]:
+    """Context in which a data set that is not there is refused, rather than downloaded."""
+    token = _OFFLINE.set(True)
+    try:
+        yield
+    finally:
+        _OFFLINE.reset(token)
+
+
+def fetch(kind: str, data_dir: Path, *, name: str, files: str, **part: bool) -> Any:
+    """Returns a part of one of torchvision's data sets, downloaded if it is not there.
+
+    Args:
+        kind: The data set's class in ``torchvision.datasets``.
+        data_dir: Folder of torchvision's data sets.
+        name: What users call it.
+        files: Where a user without a network puts what.
+        part: Which part, as the class wants to be told.
+
+    Raises:
+        DataError: If it is not there and cannot be downloaded.
+        Refused: If it is not there and must not be.
+    """
+    make: Callable[..., Any] = getattr(torchvision().datasets, kind)
+    new = not data_dir.exists()
+    try:
+        return make(root=str(data_dir), download=False, **part)
+    except (RuntimeError, OSError) as error:  # torchvision's words for "not there, or damaged"
+        if _OFFLINE.get():
+            raise Refused(
+                f"{name} is not in {data_dir}, and this site's policy is against downloads: put "
+                f"{files} there, or set downloads = true in the policy"
+            ) from error
+        try:
+            return make(root=str(data_dir), download=True, **part)
+        except Exception as error:  # whatever a network can do to a download
+            if new:  # torchvision made it
+                shutil.rmtree(data_dir, ignore_errors=True)
+            raise DataError(
+                f"{name} is not in {data_dir} and cannot be downloaded "
+                f"({type(error).__name__}): put {files} under {data_dir}"
+            ) from error
+
+
+def _coarse(data_dir: Path, train: bool) -> list[int]:
+    # torchvision reads the fine labels only. It has just checked this file's digest.
+    with (data_dir / "cifar-100-python" / ("train" if train else "test")).open("rb") as file:
+        labels: list[int] = pickle.load(file, encoding="latin1")["coarse_labels"]
+    return labels

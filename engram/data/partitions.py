@@ -1,0 +1,287 @@
+"""Who holds which rows. Training and test rows are partitioned alike; none is shared."""
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.core.checks import Fault, clash
+from engram.core.process_modes import filtering
+from engram.core.streams import Stream, generator
+from engram.data.arrays import Arrays, pieces
+from engram.data.client_names import checked_names
+from engram.data.lazy import RowNumbers
+from engram.data.too_few_rows import shortage
+from engram.scoring.tasks import CLASSIFICATION
+from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
+
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
+
+_DRAWS: Final = 20  # partitions drawn, at most, until every client has rows enough
+
+
+def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[RowNumbers], list[RowNumbers]]:
+    """Assigns rows to clients 0..num_clients-1, as the setting ``partition`` says.
+
+    Where the partition is random and leaves a client with few rows, another is drawn, from a stream
+    of its own, up to 20 times.
+
+    Returns:
+        The training rows and the test rows of each client, as row numbers.
+
+    Raises:
+        DataError: There are not enough rows; the message names the class or setting, and says
+            what to change.
+    """
+    _refuse(_foreseen(arrays, experiment))
+    if experiment.partition == "halves":
+        return (
+            _halves(arrays.y_train, arrays.outputs, experiment, "rows-per-class"),
+            _halves(arrays.y_test, arrays.outputs, experiment, "test-rows-per-class"),
+        )
+    if experiment.partition == "blocks":
+        return (
+            np.array_split(np.arange(len(arrays.y_train)), experiment.num_clients),
+            np.array_split(np.arange(len(arrays.y_test)), experiment.num_clients),
+        )
+    for draw in range(_DRAWS):
+        seed = int(generator(experiment.seed, Stream.PARTITION, draw).integers(2**31))
+        if arrays.task_train is not None and experiment.partition == "natural":
+            return (
+                _natural(arrays.task_train, seed, experiment.num_clients),
+                _natural(arrays.task_test, seed, experiment.num_clients),
+            )
+        split = (
+            _flower(arrays.y_train, experiment, seed),
+            _flower(arrays.y_test, experiment, seed),
+        )
+        if experiment.partition == "iid" or _plenty(split, experiment):
+            break
+    return split
+
+
+def _plenty(split: tuple[list[RowNumbers], list[RowNumbers]], e: Experiment) -> bool:
+    """Returns whether each client has rows for a batch, and to be scored, if there are so many."""
+    train, test = ([len(rows) for rows in part] for part in split)
+    least = max(e.batch_size, *e.own.rows_needed.values(), 1)
+    shots = e.adapt_shots if e.protocol == "few-shot" else 0
+    least = least if sum(train) >= least * e.num_clients else 1
+    shots = shots if sum(test) > shots * e.num_clients else 0
+    return all(n - e.validation_rows(n) >= least for n in train) and min(test) > shots
+
+
+def names_of(arrays: Arrays, experiment: Experiment) -> dict[int, str]:
+    """Returns what clients are called, where each is a task of the data."""
+    named = arrays.task_names if experiment.partition == "natural" else ()
+    return checked_names(dict(enumerate(named)), experiment.num_clients)
+
+
+def _halves(
+    y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str
+) -> list[RowNumbers]:
+    """Section 6.3 of the LocalMOML paper, after Fallah et al. (2020).
+
+    The first half of the clients hold ``a`` rows of each of the first half of the classes. Each
+    of the others holds ``a/2`` rows of one of those and ``2a`` of one of the rest, the classes
+    in turn. Where a or the number of clients is odd, a/2 is rounded down and the first half has
+    one client more.
+    """
+    a = e.rows_per_class if setting == "rows-per-class" else e.test_rows_per_class
+    first, n_even = _half(classes, e)
+    turns = np.arange(e.num_clients - n_even)
+    held: list[list[RowNumbers]] = [[] for _ in range(e.num_clients)]
+    for label in range(classes):
+        rng = generator(e.seed, Stream.PARTITION, label, 0 if setting == "rows-per-class" else 1)
+        rows = rng.permutation(np.flatnonzero(y == label))
+        even = np.full(n_even, a if label < first else 0, dtype=np.int64)
+        odd = np.where(turns % first == label, a // 2, 0)
+        odd += np.where(first + turns % (classes - first) == label, 2 * a, 0)
+        ends = np.concatenate([even, odd]).cumsum()
+        for client, part in enumerate(np.split(rows[: ends[-1]], ends[:-1])):
+            held[client].append(part)
+    return [np.concatenate(parts) for parts in held]
+
+
+def _natural(task: Any, seed: int, tasks: int) -> list[RowNumbers]:
+    """Each task's rows, in a shuffled order. The library's partitioner takes minutes for 10^6."""
+    order = generator(seed, Stream.PARTITION).permutation(len(task))
+    ends = np.bincount(task, minlength=tasks).cumsum()[:-1]
+    return pieces(order[np.argsort(task[order], kind="stable")], ends)
+
+
+def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[RowNumbers]:
+    """The partitioners of flwr-datasets.
+
+    They see the rows in an order shuffled by ``seed``, since its iid partitioner deals them out
+    as they come. The same seed gives training and test rows the same proportions: each draws
+    for the classes in turn, and a drawing is never repeated inside (``min_partition_size=0``).
+    """
+    order = generator(seed, Stream.PARTITION).permutation(len(y))
+    labels = (
+        y[order].astype(np.int64).tobytes() if e.partition in ("dirichlet", "pathological") else b""
+    )
+    given = {"dirichlet": e.dirichlet_alpha, "pathological": e.classes_per_client}
+    try:
+        found = _positions(
+            e.partition, given.get(e.partition, 0), e.num_clients, seed, len(y), labels
+        )
+    except (ValueError, KeyError, IndexError) as error:
+        raise DataError(
+            f"partition {e.partition} cannot be made of {len(y)} rows for {e.num_clients} clients: "
+            f"{error}"
+        ) from error
+    return [order[positions] for positions in found]
+
+
+@lru_cache(maxsize=8)  # the methods of a comparison have the same partitions, and this is slow
+def _positions(
+    kind: str, given: float, clients: int, seed: int, rows: int, labels: bytes
+) -> list[RowNumbers]:
+    """Returns each client's positions in the shuffled order, of whose rows these are the labels."""
+    import datasets  # noqa: PLC0415 - slow to import, not always needed
+    from flwr_datasets import partitioner as library  # noqa: PLC0415 - slow to import, not always needed
+
+    by: Partitioner
+    columns: dict[str, Any] = {"row": np.arange(rows)}
+    if kind == "iid":
+        by = library.IidPartitioner(clients)
+    elif kind == "dirichlet":
+        by = library.DirichletPartitioner(
+            clients, "label", alpha=given, min_partition_size=0, seed=seed
+        )
+    else:
+        by = library.PathologicalPartitioner(
+            clients, "label", int(given), "first-deterministic", seed=seed
+        )
+    if kind != "iid":
+        columns["label"] = np.frombuffer(labels, dtype=np.int64)
+    by.dataset = datasets.Dataset.from_dict(columns)
+    # A part is its rows' numbers: as a data set of its own, each would take milliseconds.
+    by.dataset.select = lambda indices, **others: np.asarray(indices, dtype=np.int64)
+    # Silent: its progress bar, and its warning of classes that nobody holds.
+    with filtering(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return [by.load_partition(client) for client in range(clients)]
+
+
+# --- Too few rows ----------------------------------------------------------------------------
+
+
+def _refuse(faults: Iterable[Fault]) -> None:
+    """Tells all faults at once: of each setting the first."""
+    found: dict[str, Fault] = {}
+    for fault in faults:
+        found.setdefault(fault.keys[0], fault)
+    if found:  # without keys: what rows there are depends on more settings
+        raise DataError(*(fault.text for fault in found.values()))
+
+
+def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
+    """Yields what is wrong before rows are given out, and before room is made for them."""
+    classes = e.task == CLASSIFICATION.name and arrays.y_train.ndim == 1
+    if not classes and e.partition in ("halves", "dirichlet", "pathological"):
+        none = (
+            "whose rows have no class" if arrays.y_train.ndim < 3 else "with several classes a row"
+        )
+        wanted = f"iid, natural or blocks for task {e.task}, {none}"
+        yield clash("partition", e.partition, wanted)
+        return
+    if e.partition == "pathological" and e.classes_per_client > len(np.unique(arrays.y_train)):
+        wanted = f"at most the number of classes, {len(np.unique(arrays.y_train))}"
+        yield clash("classes-per-client", e.classes_per_client, wanted)
+    rows = {"training": len(arrays.y_train), "test": len(arrays.y_test)}
+    named = e.partition == "natural"  # clients with too few rows are left out by name
+    too_many = [part for part, count in rows.items() if count < e.num_clients and not named]
+    for part in too_many:
+        wanted = f"at most the number of {part} rows, {rows[part]}"
+        yield clash("num-clients", e.num_clients, wanted)
+    if e.partition == "halves":
+        if not too_many:
+            yield from _too_few_of_a_class(arrays, e)
+        yield from _unscored_halves(arrays.outputs, e)
+    elif e.partition == "natural":
+        yield from _other_tasks(arrays, e)
+    elif too_many:
+        if e.protocol == "few-shot" and rows["test"] <= e.adapt_shots:
+            wanted = f"fewer than all {rows['test']} test rows"
+            yield clash("adapt-shots", e.adapt_shots, wanted)
+    elif classes and e.partition != "blocks":
+        yield from _one_sided(arrays, e)
+
+
+def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
+    """Yields what is wrong with clients that the data name."""
+    train, test = arrays.task_train, arrays.task_test
+    if train is None or test is None:
+        needs = "partition natural needs a task column, which names each row's client,"
+        yield Fault(("partition",), f"{needs} and dataset {e.dataset} has none")
+        return
+    tasks = 1 + int(max(train.max(initial=-1), test.max(initial=-1)))
+    if tasks != e.num_clients:
+        wanted = f"the number of clients in the data, {tasks}, for partition natural"
+        yield clash("num-clients", e.num_clients, wanted)
+
+
+def _one_sided(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
+    """Yields a class without training or test rows.
+
+    The partitioners number those that they see, and would give a client other ones to be tested
+    on than to learn from.
+    """
+    if e.partition == "iid":
+        return
+    for value in np.setxor1d(arrays.y_train, arrays.y_test)[:1].tolist():
+        part = "test" if value in arrays.y_train else "training"
+        called = arrays.class_names[value] if arrays.class_names else f"{value} (counted from 0)"
+        yield Fault(
+            ("test-fraction",),
+            f"class {called} has no {part} rows, which partition {e.partition} "
+            "needs: add rows, leave the class out, or change test-fraction",
+        )
+
+
+def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
+    """Yields the classes of which ``_halves`` would need more rows than there are."""
+    first, n_even = _half(arrays.outputs, e)
+    n_odd, rest = e.num_clients - n_even, arrays.outputs - first
+    called = arrays.class_names or range(arrays.outputs)
+    for setting, a, y in (
+        ("rows-per-class", e.rows_per_class, arrays.y_train),
+        ("test-rows-per-class", e.test_rows_per_class, arrays.y_test),
+    ):
+        for label, count in enumerate(np.bincount(y, minlength=arrays.outputs).tolist()):
+            if label < first:
+                needed = a * n_even + a // 2 * len(range(label, n_odd, first))
+            else:
+                needed = 2 * a * len(range(label - first, n_odd, rest))
+            if count < needed:
+                yield Fault(
+                    (setting,),
+                    f"class {called[label]} has {count} rows, but partition halves needs {needed} "
+                    f"of it: lower {setting} (now {a}) or num-clients (now {e.num_clients})",
+                )
+
+
+def _half(classes: int, e: Experiment) -> tuple[int, int]:
+    """Returns how many classes are in the first half of them, and how many clients hold these."""
+    return classes // 2, (e.num_clients + 1) // 2
+
+
+def _unscored_halves(classes: int, e: Experiment) -> Iterator[Fault]:
+    """Yields why the first client of a half cannot be scored: the others have as many rows."""
+    first, n_even = _half(classes, e)
+    a, b = e.rows_per_class, e.test_rows_per_class
+    sizes = [(0, first * a, first * b)]
+    if n_even < e.num_clients:
+        sizes.append((n_even, a // 2 + 2 * a, b // 2 + 2 * b))
+    parted = [(c, n - (out := e.validation_rows(n)), out, tested) for c, n, tested in sizes]
+    for client, reason in shortage(parted, e).unscored.items():
+        advice = "lower adapt-shots, or raise test-rows-per-class"
+        yield Fault(("adapt-shots",), f"client {client}: {reason}: {advice}")

@@ -1,0 +1,280 @@
+"""Tables in text files: the dialect is found where that is safe, and else asked about."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from engram.data.schema.cells import NOTHING, NUMBER, plain_columns
+from engram.data.schema.columns import File, Schema
+from engram.data.schema.typed import is_plain
+from engram.settings.errors import DataError, few_names, one_line
+from engram.settings.files import open_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEPARATORS: Final = (",", ";", "\t", "|")
+"""Separators that are looked for."""
+
+_HEAD: Final = 2**20  # bytes that are looked at for the dialect
+_RECORDS: Final = 100  # likewise
+_NO_NUMBER: Final = "In CSV column"  # how Arrow's message begins
+_BLOCK: Final = 2**24  # bytes that are read at once; a record must be shorter
+_MARKS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+
+
+def read_csv(
+    path: Path, file: File, numbers: Collection[str] = (), only: Collection[str] = ()
+) -> "pa.Table":
+    """Reads a file with a line of names, or whose columns a schema names.
+
+    Args:
+        path: The file.
+        file: What is known of how it is written.
+        numbers: Columns that are read as numbers if all of their cells are some, as programs write
+            them, or stand for nothing; the others' cells are texts as they are written.
+        only: Columns that are read, of which the file may lack some; all if none is named.
+
+    Raises:
+        DataError: It cannot be read, is no table, or may be read in several ways; it says which
+            lines of a schema name one.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+
+    file = dialect(path, file)
+    try:
+        with _errors(path, file), open_file(path) as opened:
+            head = opened.read(_HEAD).decode(file.encoding, errors="ignore")
+            text = below_titles(head, file)
+            names = [*file.names] or _names(path, text, file)
+            only = [name for name in names if name in only or not only]
+            skip = file.skip + (0 if file.names else _lines_of_header(text, file))
+            try:
+                return _read(opened, file, names, skip, numbers, only)
+            except pa.ArrowInvalid as error:
+                if not (numbers and str(error).startswith(_NO_NUMBER)):
+                    raise
+                return _read(opened, file, names, skip, (), only)
+    except pa.ArrowInvalid as error:
+        if "UTF8" in str(error):
+            raise _not_utf8(path, b"...") from error
+        raise DataError(f"{path} is no table: {one_line(str(error))}") from error
+
+
+def dialect(path: Path, file: File) -> File:
+    """Returns the dialect of a file; what ``file`` leaves open is found in its first lines.
+
+    Raises:
+        DataError: It cannot be read, is empty, or may be read in several ways.
+    """
+    with _errors(path, file), open_file(path) as opened:
+        head = opened.read(_HEAD)
+        file = _encoded(path, head, file)
+        text = below_titles(head.decode(file.encoding, errors="ignore"), file)
+        return _separated(path, text, file)
+
+
+@contextmanager
+def _errors(path: Path, file: File) -> Iterator[None]:
+    """Raises as errors of data whatever keeps a file from being read."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (LookupError, UnicodeError) as error:
+        raise DataError(
+            f"{path} is not written in file.encoding, which is {file.encoding}: {error}"
+        ) from error
+
+
+def below_titles(text: str, file: File) -> str:
+    """Returns a file's text without the lines above the names, or the rows."""
+    lines = io.StringIO(text, newline="")
+    for _ in range(file.skip):
+        lines.readline()
+    return lines.read()
+
+
+def as_frame(table: "pa.Table", schema: Schema) -> Any:
+    """Returns a table as a data frame, with numbers for texts in columns that hold nothing else.
+
+    Args:
+        table: The table.
+        schema: What is written of its columns: of one that is something else texts stay.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+
+    names = [
+        name
+        for name, kind in zip(table.column_names, table.schema.types, strict=True)
+        if kind == pa.string() and is_plain(schema.column(name))
+    ]
+    numbers = dict(zip(names, plain_columns([table[name] for name in names]), strict=True))
+    found = (numbers.get(name) for name in table.column_names)
+    each = [given if new is None else new for given, new in zip(table.columns, found, strict=True)]
+    frame = pa.table(each, table.column_names).to_pandas()
+    del table, each
+    pa.default_memory_pool().release_unused()  # as much as the frame has, or more
+    return frame
+
+
+def _read(
+    opened: IO[bytes],
+    file: File,
+    names: list[str],
+    skip: int,
+    numbers: Collection[str],
+    only: list[str],
+) -> "pa.Table":
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+    from pyarrow import csv as arrow  # noqa: PLC0415 - likewise
+
+    opened.seek(0)
+    encoding = file.encoding.removesuffix("-sig")
+    numbers = {*numbers}
+    types = {name: pa.float64() if name in numbers else pa.string() for name in names}
+    return arrow.read_csv(
+        opened,
+        arrow.ReadOptions(block_size=_BLOCK, encoding=encoding, column_names=names, skip_rows=skip),
+        arrow.ParseOptions(delimiter=file.separator, newlines_in_values=True),
+        arrow.ConvertOptions(
+            column_types=types,
+            include_columns=only,
+            strings_can_be_null=False,
+            null_values=sorted(NOTHING),
+        ),
+    )
+
+
+def _encoded(path: Path, head: bytes, file: File) -> File:
+    found = next((name for mark, name in _MARKS.items() if head.startswith(mark)), file.encoding)
+    if file.encoding == "utf-8" and found == "utf-8":
+        _check_utf8(path, head)
+    return replace(file, encoding=found)
+
+
+def _check_utf8(path: Path, head: bytes) -> None:
+    try:
+        head.decode()
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data":
+            raise _not_utf8(path, head[max(0, error.start - 20) : error.end + 20]) from error
+
+
+def _not_utf8(path: Path, some: bytes) -> DataError:
+    shown = one_line(some.decode("cp1252", errors="replace"))
+    return DataError(
+        f'{path} is not UTF-8: write file.encoding = "cp1252" into the schema if {shown!r} is right'
+    )
+
+
+def _records(text: str, separator: str) -> list[list[str]]:
+    return [record for _, record in _by_line(text, separator)]
+
+
+def _by_line(text: str, separator: str) -> list[tuple[int, list[str]]]:
+    """Returns the first records with the line of each, without the last, which may be cut off."""
+    found, line = list[tuple[int, list[str]]](), 1
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        for record in reader:
+            found.append((line, record))
+            line = reader.line_num + 1
+            if len(found) > _RECORDS:
+                break
+    except csv.Error:  # a cell that is longer than any
+        pass
+    whole = [(line, record) for line, record in found if record]
+    return whole[:-1] if len(text) >= _HEAD and len(whole) > 1 else whole
+
+
+def _separated(path: Path, text: str, file: File) -> File:
+    if not text.strip():
+        raise DataError(f"{path} is empty: a table has a line of names")
+    if file.separator:
+        return file
+    found = []
+    for separator in SEPARATORS:
+        records = _records(text, separator)
+        widths = {len(record) for record in records}
+        if len(widths) == 1 and widths.pop() > 1:
+            found.append(separator)
+    if len(found) > 1:
+        choices = ", or ".join(f'file.separator = "{each}"' for each in found)
+        raise DataError(
+            f"{path} may be read with several separators: write {choices} into the schema"
+        )
+    if not found and (ragged := _ragged(text, file.skip)):
+        raise DataError(f"{path} is no table: {ragged}")
+    return replace(file, separator=found[0] if found else ",")
+
+
+def _ragged(text: str, skip: int) -> str:
+    """Returns where a record has another number of cells; "" of lines without separators."""
+    below = [(line, mark) for mark in SEPARATORS if (line := _below_titles(text, mark))]
+    named = [mark for mark in SEPARATORS if len(_records(text, mark)[0]) > 1]
+    line, separator = min(below, default=(0, (*named, ",")[0]))
+    records = _by_line(text, separator)
+    first = len(records[0][1])
+    for at, record in records:
+        if len(record) != first:
+            told = f"its line {skip + at} has {len(record)} cells, and its first one {first}"
+            title = f"; if the lines above line {skip + line} are titles, write file.skip = "
+            return told + (f"{title}{skip + line - 1} into the schema" if line else "")
+    return ""
+
+
+def _below_titles(text: str, separator: str) -> int:
+    """Returns the line from which on most records are as long as the last; 0 if none is."""
+    records = _by_line(text, separator)
+    lengths = [len(record) for _, record in records]
+    odd = [k for k, length in enumerate(lengths) if length != lengths[-1]]
+    begin = odd[-1] + 1 if odd and lengths[-1] > max(lengths[: odd[-1] + 1]) else 0
+    return records[begin][0] if 0 < begin <= len(records) / 2 else 0
+
+
+def _names(path: Path, text: str, file: File) -> list[str]:
+    records = _records(text, file.separator)
+    names = [name.strip() for name in records[0]]
+    check_names(path, names, len(records))
+    return names
+
+
+def check_names(path: Path, names: list[str], lines: int) -> None:
+    """Refuses names in the first of some lines.
+
+    Raises:
+        DataError: It may be a row; or two names are alike.
+    """
+    numbered = names == [str(k) for k in range(len(names))]
+    if all(NUMBER.fullmatch(name) for name in names) and not numbered and lines > 1:
+        example = ", ".join(f'"x{k}"' for k in range(min(3, len(names))))
+        raise DataError(
+            f"{path} begins with a line of numbers ({few_names(names[:3])}): name its columns by "
+            f"file.names = [{example}, ...] in the schema; or with all of the first line if these "
+            "are names"
+        )
+    if names.count("") > 1:
+        raise DataError(
+            f"{path} begins with a line of {names.count('')} empty names: if it is a title above "
+            "the header, write file.skip = 1 into the schema"
+        )
+    if again := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataError(
+            f"{path} has several columns {few_names(again)}: rename them, or name all columns by "
+            "file.names in the schema"
+        )
+
+
+def _lines_of_header(text: str, file: File) -> int:
+    """Returns the number of lines that the first record takes."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=file.separator)
+    for record in reader:
+        if record:
+            return reader.line_num
+    return 1

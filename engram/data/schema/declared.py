@@ -1,0 +1,224 @@
+"""Settings of a table written into one schema: what each column holds, and what it is for."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, Self
+
+from engram.core.checks import clash, must
+from engram.data.schema.columns import INPUTS, Column, Role, Schema
+from engram.data.schema.written import read_schema
+from engram.scoring.tasks import CLASSIFICATION, TASKS
+from engram.settings.data import DataSettings
+from engram.settings.errors import DataError, few_names
+from engram.settings.text import TextColumn
+
+_INPUTS: Final = {*INPUTS, "text", ""}
+MOST_VALUES: Final = 1000
+"""Values of a column of text, each of which is an input, or an output."""
+
+
+class Declared(NamedTuple):
+    """A table as settings declare it.
+
+    Attributes:
+        schema: What is known of its columns; it has those of the target and of the clients.
+        alone: Whether its rows are one client's. Others may hold other values, and have their
+            columns in another order.
+        strict: Whether a column of which nobody can be sure is refused.
+        is_known: Whether it is said what the target is.
+        drop: Columns that are no inputs.
+        text: The column of texts, if that is the input.
+    """
+
+    schema: Schema
+    alone: bool = False
+    strict: bool = True
+    is_known: bool = True
+    drop: tuple[str, ...] = ()
+    text: TextColumn | None = None
+
+    @property
+    def target(self) -> str:
+        """Name of the column to predict."""
+        return self.schema.of_role("target")
+
+    @property
+    def client(self) -> str:
+        """Name of the column that says whose a row is; it may be missing."""
+        return self.schema.of_role("client")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the columns of inputs; empty for all others that a table has."""
+        every = self.schema.columns if self.schema.closed else ()
+        return tuple(c.name for c in every if c.role == "input" and c.kind != "ignored")
+
+    @property
+    def defaults(self) -> dict[str, float | str]:
+        """By name of a column that tables may lack, the value that stands for it there."""
+        each = {name: self.schema.by_name[name].default for name in self.inputs}
+        return {name: value for name, value in each.items() if value is not None}
+
+    def with_numbers(self) -> Self:
+        """Returns the table with a target of numbers."""
+        columns = (
+            replace(c, kind="number", values=()) if c.role == "target" else c
+            for c in self.schema.columns
+        )
+        known = replace(self.schema, columns=tuple(columns))
+        return self._replace(schema=known, is_known=True)
+
+
+def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...] = ()) -> Declared:
+    """Writes settings of a table into a schema.
+
+    Args:
+        settings: The settings.
+        alone: Whether the table's rows are one client's.
+        drop: Columns that are no inputs.
+
+    Raises:
+        DataError: Settings cannot be read, or do not go together.
+    """
+    s, text = settings, settings.text
+    inputs = (text.name,) if text else listed(s.input_columns, ",")
+    defaults = _defaults(s, inputs)
+    written = read_schema(s.schema) if s.schema else Schema()
+    _check_roles(written, s.target_column, inputs)
+    if s.task_column == s.target_column:
+        raise DataError(clash("task-column", s.task_column, "another column than target-column"))
+    roles: dict[str, Role] = {s.task_column: "client", s.target_column: "target"}
+    if both := [name for name in inputs if name in roles]:
+        wanted = f"without {few_names(both)}, which are targets or clients"
+        raise DataError(clash("input-columns", s.input_columns, wanted))
+    columns = {name: replace(_known(written.by_name, name), role=roles[name]) for name in roles}
+    columns |= {c.name: c for c in written.columns if c.name not in roles}
+    for name, values in _categories(s.categories).items():
+        known = _known(columns, name)
+        # Numbers of classes may have names, too.
+        kind = known.kind if known.role == "target" else "category"
+        columns[name] = replace(known, kind=kind, values=values)
+    for name, value in defaults.items():
+        columns[name] = replace(_known(columns, name), default=value)
+    if text:
+        _check_alone(written, text.name, roles)
+        columns[text.name] = replace(_known(columns, text.name), kind="text", values=())
+    first = [columns.pop(name, Column(name)) for name in inputs]
+    others = [
+        replace(c, kind="ignored") if inputs and c.role == "input" else c for c in columns.values()
+    ]
+    missing = (*written.file.missing, *listed(s.missing_values, "|"))
+    schema = Schema(
+        (*first, *others),
+        s.missing,
+        closed=bool(inputs),
+        file=replace(written.file, missing=missing),
+    )
+    task: str = getattr(s, "task", CLASSIFICATION.name)
+    is_known = alone or bool(s.num_classes) or task != CLASSIFICATION.name
+    found = Declared(schema, alone, s.strict, is_known, drop, text)
+    return found if TASKS[task].targets == "classes" else found.with_numbers()
+
+
+def _check_alone(written: Schema, text: str, roles: Collection[str]) -> None:
+    """Refuses a schema that has another input beside a text."""
+    inputs = [c.name for c in written.columns if c.role == "input" and c.kind in _INPUTS]
+    beside = [name for name in inputs if name not in (text, *roles)]
+    if beside:
+        line = f'columns.{beside[0]} = {{kind = "ignored"}}'
+        got = f"got {few_names(beside)}: write {line}"
+        raise DataError(f"schema must have no input beside the text {text}, {got}")
+
+
+def _check_roles(schema: Schema, target: str, inputs: Collection[str]) -> None:
+    """Refuses a schema that contradicts a run.
+
+    Raises:
+        DataError: A column to predict is an event; one of another role is named as an input; or
+            rows have weights, which training has none for.
+    """
+    roles = {column.name: column.role for column in schema.columns if column.role != "input"}
+    if roles.get(target) == "event":
+        raise DataError(
+            f"{target} is an event (columns.{target}.role), which no method predicts: "
+            "choose another target-column, or give it the role target"
+        )
+    for name in inputs:
+        if name in roles:
+            raise DataError(
+                f"{name} must be no input (input-columns), since its role is {roles[name]}"
+            )
+    if weight := schema.of_role("weight"):
+        raise DataError(
+            f"{weight} is the weight of rows (columns.{weight}.role), which training has "
+            f'none for yet: write columns.{weight} = {{kind = "ignored"}}'
+        )
+
+
+def _known(columns: Mapping[str, Column], name: str) -> Column:
+    return columns.get(name, Column(name))
+
+
+def fault_of_values(column: Column, values: Sequence[str], *, alone: bool) -> str:
+    """Describes why values that a column of text holds cannot be used; empty if they can.
+
+    Args:
+        column: The column as it is declared.
+        values: Its values.
+        alone: As in ``Declared``.
+    """
+    name = column.name
+    if alone and not column.values:
+        return (
+            f"{name} is text, whose values other nodes may hold others of: declare them for the "
+            f"run, as categories={name}=A|B|..."
+        )
+    many = len(values) > MOST_VALUES
+    return f"{name} must have at most {MOST_VALUES} values, got {len(values)}" if many else ""
+
+
+def name_order(name: str) -> list[str | int]:
+    """Returns a key to sort names by, in which x2 comes before x10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def listed(text: str, separator: str) -> tuple[str, ...]:
+    """Returns the parts of a setting that lists some."""
+    return tuple(part.strip() for part in text.split(separator) if part.strip())
+
+
+def _categories(text: str) -> dict[str, tuple[str, ...]]:
+    example = "columns with all their values, such as color=red|blue; size=small|large"
+    each = _by_column("categories", text, example).items()
+    found = {name: tuple(map(str.strip, values.split("|"))) for name, values in each}
+    if any(not all(values) or len({*values}) < len(values) for values in found.values()):
+        raise DataError(must("categories", text, example))
+    return found
+
+
+def _defaults(s: DataSettings, inputs: Sequence[str]) -> dict[str, str]:
+    example = "columns that a table may lack, each with a value, such as dose=2.5; ward=north"
+    found = _by_column("optional-columns", s.optional_columns, example)
+    if found and s.missing == "refuse":
+        wanted = "median or indicator where a table may lack columns"
+        raise DataError(clash("missing", s.missing, wanted, "optional-columns"))
+    if strange := [name for name in found if name not in inputs]:
+        wanted = f"with all columns of inputs, {few_names(strange)} among them"
+        raise DataError(clash("input-columns", s.input_columns, wanted, "optional-columns"))
+    return found
+
+
+def _by_column(key: str, text: str, example: str) -> dict[str, str]:
+    """Reads a setting such as ``color=red; size=small``, described by an example.
+
+    Raises:
+        DataError: It is something else.
+    """
+    found: dict[str, str] = {}
+    for part in filter(str.strip, text.split(";")):
+        name, _, value = (each.strip() for each in part.partition("="))
+        if not name or not value or name in found:
+            raise DataError(must(key, text, example))
+        found[name] = value
+    return found

@@ -1,0 +1,129 @@
+"""A schema fitted to a table: what is safe is inferred, and the rest is asked about."""
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from engram.data.schema.cells import Cells, texts_of
+from engram.data.schema.columns import Column, Schema
+from engram.data.schema.rules import asked, classes, is_measured, kind_of, mixed
+from engram.data.schema.typed import is_plain
+from engram.data.schema.written import Question, read_schema
+from engram.settings.errors import DataError
+
+INDEXES: Final = frozenset({"", "Unnamed: 0", "__index_level_0__"})
+"""Names of columns that programs write for the numbers of rows: they are never inputs."""
+
+
+class Fitted(NamedTuple):
+    """A schema that was fitted.
+
+    Attributes:
+        schema: The schema, with a proposal where something was asked.
+        questions: The columns that are asked about.
+        notes: What is said, and not asked.
+    """
+
+    schema: Schema
+    questions: list[Question]
+    notes: list[str]
+
+
+def fit(
+    frame: Any,
+    written: Schema,
+    *,
+    target: str = "",
+    others: Collection[str] = (),
+    is_written: bool = False,
+) -> Fitted:
+    """Fits a schema to a table of named columns.
+
+    Args:
+        frame: The table, as pandas has it: cells are texts as they are written, or of a type that
+            the source gives.
+        written: What is known of its columns.
+        target: The column to predict; empty for none.
+        others: Columns that are neither inputs nor the target, such as the clients'.
+        is_written: Whether it is known what the target is, as by the setting ``task``.
+
+    Raises:
+        DataError: A cell that counts as missing in any column stands in none, and names one.
+    """
+    columns, questions, notes = list[Column](), list[Question](), _codes(frame, written)
+    aim = Cells.of(written.column(target), frame[target]) if target else None
+    for name, given in frame.items():
+        column = written.by_name.get(name, Column(name))
+        known = getattr(given.dtype, "categories", None)
+        if known is not None and not column.kind:
+            column = replace(column, kind="category", values=tuple(map(str, known)))
+        if name in INDEXES and not column.kind:
+            column = replace(column, kind="ignored")
+        if column.kind and (column.values or column.kind not in ("category", "ordered")):
+            columns.append(column)
+            continue
+        if not column.kind and is_plain(written.column(name)) and is_measured(given):
+            columns.append(replace(column, kind="number"))
+            continue
+        cells, question = Cells.of(written.column(name), given), None
+        if name == target:
+            question = None if column.kind or column.values else mixed(cells)
+            question = question or (None if column.kind or is_written else classes(cells))
+        elif not column.kind and name not in others:
+            question = asked(cells, aim)
+        notes += _notes(cells)
+        if question is not None:
+            questions.append(question)
+            (proposal,) = read_schema(question.choices[0]).columns
+            column = replace(proposal, role=column.role)
+            cells = Cells.of(replace(written, columns=(column,)).column(name), given)
+        columns.append(_completed(column, cells))
+    return Fitted(replace(written, columns=tuple(columns)), questions, notes)
+
+
+def _completed(column: Column, cells: Cells) -> Column:
+    kind = column.kind or (
+        "number" if column.unit else kind_of(cells)
+    )  # what has a unit is measured
+    values = column.values
+    if not values and kind in ("category", "ordered"):
+        keys = cells.texts if cells.numbers is None else cells.numbers
+        values = tuple(str(cells.texts[k]) for k in np.argsort(keys, kind="stable"))
+    return replace(column, kind=kind, values=values)
+
+
+def _notes(cells: Cells) -> list[str]:
+    return [
+        f"{cells.name}: {count} cells say {text!r}, and count as missing unless it is of its values"
+        for text, count in cells.nothing.items()
+    ]
+
+
+def _codes(frame: Any, written: Schema) -> list[str]:
+    """Notes on the columns where codes for a missing value in any column stand.
+
+    Raises:
+        DataError: One stands nowhere, and names a column.
+    """
+    counts = {code: dict[str, int]() for code in written.file.missing}
+    for name, given in frame.items() if counts else ():
+        cells = Cells.of(Column(name), given)
+        for code, found in counts.items():
+            same = texts_of(cells.texts) == code
+            if count := int(cells.counts[same].sum()) + cells.nothing.get(code, 0):
+                found[name] = count
+    notes = []
+    for code, found in counts.items():
+        name = re.split("[=:]", code)[0].strip()
+        if not found and name != code and name in frame:
+            value = re.split("[=:;]", code)[1].strip()
+            raise DataError(
+                f"missing-values must be cells of any column, got {code!r}: write "
+                f'columns.{name} = {{missing = ["{value}"]}} into the schema for one column'
+            )
+        each = ", ".join(f"{count} of {name}" for name, count in found.items())
+        notes.append(f"{code!r} counts as missing in {each or 'no cell'}")
+    return notes

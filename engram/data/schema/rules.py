@@ -1,0 +1,307 @@
+"""Kinds of columns: inferred where that is safe, and else asked about.
+
+A rule looks at the cells of a column, and returns a question where it cannot be sure of them.
+Shares are of all rows of the federation. A column whose kind is written down is not asked about.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.data.schema.cells import CODE, Cells, number
+from engram.data.schema.columns import Column, ColumnKind
+from engram.data.schema.written import Question, line
+
+FEW: Final = 10
+"""Different cells up to which text is taken for a category, however few rows there are."""
+
+MANY: Final = 50
+"""Different cells above which text is not taken for a category."""
+
+CLASSES: Final = 20
+"""Different whole numbers above which a target is not taken for classes."""
+
+CODES: Final = (-9, -99, -999, -9999, 999, 9999)
+"""Numbers that often stand for a missing one."""
+
+_FAR: Final = 3  # times the distance of the quantiles, beyond which a number may be a code
+_DIGITS: Final = 5  # of a number with more, all as long as each other, it may be an identifier
+_ROWS: Final = 20  # fewer may tell a target by chance
+_WORDS: Final = 4  # on average, of a sentence
+_UNIQUE: Final = 0.9  # of the rows differ: an identifier
+
+_DAY = r"\d{4}-\d\d?-\d\d?|\d{4}/\d\d?/\d\d?|\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)\d{2,4}"
+_MONTH = r"\d{1,2}[ .-]{0,2}[A-Z][a-z]{2,8}[ .,-]{0,2}\d{2,4}|[A-Z][a-z]{2,8} \d{1,2}, ?\d{4}"
+_TIME = r"\d{1,2}:\d\d(:\d\d([.,]\d+)?)?( ?[AaPp][Mm])?"
+DATE: Final = re.compile(rf"(({_DAY})([T ]{_TIME})?( ?(Z|UTC|[+-]\d\d:?\d\d))?|{_MONTH}|{_TIME})")
+"""A date, a time, or both, as programs and people write them."""
+
+_DAYS: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y%m%d", "%d.%m.%y")
+_FORMATS: Final = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S")]
+
+_MARKS: Final[Sequence[tuple[Any, Any]]] = (
+    (".", ""),
+    (",", ""),
+    (".", ","),
+    (",", "."),
+    (".", "'"),
+    (".", " "),
+)
+_LETTERS: Final = re.compile(r"(?!(EUR|USD|GBP|CHF)$)[^\W\d_]")  # before a number: of a code
+_AFFIX: Final = re.compile(r"(?P<before>[^\d+.,-]*)(?P<number>[+-]?[\d.,' ]*\d[.,]?)(?P<after>.*)")
+
+
+def kind_of(cells: Cells) -> ColumnKind:
+    """Returns the kind of a column that no rule asks about."""
+    if cells.numbers is not None:
+        return "whole" if cells.whole else "number"
+    if {text.lower() for text in cells.texts} <= {"true", "false"}:
+        return "truth"
+    return "category"
+
+
+def is_measured(given: Any) -> bool:
+    """Whether a column of pandas is fractions, and none that may be a code: no rule asks."""
+    if given.dtype.kind != "f":
+        return False
+    numbers = given.to_numpy(np.float64, na_value=np.nan)
+    finite = numbers[np.isfinite(numbers)]
+    return bool((finite % 1 > 0).any()) and not np.isin(finite, CODES).any()
+
+
+# --- Rules of inputs ------------------------------------------------------------------------------
+
+
+def dates(cells: Cells) -> Question | None:
+    """All cells are dates, times or both, or numbers such as 20240301."""
+    written = cells.all(DATE.fullmatch) or (len(cells.texts) > FEW and cells.all(_is_day))
+    if not written and cells.given.dtype.kind in "mM":
+        written = cells.all(DATE.match)
+    if not written:
+        return None
+    date = {"kind": "date", "since": "2000-01-01"}
+    found = _formats([*map(str, cells.texts)])
+    ways = [date if how == "ISO8601" else date | {"format": how} for how in found]
+    return _asks(cells, "looks like dates", {"kind": "ignored"}, *ways)
+
+
+def _formats(texts: Sequence[str]) -> list[str]:
+    """Returns the formats in which all texts are dates; of ISO 8601 that alone."""
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    def fits(how: str) -> bool:
+        return all(
+            pd.to_datetime(some, format=how, errors="coerce", utc=True).notna().all()
+            for some in (texts[:1], texts)
+        )
+
+    return ["ISO8601"] if fits("ISO8601") else [how for how in _FORMATS if fits(how)]
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return len(text) == 8 and 1900 <= datetime.strptime(text, "%Y%m%d").year <= 2100
+    except ValueError:
+        return False
+
+
+def identifiers(cells: Cells) -> Question | None:
+    """Consecutive whole numbers, those of one length above five digits, texts that all differ."""
+    many = len(cells.texts)
+    if many <= FEW or (cells.numbers is not None and not cells.whole):
+        return None
+    if cells.numbers is not None:
+        low, high = cells.numbers.min(), cells.numbers.max()
+        consecutive = many == cells.size and high - low == many - 1
+        one_length = low >= 10**_DIGITS and len(f"{low:.0f}") == len(f"{high:.0f}")
+        if not consecutive and not one_length:
+            return None
+        looks = "is consecutive numbers" if consecutive else "is numbers of one length"
+    elif many >= _UNIQUE * cells.size and not _sentences(cells) and parsed(cells) is None:
+        looks = f"is text that differs in {many} of {cells.size} rows"
+    else:
+        return None
+    others = {"kind": "whole"} if cells.numbers is not None else {"kind": "category"}
+    return _asks(cells, f"{looks}, as identifiers are", {"kind": "identifier"}, others)
+
+
+def decorated(cells: Cells) -> Question | None:
+    """Numbers with a decimal comma, marks between thousands, a currency, a percent sign, a unit."""
+    ways = parsed(cells)
+    if ways is None:
+        return None
+    return _asks(cells, f"is numbers with {_named(ways)}", *ways)
+
+
+def _named(ways: Sequence[Mapping[str, str]]) -> str:
+    """Returns in words what is taken off."""
+    words = {"decimal": "a decimal comma", "thousands": "marks between thousands"}
+    found = [f"{way[k]!r}" if k == "unit" else words[k] for way in ways for k in way]
+    return " or ".join(dict.fromkeys(found))
+
+
+def parsed(cells: Cells) -> list[dict[str, str]] | None:
+    """Returns the ways in which all cells are numbers; None if there is none, or nothing to do."""
+    if cells.numbers is not None or not len(cells.texts):
+        return None
+    parts = [_AFFIX.fullmatch(text) for text in cells.texts]
+    around = {(part["before"].strip(), part["after"].strip()) for part in parts if part}
+    if not all(parts) or len(around) > 1 or all(pair := around.pop()):
+        return None
+    if _LETTERS.search(pair[0]):
+        return None
+    unit = {"unit": "".join(pair)} if any(pair) else {}
+    numbers = [part["number"].strip() for part in parts if part]
+    found = []
+    for decimal, thousands in _MARKS:
+        marks = {"decimal": decimal} if decimal != "." else {}
+        marks |= {"thousands": thousands} if thousands else {}
+        column = Column(cells.name, decimal=decimal, thousands=thousands)
+        there = all(any(mark in each for each in numbers) for mark in marks.values())
+        if there and all(number(column, each) is not None for each in numbers):
+            found.append(unit | marks)
+    return [way for way in found if way] or None
+
+
+def mixed(cells: Cells) -> Question | None:
+    """Most cells, or most of the different ones, are numbers, and some are not."""
+    if cells.numbers is not None:
+        return None
+    numeric = np.array([number(cells.column, t) is not None for t in cells.texts], dtype=bool)
+    if not numeric.any() or any(map(CODE.fullmatch, cells.texts)):
+        return None
+    if max(cells.counts[numeric].sum() / cells.size, numeric.mean()) <= 0.5:
+        return None
+    odd = cells.texts[~numeric]
+    looks = f"has {cells.named(~numeric)} among numbers"
+    asks = _asks(cells, looks, {"missing": (*odd[:20],)}, {"kind": "category"})
+    return asks._replace(cells=())
+
+
+def codes(cells: Cells) -> Question | None:
+    """Two rows or more have a number such as -99 or 999, far away from all others."""
+    if cells.numbers is None or len(cells.numbers) < 3:
+        return None
+    found = np.isin(cells.numbers, [code for code in CODES if _is_code(cells, code)])
+    if not found.any():
+        return None
+    written = cells.texts[found] if cells.texts.dtype.kind == "O" else cells.numbers[found]
+    listed = (code if isinstance(code, str) else f"{code:g}" for code in written)
+    looks = f"has {cells.named(found)}, far from its other numbers"
+    choices = {"missing": (*listed,)}, {"kind": kind_of(cells)}
+    return _asks(cells, looks, *choices)._replace(cells=())
+
+
+def _is_code(cells: Cells, code: int) -> bool:
+    assert cells.numbers is not None
+    here, others = cells.numbers == code, ~np.isin(cells.numbers, CODES)
+    if cells.counts[here].sum() < 2 or others.sum() < 2:
+        return False
+    low, high = _quantiles(cells.numbers[others], cells.counts[others])
+    return code < low - _FAR * (high - low) or code > high + _FAR * (high - low)
+
+
+def _quantiles(
+    numbers: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]
+) -> tuple[float, float]:
+    order = np.argsort(numbers)
+    below = np.cumsum(counts[order]) / counts.sum()
+    low, high = (numbers[order][np.searchsorted(below, share)] for share in (0.05, 0.95))
+    return float(low), float(high)
+
+
+def texts(cells: Cells) -> Question | None:
+    """Text of more than 50 values, or of more than ten and more than half of the rows."""
+    many = len(cells.texts)
+    if cells.numbers is not None or not (many > MANY or (many > FEW and many > cells.size / 2)):
+        return None
+    if _sentences(cells):
+        return _asks(cells, "is sentences", {"kind": "ignored"}, {"kind": "text"})
+    choices = ({"kind": "category"}, {"kind": "ignored"}, {"kind": "text"})
+    return _asks(cells, f"is text of {many} values in {cells.size} rows", *choices)
+
+
+def _sentences(cells: Cells) -> bool:
+    words = [text.count(" ") + 1 for text in cells.texts]
+    return len(words) > FEW and float(np.mean(words)) >= _WORDS
+
+
+def blanks(cells: Cells) -> Question | None:
+    """Cells that differ in blanks around them alone."""
+    if not cells.blanks:
+        return None
+    meant = {text: text.strip() for text in cells.blanks} | {text: text for text in cells.texts}
+    looks = "has values that differ in blanks alone"
+    return _asks(cells, looks, {"values": meant})._replace(cells=cells.blanks[:3])
+
+
+def copies(cells: Cells, target: Cells) -> Question | None:
+    """Each value of text, or each code, stands beside one value of the target, and the reverse."""
+    if cells.numbers is not None and not (cells.whole and len(cells.texts) <= CLASSES):
+        return None
+    return (
+        _asks(
+            cells,
+            f"tells {target.name} by itself: each value beside one of its",
+            {"kind": "ignored"},
+            {"kind": kind_of(cells)},
+        )
+        if _one_to_one(cells, target)
+        else None
+    )
+
+
+def _one_to_one(one: Cells, other: Cells) -> bool:
+    count = len(one.texts)
+    if count != len(other.texts) or count < 2 or one.size < _ROWS:
+        return False
+    there = (one.rows >= 0) & (other.rows >= 0)
+    pairs = {*zip(one.rows[there].tolist(), other.rows[there].tolist(), strict=True)}
+    return len(pairs) == count
+
+
+RULES: Final[Sequence[Callable[[Cells], Question | None]]] = (
+    dates,
+    decorated,
+    mixed,
+    identifiers,
+    codes,
+    texts,
+    blanks,
+)
+"""Rules of inputs, of which the first that has a question asks it."""
+
+
+# --- Rules of targets -----------------------------------------------------------------------------
+
+
+def classes(cells: Cells) -> Question | None:
+    """A target of more than 20 different whole numbers, or with gaps among more than two."""
+    if cells.numbers is None or not cells.whole:
+        return None
+    many, gaps = len(cells.texts), np.ptp(cells.numbers) >= len(cells.texts)
+    if many <= 2 or (many <= CLASSES and not gaps):
+        return None
+    looks = f"is {many} different whole numbers{' with gaps' if gaps else ''}, to predict"
+    looks += " as classes or, by task=regression, as numbers"
+    asks = _asks(cells, looks, {"kind": "number"}, {"kind": "category"})
+    return asks._replace(rule=classes.__name__)
+
+
+def _asks(cells: Cells, looks: str, *choices: Mapping[str, Any]) -> Question:
+    lines = tuple(line(cells.name, choice) for choice in choices)
+    return Question(cells.name, cells.shown(), looks, lines)
+
+
+def asked(cells: Cells, target: Cells | None = None) -> Question | None:
+    """Returns the first question of a rule about a column of inputs; None if no rule asks."""
+    if not len(cells.texts):
+        return None
+    for rule in RULES:
+        if (question := rule(cells)) is not None:
+            return question._replace(rule=rule.__name__)
+    return copies(cells, target) if target else None

@@ -1,0 +1,1 @@
+"""Tables of a federation: frames, CSV rows, text categories, summaries of columns."""

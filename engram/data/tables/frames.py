@@ -1,0 +1,149 @@
+"""pandas' data frames: those of several clients as one."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.core.checks import must
+from engram.settings.errors import DataError, few_names
+
+
+def is_frame(value: object) -> bool:
+    """Returns whether something is a data frame; pandas is not loaded to tell."""
+    return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].DataFrame)
+
+
+def is_column(value: object) -> bool:
+    """Returns whether something is a series of pandas, likewise."""
+    return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)
+
+
+def in_one_order(whose: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a client's inputs and targets, in which a row is the same everywhere.
+
+    Frames and series with equal indexes go together by place. One whose index has the same labels
+    in another order takes that of the first.
+
+    Args:
+        whose: What messages call the client.
+        parts: Frames, series and others, which stay as they are, by name.
+
+    Raises:
+        DataError: Some have as many rows, and other labels.
+    """
+    labelled = {name: part for name, part in parts.items() if is_frame(part) or is_column(part)}
+    found = dict(parts)
+    for name, part in labelled.items():
+        first, index = next((other, like.index) for other, like in labelled.items())
+        if len(part) != len(index) or part.index.equals(index):
+            continue
+        if not (part.index.is_unique and index.is_unique and index.isin(part.index).all()):
+            raise DataError(
+                f"{name} of {whose} must have the labels of {first}'s index, each once: give "
+                f"{name}.set_axis({first}.index) if its rows are in the same order"
+            )
+        found[name] = part.reindex(index)
+    return found
+
+
+def joined(called: Sequence[str], given: Sequence[Any]) -> Any:
+    """Returns frames one below the other, with the first one's columns in their order.
+
+    A column that is of type ``category`` in some frames is so of all values of these types.
+
+    Args:
+        called: Name of each frame's client, for messages and rows.
+        given: The frames.
+
+    Raises:
+        DataError: Some frames have other columns than the first; it names these columns.
+    """
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    frames = [frame.set_axis([*map(str, frame.columns)], axis=1) for frame in given]
+    columns = list(frames[0].columns)
+    faults = [f"{called[0]} has several columns {name}" for name in _repeated(columns)]
+    for whose, frame in zip(called, frames, strict=True):
+        lacking = [name for name in columns if name not in frame]
+        others = [name for name in frame if name not in columns]
+        lacks = f"lacks {few_names(lacking)}" if lacking else ""
+        has = f"has {few_names(others)}, which {called[0]} lacks" if others else ""
+        faults += [f"{whose} {' and '.join(filter(None, (lacks, has)))}"] * bool(lacks or has)
+    if faults:
+        raise DataError(f"data frames must have the same columns: {'; '.join(faults)}")
+    same = [frame[columns].reset_index(drop=True) for frame in frames]
+    for name in columns:
+        if any(frame[name].dtype == "category" for frame in same):
+            _unite(same, name)
+    if len(same) == 1:
+        return same[0]
+    return pd.concat(same, keys=called)
+
+
+def _repeated(names: Sequence[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
+
+
+def _unite(frames: Sequence[Any], name: str) -> None:
+    """Gives a column of all frames one type ``category``, of texts in their order."""
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    texts = [frame[name].convert_dtypes().astype("string") for frame in frames]
+    values = {value for text in texts for value in text.dropna().unique()}
+    for frame in frames:
+        values.update(map(str, getattr(frame[name].dtype, "categories", ())))
+    for frame, text in zip(frames, texts, strict=True):
+        frame[name] = pd.Categorical(text, sorted(values))
+
+
+def hashed(frame: Any) -> bytes:
+    """Returns a hash of the cells, without the index.
+
+    Raises:
+        DataError: A cell holds several values, as a list does.
+    """
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    try:
+        return bytes(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+    except TypeError as error:
+        odd = (
+            (n, c) for n, given in frame.items() for c in given if not pd.api.types.is_hashable(c)
+        )
+        name, cell = next(odd)
+        raise DataError(must(f"column {name}", cell, "one value in each cell")) from error
+
+
+def targets_in(frame: Any) -> dict[str, npt.NDArray[Any]]:
+    """Returns a frame of targets as arrays ``y``, (n,) of one column or (n, k), and ``y_names``."""
+    columns = [targets_of(str(name), frame[name]) for name in frame]
+    y = np.stack(columns, axis=1) if len(columns) > 1 else columns[0]
+    return {"y": y, "y_names": np.array([*frame])}
+
+
+def targets_of(name: str, column: Any) -> npt.NDArray[Any]:
+    """Returns a series as an array of numbers or of text, with categories by their values.
+
+    Args:
+        name: What messages call it.
+        column: The series.
+
+    Raises:
+        DataError: A value is missing; or it holds something else, such as dates.
+    """
+    found = column.reset_index(drop=True)
+    if found.isna().any():
+        raise DataError(f"{name} is missing in row {int(found.isna().argmax())}: a row needs one")
+    if found.dtype == "category":
+        found = found.astype(found.dtype.categories.dtype)
+    array = np.asarray(found)
+    if array.dtype.kind == "b":
+        return array.astype(np.int64)
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
+        return array.astype(str)
+    if array.dtype.kind not in "iuf":
+        raise DataError(must(name, found.iloc[0], "numbers, or text"))
+    return array

@@ -1,0 +1,307 @@
+"""Tables as their sources have them: the one reader of their columns.
+
+CSV files, data frames, and arrays that name their columns become the same arrays by name.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.core.checks import Fault, must
+from engram.core.machine import check_rows
+from engram.data.cells import check_columns, check_there
+from engram.data.csv_text import by_line
+from engram.data.encoding import read_cells
+from engram.data.image_axes import CLASSES, PART, say_once
+from engram.data.lazy import Lazy
+from engram.data.schema.cells import number
+from engram.data.schema.columns import INPUTS, Column, Schema
+from engram.data.schema.csv_files import as_frame, dialect, read_csv
+from engram.data.schema.declared import Declared, fault_of_values, name_order
+from engram.data.schema.fitting import fit
+from engram.data.schema.roles import parts_of
+from engram.data.schema.rules import classes
+from engram.data.schema.table_files import EXCEL, read_rows
+from engram.data.schema.typed import is_plain, typed
+from engram.data.tables.frames import is_frame
+from engram.data.texts import texts_of
+from engram.settings.data import DataSettings
+from engram.settings.errors import DataError, few_names
+
+_Array = npt.NDArray[Any]
+_DECLARE: Final = "set missing=median or missing=indicator"
+_CLASSES: Final = ": text is a target of task=classification or, of two values, family=logistic"
+_CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need not have
+
+
+def of_file(path: Path, declared: Declared) -> dict[str, Any]:
+    """Reads a file; for its columns and errors see ``of_frame`` and ``read_rows``."""
+    schema = declared.schema
+    if path.suffix.lower() in EXCEL:
+        return of_frame(path, read_rows(path, schema.file), declared)
+    file, where, found = dialect(path, schema.file), path, ""
+    if not schema.file.separator and file.separator != ",":
+        found = json.dumps(file.separator)
+        where = path.with_name(f"{path.name} (separator {found})")
+    numbers = [c.name for c in schema.columns if c.kind and is_plain(schema.column(c.name))]
+    frame = by_line(path, file, as_frame(read_csv(path, file, numbers), schema))
+    table = of_frame(where, frame, declared)
+    if found:
+        say_once(f"{path}: cells are parted by {found}: write file.separator = {found} to say so")
+    return table
+
+
+def of_frame(
+    path: Path, frame: Any, declared: Declared, y: _Array | None = None, task: _Array | None = None
+) -> dict[str, Any]:
+    """Returns ``x``, its ``schema`` and ``y``; ``task``, ``PART``, ``CLASSES`` where it has them.
+
+    Of columns ``x`` is a frame as ``read_cells`` returns it, which is encoded once it is known
+    which rows are learned from. Of texts it is ``Texts``, without a schema.
+
+    Args:
+        path: Where it is, for messages.
+        frame: The frame.
+        declared: What its columns are.
+        y: Targets that are given beside it.
+        task: Clients that are given beside it.
+
+    Raises:
+        DataError: It lacks a column, the client or target of some rows, or values where none may
+            be missing; or it may be read in several ways. It says which.
+    """
+    target, client = "" if y is not None else declared.target, declared.client
+    check_columns(path, [target] if y is None else [], frame.columns)
+    check_client(path, declared, frame.columns if task is None else [client])
+    names = inputs_of(path, declared, frame.columns, target)
+    if client in frame:
+        if task is not None:
+            advice = f"leave out the column {client}, or set another task-column"
+            raise DataError(f"{path} must name the clients of rows once: {advice}")
+        task = labels_of(path, fit(frame[[client]], Schema()).schema.columns[0], frame[client])
+    there = [name for name in (*names, target) if name in frame]
+    fitted = fit(frame[there], declared.schema, target=target, is_written=declared.is_known)
+    # Whether numbers are classes is for the run's task to say, and for no proposal.
+    asked = [q for q in fitted.questions if declared.strict or q.rule == classes.__name__]
+    for note in (*fitted.notes, *map(str, () if declared.strict else fitted.questions)):
+        say_once(f"{path}: {note}")
+    if asked:
+        faults = [Fault((), str(each), (each.column,)) for each in asked]
+        raise DataError(faults[0]._replace(text=f"{path}: {faults[0].text}"), *faults[1:])
+    column = fitted.schema.column(target)
+    found = {"y": labels_of(path, column, frame[target]) if y is None else y}
+    known = y is None and (
+        frame[target].dtype == "category" or declared.schema.column(target).values
+    )
+    if known and column.kind == "category":
+        found[CLASSES] = np.array(column.values)
+    if (part := parts_of(path, declared.schema, frame)) is not None:
+        found[PART] = part
+    found |= {} if task is None else {"task": task}
+    schema = _of_inputs(path, names, fitted.schema, declared)
+    if declared.text:
+        return {**found, "x": texts_of(path, frame, declared)}
+    cells = read_cells(schema, path, frame)
+    if schema.missing == "refuse":
+        check_there(path, dict(cells.items()), "; ".join([_DECLARE, *fitted.notes]))
+    return {**found, "x": cells, "schema": schema}
+
+
+def _of_inputs(path: Path, names: Sequence[str], fitted: Schema, declared: Declared) -> Schema:
+    """Returns the schema of columns of inputs, without those of which the kind is none.
+
+    Raises:
+        DataError: Values had to be declared, or are too many; or what stands for a column that
+            a table lacks is none of its values, or no number; it names all these columns.
+    """
+    found, faults = list[Column](), list[str]()
+    for name in names:
+        written = declared.schema.column(name)
+        column = fitted.by_name.get(name, written)
+        kind = column.kind or ("category" if column.values else "number")
+        if kind not in INPUTS or column.role != "input":
+            continue
+        # Other sites' numbers may be others than whole ones.
+        kind = "number" if kind == "whole" and not written.kind else kind
+        column = replace(column, kind=kind, default=_default(column))
+        alone = declared.alone
+        if column.is_category and (wrong := fault_of_values(written, column.values, alone=alone)):
+            faults.append(wrong)
+        elif written.default is not None and column.default is None:
+            wanted = f"one of {few_names(column.values)}" if column.is_category else "a number"
+            faults.append(must(f"optional-columns, of {name}", written.default, wanted))
+        found.append(column)
+    if faults:
+        raise DataError(*(Fault((), f"{path}: {fault}") for fault in faults))
+    return replace(declared.schema, columns=tuple(found), closed=False)
+
+
+def _default(column: Column) -> float | str | None:
+    """Returns the default of an optional column; None if no cell of it may be that."""
+    text = "" if column.default is None else str(column.default)
+    if column.kind == "category":
+        return text if text in column.values else None
+    return number(column, text)
+
+
+def check_client(
+    path: Path, declared: Declared, names: Collection[str], *, always: bool = False
+) -> None:
+    """Refuses rows that lack the column of their clients, where they are several clients'.
+
+    Raises:
+        DataError: There is no such column, unless it is the default and need not be there always.
+    """
+    needless = declared.alone or (not always and declared.client in ("", _CLIENT))
+    if not needless and declared.client not in names:
+        has = few_names(names) or "nothing"
+        raise DataError(f"{path} must have {declared.client}, as task-column says; it has {has}")
+
+
+def labels_of(path: Path, column: Column, given: Any) -> _Array:
+    """Returns a column of clients, or of classes: whole numbers, truth values, numbers or text.
+
+    Raises:
+        DataError: Some are missing, or none of the column's values.
+    """
+    try:
+        cells = typed(column, given)
+    except DataError as error:
+        numbers = column.role == "target" and column.kind == "number"
+        raise DataError(f"{path}: {error}{_CLASSES if numbers else ''}") from error
+    check_there(path, {column.name: cells})
+    kind: Any = {"whole": np.int64, "truth": bool}.get(column.kind, np.float64)
+    return np.asarray(cells.to_numpy(dtype=kind if cells.dtype.kind == "f" else str))
+
+
+def inputs_of(path: Path, declared: Declared, names: Any, target: str) -> list[str]:
+    """Returns the names of the columns of inputs, those among them that the table may lack.
+
+    Raises:
+        DataError: If there is no such column.
+    """
+    optional, client = declared.defaults, declared.client
+    check_columns(path, [name for name in declared.inputs if name not in optional], names)
+    aside = {c.name for c in declared.schema.columns if c.role not in ("input", "target")}
+    found = [name for name in names if name not in {target, client, *aside}]
+    if not found:
+        besides = f" besides {target}" if target else ""
+        raise DataError(f"{path} must have a column{besides} to learn from")
+    for name in declared.drop:
+        if name not in found:
+            has = few_names(found)
+            raise DataError(f"{path} has no feature {name!r} to be left out; it has {has}")
+    found = sorted(found, key=name_order) if declared.alone else found
+    return [name for name in declared.inputs or found if name not in declared.drop]
+
+
+def of_arrays(path: Path, arrays: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
+    """Returns arrays, by the names that an .npz file has for them, as a table.
+
+    Args:
+        path: Where they are, for messages.
+        arrays: Inputs ``x``, a data frame or an array (n, d) whose columns ``x_names`` may name;
+            targets ``y``, of several columns the one that ``y_names`` calls as the target is; and
+            clients, in an array of the task column's name or in a column of the frame.
+        declared: What its columns are.
+
+    Raises:
+        DataError: They are something else.
+    """
+    if missing := {"x", "y"} - arrays.keys():
+        raise DataError(f"{path} must hold x and y (and task, if wanted); it lacks {min(missing)}")
+    x, y, name = arrays["x"], arrays["y"], "task"
+    if not is_frame(x):
+        x, y, name = framed(path, arrays), _column(path, arrays, declared.target), declared.client
+    task = arrays.get(name)
+    if not len(x):
+        raise DataError(f"{path} must hold some rows")
+    if PART in arrays and (part := declared.schema.of_role("part")):
+        raise DataError(f"{path}: test rows are given, and the column {part} names them, too")
+    wrong = {"y": y} if y.shape[:1] != x.shape[:1] else {}
+    wrong |= {name: task} if task is not None and task.shape != x.shape[:1] else {}
+    for key, array in wrong.items():
+        raise DataError(f"{path}: {key} must have shape {x.shape[:1]}, got {array.shape}")
+    return of_frame(path, x, declared, y, task)
+
+
+def framed(path: Path, arrays: Mapping[str, Any]) -> Any:
+    """Returns an array ``x`` (n, d) as a data frame, whose columns ``x_names`` may name.
+
+    Raises:
+        DataError: There is no such array, or its columns do not have so many names.
+    """
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
+    if "x" not in arrays:
+        held = [name for name in arrays if name != "x_names"]
+        raise DataError(f"{path} must hold x; it holds {few_names(held) or 'no arrays'}")
+    x = arrays["x"]
+    x = x.take(np.arange(len(x))) if isinstance(x, Lazy) else x
+    if x.ndim != 2 or x.dtype.kind not in "buif":
+        raise DataError(
+            f"{path}: x must be numbers of shape (rows, columns), got {x.dtype} of shape {x.shape}"
+        )
+    check_rows(f"{path} in float64", 8 * x.size)
+    columns = named(path, arrays, "x_names", x.shape[1])
+    return pd.DataFrame(x.astype(np.float64), columns=columns)
+
+
+def in_order(path: Path, arrays: Mapping[str, Any], wanted: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns arrays whose columns of inputs, if ``x_names`` names them, are in another order.
+
+    Args:
+        path: Where they are, for messages.
+        arrays: The arrays.
+        wanted: Names of the columns; by default all of them, in the order of names.
+
+    Raises:
+        DataError: As ``named``; or there is no such column.
+    """
+    parts = {key: arrays[key] for key in ("x", "x_train", "x_test") if key in arrays}
+    shapes = {(part.like if isinstance(part, Lazy) else part).shape[1:] for part in parts.values()}
+    if "x_names" not in arrays or len(shapes) != 1 or len(shape := shapes.pop()) != 1:
+        return dict(arrays)
+    names = named(path, arrays, "x_names", shape[0])
+    check_columns(path, wanted, names)
+    order = [names.index(name) for name in wanted or sorted(names, key=name_order)]
+
+    def take(rows: _Array) -> _Array:
+        return rows[:, order]
+
+    inputs = {k: x.then(take) if isinstance(x, Lazy) else take(x) for k, x in parts.items()}
+    return {**arrays, **inputs, "x_names": np.array(names)[order]}
+
+
+def _column(path: Path, arrays: Mapping[str, _Array], target: str) -> _Array:
+    y = arrays["y"]
+    if y.ndim != 2:
+        names = ["y", *map(str, np.ravel(arrays.get("y_names", ())))]
+        if target not in names:
+            raise DataError(f"{path}: y is one column, {names[-1]}: there is no {target!r}")
+        return y
+    names = named(path, arrays, "y_names", y.shape[1])
+    if target not in names:
+        choose = f"choose one by target-column, got {target!r}"
+        raise DataError(f"{path}: y has the columns {few_names(names)}: {choose}")
+    return np.asarray(y[:, names.index(target)])
+
+
+def named(path: Path, arrays: Mapping[str, Any], key: str, count: int) -> list[str]:
+    """Returns the names of columns of an array: those that ``key`` holds, or x0, x1, ...
+
+    Raises:
+        DataError: They are not different names, one for each column.
+    """
+    default = [f"{key[0]}{k}" for k in range(count)]
+    names = [str(name) for name in np.ravel(arrays.get(key, default))]
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: {key} must be different, got {few_names(names)}")
+    if len(names) != count:
+        raise DataError(f"{path}: {key} must name {count} columns, got {few_names(names)}")
+    return names

@@ -1,0 +1,125 @@
+"""Columns of texts: read from tables, and the tokenizer of a federation, fitted or from a file."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from engram.core.standardization import Tokenizer, Tokens
+from engram.core.streams import unseen
+from engram.data.cells import check_columns, check_there
+from engram.data.lazy import Texts
+from engram.data.schema.cells import row_name
+from engram.data.standardize import fitted, in_units
+from engram.data.tokenizers import encode, rows_with, tokenizer_from, vocabulary
+from engram.settings.errors import DataError, Refused, brief, few_names, one_line
+from engram.settings.files import read_file
+from engram.settings.text import TextColumn
+
+if TYPE_CHECKING:
+    from engram.data.federated import FederatedData
+    from engram.data.schema.declared import Declared
+    from engram.settings.experiment import Experiment
+
+_LARGEST: Final = 2**24  # bytes of a vocabulary's file
+_EMPTY: Final = "set missing=indicator for an empty text"
+
+
+def texts_of(path: Path, frame: Any, columns: "Declared") -> Texts:
+    """Returns the texts of a table that has such, as rows without a tokenizer.
+
+    Args:
+        path: Where it is, for messages.
+        frame: The table.
+        columns: What its columns are; a missing text is refused, or else an empty one.
+
+    Raises:
+        DataError: There is no such column; some texts are missing, or are something else.
+    """
+    text, schema = columns.text, columns.schema
+    assert text is not None  # for mypy: it has such
+    check_columns(path, [text.name], frame.columns)
+    given = frame[text.name]
+    cells = given.mask(given.isin({"", *schema.column(text.name).missing}))
+    if schema.missing == "refuse":
+        check_there(path, {text.name: cells}, _EMPTY)
+    there = cells.dropna().items()
+    strange = {label: cell for label, cell in there if not isinstance(cell, str)}
+    if strange:
+        named = few_names(f"{brief(cell)} in {row_name(row)}" for row, cell in strange.items())
+        raise DataError(f"{path}: {text.name} must hold texts, got {named}")
+    return Texts(cells.astype(object).where(cells.notna(), "").to_numpy(), encode, text.length)
+
+
+def told_words(
+    experiment: "Experiment", data: "FederatedData", clients: Iterable[int]
+) -> dict[str, int] | None:
+    """Returns the words that a node tells, each with its number of training rows.
+
+    Those of a client are the commonest ``vocabulary-size`` that ``least-count`` of its training
+    rows have. Those of clients that never train are not told, nor where the vocabulary is a file's.
+    """
+    e, text, x = experiment, experiment.text, data.train.x
+    if text is None or text.file or not isinstance(x, Texts):
+        return None
+    never, total = unseen(e, data.names) | e.withdrawn, Counter[str]()
+    for client in clients:
+        if client not in never:
+            rows = rows_with(x.texts[data.train.rows[client]], text.tokenizer, text.length)
+            common = {word: count for word, count in rows.items() if count >= text.least}
+            total.update({word: common[word] for word in vocabulary(common, text.most)})
+    return dict(total)
+
+
+def tokenizer_for(text: TextColumn) -> Callable[[Iterable[Mapping[str, int]]], Tokenizer]:
+    """Returns a function of the words that nodes tell, which returns the tokenizer of a run.
+
+    It is one from a file, which is read at once; or fitted, and ``Refused`` if nobody tells a word.
+
+    Raises:
+        Refused: As for ``read_tokenizer``.
+    """
+    if text.file is None:
+        return partial(_fitted, text)
+    found = read_tokenizer(text.file, text.most)
+    return lambda _: found
+
+
+def _fitted(text: TextColumn, told: Iterable[Mapping[str, int]]) -> Tokenizer:
+    total = Counter[str]()
+    for words in told:
+        total.update(words)
+    if not total:
+        raise Refused(
+            f"no word of {text.name} is in {text.least} training rows of a client: lower "
+            "least-count, or set tokenizer to a file"
+        )
+    return Tokenizer(cast("Tokens", text.tokenizer), vocabulary(total, text.most))
+
+
+def read_tokenizer(path: Path, most: int) -> Tokenizer:
+    """Reads a ``tokenizer.json``, or a file of one word a line, of at most ``most`` tokens.
+
+    Raises:
+        Refused: It cannot be read, is something else, or is too large.
+    """
+    library = path.suffix == ".json"
+    try:
+        contents = read_file(path, most=_LARGEST).decode("utf-8-sig")
+        return tokenizer_from(contents, most, library=library)
+    except OSError as error:
+        raise Refused(
+            f"tokenizer must be words, characters or a file, got {path}: {error.strerror}"
+        ) from error
+    except ValueError as error:
+        raise Refused(f"{path} cannot be the tokenizer: {one_line(str(error))}") from error
+
+
+def in_fitted_units(experiment: "Experiment", data: "FederatedData") -> "FederatedData":
+    """Returns data of all clients with their units, and texts with the tokenizer of the run."""
+    data, text = fitted(experiment, data), experiment.text
+    if text is None:
+        return data
+    words = told_words(experiment, data, range(experiment.num_clients)) or {}
+    return in_units(data, data.units._replace(text=tokenizer_for(text)([words])))

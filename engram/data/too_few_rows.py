@@ -1,0 +1,104 @@
+"""Clients with too few rows: those that take no part in a run, and those that are not scored."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from engram.settings.errors import DataError, Names, few
+from engram.settings.experiment import Experiment
+
+Size = tuple[int, ...]  # a client, and its numbers of training, validation and test rows
+
+
+class Shortage(NamedTuple):
+    """Clients with too few rows, and why: the end of a sentence about the client.
+
+    Attributes:
+        left_out: Those that cannot train. They take no part.
+        unscored: Those that train, and cannot be scored.
+    """
+
+    left_out: Mapping[int, str]
+    unscored: Mapping[int, str]
+
+
+def shortage(sizes: Iterable[Size], e: Experiment, *, least: int = 1) -> Shortage:
+    """Returns the clients with too few rows.
+
+    Args:
+        sizes: The clients.
+        e: The settings.
+        least: Rows that the network needs in a batch.
+    """
+    left_out, unscored = {}, {}
+    for client, n_train, held_out, n_test in sizes:
+        if n_train < least:
+            left_out[client] = _too_few_to_train(n_train, held_out, least)
+        elif why := _why_unscored(n_train, held_out, n_test, e):
+            unscored[client] = why
+    return Shortage(left_out, unscored)
+
+
+def _too_few_to_train(rows: int, held_out: int, least: int) -> str:
+    beside = f" beside {held_out} held out for validation" if held_out else ""
+    if not rows:
+        return f"it has no training rows{beside}"
+    return (
+        f"it has {rows} training row{beside}, and this network, which normalizes by its batches, "
+        f"needs {least}"
+    )
+
+
+def _why_unscored(n_train: int, held_out: int, n_test: int, e: Experiment) -> str:
+    """Returns why a client with so many rows cannot be scored; "" if it can."""
+    if e.protocol == "few-shot" and n_test <= e.adapt_shots:
+        shots = f"adapt-shots = {e.adapt_shots}"
+        rows = "1 test row" if n_test == 1 else f"{n_test} test rows"
+        return f"it has {rows}, not more than {shots}, so that none is left to score"
+    if not n_test:
+        return "it has no test rows to be scored on"
+    if e.validates and not held_out:
+        rows = "row, so that" if n_train == 1 else "rows, and"
+        return f"it has {n_train} training {rows} none is held out for validation"
+    return ""
+
+
+def check_shortage(found: Shortage, clients: int, e: Experiment, names: Names) -> None:
+    """Refuses a federation of which too few clients have rows enough.
+
+    Args:
+        found: The clients with too few rows.
+        clients: How many clients there are here.
+        e: The settings; ``too-few-rows`` says whether one such client is one too many.
+        names: What clients are called.
+
+    Raises:
+        DataError: Nobody can train, or be scored; or fewer than ``min-clients`` can train.
+    """
+    able = clients - len(found.left_out)
+    mend = "lower adapt-shots" if e.protocol == "few-shot" else "change test-fraction"
+    given_out = e.partition != "natural" and clients == e.num_clients  # else own rows
+    more = "lower num-clients" if given_out else "add rows"
+    if e.too_few_rows == "refuse" and (found.left_out or found.unscored):
+        both = {**found.left_out, **found.unscored}
+        mend = f"{more}, {mend}, or set too-few-rows=leave-out"
+        raise DataError(f"some clients have too few rows: {in_groups(both, names)}: {mend}")
+    if not able:
+        raise DataError(f"no client has enough rows to train: {in_groups(found.left_out, names)}")
+    if clients < e.num_clients:  # one node's, which others may make up for
+        return
+    if able == len(found.unscored):
+        why = in_groups(found.unscored, names)
+        raise DataError(f"no client has enough rows to be scored: {why}: {more}, or {mend}")
+    if able < e.min_clients:
+        why = in_groups(found.left_out, names)
+        raise DataError(
+            f"only {able} of {clients} clients can train, and min-clients is {e.min_clients}: {why}"
+        )
+
+
+def in_groups(reasons: Mapping[int, str], names: Names) -> str:
+    """Returns clients in words, those with the same reason together."""
+    clients: dict[str, list[int]] = {}
+    for client, reason in sorted(reasons.items()):
+        clients.setdefault(reason, []).append(client)
+    return "; ".join(f"clients {few(some, names)}: {reason}" for reason, some in clients.items())

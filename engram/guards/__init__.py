@@ -1,0 +1,1 @@
+"""Protections of an update: clipping, noise, accounting, robust merging, compression."""

@@ -1,0 +1,314 @@
+"""The server's merge with clipping, noise, robust means, or another server step, as set."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.func import vmap
+from torch.utils._pytree import tree_map
+
+from engram.core.checks import must
+from engram.core.clip_and_noise import Walker, changes, origin_of
+from engram.core.contract import SlotFault, cause_of, check_merged
+from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.rounds import Mean, merged, received_by, weighed
+from engram.core.slots import flat, mean_of
+from engram.core.streams import Stream, generator
+from engram.guards.calibration import (
+    noise_multiplier,
+    reach,
+    row_rate,
+    row_releases,
+    sampled_epsilon,
+    sampling_rate,
+)
+from engram.guards.gaussian import concentrated_epsilon
+from engram.guards.noise import Noise, secret_noise
+from engram.guards.robust import (
+    Center,
+    bucketed,
+    centered_clipping,
+    geometric_median,
+    krum,
+    median,
+    multi_krum,
+    nearest,
+    nearest_mixing,
+    trimmed_mean,
+)
+from engram.settings.errors import EngramError, Refused, RunStopped
+from engram.settings.experiment import Experiment
+from engram.settings.protection import ProtectionSettings
+
+
+class Merge:
+    """The server's merge of a method.
+
+    Args:
+        method: The method, with the server step of the settings.
+        walker: Clips and noises its updates.
+        settings: The experiment.
+        noise: Source of the noise of central privacy.
+
+    Attributes:
+        method: As given.
+        walker: As given.
+        settings: As given.
+        noise: As given.
+        by: Weights of updates in the mean: ``rows`` or ``clients``.
+        combines: Whether a node may send the mean of its clients' updates in their place.
+        centers: Whether a robust center stands in for the mean.
+        bounded: Whether the influence of a single update is bounded, however far it lies from
+            others.
+    """
+
+    def __init__(self, method: Method, walker: Walker, settings: Experiment, noise: Noise) -> None:
+        self.method, self.walker, self.settings, self.noise = method, walker, settings, noise
+        merge, plain = method.server.merge, settings.merge == "mean"
+        self.by = "rows"  # which a server sees that takes each update
+        if settings.privacy == "local":  # where clients do not say how many rows they have
+            self.by = "clients"
+        elif isinstance(merge, FromMean):
+            self.by = merge.by if settings.privacy != "central" and plain else "clients"
+        exact = settings.clip_quantile == 0 and settings.attack == settings.compress == "none"
+        self.combines = isinstance(merge, FromMean) and plain and exact
+        self.centers = isinstance(merge, FromMean) and not plain
+        slots = [x for x in method.server.start.values() if isinstance(x, dict)]
+        averages = any(walker.running & x.keys() for x in slots)  # which no clip bounds
+        self.bounded = not plain or (bool(settings.update_clip) and not averages)
+        self._checked, self._clips = False, bool(settings.update_clip)
+
+    def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
+        """Returns the server's slots after a round.
+
+        Raises:
+            RunStopped: The method's merge raises, or its first result breaks its contract.
+        """
+        e = self.settings
+        mean: Mean = mean_of
+        if e.privacy == "central" and e.aggregation == "plain":  # else its sites have added noise
+            mean = partial(self._private, server, server_round)
+        elif self.centers:
+            mean = partial(self._center, server_round)
+        elif e.merge != "mean":
+            updates = self._nearest(server, updates)
+        if self._clips and e.privacy != "central":  # whose mean clips by itself
+            updates = [u._replace(slots=self._clipped(server, u)) for u in updates]
+        try:
+            after = merged(self.method, server, updates, mean)
+        except Exception as error:  # anybody's method
+            if isinstance(error, EngramError):
+                raise
+            words = f"method {e.method}, server: merge raised {cause_of(e.method, error)}"
+            raise RunStopped(words) from error
+        if not self._checked:
+            try:
+                check_merged(e.method, server, after)
+            except SlotFault as fault:
+                raise RunStopped(str(fault)) from fault
+            self._checked = True
+        return after
+
+    def _private(
+        self, server: Slots, server_round: int, updates: Sequence[Update], by: str
+    ) -> Update:
+        del by
+        e = self.settings
+        mean = partial(self.walker.private_mean, bound=e.clip)
+        if e.clip_quantile:
+            from engram.guards.adaptive_clip import adaptive_mean  # noqa: PLC0415 - rarely needed
+
+            xi = float(self.noise(1, Stream.SERVER_NOISE, server_round, 1))
+            mean = partial(adaptive_mean, self.walker, quantile=e.clip_quantile, xi=xi)
+        return mean(
+            server,
+            updates,
+            multiplier=noise_multiplier(e),
+            clients=e.clients_per_round,
+            normal=lambda size: self.noise(size, Stream.SERVER_NOISE, server_round),
+        )
+
+    def received(self, server: Slots, update: Update) -> Slots:
+        """Returns what the client of an update receives; of a mean, what all receive alike."""
+        if update.client is None:
+            return self.method.server.send(server, [])[0]
+        return received_by(self.method, server, update.client)
+
+    def unchanged(self, server: Slots, sent: Slots) -> Slots:
+        """Returns the update of a client that changed nothing; ``sent`` has names and shapes."""
+        received, _ = self.method.server.send(server, [])
+        zeros = tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), sent)
+        return origin_of(self.method, received, zeros)
+
+    def _clipped(self, server: Slots, update: Update) -> Slots:
+        """Clips an update again, whether or not its clients have clipped it already.
+
+        A mean over several clients is clipped as one: if each is within the bound, so is the mean.
+        Where clients add noise after they have clipped, the bound is widened to what an honest
+        update of d numbers exceeds once in 10^7 times at most: |N(0, I_d)| exceeds sqrt(d) + t with
+        a probability below exp(-t^2 / 2).
+        """
+        received = self.received(server, update)
+        size, deviation = self.walker.size(update.slots), _deviation(self.settings)
+        reach = self.settings.clip + (deviation * (size**0.5 + 6.0) if deviation else 0.0)
+        return self.walker.clip(received, update.slots, reach)
+
+    def _nearest(self, server: Slots, updates: Sequence[Update]) -> Sequence[Update]:
+        """Returns the updates that multi-krum takes, for a server that sees each of them.
+
+        They are compared by the changes of models: statistics are of a client's own rows.
+        """
+        moved = []
+        for update in updates:
+            models, _ = self.walker.apart(update.slots)
+            models = {s: x for s, x in models.items() if self.method.kinds[s] != "statistic"}
+            moved.append(flat(changes(self.method, self.received(server, update), models)))
+        return [updates[i] for i in nearest(moved, self.settings.num_malicious)]
+
+    def _center(self, server_round: int, updates: Sequence[Update], by: str) -> Update:
+        del by
+        e = self.settings
+        # Krum chooses clients by their parameters, which tell nothing of their statistics. The
+        # others are means of variances, with weights of at least 0: so they are at least 0, too.
+        center, statistics = _center(e), median if "krum" in e.merge else _center(e)
+        if e.bucket_size > 1:
+            rng = generator(e.seed, Stream.BUCKETS, server_round)
+            order: list[int] = rng.permutation(len(updates)).tolist()
+            buckets = partial(bucketed, size=e.bucket_size, order=order)
+            return self.walker.center(
+                updates, lambda x: center(buckets(x)), lambda x: statistics(buckets(x))
+            )
+        return self.walker.center(updates, center, statistics)
+
+
+def merge_of(
+    settings: Experiment,
+    method: Method,
+    running: frozenset[str],
+    noise: Noise = secret_noise,
+) -> Merge:
+    """Builds the server's merge of a method.
+
+    Raises:
+        Refused: ``server-step`` is universal, and the method's server has a step of its own.
+    """
+    e = settings
+    if e.weighting != "paper":
+        method = weighed(method, e.weighting)
+    merge = method.server.merge
+    if e.server_step == "universal":
+        if isinstance(merge, FromMean) and merge.steps:
+            expected = f"replace for {e.method}, whose server has a step of its own"
+            raise Refused(must("server-step", e.server_step, expected))
+        from engram.online.server_step import universal_step  # noqa: PLC0415 - numba is slow to import
+
+        method = universal_step(method, e.server_radius, running)
+    if e.clip_quantile:
+        from engram.guards.adaptive_clip import adaptive  # noqa: PLC0415 - rarely needed
+
+        method = adaptive(method, e.clip)
+    if e.compress != "none":
+        from engram.guards.update_codec import written  # noqa: PLC0415 - rarely needed
+
+        method = written(e, method, running)
+    return Merge(method, Walker(method, running), e, noise)
+
+
+def _center(e: ProtectionSettings) -> Center:
+    if e.merge == "median":
+        return median
+    if e.merge == "geometric-median":
+        return geometric_median
+    if e.merge == "centered-clipping":
+        return centered_clipping
+    if e.merge == "trimmed-mean":
+        return partial(trimmed_mean, cut=e.num_malicious)
+    known = {"krum": krum, "multi-krum": multi_krum, "nearest-mixing": nearest_mixing}
+    return partial(known[e.merge], malicious=e.num_malicious)
+
+
+def _deviation(e: Experiment) -> float:
+    """Returns the standard deviation of the noise that each client adds."""
+    return noise_multiplier(e) * e.clip if e.privacy == "local" else 0.0
+
+
+def leave_client(
+    e: Experiment,
+    walker: Walker,
+    common: Slots,
+    own: Slots,
+    sent: Slots,
+    *,
+    clients: Sequence[int],
+    server_round: int,
+    noise: Noise,
+) -> Slots:
+    """Clips clients' updates and adds local noise, before they leave the clients.
+
+    Each update depends on its client alone, so that a client's privacy does not depend on who else
+    trains or on how nodes host clients. A client that is asked again answers with new noise, at the
+    same privacy cost; a run reports the cost of what it asked for itself.
+
+    Args:
+        e: The settings; ``clip`` is positive.
+        walker: The method's walker.
+        common: The slots that all of the clients received alike.
+        own: Their own slots that they received, with a leading client axis.
+        sent: The slots that they send, with a leading client axis.
+        clients: The clients.
+        server_round: The round.
+        noise: Source of the noise.
+    """
+
+    def clipped(mine: Slots, update: Slots) -> Slots:
+        return walker.clip(common | mine, update, e.clip)
+
+    if not flat(sent):
+        return sent
+    near: Slots = vmap(clipped, in_dims=(0 if own else None, 0))(own, sent)
+    if e.privacy != "local":
+        return near
+    size = walker.size(tree_map(lambda leaf: leaf[0], sent))
+    drawn = [noise(size, Stream.CLIENT_NOISE, server_round, client) for client in clients]
+    add = partial(walker.add_noise, deviation=_deviation(e))
+    noisy: Slots = vmap(lambda update, normal: add(update, normal=normal))(near, torch.stack(drawn))
+    return noisy
+
+
+def spent(e: Experiment, rounds: int, rows: int = 0) -> float:
+    """Returns the epsilon, at ``delta``, of a client after a number of rounds.
+
+    Where cohorts are secret, these are all rounds that have begun; otherwise those in which the
+    client was asked. ``reach`` says what is hidden. Only a client's
+    updates are accounted for, not the other numbers that it sends. Where aggregation is secure,
+    central noise comes in shares of which no exact figure is known: see
+    ``engram.guards.secure.noise``. Where privacy is example, it is that of a row of a client with
+    so many ``rows``: those of its steps are drawn in secret.
+
+    Raises:
+        Refused: As ``noise_multiplier`` and ``sampled_epsilon``.
+    """
+    if e.aggregation == "secure":
+        return concentrated_epsilon(rounds / (2 * e.noise_multiplier**2), e.delta)
+    multiplier, rate, releases = noise_multiplier(e) / reach(e), sampling_rate(e), rounds
+    if e.privacy == "example":
+        rate, releases = row_rate(e, rows), rounds * row_releases(e)
+    return sampled_epsilon(e.sampling, multiplier, rate, releases, e.delta)
+
+
+def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:
+    """Returns entries of a run's results about its server step, for so many ``parameters``.
+
+    Empty where the merged model replaces the last one. Otherwise ``server-step``,
+    ``server-radius``, and whether there are base learners for ``exp-concave`` losses.
+    """
+    if e.server_step == "replace":
+        return {}
+    from engram.online.server_step import has_exp_concave  # noqa: PLC0415 - as above
+
+    return {
+        "server-step": e.server_step,
+        "server-radius": e.server_radius,
+        "exp-concave": has_exp_concave(parameters),
+    }

@@ -1,0 +1,100 @@
+"""Checks and bounds of what clients claim, so that no claim is more than a share of the truth.
+
+Some slots hold weights and denominators: shares of classes, choices of models, traces. A method
+declares their ranges, ``Method.claims``. An update outside of them is impossible, and left out;
+inside, amounts and means of classes are bounded by comparison with those of other clients.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.core.method import Claim, Slots, Update
+from engram.core.slots import flat, unflat
+from engram.core.types import Params
+from engram.guards.weight_limit import weight_limit
+
+__all__ = ["bounded", "impossible", "projected"]
+
+_ROUNDING: Final = 1e-4  # of shares that add up to 1
+
+
+def impossible(claims: Mapping[str, Claim], sent: Params) -> str:
+    """Describes the first claim that is out of its range; "" if there is none.
+
+    Args:
+        claims: The method's claims.
+        sent: The arrays of an update, or of several with a leading axis, by path.
+    """
+    for path, claim in _in_order(claims):
+        leaf = sent[path]
+        if claim == "sums":
+            if (leaf[~(_shares_of(path, sent) > 0)] != 0).any():
+                return f"{path} must be 0 for a class whose share is 0"
+        elif leaf.min() < 0:
+            return f"{path} must be at least 0, got {float(leaf.min()):.3g}"
+        elif claim == "shares" and (total := float(leaf.sum(-1).max())) > 1 + _ROUNDING:
+            return f"{path} must add up to at most 1, got {total:.3g}"
+    return ""
+
+
+def projected(claims: Mapping[str, Claim], slots: Slots) -> Slots:
+    """Returns an update with its claims moved into their ranges, where noise took them out."""
+    sent = flat(slots)
+    for path, claim in _in_order(claims):
+        leaf = sent[path]
+        if claim == "sums":
+            sent[path] = leaf * (_shares_of(path, sent) > 0)[..., None]
+        else:
+            leaf = leaf.clamp(min=0)
+            whole = claim == "shares"
+            sent[path] = leaf / leaf.sum(-1, keepdim=True).clamp(min=1) if whole else leaf
+    return unflat(sent, slots)
+
+
+def bounded(
+    claims: Mapping[str, Claim], updates: Sequence[Update], *, amount: float, mean: float
+) -> list[Update]:
+    """Returns updates whose claims are bounded by comparison; each is possible by itself.
+
+    Args:
+        claims: The method's claims.
+        updates: The updates of a round.
+        amount: An amount counts at most this many times the median one; see ``weight_limit``.
+        mean: A class's mean is at most this many times as long as the longest mean of the median
+            update.
+    """
+    sent = [flat(update.slots) for update in updates]
+    for path, claim in claims.items():
+        if claim == "amount":
+            limit = float(weight_limit([float(each[path]) for each in sent], amount))
+            for each in sent:
+                each[path] = each[path].clamp(max=limit)
+        elif claim == "sums":
+            lengths = [_lengths(path, each) for each in sent]
+            longest = np.array([float(x.max()) for x in lengths])
+            limit = float(weight_limit(longest, mean))
+            for each, own in zip(sent, lengths, strict=True):
+                if own.max() > limit:
+                    each[path] = each[path] * (limit / own).clamp(max=1)[:, None].to(each[path])
+    return [u._replace(slots=unflat(each, u.slots)) for u, each in zip(updates, sent, strict=True)]
+
+
+def _in_order(claims: Mapping[str, Claim]) -> list[tuple[str, Claim]]:
+    """Returns the claims with sums last, since they are looked at beside their shares."""
+    return sorted(claims.items(), key=lambda item: item[1] == "sums")
+
+
+def _shares_of(path: str, sent: Params) -> Tensor:
+    """Returns the shares beside an array of sums."""
+    return sent[path.removesuffix("sums") + "shares"]
+
+
+def _lengths(path: str, sent: Params) -> Tensor:
+    """Returns the length of each class's mean, (classes,); 0 for classes without rows."""
+    shares = _shares_of(path, sent).double()
+    lengths = torch.linalg.vector_norm(sent[path].double(), dim=1)
+    return torch.where(shares > 0, lengths / torch.where(shares > 0, shares, 1.0), 0.0)

@@ -1,0 +1,55 @@
+"""Epsilon that a run has spent of each client, as far as its server knows."""
+
+from collections import Counter
+
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.settings.files import read_json
+
+ASKED = "clients-asked.txt"
+"""The file of the clients that were asked, a line a release; see ``engram.guards.accountant``."""
+
+
+def spent_by_client(record: RunRecord) -> dict[int, float]:
+    """Returns epsilon of each client that was asked, at the run's ``delta``.
+
+    It is empty without privacy, and for a run of a network or a loss that is not known here. Where
+    it is of single rows, it is that of the fewest rows that a client had; of one whose rounds were
+    all lost, nothing is known of its rows, and its epsilon is that of a client with one.
+
+    Other runs cost a client as well, which its site's ledger knows.
+
+    Raises:
+        Refused: The settings, or the file of clients that were asked, are damaged.
+    """
+    settings = read_json(record.folder / "config.json").get("settings")
+    if not isinstance(settings, dict) or settings.get("privacy", "none") == "none":
+        return {}
+    try:
+        e = Experiment.from_config(settings)
+    except Refused:  # of a network or a loss that only the run's process knows
+        return {}
+    from engram.guards.aggregation import spent  # noqa: PLC0415 - torch, which most runs do not need
+
+    releases, rows = list[list[int]](), record.rows()
+    file = record.folder / ASKED
+    if file.is_file():
+        try:
+            releases = [[*map(int, line.split())] for line in file.read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            raise Refused(f"{file} is damaged: {error}") from error
+    else:
+        releases = [row["cohort"] for row in rows if "cohort" in row]  # round 0 asks nobody
+    if e.secret_cohorts:  # where every round tells as much of those that were not drawn
+        return dict.fromkeys(range(e.num_clients), spent(e, len(releases)))
+    asked = Counter(client for clients in releases for client in clients)
+    if e.own.turns:  # of which each round has its own, so that only repeated ones look again
+        known = sum(row["round"] > 0 for row in rows)
+        most = 1 + max(0, len(releases) - known)
+        asked = Counter({client: min(times, most) for client, times in asked.items()})
+    least: dict[int, int] = {}
+    for row in rows:
+        for client, count in row.get("training-rows", {}).items():
+            least[int(client)] = min(count, least.get(int(client), count))
+    return {c: spent(e, count, least.get(c, 1)) for c, count in sorted(asked.items())}

@@ -1,0 +1,64 @@
+"""Sources of the noise of differential privacy.
+
+Noise hides an update only from those who cannot compute it. Every node knows the experiment's seed
+and the round's number, so anybody could subtract noise from the platform's random streams. On
+real nodes, clients and server therefore draw ``secret_noise``. Simulations and tests, which have
+nobody to protect and should be reproducible, ask for ``simulated_noise``.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.core.arrays import Bools
+from engram.core.streams import Stream, generator
+
+
+class Noise(Protocol):
+    """A source of standard normal numbers."""
+
+    def __call__(self, size: int, stream: Stream, *keys: int) -> Tensor:
+        """Returns standard normal numbers, shape (size,) in float32, for a purpose and its keys."""
+
+
+def secret_noise(size: int, stream: Stream, *keys: int) -> Tensor:
+    """Draws from the operating system's entropy, never the same twice.
+
+    No pseudo-random generator is used: where an update is zero its noise is seen as it is, and
+    from that an ordinary generator's state, and so the remaining noise, could be computed.
+    """
+    del stream, keys
+    whole = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12)
+    # Midpoints of 2^52 equal parts of (0, 1): exact in float64, and never 0 or 1.
+    parts = torch.from_numpy((whole.astype(np.float64) + 0.5) * 2.0**-52)
+    normal: Tensor = torch.special.ndtri(parts)
+    return normal.float()
+
+
+def taken(normal: Tensor, rate: float) -> Bools:
+    """Returns for standard normal numbers whether each is below the quantile of ``rate``.
+
+    So each is taken with this probability, in (0, 1], independently.
+    """
+    below = torch.special.ndtri(torch.tensor(rate, dtype=torch.float64))
+    found: Bools = (normal.double() < below).numpy()
+    return found
+
+
+def simulated_bytes(seed: int, server_round: int, client: int) -> Callable[[int], bytes]:
+    """Returns a source of bytes, of which a client makes its share of noise. It protects nobody."""
+    return generator(seed, Stream.CLIENT_NOISE, server_round, client).bytes
+
+
+def simulated_noise(seed: int) -> Noise:
+    """Returns noise that is a function of ``(seed, stream, keys)``. It protects nobody."""
+
+    def noise(size: int, stream: Stream, *keys: int) -> Tensor:
+        drawn = generator(seed, stream, *keys).standard_normal(size, dtype=np.float32)
+        return torch.from_numpy(drawn)
+
+    return noise

@@ -1,0 +1,80 @@
+"""Central privacy's noise in shares: each site adds one, so that the server sees no exact sum.
+
+Shares are discrete Gaussian. With t of them, each of standard deviation s, a sum of whole numbers
+that one client moves by at most D in Euclidean norm has (1/2) epsilon^2-concentrated differential
+privacy, for ::
+
+    epsilon = D / (sqrt(t) s) + tau sqrt(d),    tau = 10 sum_{k=1}^{t-1} exp(-2 pi^2 s^2 k / (k+1))
+
+(Kairouz, Liu, Steinke. The Distributed Discrete Gaussian Mechanism for Federated Learning with
+Secure Aggregation. ICML 2021, Prop. 14). Here t is the threshold, which that many sites or more
+reach; D = L + sqrt(d), since rounding moves each of a site's d numbers by at most one half with the
+client and one half without; s = z D / sqrt(t) for the noise multiplier z; and tau vanishes, since s
+is 100 or more. So epsilon is 1 / z a round.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.core.checks import require
+from engram.guards.secure.quantize import Floats, Words, levels
+from engram.guards.secure.session import Session
+from engram.guards.secure.shamir import Entropy
+
+_LEAST: Final = 100  # standard deviation of a share, in levels
+
+
+def deviation(session: Session, size: int) -> float:
+    """Returns the standard deviation s of a site's share of noise, in levels.
+
+    Args:
+        session: The terms; its ``multiplier`` is positive.
+        size: d, numbers in an update.
+
+    Raises:
+        ValueError: The noise would be too coarse for levels, or the update too large for them.
+    """
+    reach, root = levels(session.room), math.sqrt(size)
+    require(root <= reach / 4, "numbers in an update", size, f"at most {(reach // 4) ** 2}")
+    found = session.multiplier * (reach + root) / math.sqrt(session.threshold)
+    least = session.multiplier * _LEAST / found
+    require(found >= _LEAST, "noise-multiplier", session.multiplier, f"at least {least:.3g}")
+    return found
+
+
+def share_of_noise(session: Session, size: int, entropy: Entropy) -> Words:
+    """Returns a site's share of noise, modulo 2^32; arguments as for ``deviation``."""
+    drawn = discrete_gaussian(size, deviation(session, size), entropy)
+    return drawn.astype(np.uint32)
+
+
+def discrete_gaussian(size: int, deviation: float, entropy: Entropy) -> npt.NDArray[np.int64]:
+    """Draws whole numbers x with probabilities proportional to exp(-x^2 / (2 s^2)).
+
+    From discrete Laplace numbers by rejection (Canonne, Kamath, Steinke. The Discrete Gaussian for
+    Differential Privacy. NeurIPS 2020, Alg. 1 and 3), with probabilities in float64.
+
+    Args:
+        size: How many.
+        deviation: s; > 0.
+        entropy: Source of uniform bytes.
+    """
+    scale, found = math.floor(deviation) + 1, np.zeros(0, dtype=np.int64)
+    while len(found) < size:
+        first, second, third = _uniform(3, 2 * (size - len(found)) + 16, entropy)
+        away = np.floor(-scale * np.log(first)).astype(np.int64)  # geometric
+        signed = np.where(second < 0.5, -away, away)
+        gap = away - deviation**2 / scale
+        fits = third < np.exp(-(gap**2) / (2 * deviation**2))
+        fits &= (away > 0) | (second >= 0.5)  # zero is not drawn twice
+        found = np.concatenate([found, signed[fits]])
+    return found[:size]
+
+
+def _uniform(rows: int, size: int, entropy: Entropy) -> Floats:
+    whole = np.frombuffer(entropy(8 * rows * size), dtype="<u8") >> np.uint64(12)
+    # Midpoints of 2^52 equal parts of (0, 1): never 0 or 1.
+    return ((whole.astype(np.float64) + 0.5) * 2.0**-52).reshape(rows, size)

@@ -1,0 +1,231 @@
+"""Models for clients that never took part: made by the method's own adaptation, from a few rows."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from engram.cli.arguments import arguments
+from engram.client.memory import RamStore
+from engram.cohort.trainer.trainer import Trainer
+from engram.core.streams import Stream, generator
+from engram.data.federated import model_for
+from engram.data.lazy import RowNumbers
+from engram.data.newcomer import Newcomer, read_newcomer
+from engram.data.ranges import inputs_in, ranges_of
+from engram.data.schema.columns import Kind
+from engram.data.source import Source
+from engram.data.standardize import own_units, standardized_by
+from engram.home.card import ScoreEstimate, scored
+from engram.home.evidence import of_network
+from engram.home.exported import check_format
+from engram.home.exporting import (
+    Written,
+    common_model,
+    exported_as,
+    free_folder,
+    notes_on,
+    of_table,
+    with_card,
+    written,
+)
+from engram.home.model_evidence import intervals_on
+from engram.home.packages import Package
+from engram.home.prediction_intervals import Interval, outputs_of
+from engram.home.run_models import Learned
+from engram.home.serving import check_finite, form_of, plain_module, settled
+from engram.home.tables import FOLDS, UNLABELED, transferred
+from engram.networks.base import Outputs, called
+from engram.scoring.tasks import TASKS
+from engram.settings.errors import Refused, told_with
+from engram.settings.experiment import Experiment, read_by
+from engram.settings.families import METHODS
+from engram.settings.fields import key_of
+from engram.settings.method_for_data import shapes_on
+from engram.settings.model import ModelSettings
+from engram.settings.network import NetworkMethod
+from engram.settings.training import TrainingSettings
+
+Fit = Callable[[RowNumbers], nn.Module]
+"""``rows -> module``: a model that has learned from these of the newcomer's rows."""
+
+
+def adapted_into(
+    learned: Learned, data: str | Path, out: str | Path | None, format_: str
+) -> Written:
+    """Makes a model for a client that never took part, and writes it into a new folder.
+
+    Args:
+        learned: What the run has learned.
+        data: The client's rows; see ``engram.data.newcomer``. A node's own, such as
+            ``csv:PATH``, may be given as such.
+        out: The folder; None for one that is named for the file.
+        format_: See ``engram.home.exported.FORMATS``.
+
+    Raises:
+        Refused: If the run is not finished, the rows are not such as its clients have, or its
+            method adapts to nobody.
+    """
+    given, wrong = arguments(data=data, out=out)
+    checked = told_with(wrong, lambda: check_format(format_))
+    path = Source(str(data)).path
+    name = path.stem
+    folder = free_folder(given.out, name)
+    if learned.record.results is None:
+        raise Refused(f"{learned.record.folder} is not finished: resume it first")
+    if learned.trains_network:
+        found = _network(learned, path, name)
+    else:
+        coefficients, evidence, notes = transferred(learned, path)
+        found = of_table(learned, coefficients, name, evidence, notes)
+    return written(learned, found, folder, checked)
+
+
+def newcomer_of(learned: Learned, path: Path) -> Newcomer:
+    """Reads a newcomer's rows."""
+    return read_newcomer(path, learned.kind, learned.experiment)
+
+
+def _kind_of(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> Kind:
+    """Returns what its rows are like, with its own units by these rows, where a run has such."""
+    units = own_units(learned.experiment, newcomer.data(rows, 0), 0)
+    return newcomer.kind._replace(units=units)
+
+
+def _network(learned: Learned, path: Path, name: str) -> Package:
+    newcomer, number = newcomer_of(learned, path), learned.experiment.num_clients
+    everything = np.arange(newcomer.size)
+    if newcomer.y is None:
+        module = common_model(learned, _kind_of(learned, newcomer, everything))
+        scores, intervals = dict[str, list[ScoreEstimate]](), list[Interval]()
+        ranges = of_network(learned, module, None, newcomer.kind.schema).ranges
+        notes = [UNLABELED, *notes_on(learned, module, common=True)]
+    else:
+        module = adapted(learned, newcomer, everything, number)
+        scores, intervals = _scores(learned, newcomer, number)
+        ranges = ranges_of(inputs_in(newcomer.x, newcomer.kind.schema))
+        notes = notes_on(learned, module, common=False)
+    kind = _kind_of(learned, newcomer, everything)
+    known: dict[str, Any] = {"classes": kind.class_names, "kind": kind}
+    known |= {"ranges": ranges, "intervals": intervals}
+    exported = exported_as(learned, form_of(module), name, **known)
+    rows = f"{newcomer.size} rows of {path}, and the run's"
+    return with_card(learned, exported, module, rows, scores, notes)
+
+
+def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int) -> nn.Module:
+    """Returns the model that the method serves a client by that never trains.
+
+    It is what the protocol scores of unseen clients; with few shots, all of the rows are support.
+
+    Args:
+        learned: What the run has learned.
+        newcomer: The client.
+        rows: The numbers of its rows to learn from.
+        client: The number by which rows of batches are drawn.
+    """
+    network = model_for(learned.experiment, _kind_of(learned, newcomer, rows))
+    e = learned.experiment.model_copy(update={"adapt_shots": len(rows)})
+    data = newcomer.data(rows, client)
+
+    def trainer() -> Trainer:
+        return Trainer(e, data, RamStore(), engine="sequential")
+
+    found = settled(learned.newcomers(), trainer, client)
+    check_finite(e, found, newcomer.name)
+    return plain_module(network, found, TASKS[e.task].targets, lambda: data, client)
+
+
+def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
+    """Returns a network that has learned from these rows alone, by the reference of comparisons.
+
+    It trains as one client would in each of the run's rounds, with the step size of the run's
+    method, if that has one by the same name.
+    """
+    data = newcomer.data(rows, 0)
+    e = _by_itself(learned, standardized_by(learned.experiment, data))
+    trainer = Trainer(e, data, RamStore(), engine="sequential")
+    for server_round in range(1, e.rounds + 1):
+        trainer.train({}, [[0]], server_round=server_round, durable=0, losses=False)
+    (memory,) = trainer.recalled([0], before=e.rounds + 1)
+    found = trainer.method.serve({}, memory.kept, memory.trained)
+    found = trainer.scorer.models.settled(found, 0)
+    network = model_for(e, _kind_of(learned, newcomer, rows))
+    return plain_module(network, found, TASKS[e.task].targets, lambda: data, 0)
+
+
+def _by_itself(learned: Learned, standardize: str) -> Experiment:
+    """Returns the settings of the reference method whose clients receive and send nothing."""
+    e, config = learned.experiment, learned.experiment.to_config()
+    groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
+    kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}
+    kept |= {key: config[key] for key in ("task", "loss", "seed", "metrics", "num-rounds")}
+    kept |= {
+        "standardize": standardize,
+        "num-clients": 1,
+        "clients-per-round": 1,
+        "shards": 1,
+        "personal": "",
+        "share": "",
+    }
+    eta = getattr(e.own, "eta", None)
+    for name, method in METHODS.items():
+        if issubclass(method, NetworkMethod) and method.reference:
+            own = {} if eta is None else {f"{name}.eta": eta}
+            found = Experiment.from_config(read_by(name, kept) | own | {"method": name})
+            shapes = shapes_on(found, learned.network, learned.kind.outputs)
+            if not (shapes.received or shapes.sent):
+                return found
+    raise AssertionError("no method learns without a server")  # for mypy: there is one
+
+
+def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Outputs:
+    """Returns each row's outputs by a model that has learned from the other folds' rows.
+
+    Args:
+        newcomer: The client, with two rows at least.
+        fit: Learns from rows.
+        seed: Draws the folds: five, or as many as there are rows.
+    """
+    order = generator(seed, Stream.FOLDS).permutation(newcomer.size)
+    parts, folds = list[Outputs](), np.array_split(order, min(FOLDS, newcomer.size))
+    for fold in folds:
+        runs = partial(called, fit(np.sort(np.setdiff1d(order, fold))))
+        x, _ = newcomer.data(fold, 0).train.take(torch.from_numpy(fold), exact=True)
+        parts.append(outputs_of(runs, x, len(fold)))
+    back = torch.from_numpy(np.argsort(np.concatenate(folds)))
+    outputs: Outputs = tree_map(lambda *leaves: torch.cat(leaves)[back], *parts)
+    return outputs
+
+
+def _scores(
+    learned: Learned, newcomer: Newcomer, number: int
+) -> tuple[dict[str, list[ScoreEstimate]], list[Interval]]:
+    """Scores the newcomer's model by cross-validation, beside what else it could have.
+
+    Its intervals are of the same predictions.
+    """
+    e, y = learned.experiment, newcomer.y
+    assert y is not None  # for mypy: only labeled rows are scored
+    metrics = [metric.of(newcomer.name) for metric in e.of(NetworkMethod).metrics(e)]
+    fits: dict[str, Fit] = {
+        "adapted, cross-validated": lambda rows: adapted(learned, newcomer, rows, number),
+        "these rows alone, cross-validated": lambda rows: alone(learned, newcomer, rows),
+    }
+    found, intervals = {}, list[Interval]()
+    if newcomer.size > 1:
+        outputs = {what: cross_validated(newcomer, fit, e.seed) for what, fit in fits.items()}
+        found = {what: scored(metrics, each, y) for what, each in outputs.items()}
+        intervals = intervals_on(e, next(iter(outputs.values())), y)
+    try:
+        everything = np.arange(newcomer.size)
+        common = common_model(learned, _kind_of(learned, newcomer, everything))
+    except Refused:  # a method with several, of which rows choose one
+        return found, intervals
+    shared = outputs_of(partial(called, common), newcomer.x, newcomer.size)
+    return found | {"the common model": scored(metrics, shared, y)}, intervals

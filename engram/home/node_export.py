@@ -1,0 +1,226 @@
+"""Exports the model that serves a client of a node, without the coordinator."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
+
+from torch import nn
+
+from engram.client.disk import DiskStore
+from engram.client.memory import RamStore
+from engram.client.served_slots import Scored, read_scored
+from engram.client.training_description import Training
+from engram.cohort.trainer.client_memory import Recollection
+from engram.cohort.trainer.trainer import Trainer
+from engram.core.method import Served
+from engram.core.rounds import received_by
+from engram.core.served import is_known, unknown
+from engram.core.slots import flat, unflat
+from engram.core.standardization import Units
+from engram.core.streams import Stream, torch_generator, unseen
+from engram.core.types import Params
+from engram.data.federated import FederatedData, model_for
+from engram.data.schema.columns import Kind, Schema
+from engram.data.standardize import own_units
+from engram.data.tables.tables import TableData, family_of, own_table, table_data
+from engram.home.card import card, cells
+from engram.home.exported import Exported
+from engram.home.model_evidence import Evidence, of_client, of_test
+from engram.home.packages import Package
+from engram.home.serving import RECALLS, check_finite, form_of, plain_module, settled
+from engram.networks.export_modules import Recalling, layered
+from engram.scoring.tasks import TASKS
+from engram.settings.errors import UNNAMED, DataError, Refused
+from engram.settings.method_for_data import server_side
+from engram.settings.network import NetworkMethod
+from engram.tables.federation.coefficients import Coefficients, remembered
+from engram.tables.federation.molar import Molar
+from engram.wire.tensors import difference
+
+_EVER: Final = 2**62  # after any round
+_OTHER_ROWS: Final = (
+    "Its client's data have changed since it learned from them: what is said of rows is true of "
+    "those that are there now."
+)
+_WITHOUT_ROWS: Final = (
+    "Its scores and the ranges of its inputs are not known, since its rows cannot be read here: {}"
+)
+
+
+def remembered_package(training: Training, client: int, store: DiskStore) -> Package:
+    """Returns the model that serves a client, with its card.
+
+    Of networks it is the one that was scored last; where it depends on nothing but the client's
+    memory, and of coefficients, the newest one.
+
+    Args:
+        training: The training.
+        client: The client.
+        store: The training's memories.
+
+    Raises:
+        Refused: If nothing is kept of the client, or only a part of its model; or its rows are
+            needed, and cannot be read.
+    """
+    e, scored = training.experiment, read_scored(store, client)
+    if scored is None:
+        newest = store.newest(client, before=_EVER)
+        if not newest:
+            raise Refused(
+                f"{store.folder} has no memory of client {client}: it had no part in the training "
+                "yet; once a round has been scored, or it has trained, there is one"
+            )
+        scored = Scored(newest, {}, store.read(client, newest))
+    settings = e.to_config()
+    if training.own:  # where a site has its rows is nobody's business
+        del settings["dataset"]
+    known: dict[str, Any] = {
+        "what": f"personal model of {client}",
+        "settings": settings,
+        "client": str(client),
+        "source": training.source,
+    }
+    made = {"run": f"{training.run or store.folder.name}, after round {scored.server_round}"}
+    if isinstance(e.own, NetworkMethod):
+        return _network(training, client, scored, known, made)
+    return _table(training, client, scored.memory or {}, known, made)
+
+
+def _packed(
+    training: Training,
+    known: dict[str, Any],
+    module: nn.Module,
+    evidence: Evidence,
+    made: dict[str, str],
+    notes: list[str],
+) -> Package:
+    e, client = training.experiment, known["client"]
+    if training.has_other_rows:
+        notes = [*notes, _OTHER_ROWS]
+    exported = Exported(**known, ranges=evidence.ranges, intervals=evidence.intervals)
+    # Only the coordinator knows how much privacy was spent.
+    spent: dict[str, Any] | None = {} if e.privacy == "none" else None
+    rows = f"{e.source.described}: rows of client {client}, and others'"
+    text = card(exported, made=made, rows=rows, scores=evidence.scores, privacy=spent, notes=notes)
+    return Package(exported, module, text, cells(evidence.scores), notes)
+
+
+# --- Coefficients --------------------------------------------------------------------------------
+
+
+def _table(
+    training: Training, client: int, memory: Params, known: dict[str, Any], made: dict[str, str]
+) -> Package:
+    e = training.experiment
+    found = remembered(e, training.kind, memory)
+    module = layered(found.state, family_of(e))
+    evidence, notes, schema = Evidence({}), list[str](), _without_medians(found.schema)
+    if e.own.plug_in == Molar.plug_in:
+        try:
+            data = own_table(e, e.source, client) if training.own else table_data(e, [client])
+            evidence = _of_rows(training, client, found, data)
+            schema = data.schema_of(client)
+        except DataError as error:
+            notes.append(_WITHOUT_ROWS.format(error))
+    kind = Kind(schema=schema, classes=training.kind.classes)
+    known |= {"kind": kind, "classes": found.outputs}
+    known |= {"form": "layers", "outputs": "values"}
+    return _packed(training, known, module, evidence, made, notes)._replace(table=found.table)
+
+
+def _of_rows(training: Training, client: int, found: Coefficients, data: TableData) -> Evidence:
+    """Returns what a client's rows say of its coefficients."""
+    e = training.experiment
+    scores, intervals = of_test(e, found, data.test[client])
+    train = data.train[client]
+    assert train is not None  # for mypy: it has rows here
+    return Evidence.of_table(scores, train.x, found.schema, intervals)
+
+
+# --- Networks ------------------------------------------------------------------------------------
+
+
+def _network(
+    training: Training, client: int, scored: Scored, known: dict[str, Any], made: dict[str, str]
+) -> Package:
+    e, data = training.experiment, cache(lambda: training.data(client))
+
+    def rows() -> FederatedData:
+        try:
+            return data()
+        except DataError as error:
+            raise Refused(
+                f"the model of client {client} is made of its rows, too, which cannot be read: "
+                f"{error}"
+            ) from error
+
+    kind = training.kind._replace(units=_units(training, client, rows))
+    network = model_for(e, kind)
+    served = _served(training, client, scored)
+    served = settled(served, lambda: Trainer(e, rows(), RamStore(), engine="sequential"), client)
+    check_finite(e, served, str(client))
+    module = plain_module(network, served, TASKS[e.task].targets, rows, client)
+    notes = [RECALLS] if isinstance(module, Recalling) else []
+    evidence = Evidence({})
+    try:
+        schema = _schema(training, client, data())
+        evidence = of_client(e, data(), module, client, schema)
+    except DataError as error:
+        schema = _without_medians(training.kind.schema)
+        notes.append(_WITHOUT_ROWS.format(error))
+    known |= {"kind": kind._replace(schema=schema), "classes": kind.class_names}
+    known |= {"form": form_of(module), "outputs": TASKS[e.task].targets}
+    return _packed(training, known, module, evidence, made, notes)
+
+
+def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -> Units:
+    """Returns the units of a client's rows, which are its own where columns are standardized so."""
+    e = training.experiment
+    table = e.privacy != "none" and e.source.has_columns
+    if e.standardize == "client" or (e.standardize == "auto" and table):
+        return own_units(e, rows(), client)
+    return training.kind.units
+
+
+def _served(training: Training, client: int, scored: Scored) -> Served:
+    """Returns what serves a client, as its method says.
+
+    Raises:
+        Refused: If that depends on what it received, which is not here.
+        MemoryMismatch: If its memory is another method's or network's.
+    """
+    e = training.experiment
+    network = model_for(e, training.kind)
+    (method, _, _), store = server_side(e, training.kind), RamStore()
+    if scored.memory is not None:
+        store.save(client, scored.memory, server_round=scored.server_round, durable=0)
+    initial = network.init(torch_generator(e.seed, Stream.MODEL))
+    recollection = Recollection(store, method, initial, False, "cpu", unseen(e, UNNAMED))
+    memory = recollection.recall(client, before=scored.server_round + 1)
+    start = received_by(method, method.server.start, client)
+    received = unflat(scored.received, start) if scored.received else unknown(start)
+    if (wrong := difference(flat(received), flat(start))) is not None:
+        raise Refused(
+            f"client {client} was served by another network than the one called {e.model} here: "
+            f"{wrong}"
+        )
+    served = method.serve(received, memory.kept, memory.trained)
+    if not is_known(served):
+        raise Refused(
+            f"client {client} remembers no whole model, and nothing is kept here of what it "
+            "received: a node keeps that each time that it scores a round (its log says so if "
+            "--memory-limit leaves no room)"
+        )
+    return served
+
+
+def _schema(training: Training, client: int, data: FederatedData) -> Schema | None:
+    """Returns the schema of inputs, with what stands for a missing value in the client's rows."""
+    by_task = not training.own and training.experiment.partition == "natural"
+    return data.schema_of(client if by_task else None)
+
+
+def _without_medians(schema: Schema | None) -> Schema | None:
+    """Returns a schema that refuses missing values, if medians of rows elsewhere stand for them."""
+    return replace(schema, missing="refuse") if schema and schema.missing == "median" else schema

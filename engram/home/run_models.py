@@ -1,0 +1,490 @@
+"""Models of a run: the common one, and those that serve clients."""
+
+from collections.abc import Iterator, Set
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from engram.client.disk import DiskStore
+from engram.client.memory import MemoryStore, RamStore
+from engram.cohort.trainer.client_memory import Recollection
+from engram.cohort.trainer.trainer import Trainer
+from engram.core.checks import must
+from engram.core.method import Method, Served, Slots
+from engram.core.rounds import received_by
+from engram.core.served import has_tuned, is_known, unknown
+from engram.core.slots import flat, over_slots, unflat
+from engram.core.standardization import Units
+from engram.core.streams import Stream, torch_generator, unseen
+from engram.core.types import Params
+from engram.data.client_names import shown_name
+from engram.data.datasets import read_given
+from engram.data.federated import FederatedData, Split, model_for
+from engram.data.image_axes import PART
+from engram.data.lazy import RowNumbers
+from engram.data.load_federation import federated_data
+from engram.data.schema.columns import Kind
+from engram.data.standardize import in_units, own_units, standardized_by
+from engram.data.tables.tables import TableData, table_data
+from engram.home.prediction_intervals import Columns, columns_of, outputs_of, targets_as_columns
+from engram.home.serving import check_finite, is_settled, plain_module, settled
+from engram.networks.build import Model
+from engram.networks.export_modules import Shifted
+from engram.networks.layer_units import InUnits
+from engram.runs.record import Checkpoint, RunRecord
+from engram.scoring.tasks import TASKS
+from engram.settings.errors import DataError, Refused, few_names
+from engram.settings.experiment import Experiment
+from engram.settings.method_for_data import server_side
+from engram.settings.network import NetworkMethod
+from engram.tables.federation.molar import Molar
+from engram.wire.tensors import difference
+
+
+class Learned:
+    """The models of a run.
+
+    Args:
+        record: The run.
+        experiment: Its settings.
+        pick: The key of the results, such as ``selected``, whose round's models are wanted; empty
+            for those of the last round.
+        tuned: Whether clients' models are wanted after fine-tuning.
+
+    Attributes:
+        record: As given.
+        tuned: As given.
+        experiment: As given, for this machine's processor, and for all clients that have come.
+    """
+
+    def __init__(
+        self, record: RunRecord, experiment: Experiment, pick: str = "", *, tuned: bool = False
+    ) -> None:
+        self.record, self._pick, self.tuned = record, pick, tuned
+        given = {"device": "cpu", "num_clients": record.clients}
+        self.experiment = experiment.model_copy(update=given)
+
+    @property
+    def picked(self) -> bool:
+        """Whether validation rows have picked the round whose models are wanted."""
+        return bool(self._pick)
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The newest intact checkpoint, or that of the picked round.
+
+        Raises:
+            Refused: If there is none.
+        """
+        if self._pick:
+            return self.record.load_pick(self._pick)
+        checkpoint = self.record.load_checkpoint()
+        if checkpoint is None:
+            raise Refused(f"{self.record.folder} has no checkpoint yet")
+        return checkpoint
+
+    @cached_property
+    def kind(self) -> Kind:
+        """Shapes and types of the data's rows."""
+        return self._recorded or self.data.kind
+
+    @property
+    def _recorded(self) -> Kind | None:
+        return Kind.from_row(next(iter(self.record.rows()), {}))
+
+    @cached_property
+    def data(self) -> FederatedData:
+        """The clients' rows.
+
+        Raises:
+            DataError: If they cannot be read, or are others: nodes may have had data of their own.
+        """
+        found = federated_data(self.experiment)
+        if self._on_nodes and not self._trained_on(found):
+            dataset = self.experiment.source.described
+            raise DataError(f"{dataset} has other rows here than on the run's nodes")
+        recorded = self._recorded
+        return found if recorded is None else in_units(found, recorded.units)
+
+    @cached_property
+    def tables(self) -> TableData:
+        """The clients' tables, of a method for tables.
+
+        Raises:
+            DataError: As for ``data``.
+        """
+        found = table_data(self.experiment)
+        if self._on_nodes and not self._learned_of(found):
+            dataset = self.experiment.source.described
+            raise DataError(f"{dataset} has other rows here than on the run's nodes")
+        return found
+
+    def _learned_of(self, tables: TableData) -> bool:
+        clients = (self.record.results or {}).get("clients", {})
+        rows = clients.get("rows", [])
+        sizes = [len(test.y) if test else 0 for test in tables.test]
+        numbers = clients.get("ids", range(len(rows)))
+        same = [sizes[client] == count for client, count in zip(numbers, rows, strict=True)]
+        return list(self.kind.columns) == tables.columns and all(same)
+
+    @property
+    def rows_in_words(self) -> str:
+        """The rows that it has learned from: the data set, unless nodes had data of their own."""
+        e = self.experiment
+        try:
+            if self.trains_network:
+                _ = self.data
+            elif e.own.plug_in == Molar.plug_in:
+                _ = self.tables
+        except DataError:
+            if self._on_nodes:
+                return "data that its clients' nodes have"
+        return e.source.described
+
+    @property
+    def _on_nodes(self) -> bool:
+        """Whether clients were nodes' of Flower, whose rows and memories may be elsewhere."""
+        return bool(self.record.config["engine"] == "flower")
+
+    def _trained_on(self, data: FederatedData) -> bool:
+        """Returns whether rows are like those of the run, and its clients have as many to test."""
+        recorded = self._recorded
+        if recorded is not None and recorded._replace(units=Units()) != data.kind:
+            return False
+        clients = (self.record.results or {}).get("clients", {})
+        if self.experiment.protocol != "standard" or not {"ids", "queries"} <= clients.keys():
+            return True
+        sizes = [len(data.test.rows[client]) for client in clients["ids"]]
+        return sizes == [int(count) for count in clients["queries"]]
+
+    @cached_property
+    def network(self) -> Model:
+        """The network.
+
+        Raises:
+            Refused: If this process does not know it.
+        """
+        return model_for(self.experiment, self.kind)
+
+    def network_of(self, client: int) -> Model:
+        """Returns the network in a client's units; see ``kind_of``."""
+        return model_for(self.experiment, self.kind_of(client))
+
+    def kind_of(self, client: int) -> Kind:
+        """Returns what a client's rows are like, with its own units, where it has such.
+
+        Raises:
+            DataError: If it has, and its rows are elsewhere.
+        """
+        if not self.standardizes_by_client:
+            return self.kind
+        return self.kind._replace(units=own_units(self.experiment, self.data, client))
+
+    @property
+    def standardizes_by_client(self) -> bool:
+        """Whether inputs are standardized by each client's own rows.
+
+        Raises:
+            DataError: If that depends on the rows, and they are elsewhere.
+        """
+        e = self.experiment
+        if e.standardize == "auto":
+            return e.privacy != "none" and standardized_by(e, self.data) == "client"
+        return e.standardize == "client"
+
+    @property
+    def trains_network(self) -> bool:
+        """Whether the method trains networks."""
+        return isinstance(self.experiment.own, NetworkMethod)
+
+    def number(self, client: int | str) -> int:
+        """Returns a client's number, given its name: that number, where it has no other name.
+
+        Raises:
+            Refused: If there is no such client.
+        """
+        names = self.record.names
+        numbers = {names.get(n, str(n)): n for n in range(self.experiment.num_clients)}
+        if (name := shown_name(client)) not in numbers:
+            all_of = f"in 0..{len(numbers) - 1}" if not names else f"one of {few_names(numbers)}"
+            raise Refused(must("client", client, all_of))
+        return numbers[name]
+
+    def called(self, client: int) -> str:
+        """Returns a client's name, or its number."""
+        return self.record.names.get(client, str(client))
+
+    @property
+    def _store(self) -> MemoryStore:
+        """Clients' memories, in this process or in the run's folder; empty if none affects a model.
+
+        Raises:
+            Refused: If the clients' memories are on nodes of their own.
+        """
+        store, memories = RamStore(), self.checkpoint.memories
+        if memories is not None:
+            store.restore(memories)
+        elif self._keeps:
+            return self._beside()
+        return store
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether clients are served by what they keep."""
+        if not self.trains_network:
+            return True
+        method, start = self.method, self.method.client.start
+        received = received_by(method, self.slots, 0)
+        found = [method.serve(received, unknown(start), trained) for trained in (True, False)]
+        return bool(start) and not (all(map(is_known, found)) and found[0].tuned == found[1].tuned)
+
+    def memory(self, client: int) -> Params:
+        """Returns the arrays that a client remembers; none if it remembers nothing.
+
+        Raises:
+            Refused: If the clients' memories are on nodes of their own.
+        """
+        return self._store.load(client, before=self.checkpoint.server_round + 2) or {}
+
+    def _beside(self) -> MemoryStore:
+        """Returns the memories of a run on Ray, whose nodes keep them in the run's folder.
+
+        Raises:
+            Refused: If the nodes are elsewhere.
+        """
+        folder, server_round = self.record.folder, self.checkpoint.server_round
+        if self._pick and server_round != max(self.record.checkpoints(), default=0):
+            raise Refused(
+                f"what clients remembered in round {server_round} of {folder} is gone: nodes keep "
+                "the last rounds' alone; there are the common model of that round, and clients' "
+                "of the last"
+            )
+        store = DiskStore(folder / "memory" / self.record.config["training"])
+        if not store.folder.is_dir():
+            raise Refused(
+                f"{folder} was run by `flwr run`: its memories are on the nodes, where engram "
+                "memory export writes a client's model"
+            )
+        return store
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """Results of the run about these models; empty while it is not finished."""
+        found = self.record.results or {}
+        return found[self._pick] if self._pick else found
+
+    @property
+    def when(self) -> str:
+        """The round whose models these are, in words."""
+        if self._pick:
+            return f"after round {self.checkpoint.server_round}, which validation rows pick"
+        return f"after {self.results['rounds']} rounds"
+
+    @cached_property
+    def method(self) -> Method:
+        """The method on the network, without data.
+
+        Raises:
+            Refused: If this process does not know the network.
+        """
+        return server_side(self.experiment, self.kind)[0]
+
+    @cached_property
+    def slots(self) -> Slots:
+        """The server's slots.
+
+        Raises:
+            Refused: If they are another network's, of which this process knows one by the same
+                name.
+        """
+        start, checkpoint = self.method.server.start, self.checkpoint
+        there = unflat(checkpoint.state | checkpoint.model, start)
+        found: Slots = {slot: x for slot, x in there.items() if slot in start}
+        if (wrong := difference(flat(found), flat(start))) is not None:
+            name = self.experiment.model
+            raise Refused(
+                f"{self.record.folder} has learned another network than the one called {name} "
+                f"here: {wrong}"
+            )
+        return found
+
+    def newcomers(self, kept: Slots | None = None) -> Served:
+        """Returns what serves a client that never took part.
+
+        Args:
+            kept: What it keeps; None for what clients begin with.
+        """
+        e, number = self.experiment, self.experiment.num_clients
+        larger = e.model_copy(update={"num_clients": number + 1})  # of which it is the last client
+        method, _, _ = server_side(larger, self.kind)
+        slots = over_slots(_longer, self.slots, method.server.start)
+        received = received_by(method, slots, number)
+        return method.serve(received, method.client.start if kept is None else kept, False)
+
+    @property
+    def common(self) -> Served:
+        """The network, or the mixture of networks, that all clients share.
+
+        Arrays of a client's own are as they begin.
+
+        Raises:
+            Refused: If there are several networks, of which a client's rows choose one.
+        """
+        found = replace(self.newcomers(), tuned=False, neighbors=None)
+        if not is_settled(found):
+            raise Refused(
+                f"{self.experiment.method} has {len(found.models)} common models, of which a "
+                "client's rows choose one: export a client's"
+            )
+        return found
+
+    def personal(self, client: int) -> Served:
+        """Returns what serves a client, with its model chosen and fine-tuned.
+
+        Raises:
+            Refused: If its memory is elsewhere, or its rows are and its model is chosen by them or
+                fine-tuned on them; or fine-tuning diverges.
+        """
+        if why := (self.record.results or {}).get("left-out", {}).get(self.called(client)):
+            raise Refused(f"client {self.called(client)} had no part in the run: {why}")
+        e, method = self.experiment, self.method
+        received = received_by(method, self.slots, client)
+        recollection = Recollection(
+            self._store,
+            method,
+            self.network.init(torch_generator(e.seed, Stream.MODEL)),
+            moments=False,
+            device=e.device,
+            unseen=unseen(e, self.record.names),
+        )
+        memory = recollection.recall(client, before=self.checkpoint.server_round + 1)
+        served = method.serve(received, memory.kept, memory.trained)
+        if self.tuned:
+            if not has_tuned(replace(served, tuned=False)):
+                raise Refused(must("method", e.method, "one that serves a network, for tuned"))
+            served = replace(served, tuned=True)
+        found = settled(served, lambda: self._trainer_with(client), client)
+        check_finite(e, found, self.called(client))
+        return found
+
+    def split(self, client: int) -> dict[str, RowNumbers]:
+        """Returns the numbers of a client's training, validation and test rows; see ``Run``.
+
+        Raises:
+            Refused: If the method trains no network.
+        """
+        if not self.trains_network:
+            raise Refused(must("method", self.experiment.method, "one that trains networks"))
+        e, data = self.experiment, self.data
+        rows = read_given(e.source, range(e.num_clients)) if e.source.is_given else {}
+        # In order: clients' rows one below the other, each one's test rows below the others.
+        part = 2 * np.asarray(rows.get("task", 0)) + (np.asarray(rows.get(PART, 0)) == 1)
+
+        def numbers(split: Split | None) -> RowNumbers:
+            own = np.empty(0, np.int64) if split is None else np.sort(split.rows[client])
+            own = own if split is None or split.given is None else split.given[own]
+            return own - np.searchsorted(part, part[own]) if part.ndim else own
+
+        parts = {"train": data.train, "validation": data.validation, "test": data.test}
+        return {name: numbers(split) for name, split in parts.items()}
+
+    def predictions(self, client: int) -> Columns:
+        """Returns the targets of a client's test rows, and what its model predicts, as columns."""
+        rows = torch.from_numpy(np.sort(self.data.test.rows[client]))
+        (x, y), targets = self.data.test.take(rows, exact=True), TASKS[self.experiment.task].targets
+        module = self.module(self.personal(client), self.network_of(client), client)
+        outputs, classes = outputs_of(module, x, len(rows)), self.kind.class_names
+        return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)
+
+    def _rows_of(self, client: int) -> FederatedData:
+        """Returns the rows, for a client that is served by what is made of them.
+
+        Raises:
+            Refused: If they are on its node.
+        """
+        try:
+            return self.data
+        except DataError as error:
+            if not self._on_nodes:
+                raise
+            raise Refused(
+                f"client {self.called(client)} is served by what is made of its rows, which are "
+                f"not here ({error}): on its node, engram memory export writes its model"
+            ) from error
+
+    def _trainer_with(self, client: int) -> Trainer:
+        self._rows_of(client)
+        return self._trainer
+
+    @cached_property
+    def _trainer(self) -> Trainer:
+        return Trainer(self.experiment, self.data, RamStore(), engine="sequential")
+
+    @property
+    def shared(self) -> Params:
+        """The arrays that all clients share: of a network, its parameters, as ``parameters``.
+
+        Raises:
+            Refused: If there are several networks.
+        """
+        if not self.trains_network:
+            return self.checkpoint.model
+        (w, *others) = self.newcomers(unknown(self.method.client.start)).models
+        if others:
+            count = 1 + len(others)
+            raise Refused(f"{self.experiment.method} has {count} common models: export a client's")
+        common = replace(self.common, shift=None)
+        return self.parameters(common, {n for n, leaf in w.items() if not leaf.isnan().any()})
+
+    def module(self, served: Served, network: Model, client: int) -> nn.Module:
+        """Returns what serves a client as one plain module; see ``plain_module``."""
+        targets = TASKS[self.experiment.task].targets
+        return plain_module(network, served, targets, lambda: self._rows_of(client), client)
+
+    def parameters(self, served: Served, some: Set[str]) -> Params:
+        """Returns a network's parameters by the names that its module has for them.
+
+        Those that are shared between layers stand under each of their names.
+
+        Args:
+            served: The network.
+            some: Names of those that are wanted.
+
+        Raises:
+            Refused: If the module that predicts with them is another than the network's own.
+        """
+        network = self.network
+        module = self.module(replace(served, neighbors=None), network, 0)
+        if isinstance(module, Shifted):
+            why = (
+                "a bias before the last layer, which has none of its own"
+                if module.bias.ndim == 1
+                else "a gate before the last layer, which no parameters take up"
+            )
+            raise Refused(f"{self.experiment.method} has {why}: export the client's model")
+        module = module.network if isinstance(module, InUnits) else module
+        names = {network.names.get(name, name) for name in some}
+        wanted = {id(leaf) for name, leaf in _arrays(module) if name in names}
+        return {name: leaf.detach() for name, leaf in _arrays(module) if id(leaf) in wanted}
+
+
+def _longer(leaf: Tensor, like: Tensor) -> Tensor:
+    """Returns rows of clients with those of further ones as they begin; other arrays as they are.
+
+    Args:
+        leaf: The array.
+        like: The same of a federation with more clients, before its first round.
+    """
+    whole = like.clone()
+    whole[tuple(slice(size) for size in leaf.shape)] = leaf  # of pairs, there are two such axes
+    return whole
+
+
+def _arrays(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields parameters and buffers, under each of their names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)

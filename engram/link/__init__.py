@@ -1,0 +1,1 @@
+"""Real clients over gRPC: addresses, credentials, keys, and Flower's transport."""

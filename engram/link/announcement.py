@@ -1,0 +1,141 @@
+"""Announcements of a SuperLink to its nodes: another address, and a new authority.
+
+They come with the answers to calls over TLS, and so from who has a certificate of an authority that
+the node trusts. An address alone is followed by nodes that are at a former one, and must prove
+itself by its certificate like the first. A new authority is trusted if one that is trusted already
+vouches for it ("new with old", RFC 4210, section 4.4), and in place of that one; the least serial
+number of the server's key is proven by a certificate. The server can make up neither, as the
+authority's key is not on its machine. A node whose key is refused for good is told so.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from engram.link.addresses import parse_address
+from engram.link.credentials import FederationSettings, certificate_hosts, key_serial
+from engram.link.keys import UNREADABLE, is_authority, issued, same_key
+from engram.settings.errors import Refused
+from engram.settings.settings_files import read_settings, to_toml
+
+Metadata = Sequence[tuple[str, str | bytes]]
+Told = Mapping[str, str | bytes]
+
+ENDED: Final = "engram-ended"
+"""The name under which a SuperLink says why it refuses a key for good: removed, or left."""
+
+_MOVED: Final = "engram-moved"  # HOST:PORT, and the former ones
+_AUTHORITIES: Final = "engram-authorities-bin"  # their certificates, PEM
+LEAST: Final = "least.crt"
+"""The file of a server's certificate whose key nodes accept, and none before it."""
+
+LEAST_KEY: Final = "engram-least-key-bin"
+"""The name under which a SuperLink sends it."""
+
+_MOST: Final = 16  # certificates
+
+
+def announcement(settings: FederationSettings, authorities: bytes, least: bytes = b"") -> Metadata:
+    """Returns the metadata of an answer that tells of a move, an authority, or a new key.
+
+    Args:
+        settings: The federation's.
+        authorities: The authorities' certificates, PEM.
+        least: The contents of ``LEAST``.
+    """
+    told: list[tuple[str, str | bytes]] = []
+    if settings.former:
+        told.append((_MOVED, f"{settings.superlink} {settings.former}"))
+    if authorities.count(b"BEGIN CERTIFICATE") > 1:
+        told.append((_AUTHORITIES, authorities))
+    if least:
+        told.append((LEAST_KEY, least))
+    return told
+
+
+def new_address(told: Told, present: str) -> str | None:
+    """Returns the address to which a SuperLink has moved from ``present``; None if it has not."""
+    addresses = str(told.get(_MOVED, "")).split()
+    if present not in addresses[1:] or addresses[0] == present:
+        return None
+    try:
+        return str(parse_address(addresses[0], "address"))
+    except Refused:
+        return None
+
+
+def new_authorities(told: Told, trusted: bytes) -> bytes | None:
+    """Returns the certificates to trust once an authority has a successor; None if none has.
+
+    Args:
+        told: Metadata of an answer.
+        trusted: Certificates of the authorities that are trusted, PEM.
+
+    Returns:
+        Certificates, PEM: those trusted or vouched for that have vouched for no other.
+    """
+    said = told.get(_AUTHORITIES, b"")
+    try:
+        known = x509.load_pem_x509_certificates(trusted)
+        before = list(known)
+        read = x509.load_pem_x509_certificates(said) if isinstance(said, bytes) and said else []
+        offered = [each for each in read[:_MOST] if is_authority(each)]
+        while fresh := [
+            each for each in offered if each not in known and _vouched(each, offered, known)
+        ]:
+            known += fresh
+    except UNREADABLE:
+        return None
+    roots = [each for each in known if issued(each, each)]
+    keys = [root.public_key() for root in roots]
+    links = [
+        each
+        for each in known
+        if each not in roots and any(same_key(each.public_key(), key) for key in keys)
+    ]
+    found = [root for root in roots if not any(issued(each, root) for each in links)]
+    if not found or found == before:
+        return None
+    return b"".join(each.public_bytes(Encoding.PEM) for each in found)
+
+
+def proven_serial(said: bytes, trusted: bytes) -> int:
+    """Returns the serial number of a server's key that a trusted authority has signed; else 0.
+
+    Args:
+        said: The server's certificate, PEM.
+        trusted: Certificates of the authorities that are trusted, PEM.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(said)
+        roots = x509.load_pem_x509_certificates(trusted)
+    except UNREADABLE:
+        return 0
+    proven = not is_authority(certificate) and any(issued(certificate, root) for root in roots)
+    return key_serial(certificate_hosts(certificate)) if proven else 0
+
+
+def _vouched(
+    certificate: x509.Certificate, offered: list[x509.Certificate], known: list[x509.Certificate]
+) -> bool:
+    """Whether a certificate is signed by a known authority, or by itself with a key that is."""
+    signed = [each for each in offered if any(issued(each, authority) for authority in known)]
+    return certificate in signed or (
+        issued(certificate, certificate)
+        and any(same_key(each.public_key(), certificate.public_key()) for each in signed)
+    )
+
+
+def moved_node(folder: Path, superlink: str, former: str) -> bytes:
+    """Returns the ``node.toml`` of a client whose server has moved.
+
+    Args:
+        folder: The client's folder.
+        superlink: HOST:PORT of the server from now on.
+        former: Where it was; tried as well, as long as nothing answers at the new one.
+    """
+    settings = read_settings(folder / "node.toml") | {"superlink": superlink, "former": former}
+    return to_toml(settings)

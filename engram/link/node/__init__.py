@@ -1,0 +1,1 @@
+"""A node of a deployed federation: its session, handshake, worker and signatures."""

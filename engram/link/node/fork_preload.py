@@ -1,0 +1,11 @@
+"""The modules that the workers of nodes in one process share: see ``engram.link.node.worker.Worker``."""
+
+import gc
+
+import flwr_datasets.partitioner  # noqa: F401 - loaded by most partitions
+import sklearn.datasets  # noqa: F401 - loaded by most data, with what it is made of
+
+import engram.client.app  # noqa: F401 - what workers run
+
+gc.collect()
+gc.freeze()  # a later collection would write to all of it, and so make each worker a copy

@@ -1,0 +1,1 @@
+"""The SuperLink's side: certificates, registration, membership, control."""

@@ -1,0 +1,205 @@
+"""Makes the folders of a deployed federation, which identify its server and its clients.
+
+    FEDERATION/
+      ca.crt ca.key       its own certificate authority; the key stays with its maker
+      server/             for the coordinator's machine: federation.toml, ca.crt, server.crt,
+                          server.key, in clients/ every client's public key, and these in
+                          registry, as the authority has signed them
+      client-0/           for that client's machine: node.toml, ca.crt, client.key, client.pub
+      client-1/ ...
+
+An insecure federation has no certificates. Once there is a new authority
+(``engram/link/server/renewal.py``), ca.crt has its certificate, and until the next renewal the
+former one's, and that by which the former vouches for the new; least.crt is the certificate of a
+new key of the server. Only the owner may enter the folders and read the keys.
+``engram/link/credentials.py`` reads them.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from engram.link.addresses import parse_address
+from engram.link.credentials import FederationSettings, read_federation
+from engram.link.keys import read_public_key
+from engram.link.server.certificates import (
+    Authority,
+    all_hosts,
+    certificate_pem,
+    check_days,
+    key_pem,
+    new_authority,
+    new_key,
+    node_key_files,
+)
+from engram.link.server.registration import note_replaced, roll
+from engram.link.server.registry import sign_registry
+from engram.runs.folders import changing, make_folder, replace_file
+from engram.settings.errors import Refused, brief
+from engram.settings.fields import Scalar
+from engram.settings.registry import REGISTRY, signed_registry
+from engram.settings.settings_files import read_settings, to_toml
+
+NodeSettings = dict[str, Scalar]
+
+MOST_CLIENTS = 10**6  # as num-clients
+
+
+def init_federation(
+    folder: Path,
+    *,
+    clients: int,
+    hosts: Sequence[str],
+    superlink: str,
+    days: int,
+    insecure: bool = False,
+) -> None:
+    """Makes a federation's folder: all of it, or, when anything fails, nothing.
+
+    Args:
+        folder: A new or empty folder; its name becomes the federation's.
+        clients: Number of clients; 0 if all are to be invited.
+        hosts: DNS names and IP addresses by which clients and users reach the server, besides
+            the one in ``superlink``, ``localhost``, ``127.0.0.1`` and ``::1``.
+        superlink: HOST:PORT that clients connect to.
+        days: Days for which the server's certificate is valid, in 1..3650.
+        insecure: Make no certificates: connections are neither encrypted nor authenticated.
+            Clients get keys all the same.
+
+    Raises:
+        Refused: If the folder is in use or cannot be made, or an argument is out of its range.
+    """
+    name = _federation_name(folder)
+    if clients < insecure:
+        raise Refused(f"clients must be at least {int(insecure)}, got {clients}")
+    if clients > MOST_CLIENTS:
+        raise Refused(f"clients must be at most {MOST_CLIENTS}, got {brief(clients)}")
+    check_days(days)
+    address = parse_address(superlink, "superlink")
+    names = all_hosts([address.host, *hosts])
+    common: NodeSettings = {"federation": name, "superlink": str(address)}
+    authority = None if insecure else new_authority(name)
+    files = {} if authority is None else _server(authority, names, days)
+    keys = dict[int, bytes]()
+    files["server/federation.toml"] = to_toml(common | {"clients": clients, "insecure": insecure})
+    for number in range(clients):
+        own = _client(common, number, clients, files.get("ca.crt"))
+        files |= {f"client-{number}/{path}": data for path, data in own.items()}
+        files[f"server/clients/client-{number}.pub"] = keys[number] = own["client.pub"]
+    if authority is not None and keys:
+        files[f"server/{REGISTRY}"] = signed_registry(keys, authority.key)
+    make_folder(folder, files)
+
+
+def add_client(folder: Path) -> Path:
+    """Adds the next client to a federation; returns its new folder.
+
+    The number of clients is updated in the other clients' ``node.toml`` that are still here; those
+    on other machines must be replaced. An interrupted call is completed by the next one.
+
+    Raises:
+        Refused: If it is not a federation's folder, or cannot be written.
+    """
+    with changing(folder / "server"):
+        settings = _federation(folder)
+        number = 1 + max({settings.clients - 1, *roll(folder / "server").invited})
+        common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
+        root = None if settings.insecure else _read(folder / "ca.crt")
+        new = folder / f"client-{number}"
+        if not new.exists():
+            make_folder(new, _client(common, number, number + 1, root))
+        read_public_key(new / "client.pub")
+        public = _read(new / "client.pub")
+        (folder / "server" / "clients").mkdir(mode=0o700, exist_ok=True)
+        replace_file(folder / "server" / "clients" / f"client-{number}.pub", public)
+        for other in range(number):
+            node = folder / f"client-{other}" / "node.toml"
+            if node.exists():
+                replace_file(node, to_toml(read_settings(node) | {"num-partitions": number + 1}))
+        content = to_toml(settings._replace(clients=number + 1)._asdict())
+        replace_file(folder / "server" / "federation.toml", content)
+        sign_registry(folder / "server")
+    return new
+
+
+def new_client_key(folder: Path, number: int) -> Path:
+    """Gives a client a new key, in place of one that was lost or unregistered.
+
+    Returns:
+        Its folder, in which all files of the client's identity are new.
+
+    Raises:
+        Refused: If there is no such client, or the folder is not a federation's or cannot be
+            written.
+    """
+    with changing(folder / "server"):
+        settings = _federation(folder)
+        if not 0 <= number < settings.clients or number in roll(folder / "server").invited:
+            wanted = f"one of 0..{settings.clients - 1}, and not invited"
+            raise Refused(f"the client must be {wanted}, got {number}")
+        common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
+        root = None if settings.insecure else _read(folder / "ca.crt")
+        own, files = folder / f"client-{number}", _client(common, number, settings.clients, root)
+        if own.exists():
+            for path, data in files.items():
+                replace_file(own / path, data)
+        else:
+            make_folder(own, files)
+        public = folder / "server" / "clients" / f"client-{number}.pub"
+        note_replaced(public)
+        replace_file(public, files["client.pub"])
+        sign_registry(folder / "server")
+    return own
+
+
+# --- Contents ------------------------------------------------------------------------------
+
+
+def _server(authority: Authority, hosts: Sequence[str], days: int) -> dict[str, bytes]:
+    """Returns the certificates and keys of a federation's authority and server."""
+    key = new_key()
+    root = certificate_pem(authority.certificate)
+    return {
+        "ca.crt": root,
+        "ca.key": key_pem(authority.key),
+        "server/ca.crt": root,
+        "server/server.crt": certificate_pem(authority.sign(key, hosts, days)),
+        "server/server.key": key_pem(key),
+    }
+
+
+def _client(
+    common: NodeSettings, number: int, clients: int, root: bytes | None
+) -> dict[str, bytes]:
+    """Returns the files of a client's folder; ``root`` is None in an insecure federation."""
+    private, public = node_key_files(f"{common['federation']}/client-{number}")
+    own = {"partition-id": number, "num-partitions": clients, "insecure": root is None}
+    files = {"node.toml": to_toml(common | own), "client.key": private, "client.pub": public}
+    return files if root is None else files | {"ca.crt": root}
+
+
+# --- Checks --------------------------------------------------------------------------------
+
+
+def _federation_name(folder: Path) -> str:
+    name = folder.resolve().name
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name) or name == "default":
+        raise Refused(
+            "the folder's name, which becomes the federation's, must be up to 40 letters, digits, "
+            f"- and _, and not 'default', got {name!r}"
+        )
+    return name
+
+
+def _federation(folder: Path) -> FederationSettings:
+    path = folder / "server" / "federation.toml"
+    if not path.is_file():
+        raise Refused(f"{folder} is not a federation's folder: it has no server/federation.toml")
+    return read_federation(path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,214 @@
+"""Prepares the coordinator's processes: the SuperLink, and the ``flwr`` command for it."""
+
+import errno
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from engram.link.addresses import CONTROL, Address, as_ip, parse_address
+from engram.link.credentials import ServerCredentials, read_server, renewal
+from engram.link.launch import Launch, program
+from engram.link.server.control_access import SOCKETS
+from engram.runs.folders import replace_file
+from engram.settings.errors import Refused
+
+_SOON = timedelta(days=30)
+
+
+class ReplyLimits(NamedTuple):
+    """Limits of one reply of a node to a SuperLink."""
+
+    # Parts: records, their arrays, and the arrays' chunks. A reply of ``engram node`` has only a
+    # few, whatever the model.
+    records: int = 1000
+    mebibytes: int = 1024  # MiB of all of them together
+
+
+class Addresses(NamedTuple):
+    """Where a SuperLink listens."""
+
+    fleet: Address  # for clients
+    control: Address  # for users, who start runs and register clients, and for the runs' apps
+
+
+def superlink_command(
+    folder: Path,
+    *,
+    fleet: str | None = None,
+    control: str | None = None,
+    open_control: bool = False,
+    limits: ReplyLimits | None = None,
+) -> Launch:
+    """Prepares a SuperLink, Flower's behind our guards, without starting it.
+
+    It serves clients over TLS if their keys are registered; in an insecure federation it serves
+    anyone. It keeps its state, including the registered keys, in ``superlink.db`` in the folder.
+
+    Args:
+        folder: The coordinator's folder.
+        fleet: HOST:PORT where it listens for clients. By default the port that they connect to, on
+            the loopback interface if clients connect to it, and else on all interfaces.
+        control: HOST:PORT where it listens for users; by default ``CONTROL``.
+        open_control: Let anyone who can connect to ``control`` start programs here, not only this
+            process's user and root on this machine.
+        limits: Limits of a client's reply.
+
+    Raises:
+        Refused: If the folder, an address, or the installation is not in order, or if nobody could
+            use the Control API without ``open_control``.
+    """
+    credentials = read_server(folder)
+    at = superlink_addresses(credentials, fleet=fleet, control=control)
+    if not open_control:
+        _check_private(at.control)
+    limits = limits or ReplyLimits()
+    security = ["--insecure"]
+    if credentials.tls:
+        security = [
+            *("--ssl-ca-certfile", str(credentials.tls.root_certificate)),
+            *("--ssl-certfile", str(credentials.tls.certificate)),
+            *("--ssl-keyfile", str(credentials.tls.private_key)),
+            "--enable-supernode-auth",
+        ]
+    return program(
+        "python",
+        *(
+            "-P",
+            "-m",
+            "engram.link.server.superlink",
+        ),  # -P: nothing is imported from the working directory
+        *("--max-records", str(limits.records), "--max-reply", str(limits.mebibytes)),
+        *(["--open-control"] if open_control else []),
+        *security,
+        *("--fleet-api-address", str(at.fleet)),
+        *("--host", at.control.host, "--port", str(at.control.port)),
+        *("--database", str(credentials.folder / "superlink.db")),
+        *("--isolation", "subprocess", "--disable-runtime-dependency-installation"),
+        home=credentials.folder / "flwr",
+        hosts=[at.control.reached_at.host],  # to which the runs' apps connect
+    )
+
+
+def flwr_command(folder: Path, *arguments: str, control: str | None = None) -> Launch:
+    """Prepares Flower's own ``flwr`` command for a federation's SuperLink.
+
+    The default connection, named after the federation, is written to ``flwr/config.toml`` in the
+    folder. ``control`` is HOST:PORT of the SuperLink's Control API; by default ``CONTROL``.
+
+    Raises:
+        Refused: If the folder, the address, or the installation is not in order.
+    """
+    credentials = read_server(folder)
+    address = parse_address(control or CONTROL, "control").reached_at
+    _check_host(credentials, address)
+    home = credentials.folder / "flwr"
+    launch = program("flwr", *arguments, home=home, hosts=[address.host])
+    name = credentials.settings.federation
+    lines = ["[superlink]", f'default = "{name}"', f"[superlink.{name}]", f'address = "{address}"']
+    if credentials.tls:
+        root = json.dumps(str(credentials.tls.root_certificate), ensure_ascii=False)
+        lines.append(f"root-certificates = {root}")
+    else:
+        lines.append("insecure = true")
+    replace_file(credentials.folder / "flwr" / "config.toml", "\n".join([*lines, ""]).encode())
+    return launch
+
+
+def superlink_addresses(
+    credentials: ServerCredentials, *, fleet: str | None = None, control: str | None = None
+) -> Addresses:
+    """Returns the addresses at which ``superlink_command`` makes a SuperLink listen.
+
+    Raises:
+        Refused: If an address is malformed, or not one that the certificate is for.
+    """
+    called = parse_address(credentials.settings.superlink, "superlink")
+    found = Addresses(
+        parse_address(fleet, "fleet") if fleet else _all_interfaces(called),
+        parse_address(control or CONTROL, "control"),
+    )
+    if found.fleet.port == found.control.port:
+        raise Refused(f"fleet and control must have ports of their own, got {found.fleet.port}")
+    _check_host(credentials, found.control)
+    return found
+
+
+def check_free(address: Address, option: str) -> None:
+    """Checks that this process can listen at an address.
+
+    Raises:
+        Refused: If it cannot; ``option`` is named as the way to choose another address.
+    """
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            cause = f"port {address.port} is taken: end what listens there"
+        else:
+            cause = f"nothing can listen at {address} ({error.strerror})"
+        raise Refused(f"{cause}, or give another one with {option}") from error
+
+
+def warnings(
+    credentials: ServerCredentials, at: Addresses, *, open_control: bool = False
+) -> list[str]:
+    """Returns warnings for the user who starts a SuperLink, one line each."""
+    found, settings, tls = [], credentials.settings, credentials.tls
+    if settings.insecure:
+        found.append(
+            f"{settings.federation} is insecure: nothing is encrypted, and anyone who reaches "
+            f"{at.fleet} can take part in its runs"
+        )
+    if open_control:
+        found.append(
+            f"anyone who reaches {at.control} can run programs here as this user: --open-control "
+            "turns off authentication"
+        )
+    if tls and tls.expires - datetime.now(UTC) < _SOON:
+        found.append(
+            f"{tls.certificate} expires on {tls.expires:%Y-%m-%d}: {renewal(credentials.folder)}"
+        )
+    return found
+
+
+def _all_interfaces(called: Address) -> Address:
+    """Returns where to listen for clients of an address: all interfaces, unless it is loopback."""
+    ip = as_ip(called.host)
+    if called.is_loopback:
+        return called if ip else called._replace(host="127.0.0.1")
+    return called._replace(host="::" if ip and ip.version == 6 else "0.0.0.0")
+
+
+def _check_private(control: Address) -> None:
+    """Refuses a private Control API where it could not serve its own user, or nobody else calls."""
+    if not control.is_loopback:
+        from engram.link.flower import nodes_over_http  # noqa: PLC0415 - takes a second
+
+        if not nodes_over_http():
+            raise Refused(
+                f"--control must be a loopback address, such as {CONTROL}, got {control}: only "
+                "this user's programs on this machine are let in, unless --open-control lets in "
+                "everybody"
+            )
+    if not any(table.is_file() for table in SOCKETS):
+        raise Refused(
+            f"this system has no {SOCKETS[0]}, which says whose a connection is: start the "
+            "SuperLink with --open-control if nobody else uses this machine"
+        )
+
+
+def _check_host(credentials: ServerCredentials, control: Address) -> None:
+    """Refuses an address of the Control API that the server's certificate is not for."""
+    host, tls = control.reached_at.host, credentials.tls
+    if tls and host not in tls.hosts:
+        raise Refused(
+            f"{tls.certificate} is for {', '.join(tls.hosts)}, not for {host}, the host of "
+            f"--control: {renewal(credentials.folder)} --host {host}"
+        )

@@ -1,0 +1,189 @@
+"""Sweeps: runs of one method side by side, with the same budget of samples for all methods."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from engram.core.types import Params
+from engram.meta.single_node import Episode, MetaRule
+from engram.meta.studies.episodes import EpisodeSampler
+from engram.meta.studies.methods import METHODS, MetaLearner, RuleArguments, maml_batches
+from engram.meta.studies.problem import Problem
+from engram.settings.errors import Refused
+
+_LOOKS: Final = 40  # how often the training error is measured
+_PAUSE: Final = 25  # iterations between reports of progress
+
+
+class SweepRun(NamedTuple):
+    """One run of a sweep."""
+
+    name: str  # its name in tables: the method's, or that with an addition
+    method: str  # one of ``METHODS``
+    beta: float  # its memory's weight; 1 if it has none
+    eta: float  # its initial meta step size
+    seed: int  # seed of its network and of all that it draws
+
+
+class Sweep(NamedTuple):
+    """Runs whose methods are built alike, and their common parameters."""
+
+    runs: tuple[SweepRun, ...]  # the runs
+    batch_size: int  # K
+    tasks_per_step: int  # B
+    alpha: float  # adaptation step size
+    hessian: str  # one of ``curvature.HESSIANS``
+    iterations: int  # MAML's; other methods make as many as see the same number of rows
+
+    @property
+    def method(self) -> MetaLearner:
+        """Builder of its runs."""
+        return METHODS[self.runs[0].method]
+
+
+class Trace(NamedTuple):
+    """The result of a sweep."""
+
+    w: Params  # the meta-models, flat, (r, d)
+    samples: list[int]  # rows of all tasks seen when errors were measured
+    # The training errors then, (r, looks); infinite for runs that have diverged.
+    errors: npt.NDArray[np.float64]
+    iterations: int  # number of iterations of each run
+    seconds: float  # core seconds that an iteration of one run took, without measuring errors
+
+
+def check_sweep(problem: Problem, sweep: Sweep) -> int:
+    """Checks a sweep before it is started; returns the bytes of its tasks' memories.
+
+    Raises:
+        Refused: A value lies outside its range, or an iteration draws more tasks than there are.
+    """
+    rule, _ = _rules(problem, sweep)
+    most = max(draw.tasks or 0 for draws in rule.cycle for draw in draws)
+    if most > problem.tasks:
+        raise Refused(f"an iteration draws {most} tasks, and there are {problem.tasks}")
+    return 4 * rule.memories * len(sweep.runs) * problem.layout.size
+
+
+def run_sweep(
+    problem: Problem,
+    sweep: Sweep,
+    *,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Trace:
+    """Runs a sweep. A run whose error is no longer finite is stopped.
+
+    ``report`` is called now and then with the number of iterations done and their total.
+
+    Raises:
+        Refused: A value lies outside its range.
+    """
+    fast, slow = _rules(problem, sweep)
+    total = _affordable(fast, problem.tasks, sweep)
+    looks = {round(total * i / _LOOKS) for i in range(1, _LOOKS + 1)}
+    sampler = EpisodeSampler([run.seed for run in sweep.runs], problem.tasks, fast.draws)
+    state = fast.init(problem.layout.pack([problem.start(run.seed) for run in sweep.runs]))
+    seen, errors, spent = [0], [_look(problem, sweep, state.w)], 0.0
+    alive = list(range(len(sweep.runs)))  # runs that have not diverged; only these are computed
+    work = 0
+    since = time.thread_time()
+    for t in range(total):
+        rule = slow if t >= 0.75 * total else fast
+        state = rule.step(state, tuple(episodes(problem, sampler, rule, t)))
+        work += len(alive)
+        if t % _PAUSE and t + 1 not in looks:
+            continue
+        spent += time.thread_time() - since
+        if t + 1 in looks:
+            found = _look(problem, sweep, state.w)
+            seen.append(_rows_after(fast, problem.tasks, t + 1))
+            errors.append(np.full(len(sweep.runs), np.inf))
+            errors[-1][alive] = found
+            well = np.flatnonzero(np.isfinite(found))
+            if 0 < len(well) < len(alive):
+                alive = [alive[i] for i in well]
+                state = _of(state, torch.from_numpy(well))
+                some = sweep._replace(runs=tuple(sweep.runs[i] for i in alive))
+                fast, slow = _rules(problem, some)
+                sampler = EpisodeSampler([run.seed for run in some.runs], problem.tasks, fast.draws)
+        report(t + 1, total)
+        since = time.thread_time()
+    return Trace(
+        _all(state.w, alive, len(sweep.runs)), seen, np.stack(errors, 1), total, spent / work
+    )
+
+
+def _of(state: Any, runs: Tensor) -> Any:
+    """Returns the part of a state that belongs to some of the runs, its tensors' rows."""
+    return tree_map_only(Tensor, lambda leaf: leaf[runs], state)
+
+
+def _all(w: Params, alive: Sequence[int], runs: int) -> Params:
+    """Returns the models of all runs: NaN for those that diverged."""
+    return {
+        name: leaf.new_full((runs, *leaf.shape[1:]), torch.nan).index_copy_(
+            0, torch.tensor(alive), leaf
+        )
+        for name, leaf in w.items()
+    }
+
+
+def _rules(problem: Problem, sweep: Sweep) -> tuple[MetaRule[Any], MetaRule[Any]]:
+    """Returns the rule of the first three quarters of iterations, and that of the last."""
+    arguments = RuleArguments(
+        loss=problem.loss,
+        matching=problem.matching,
+        tasks=problem.tasks,
+        tasks_per_step=sweep.tasks_per_step,
+        batch_size=sweep.batch_size,
+        alpha=sweep.alpha,
+        hessian=sweep.hessian,
+    )
+    beta = torch.tensor([run.beta for run in sweep.runs])
+    eta = torch.tensor([run.eta for run in sweep.runs])
+    try:
+        fast = sweep.method.build(arguments, beta, eta)
+        slow = sweep.method.build(arguments, beta, eta / 10) if sweep.method.decays else fast
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    return fast, slow
+
+
+def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
+    """Returns how many rows are seen in ``iterations`` iterations."""
+    each = [sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in rule.cycle]
+    whole, rest = divmod(iterations, len(each))
+    return whole * sum(each) + sum(each[:rest])
+
+
+def _affordable(rule: MetaRule[Any], tasks: int, sweep: Sweep) -> int:
+    """Returns how many iterations see no more rows than MAML's do; at least 1."""
+    each = maml_batches(sweep.hessian) * sweep.batch_size
+    budget = sweep.iterations * sweep.tasks_per_step * each
+    done = budget // _rows_after(rule, tasks, len(rule.cycle)) * len(rule.cycle)
+    while _rows_after(rule, tasks, done + 1) <= budget:
+        done += 1
+    return max(done, 1)
+
+
+def _look(problem: Problem, sweep: Sweep, w: Params) -> npt.NDArray[np.float64]:
+    """Returns the runs' errors on training tasks, infinite where a model is no longer finite."""
+    found = problem.error(w, sweep.runs[0].method).double().numpy()
+    fine = torch.stack([leaf.flatten(1).isfinite().all(1) for leaf in w.values()]).all(0).numpy()
+    return np.where(np.isfinite(found) & fine, found, np.inf)
+
+
+def episodes(
+    problem: Problem, sampler: EpisodeSampler, rule: MetaRule[Any], t: int
+) -> Iterator[Episode]:
+    """Yields the episodes of iteration t of a rule."""
+    for draw, (tasks, uniforms) in zip(rule.draws(t), sampler.draw(t), strict=True):
+        x, y = problem.batch(tasks, uniforms)
+        parts = zip(x.split(draw.sizes, 2), y.split(draw.sizes, 2), strict=True)
+        yield Episode(tasks, tuple(parts))

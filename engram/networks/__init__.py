@@ -1,0 +1,1 @@
+"""Networks, and users' modules, as pure functions: kinds, losses, optimizers by name."""

@@ -1,0 +1,173 @@
+"""Networks as functions of a parameter dictionary, some of whose entries are each client's own."""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal, NamedTuple
+
+from torch import Generator, Tensor, nn
+
+from engram.core.checks import must
+from engram.core.types import Params
+
+Inputs = Any  # a tensor, or a tuple or dictionary of tensors, each with the rows' axis first
+Outputs = Tensor  # or, for a loss and metrics of a user, a tuple or dictionary of tensors
+
+Statistics = Literal["average", "local", "fixed"]
+
+VARIANCE: Final = "running_var"
+"""Name of a batch norm's running variance."""
+
+
+class UnknownToken(ValueError):
+    """A token is beyond the end of an embedding."""
+
+
+class Model(NamedTuple):
+    """A network.
+
+    Attributes:
+        init: ``generator -> params``, float32, on the CPU. Running statistics of batch norm are
+            among them: their gradient is zero.
+        apply: ``(params, inputs (k, ...)) -> outputs (k, ...)``, in evaluation: nothing is dropped,
+            and batch norm uses its running statistics.
+        train: ``(params, inputs, key) -> outputs``, in training; the key, a whole number of shape
+            (), determines what is dropped. None if it does what ``apply`` does.
+        noisy: Whether ``train`` needs a key.
+        together: ``(params (c, ...), inputs (c, k, ...)) -> outputs (c, k, ...)``, what ``train``
+            does for c networks, faster than by ``vmap``; None if that is not known.
+        statistics: ``(params, inputs, [key]) -> statistics``: running statistics after ``train``
+            of these; None if the network keeps none.
+        statistics_together: The same of c networks at once, as ``together``.
+        features: ``(params, inputs (k, ...)) -> (k, width)``: the inputs of the first dense layer;
+            None if these are the flattened inputs, or there are no dense layers.
+        dense_layers: Number of dense layers, with ReLU in between, at the network's end, called
+            ``dense0`` and so on; 0 if it does not end so.
+        activations: Number of activations for one example.
+        parameters: Number of parameters.
+        least_rows: Rows that a batch must have in training, at least; 2 with batch norm.
+        running: Names of running statistics, which are no parameters, though among ``init``'s.
+        tokens: For each input that goes to an embedding, how many tokens this has; None for other
+            inputs, or if there are no such inputs.
+        vectorizes: Whether ``torch.func.vmap`` can run it.
+        by_itself: Whether the module itself takes its passes, which have first derivatives alone:
+            it has hooks on parameters or a checkpointed part, for example, or ``max_norm``, so that
+            ``statistics`` has parameters, too.
+        unreached: Names of parameters that never have a gradient, if it ``vectorizes``.
+        personal: Names of parameters that each client keeps to itself.
+        names: What a module calls its parameters, where they have other names here.
+        represent: ``(params, inputs, key, shift, training) -> (outputs, z (k, width))``: what
+            ``train`` or ``apply`` gives if the last layer that has parameters takes
+            ``moved(z, shift)`` in place of its input z, the representation, and z. None where that
+            layer does not take one vector for each row, once.
+        width: Numbers in a representation; 0 if there is none.
+        constants: Returns a digest of what the network holds beside its parameters, and may have
+            drawn, or None if there is no such digest. None if all that is made so are alike.
+        module: ``params -> module``, a plain module that computes what ``apply`` does with these
+            parameters, and holds them; None if there is none.
+    """
+
+    init: Callable[[Generator], Params]
+    apply: Callable[[Params, Inputs], Outputs]
+    features: Callable[[Params, Tensor], Tensor] | None
+    dense_layers: int
+    activations: int
+    parameters: int
+    train: Callable[[Params, Inputs, Tensor | None], Outputs] | None = None
+    noisy: bool = False
+    together: Callable[[Params, Tensor], Outputs] | None = None
+    statistics: Callable[..., Params] | None = None
+    statistics_together: Callable[[Params, Tensor], Params] | None = None
+    least_rows: int = 1
+    running: frozenset[str] = frozenset()
+    tokens: Any = None
+    vectorizes: bool = True
+    by_itself: bool = False
+    unreached: frozenset[str] = frozenset()
+    personal: frozenset[str] = frozenset()
+    names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
+    represent: Callable[..., tuple[Outputs, Tensor]] | None = None
+    width: int = 0
+    constants: Callable[[], bytes | None] | None = None
+    module: Callable[[Params], nn.Module] | None = None
+
+
+def moved(z: Tensor, shift: Tensor | None) -> Tensor:
+    """Returns representations z (k, width) as a network's last layer takes them.
+
+    Args:
+        z: The representations.
+        shift: Shape (width,): it is added. Shape (2, width): they are multiplied by its first row,
+            its second is added, and what is negative becomes 0. None: they stay as they are.
+    """
+    if shift is None:
+        return z
+    return z + shift if shift.ndim == 1 else (z * shift[0] + shift[1]).relu()
+
+
+def called(module: nn.Module, inputs: Inputs) -> Outputs:
+    """Calls a module: with inputs by name if they are a dictionary, in order if a tuple."""
+    args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    found = module(*(args if isinstance(args, tuple) else (args,)), **named)
+    # Models of transformers return a dictionary with attributes, caches among them.
+    special = isinstance(found, dict) and hasattr(found, "logits")
+    outputs: Outputs = found.logits if special else found
+    return outputs
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Returns a copy of a module with the hooks on its parameters, which torch leaves out."""
+    found = copy.deepcopy(module)
+    for mine, theirs in zip(found.parameters(), module.parameters(), strict=True):
+        mine._backward_hooks = theirs._backward_hooks
+        if theirs._post_accumulate_grad_hooks:
+            mine._post_accumulate_grad_hooks = theirs._post_accumulate_grad_hooks
+    return found
+
+
+def matching(
+    model: Model, names: Iterable[str], patterns: Mapping[str, float], key: str
+) -> dict[str, float]:
+    """Returns the numbers of parameters whose own names match patterns: the first one's.
+
+    Raises:
+        ValueError: If a pattern matches nothing; ``key`` is what has it.
+    """
+    called = {name: model.names.get(name, name) for name in names}
+    for pattern in patterns:
+        if not any(fnmatchcase(theirs, pattern) for theirs in called.values()):
+            some = ", ".join(list(called.values())[:4])
+            raise ValueError(must(key, pattern, f"patterns of parameters, such as {some}"))
+    found = dict[str, float]()
+    for name, theirs in called.items():
+        fits = [value for pattern, value in patterns.items() if fnmatchcase(theirs, pattern)]
+        found |= {name: fits[0]} if fits else {}
+    return found
+
+
+def with_personal(
+    model: Model, names: Iterable[str], *, personal: str, share: str, running: bool
+) -> Model:
+    """Returns a network some of whose parameters are each client's own.
+
+    Args:
+        model: The network.
+        names: Of its parameters.
+        personal: Patterns of names, with commas, such as ``head.*``: whatever matches one is
+            personal.
+        share: Patterns likewise: where there are some, whatever matches none is personal.
+        running: Whether running statistics are personal, too.
+
+    Raises:
+        ValueError: If a pattern matches nothing, or nothing is left to share.
+    """
+    called = {name: model.names.get(name, name) for name in names}
+    found = set(model.running) if running else set()
+    for key, text, kept in (("personal", personal, True), ("share", share, False)):
+        patterns = [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+        matched = matching(model, called, dict.fromkeys(patterns, 0.0), key).keys()
+        if patterns:
+            found |= matched if kept else called.keys() - matched
+    if not called.keys() - found - model.running:
+        raise ValueError(must("share", "nothing", "some parameters, which clients learn together"))
+    return model._replace(personal=frozenset(found))

@@ -1,0 +1,173 @@
+"""Plain modules around networks: what serves a client where that is not one network alone."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from engram.core.method import Neighbors
+from engram.core.types import Params
+from engram.networks.base import Inputs, Outputs, called, moved
+from engram.networks.traced_module import leaves
+from engram.scoring.metrics import Targets
+from engram.scoring.mixtures import mixture
+from engram.scoring.neighbor_votes import check_votes, with_votes
+
+Mean = Literal["linear", "logistic", "poisson"]
+
+
+class Shifted(nn.Module):
+    """A network whose last layer takes its representation plus a bias, or through a gate.
+
+    Args:
+        network: The network.
+        bias: Shape (width,), or (2, width) for a gate: see ``moved``.
+    """
+
+    def __init__(self, network: nn.Module, bias: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.bias = nn.Parameter(bias.detach().clone())
+
+    def forward(self, *args: Any, **named: Any) -> Outputs:
+        """Returns the network's outputs."""
+        with _tapped(self.network, lambda z: moved(z, self.bias)):
+            return called(self.network, named or args)
+
+
+def shifted(network: nn.Module, bias: Tensor) -> nn.Module:
+    """Returns a network whose last layer takes its representation plus a bias, or through a gate.
+
+    It is the network itself where its last layer is linear and has a bias of its own, which is
+    changed: ``W (z + b) + c = W z + (W b + c)``. No parameters of a network take up a gate.
+
+    Args:
+        network: The network.
+        bias: b, shape (width,), or (2, width) for a gate: see ``moved``.
+    """
+    layer = _last(network)
+    if bias.ndim == 2 or not (isinstance(layer, nn.Linear) and layer.bias is not None):
+        return Shifted(network, bias)
+    with torch.no_grad():
+        layer.bias.add_(layer.weight @ bias)
+    return network
+
+
+class Mixture(nn.Module):
+    """Several networks, whose predictions are mixed.
+
+    Args:
+        networks: The networks.
+        weights: Their weights, (len(networks),), which add up to 1.
+        targets: What the targets are, as ``Task.targets``.
+    """
+
+    weights: Tensor
+
+    def __init__(self, networks: Sequence[nn.Module], weights: Tensor, targets: Targets) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.register_buffer("weights", weights.detach().clone())
+        self._targets = targets
+
+    def forward(self, *args: Any, **named: Any) -> Outputs:
+        """Returns what ``engram.scoring.mixtures.mixture`` makes of the networks' outputs."""
+        found = [called(network, named or args)[None] for network in self.networks]
+        return mixture(self._targets, found, self.weights[None])[0]
+
+
+class Recalling(nn.Module):
+    """A network whose predictions are mixed with votes of a client's rows.
+
+    Args:
+        network: The network.
+        votes: Of the rows.
+        memory: The rows' representations, (n, width).
+        targets: Their classes, (n,).
+
+    Raises:
+        ValueError: If a number of the votes is out of range.
+    """
+
+    memory: Tensor
+    targets: Tensor
+
+    def __init__(
+        self, network: nn.Module, votes: Neighbors, memory: Tensor, targets: Tensor
+    ) -> None:
+        super().__init__()
+        check_votes(votes)
+        self.network, self._votes = network, votes
+        self.register_buffer("votes", torch.tensor(votes, dtype=torch.float64))
+        self.register_buffer("memory", memory.detach().clone())
+        self.register_buffer("targets", targets.detach().clone())
+
+    def forward(self, *args: Any, **named: Any) -> Outputs:
+        """Returns the logarithms of the mixture's probabilities."""
+        outputs, z = self.represent(named or args)
+        counted = self.memory.new_ones(1, len(self.memory)) > 0
+        rows = self.memory[None], self.targets[None], counted
+        return with_votes(self._votes, outputs[None], z[None], *rows)[0]
+
+    def represent(self, inputs: Inputs) -> tuple[Outputs, Tensor]:
+        """Returns outputs (k, ...) and representations (k, width) of rows."""
+        taken: list[Tensor] = []
+
+        def take(z: Tensor) -> Tensor:
+            taken.append(z)
+            return z
+
+        with _tapped(self.network, take):
+            outputs = called(self.network, inputs)
+        return outputs, taken[0]
+
+
+@contextmanager
+def _tapped(network: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Changes what a network's last layer that has parameters takes, as long as this lasts."""
+    handle = _last(network).register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _last(network: nn.Module) -> nn.Module:
+    """Returns a network's last layer that has parameters."""
+    *_, (last, _) = leaves(network, ())
+    return network.get_submodule(last.rpartition(".")[0])
+
+
+class Exponential(nn.Module):
+    """The exponential function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns ``exp(x)``."""
+        return x.exp()
+
+
+def layered(state: Params, mean: Mean = "linear") -> nn.Sequential:
+    """Returns dense layers with ReLU in between, in evaluation.
+
+    Args:
+        state: Weights ``layer0.weight`` (out, in) and so on, in any order, and the layers' biases,
+            if they have some, as ``layer0.bias`` (out,).
+        mean: What stands behind the last layer: the inverse of the link function of a generalized
+            linear model.
+    """
+    layers: dict[str, nn.Module] = {}
+    for number in range(sum(name.endswith(".weight") for name in state)):
+        weight = state[f"layer{number}.weight"]
+        layers |= {f"relu{number}": nn.ReLU()} if number else {}
+        out, width = weight.shape
+        biased = f"layer{number}.bias" in state
+        kind = {"device": "meta", "dtype": weight.dtype}  # its numbers come below
+        layers[f"layer{number}"] = nn.Linear(width, out, bias=biased, **kind)
+    if mean != "linear":
+        layers["mean"] = nn.Sigmoid() if mean == "logistic" else Exponential()
+    module = nn.Sequential(OrderedDict(layers)).to_empty(device="cpu")
+    module.load_state_dict(state)
+    return module.eval()

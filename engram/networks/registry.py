@@ -1,0 +1,57 @@
+"""Networks by name: those that come with the platform, and those of users."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from engram.core.checks import require
+from engram.core.process_modes import Registry
+
+# Listing networks, or mistyping one, loads no torch.
+if TYPE_CHECKING:
+    from torch import nn
+
+FLAT: Final = ("mlp", "cnn", "linear")
+"""Networks of dense layers, and of convolutions below them, which take rows of numbers."""
+
+CHARACTERS: Final = ("lstm", "transformer")
+"""Networks that predict the next character, of as many as they have outputs."""
+
+TEXTS: Final = ("text-mean", "text-cnn")
+"""Networks that classify texts, or predict values of them, by tokens of which 0 is padding."""
+
+BUILT_IN: Final = (*FLAT, "resnet", *CHARACTERS, *TEXTS)
+
+TORCHVISION: Final = "torchvision:"
+"""Before the name of a classification network of torchvision's."""
+
+NETWORKS: Registry["nn.Module | Callable[[], nn.Module]"] = Registry()
+"""Modules of users, or what makes them, by name."""
+
+_M = TypeVar("_M", bound="nn.Module | Callable[..., nn.Module]")
+
+
+def model(make: _M, name: str = "") -> _M:
+    """Makes a module known by a name; to be used as the decorator of a class or a function.
+
+    Args:
+        make: The class of a module, or a function that makes one, neither of which needs arguments;
+            or a module, whose parameters are where every run starts.
+        name: What it is called in the setting ``model``; by default what it is called in Python.
+
+    Raises:
+        ValueError: If the name is that of a built-in network.
+    """
+    name = name or getattr(make, "__name__", type(make).__name__)
+    free = not _is_built_in(name)
+    require(free, "name of a network", name, "one that no built-in network has")
+    NETWORKS[name] = make
+    return make
+
+
+def is_known(name: str) -> bool:
+    """Returns whether there is a network of this name."""
+    return _is_built_in(name) or name in NETWORKS
+
+
+def _is_built_in(name: str) -> bool:
+    return name in BUILT_IN or name.startswith(TORCHVISION)

@@ -1,0 +1,117 @@
+"""Replays the participation that a run's record has: nodes of this process come and go by it.
+
+A run on nodes is repeated with the same rows, and without the machines: in each round the clients
+take part that took part there, and the members are those that were.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from engram.client.hosts import Host
+from engram.core.checks import must
+from engram.data.schema.columns import Kind
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.simulations.grid import InProcessGrid
+
+
+class Participation(NamedTuple):
+    """Who was a member of a run, and who took part, by round.
+
+    Attributes:
+        clients: Number of clients with which the run began.
+        members: Members of each round, from the first that is recorded.
+        cohorts: Clients whose updates were merged in each round.
+        kind: Kind of the run's data; None where it is of clients, too, that have no part now.
+    """
+
+    clients: int
+    members: Mapping[int, frozenset[int]]
+    cohorts: Mapping[int, frozenset[int]]
+    kind: Kind | None
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Self:
+        """Reads the record that the setting ``participation`` names.
+
+        Raises:
+            Refused: There is none; or it does not fit the settings.
+        """
+        e, folder = experiment, Path(experiment.participation)
+        record = RunRecord.open(folder)
+        rows, clients = record.rows(), int(record.config["settings"]["num-clients"])
+        everyone = range(clients)
+        members = {row["round"]: frozenset(row.get("members", everyone)) for row in rows}
+        cohorts = {
+            row["round"]: frozenset(row["cohort"]) - {*map(int, row["absent"])}
+            for row in rows
+            if "cohort" in row and "absent" in row
+        }
+        kind = Kind.from_row(next(iter(rows), {})) if not e.without else None
+        found = cls(clients, members, cohorts, kind)
+        if lacks := {*range(1, e.rounds + 1)} - cohorts.keys():
+            wanted = f"the folder of a run of {e.rounds} rounds, which tell their clients"
+            raise Refused(must("participation", f"{folder} (round {min(lacks)} lacks)", wanted))
+        most = max(map(len, cohorts.values()))
+        if e.clients_per_round < most and "clients_per_round" not in e.own.unread:
+            raise Refused(must("clients-per-round", e.clients_per_round, f"at least {most}"))
+        last = max(max(each, default=0) for each in members.values())
+        if e.num_clients <= last:
+            raise Refused(must("num-clients", e.num_clients, f"more than {last}"))
+        few = [r for r, each in cohorts.items() if len(each - e.withdrawn) < e.least_clients]
+        if e.without and few:
+            wanted = f"clients without whom {e.least_clients} others take part in each round"
+            raise Refused(must("without", f"{e.without} (round {min(few)})", wanted))
+        if e.unseen_clients:
+            raise Refused(must("unseen-clients", e.unseen_clients, "0 with participation"))
+        return found
+
+
+class ReplayedGrid(InProcessGrid):
+    """A node for each client, there only while the record says so.
+
+    Args:
+        host: Hosts every client.
+        experiment: The settings.
+        participation: Who takes part when.
+
+    Attributes:
+        membership: The grid itself: the members of the present round.
+        clients: Number of clients with which the run began.
+    """
+
+    def __init__(self, host: Host, experiment: Experiment, participation: Participation) -> None:
+        super().__init__(host, [[client] for client in range(experiment.num_clients)])
+        self.membership = self
+        self.clients = participation.clients
+        self._script = participation
+        self._present: frozenset[int] = frozenset()
+        self._members: frozenset[int] = frozenset()
+        self.stage(0, training=False)
+
+    def stage(self, server_round: int, *, training: bool) -> None:
+        """Lets those clients come and go that do so before a round, or before its evaluation."""
+        script = self._script
+        self._members = script.members.get(server_round) or script.members[1]
+        self._present = script.cohorts[server_round] if training else self._members
+
+    def members(self) -> frozenset[int]:
+        """Returns the members of the present round."""
+        return self._members
+
+    def is_whole(self, experiment: Experiment) -> bool:
+        """Whether the run's clients are those of the federation."""
+        del experiment
+        return True
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Returns the nodes of the clients that are there."""
+        return [client + 1 for client in sorted(self._present)]
+
+
+def replayed(host: Host, experiment: Experiment) -> tuple[ReplayedGrid, dict[str, Any]]:
+    """Returns the nodes of a run that repeats another's participation, and the kind of its data."""
+    found = Participation.of(experiment)
+    return ReplayedGrid(host, experiment, found), {"kind": found.kind}

@@ -1,0 +1,118 @@
+"""Results of a run or a comparison by a metric: its rows, references and claims."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engram.compare.claims import Claims, claims_of, in_words
+from engram.compare.comparison_folder import Runs
+from engram.compare.differences import Scores
+from engram.compare.references import NAMES, read_notes, read_references
+from engram.compare.report_rows import UNTRAINED, comparable, ends, others, report_rows, untrained
+from engram.core.checks import must
+from engram.scoring.metrics import Metric
+from engram.settings.errors import Refused
+
+
+class Results(NamedTuple):
+    """Results by a metric.
+
+    Attributes:
+        metric: The metric.
+        rows: Of methods' models, as ``report_rows`` returns them.
+        beside: Figures of what no method has trained, as ``others`` returns them; NaN for a
+            reference that is left out.
+        references: Scores of each client by references, for each seed.
+        claims: The differences that the runs show; None where nothing can be compared.
+        notes: By reference, the rows that it learns from, or why it is left out.
+    """
+
+    metric: Metric
+    rows: Sequence[Mapping[str, Any]]
+    beside: Mapping[str, tuple[float, ...]]
+    references: Mapping[str, Scores]
+    claims: Claims | None
+    notes: Mapping[str, str]
+
+    @property
+    def words(self) -> list[str]:
+        """The answer in a sentence or two, and then each difference of the best row."""
+        return in_words(self.claims) if self.claims else []
+
+    @property
+    def answer(self) -> str:
+        """The result in a sentence or two.
+
+        It sets the best method beside the strongest simple reference, with the interval of their
+        difference; of runs that cannot be compared, it has the means of all, the best first.
+        """
+        if self.words:
+            return f"{self.words[0]}."
+        metric = self.metric
+        means = {row["method"]: row[metric.name] for row in self.rows}
+        means |= {name: figures[0] for name, figures in self.beside.items()}
+        known = {
+            name: mean for name, mean in means.items() if mean is not None and not np.isnan(mean)
+        }
+        order = sorted(known, key=lambda name: -metric.sign * known[name])
+        told = ", ".join(f"{name} {metric.with_unit(known[name], 1)}" for name in order)
+        return f"The mean {metric.name} over clients, on test rows: {told}."
+
+
+def references_of(folder: Path, runs: Runs) -> dict[str, dict[str, Scores]]:
+    """Returns each client's scores by each reference, for each seed, by metric.
+
+    Args:
+        folder: Of the run or the comparison, which holds those of models without a network.
+        runs: Its runs; at least one.
+    """
+    first, whole = next(iter(runs.values())), comparable(runs)
+    initial = untrained(whole) if next(iter(runs)) in whole else {}
+    return {
+        metric.name: {
+            **read_references(folder, first, metric.name),
+            **({UNTRAINED: initial[metric.name]} if metric.name in initial else {}),
+        }
+        for metric in first[0].metrics
+    }
+
+
+def results_of(folder: Path, runs: Runs, metrics: Sequence[Metric]) -> list[Results]:
+    """Returns the results of runs by some metrics.
+
+    Args:
+        folder: Of the run or the comparison, which holds the references' scores.
+        runs: Its runs; at least one.
+        metrics: By what they are scored.
+    """
+    rows, scores, notes = report_rows(runs), references_of(folder, runs), read_notes(folder)
+    found = []
+    for metric in metrics:
+        known = scores[metric.name]
+        none = (np.nan,) * (len(ends(metric)) + 1)
+        missing = {name: none for name in notes if name not in known}
+        each = missing | others(runs, metric, known)
+        beside = {name: each[name] for name in (*NAMES, *each) if name in each}
+        claims = claims_of(runs, rows, metric, known)
+        found.append(Results(metric, rows, beside, known, claims, notes))
+    return found
+
+
+def metric_called(name: str, metrics: Sequence[Metric]) -> Metric:
+    """Returns the metric of a name; without a name, the first.
+
+    Raises:
+        Refused: None is called so.
+    """
+    known = {metric.name: metric for metric in metrics}
+    name = name or next(iter(known))
+    if name not in known:
+        raise Refused(must("metric", name, f"one of {', '.join(known)}"))
+    return known[name]
+
+
+def metrics_of(runs: Runs) -> Sequence[Metric]:
+    """Returns the metrics by which runs are scored, without the loss, which is the last."""
+    return next(iter(runs.values()))[0].metrics[:-1]

@@ -1,0 +1,1 @@
+"""Scores of clients' models: tasks, metrics, what serves a client, the best round."""

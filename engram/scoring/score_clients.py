@@ -1,0 +1,126 @@
+"""Scores of the served models, of the common model, and of served models after fine-tuning."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten
+
+from engram.cohort.round import stacked
+from engram.cohort.trainer.client_memory import Memory
+from engram.core.method import Slots
+from engram.scoring.query_rows import Queries, padded, query_rows
+from engram.scoring.score_columns import VALIDATION
+from engram.scoring.score_metrics import measure
+from engram.scoring.served import BLOCK, Answer, ServedModels
+
+
+class Scores(NamedTuple):
+    """Scores on query rows, each of shape (clients,).
+
+    Attributes:
+        columns: Metric columns by name: the served model's, without a suffix; the common model's,
+            ``-common``, where there is one; and those of the served model after fine-tuning,
+            ``-tuned``, where it can be fine-tuned and is not yet.
+        queries: Numbers of test rows that were scored.
+    """
+
+    columns: dict[str, Tensor]
+    queries: Tensor
+
+    def narrow(self, some: slice | list[int]) -> "Scores":
+        """Returns the scores of some of the clients."""
+        columns = {name: column[some] for name, column in self.columns.items()}
+        return Scores(columns, self.queries[some])
+
+
+@dataclass
+class Scorer:
+    """Scores clients by one protocol, for every method.
+
+    Models are scored on all test rows, and on the rows held out for validation; under the
+    ``few-shot`` protocol, on the test rows that are not support rows.
+
+    Attributes:
+        models: The models that are scored.
+    """
+
+    models: ServedModels
+
+    def blocks(self, clients: Sequence[int], memories: Sequence[Memory]) -> list[list[int]]:
+        """Returns which clients are scored at once, by position.
+
+        Args:
+            clients: The clients to score.
+            memories: Their memories.
+        """
+        # Clients that fine-tune on as many rows, and keep the same slots.
+        alike: dict[tuple[int, *tuple[Hashable, ...]], list[int]] = {}
+        for i, (client, memory) in enumerate(zip(clients, memories, strict=True)):
+            leaves, form = tree_flatten(memory.kept)
+            shapes = tuple(leaf.shape for leaf in leaves)
+            key = self.models.drawn(client), memory.trained, str(form), shapes
+            alike.setdefault(key, []).append(i)
+        models = self.models
+        splits = [split for split in (models.data.test, models.data.validation) if split]
+        splits.append(models.data.train)
+        most = max(len(split.rows[c]) for split in splits for c in clients)
+        blocks = []
+        for (drawn, *_), some in alike.items():
+            numbers = max(models.row * max(most, drawn), models.learner.size)
+            block = max(1, BLOCK // numbers) if models.vectorized else 1
+            blocks += [some[at : at + block] for at in range(0, len(some), block)]
+        return blocks
+
+    def block(
+        self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
+    ) -> Scores:
+        """Scores the models that serve the clients of a block.
+
+        Args:
+            common: The slots that all clients receive alike.
+            own: Slots of which each of these clients receives its own, with a leading client axis.
+            clients: The clients.
+            memories: Their memories.
+        """
+        kept: Slots = stacked([memory.kept for memory in memories])
+        answers = self.models.of(common, own, kept, memories[0].trained, clients)
+        queries = self.queries(clients)
+        columns = self._columns(answers, queries, clients)
+        if (split := self.models.data.validation) is not None:
+            held_out = padded(split, split.rows, clients)
+            scored = self._columns(answers, held_out, clients)
+            columns |= {VALIDATION + name: values for name, values in scored.items()}
+        return Scores(columns, queries.counted.sum(1))
+
+    @staticmethod
+    def joined(parts: Sequence[Scores], blocks: Sequence[Sequence[int]]) -> Scores:
+        """Joins the scores of blocks of clients into one, in the order of their positions."""
+        order = np.argsort(np.concatenate([np.asarray(some) for some in blocks])).tolist()
+        columns = {
+            name: torch.cat([part.columns[name] for part in parts]).cpu()
+            for name in parts[0].columns
+        }
+        every = Scores(columns, torch.cat([part.queries for part in parts]).cpu())
+        return every.narrow(order)
+
+    def _columns(
+        self, serve: Mapping[str, Answer], queries: Queries, clients: Sequence[int]
+    ) -> dict[str, Tensor]:
+        """Returns the metric columns of each model."""
+        names, (said, y) = self.models.called(clients), self.models.answers(serve, queries)
+        columns: dict[str, Tensor] = {}
+        for which in self.models.suffixes:
+            # A client that has not trained may be served by a fine-tuned model already.
+            outputs = said.get(which, said[""])
+            for metric in self.models.metrics:
+                columns[metric.name + which] = measure(metric, outputs, y, queries.counted, names)
+        return columns
+
+    def queries(self, clients: Sequence[int]) -> Queries:
+        """Returns the test rows that clients are scored on."""
+        e, test = self.models.experiment, self.models.data.test
+        return padded(test, {c: query_rows(e, test, c) for c in clients}, clients)

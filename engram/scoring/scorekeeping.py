@@ -1,0 +1,196 @@
+"""Keeps the scores of a run: the last evaluation, and the best one on validation rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from engram.core.method_shapes import Shapes
+from engram.core.served import has_common, has_tuned
+from engram.core.streams import scored
+from engram.core.types import Params
+from engram.data.client_names import all_unseen
+from engram.guards.calibration import noise_multiplier, noise_of
+from engram.scoring.best_round import Selection, selected_by
+from engram.scoring.evaluation import Evaluation, Scored, outlying, summary
+from engram.scoring.metrics import METRICS, Metric
+from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column, columns_of, told
+from engram.scoring.tasks import CLASSIFICATION
+from engram.settings.errors import Names, RunStopped
+from engram.settings.experiment import Experiment
+from engram.settings.network import NetworkMethod
+from engram.strategies.base import Row
+
+_ACCURACY = (METRICS["accuracy"], CLASSIFICATION.metric)
+
+
+class Scoring(NamedTuple):
+    """Metrics, models and stopping of a run's evaluations.
+
+    Attributes:
+        metrics: The metrics; the first decides which evaluation is best.
+        columns: The columns that nodes send.
+        models: Models that are scored beside the served ones: ``COMMON``, ``TUNED``.
+        validates: Whether rows are held out for validation, whose scores are columns, too.
+        patience: Evaluations in a row without a better score after which a run stops; 0: none.
+        unseen: Clients that never train.
+        drawn: Picks the clients of an evaluation, of those that can be scored, ascending.
+        noise: The deviation of nodes' noise on a client's scores, by column.
+    """
+
+    metrics: tuple[Metric, ...]
+    columns: tuple[Column, ...]
+    models: tuple[str, ...] = ()
+    validates: bool = False
+    patience: int = 0
+    unseen: frozenset[int] = frozenset()
+    drawn: Callable[[Sequence[int]], list[int]] = list
+    noise: Mapping[str, float] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, experiment: Experiment, shapes: Shapes, names: Names) -> Self:
+        """Returns the scoring of an experiment, whose clients have these names.
+
+        Raises:
+            Refused: As ``all_unseen``.
+        """
+        e, own = experiment, experiment.of(NetworkMethod)
+        has = {COMMON: has_common(shapes.common, shapes.served), TUNED: has_tuned(shapes.served)}
+        models = tuple(which for which, there in has.items() if there)
+        columns, never = own.columns(e, models), all_unseen(e, names)
+        return cls(
+            tuple(own.metrics(e)),
+            tuple(told(column, e.privacy) for column in columns),
+            models,
+            e.validates,
+            e.patience,
+            never,
+            partial(scored, e, never=never),
+            noise_of(columns, noise_multiplier(e)) if e.privacy == "local" else {},
+        )
+
+    @classmethod
+    def by_accuracy(cls) -> Self:
+        """Scoring by accuracy on test rows."""
+        return cls(_ACCURACY, tuple(columns_of(_ACCURACY, {"": False})))
+
+
+class Scorekeeper:
+    """Keeps the scores of a run.
+
+    Args:
+        scoring: How clients are scored.
+        clients: Number of clients of the federation.
+
+    Attributes:
+        scoring: As given.
+        evaluation: The last evaluation's scores of every client, or None.
+        over: Whether ``patience`` evaluations have passed without a better score.
+        lacking: Why clients lack scores of the last evaluation that was tried.
+    """
+
+    def __init__(self, scoring: Scoring, clients: int) -> None:
+        self.scoring = scoring
+        self.evaluation: Evaluation | None = None
+        self.over = False
+        self.lacking = ""
+        names = [*(column.name for column in scoring.columns), "queries"]
+        self._selections = {
+            which: Selection.empty(which, names, clients)
+            for which in ("", *scoring.models)
+            if scoring.validates and which != COMMON
+        }
+
+    def take(self, server_round: int, scores: Scored, *, noisy: bool = False) -> None:
+        """Adds the scores of an evaluation; noisy ones select no round."""
+        s = self.scoring
+        found = Evaluation.of(scores)._replace(noise=s.noise if noisy else {})
+        if not found.noise:
+            self._selections = {
+                which: before.after(server_round, found, s.metrics[0], s.unseen)
+                for which, before in self._selections.items()
+            }
+        self.evaluation = found
+        self._count()
+
+    def _count(self) -> None:
+        served = self._selections.get("")
+        self.over = served is not None and 0 < self.scoring.patience <= served.since
+
+    @property
+    def picks(self) -> dict[str, int]:
+        """The round that is picked so far for each model, by the key of its results."""
+        return {selected_by(which): each.round for which, each in self._selections.items()}
+
+    @property
+    def outlying(self) -> dict[str, list[int]]:
+        """Clients that dominate the mean of the last evaluation, by metric."""
+        if self.evaluation is None:
+            return {}
+        return outlying(self.evaluation, self.scoring.metrics, self.scoring.unseen)
+
+    def scores(self) -> Row:
+        """Returns the summary of the last evaluation; empty if nobody was scored."""
+        if self.evaluation is None:
+            return {}
+        return summary(self.evaluation, self.scoring.metrics, self.scoring.unseen)
+
+    def is_score(self, name: str) -> bool:
+        """Whether an entry of a round's record belongs to the summary of its evaluation."""
+        column = name.removeprefix(UNSEEN).removeprefix(VALIDATION)
+        names = (metric.name for metric in self.scoring.metrics)
+        return name == "scored" or any(f"{column}-".startswith(f"{one}-") for one in names)
+
+    def main(self) -> Row:
+        """Returns each client's scores by the first metric, on test rows; empty if none was scored.
+
+        They are rounded to six digits, since every evaluation writes a line of them.
+        """
+        if self.evaluation is None:
+            return {}
+        name, columns = self.scoring.metrics[0].name, self.evaluation.columns
+        kept = [name + which for which in (COMMON, "") if name + which in columns]
+        found: Row = {"ids": self.evaluation.clients}
+        for column in kept:
+            values = columns[column].tolist()
+            found[column] = [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
+        return found
+
+    def results(self) -> Row:
+        """Returns the summary and each client's scores, of the last evaluation and the best one.
+
+        ``selected`` is the best evaluation by the served models, ``selected-tuned`` by these after
+        fine-tuning, where that is scored. ``outlying`` is there if a client dominates a mean.
+
+        Raises:
+            RunStopped: No client was scored.
+        """
+        if self.evaluation is None:
+            why = self.lacking or "none could be asked"
+            raise RunStopped(f"no client could be scored; resume the run to try again ({why})")
+        s = self.scoring
+        found = {**self.scores(), "clients": self.evaluation.listed("queries")}
+        if s.unseen:
+            found["unseen"] = sorted(s.unseen)
+        if far := self.outlying:
+            found["outlying"] = far
+        for which, picked in self._selections.items():
+            if picked.evaluation is not None:
+                scores = summary(picked.evaluation, s.metrics, s.unseen)
+                clients = picked.evaluation.listed("queries")
+                key = selected_by(which)
+                found[key] = {"round": picked.round, **scores, "clients": clients}
+        return found
+
+    @property
+    def state(self) -> Params:
+        """The state that checkpoints keep; set it to resume."""
+        states = [selection.to_state() for selection in self._selections.values()]
+        return {name: leaf for state in states for name, leaf in state.items()}
+
+    @state.setter
+    def state(self, state: Params) -> None:
+        self._selections = {which: Selection.from_state(which, state) for which in self._selections}
+        self._count()

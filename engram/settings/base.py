@@ -1,0 +1,194 @@
+"""Base class of methods' settings."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import ClassVar, Self, TypeVar
+
+from engram.core.checks import Fault, clash, must, require
+from engram.data.source import Source
+from engram.scoring.metrics import Metric
+from engram.settings.attacks import AttackSettings
+from engram.settings.compression import CompressionSettings
+from engram.settings.evaluation import EvaluationSettings
+from engram.settings.fields import Settings, nearest
+from engram.settings.model import ModelSettings
+from engram.settings.shared import SharedSettings
+from engram.settings.time import TimeSettings
+from engram.settings.training import TrainingSettings
+
+NO_NETWORK = frozenset(
+    {
+        *ModelSettings.model_fields,
+        *TrainingSettings.model_fields,
+        *EvaluationSettings.model_fields,
+        *AttackSettings.model_fields,
+        *TimeSettings.model_fields,
+        *CompressionSettings.model_fields,
+        *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
+        *(
+            "dirichlet_alpha",
+            "classes_per_client",
+            "merge",
+            "num_malicious",
+            "max_norm",
+            "bucket_size",
+            "clip",
+            "privacy",
+        ),
+        *("categories", "missing", "missing_values", "optional_columns", "images", "standardize"),
+        *("text_column", "tokenizer", "text_length", "vocabulary_size", "least_count"),
+        *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step", "server_radius"),
+        *("aggregation", "secure_threshold"),
+    }
+)
+"""Shared settings of those who train networks on rows of classes."""
+
+
+class Method(Settings):
+    """A method and its settings: each field of a subclass is a setting of the method.
+
+    In files and on command lines it is ``METHOD.key``, so that no key has two meanings. Methods of
+    a family share a host, a strategy and a report, which are registered under the family's name.
+
+    Attributes:
+        name: Its name for users.
+        plug_in: Its family: the key of its plug-ins in ``engram.client.hosts``, ``strategies`` and
+            ``engram.compare.reports``.
+        meaning: Description in a few words.
+        source: The paper that has its equations.
+        tables: Whether clients hold tables, whose contents an error message may quote.
+        unread: Shared settings that it does not read; giving one is an error.
+        decisive: Shared settings that affect its numbers, and no other method's.
+        compared: Whether comparisons include it by default.
+        turns: Whether privacy is of a bandit's turns, of which each round has its own.
+    """
+
+    name: ClassVar[str]
+    plug_in: ClassVar[str]
+    meaning: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    tables: ClassVar[bool] = False
+    unread: ClassVar[frozenset[str]] = frozenset()
+    decisive: ClassVar[frozenset[str]] = frozenset()
+    compared: ClassVar[bool] = False
+    turns: ClassVar[bool] = False
+
+    def sources(self, shared: SharedSettings) -> list[Source]:
+        """Returns the data sets that ``dataset`` names."""
+        return [shared.source]
+
+    def holds_rows(self, shared: SharedSettings) -> bool:
+        """Returns whether clients hold rows before the first round."""
+        del shared
+        return True
+
+    def rounds(self, shared: SharedSettings) -> int:
+        """Returns how many rounds a run has."""
+        return shared.num_rounds
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns the metrics that clients are scored by, the main one first."""
+        del shared
+        return []
+
+    def on_a_node(self) -> Self:
+        """Returns the method with the limits that a node enforces against its server."""
+        return self
+
+    @property
+    def asks(self) -> int:
+        """Most messages of a round by which a client is asked to train."""
+        return 1
+
+    @property
+    def rows_needed(self) -> dict[str, int]:
+        """Minimum numbers of a client's training rows, by the setting that requires them."""
+        return {}
+
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Yields the faults of settings that depend on each other.
+
+        Faults that involve a setting which is impossible by itself are suppressed.
+        """
+        if shared.min_clients > shared.num_clients:
+            most = f"at most num-clients = {shared.num_clients}"
+            yield clash("min-clients", shared.min_clients, most, "num-clients")
+
+
+METHODS: dict[str, type[Method]] = {}
+"""Every method, by its name; the first is the default."""
+
+_T = TypeVar("_T")
+_M = TypeVar("_M", bound=type[Method])
+
+
+def method(made: _M) -> _M:
+    """Registers a method under its name; use it as the decorator of its class.
+
+    Without ``meaning``, the first line of the docstring is the method's meaning.
+
+    Raises:
+        ValueError: The name is taken, or cannot stand in ``NAME.eta``; or a field has no default,
+            or the name of a shared setting.
+    """
+    cls: type[Method] = made
+    name = str(getattr(cls, "name", ""))
+    check_name(name)
+    other = METHODS.get(name, cls)
+    same = (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
+    require(same, "name", name, "a name that no other method has")
+    for key, field in cls.model_fields.items():
+        check_setting(name, key, has_default=not field.is_required())
+    if "meaning" not in vars(cls) and cls.__doc__:
+        cls.meaning = cls.__doc__.strip().partition("\n")[0].rstrip(".")
+    METHODS[name] = cls
+    return made
+
+
+def check_name(name: str) -> None:
+    """Raises ``ValueError`` unless a name can stand before a setting, as ``NAME.eta``."""
+    word = re.fullmatch(r"[a-z][a-z0-9-]*", name, re.ASCII)
+    require(bool(word), "name", name, "small letters, digits and hyphens")
+
+
+def check_setting(name: str, key: str, *, has_default: bool) -> None:
+    """Raises ``ValueError`` unless a method can have a setting of this key."""
+    expected = "one with a default, and not the name of a setting that all methods have"
+    ok = has_default and key not in SharedSettings.model_fields
+    require(ok, f"a setting of {name}", key, expected)
+
+
+def unknown_method(what: str, name: object) -> str:
+    """Returns the error message for an unknown method."""
+    known = "one of those that `engram methods` lists, or a plug-in's (--plugin NAME)"
+    return must(what, name, known + nearest(str(name), METHODS, most=3))
+
+
+class Families(dict[str, _T]):
+    """Parts of a room by the family of methods that has them.
+
+    A family's file has its name, and is imported when it is first asked for.
+
+    Args:
+        package: The package of the files.
+    """
+
+    def __init__(self, package: str) -> None:
+        super().__init__()
+        self._package = package
+
+    def __missing__(self, family: str) -> _T:
+        module = f"{self._package}.{family.replace('-', '_')}"
+        if find_spec(module):
+            import_module(module)
+        if family not in self:
+            raise KeyError(family)
+        return self[family]
+
+
+def family(plug_in: str, *, compared: bool = False) -> list[str]:
+    """Returns the names of a family's methods; or of those that are compared by default."""
+    some = ((name, method) for name, method in METHODS.items() if method.plug_in == plug_in)
+    return [name for name, method in some if method.compared or not compared]

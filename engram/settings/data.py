@@ -1,0 +1,206 @@
+"""Data, and their partition among clients."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
+
+from engram.core.checks import must
+from engram.data.source import Source
+from engram.scoring.tasks import REGRESSION
+from engram.settings.errors import Refused
+from engram.settings.fields import Float, Int, Settings
+from engram.settings.text import TextColumn
+
+
+def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
+    return value if isinstance(value, Source) else Source(read(value))
+
+
+def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings by key with the contents of the schema, and what its roles say of others.
+
+    Raises:
+        Refused: The schema cannot be read, or an entry is unknown or impossible; or settings name
+            other columns than its roles.
+    """
+    text = config.get("schema")
+    if not isinstance(text, str) or not text:
+        return dict(config)
+    from engram.data.schema.written import read_schema, to_toml  # noqa: PLC0415 - slow to import
+
+    schema = read_schema(text)
+    target = schema.of_role("target")
+    said = {"target-column": target, "task-column": schema.of_role("client")}
+    known = {config.get(key, said[key]) for key in said}
+    said["text-column"] = next((name for name in schema.texts if name not in known), "")
+    if schema.column(target or config.get("target-column", "y")).kind == "number":
+        said["task"] = REGRESSION.name
+    said = {key: value for key, value in said.items() if value}
+    for key in said.keys() & config.keys() - {"task"}:
+        if config[key] != said[key]:
+            role = "the column that has the role in the schema"
+            raise Refused(must(key, config[key], f"{said[key]}, {role}"))
+    return {**said, **config, "schema": to_toml(schema)}
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pydantic's models had a method of this name
+
+    class TableSettings(Settings):
+        """Settings of tables with named columns."""
+
+        schema: str = Field(  # type: ignore[assignment]  # likewise
+            "",
+            description="tables with named columns: lines of a schema, as columns.visit = {kind "
+            '= "date"}, or a file of them',
+        )
+        strict: bool = Field(
+            True,
+            description="tables with named columns: whether a column that may be several things is "
+            "refused; otherwise the proposal is taken",
+        )
+
+
+class DataSettings(TableSettings):
+    """Data, and their partition among clients."""
+
+    dataset: Annotated[str, WrapValidator(_source)] = Field(
+        "digits",
+        description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
+        "cifar100-coarse (20 superclasses); hf:NAME (of the Hugging Face Hub); of your own "
+        "npz:PATH, npy:FOLDER, csv:PATH, xlsx:PATH (Excel), images:FOLDER, parquet:PATH, "
+        "arrow:PATH; of methods for tables: npz:PATH, csv:PATH, xlsx:PATH, or sparse-linear, "
+        "sparse-logistic, sparse-poisson (simulated); of methods in which clients are classes of "
+        "images: several of the first, with commas, or permuted-NAME for other pixels; "
+        "linear-groups, cosine-groups (simulated); csv:PATH, arms and what they pay",
+    )
+    test_fraction: Float = Field(
+        0.4,
+        gt=0,
+        lt=1,
+        description="share of the rows held out for testing, where the data set has "
+        "no test rows of its own",
+    )
+    num_classes: Int = Field(
+        0,
+        ge=0,
+        le=10**6,
+        description="your own data: number of classes, if the rows may lack some; 0: as many as "
+        "the rows have",
+    )
+    partition: Literal["halves", "iid", "dirichlet", "pathological", "natural", "blocks"] = Field(
+        "halves",
+        description="which client holds which rows: halves (half the clients hold the first half "
+        "of the classes evenly, the others few rows of one of those and many of one of the rest), "
+        "iid, dirichlet, pathological, natural (by the data's task column; the default where there "
+        "is one), blocks (of consecutive rows)",
+    )
+    too_few_rows: Literal["leave-out", "refuse"] = Field(
+        "leave-out",
+        description="what is done with clients that have too few rows to train, or to be scored: "
+        "leave-out (of training, or of scores, by name) or refuse (the run)",
+    )
+    num_clients: Int = Field(
+        20, ge=1, le=10**6, description="clients in the federation; by default those that rows name"
+    )
+    rows_per_class: Int = Field(8, ge=2, description="halves: training rows of each class (a)")
+    test_rows_per_class: Int = Field(6, ge=2, description="halves: test rows of each class (a)")
+    dirichlet_alpha: Float = Field(
+        0.5, gt=0, description="dirichlet: concentration; smaller is more uneven"
+    )
+    classes_per_client: Int = Field(2, ge=1, description="pathological: classes a client holds")
+    target_column: str = Field(
+        "y", description="csv, parquet, arrow, hf, tables: the target, by name"
+    )
+    task_column: str = Field(
+        "task",
+        description="the column, or array of npz and npy, that names a row's client",
+    )
+    input_columns: str = Field(
+        "",
+        description="csv, parquet, arrow, hf, tables: the columns of inputs, by name, with commas; "
+        "empty: all others",
+    )
+    optional_columns: str = Field(
+        "",
+        description="those of input-columns that tables of some clients may lack, each with the "
+        "value that stands for it there, such as dose=2.5; ward=north: they are missing in all "
+        "rows of such a table",
+    )
+    text_column: str = Field(
+        "",
+        description="csv, parquet, arrow, hf, data frames: the column of texts that networks take "
+        "as rows of tokens, alone; empty: none",
+    )
+    tokenizer: str = Field(
+        "words",
+        description="what makes tokens of text-column: words or characters, the commonest in "
+        "training rows; or a file, a tokenizer.json or one word a line",
+    )
+    text_length: Int = Field(
+        128, ge=1, le=2**16, description="tokens of a text that count; fewer are padded with 0"
+    )
+    vocabulary_size: Int = Field(
+        5000,
+        ge=1,
+        description="most tokens of a vocabulary; networks for texts have 2 more, for padding (0) "
+        "and for what is unknown (1)",
+    )
+    least_count: Int = Field(
+        5,
+        ge=1,
+        description="tokenizer words or characters: training rows of a client in which a word must "
+        "be to be told by its node",
+    )
+    categories: str = Field(
+        "",
+        description="csv, parquet, arrow, hf, images: values that columns of text may have, such "
+        "as color=red|blue; size=small|large, and class=cat|dog for folders of images; of arrays, "
+        "the classes, as y=cat|dog; empty: those in the data",
+    )
+    missing: Literal["refuse", "median", "indicator"] = Field(
+        "refuse",
+        description="csv, data frames, and tables of parquet, arrow and hf: what is done where a "
+        "value is missing: refuse, median (of the client's training rows; of text, the commonest), "
+        "indicator (0, and a column that says where)",
+    )
+    missing_values: str = Field(
+        "",
+        description="likewise: texts and numbers that stand for a missing value besides empty "
+        "cells, such as ?|-999",
+    )
+    images: Literal["auto", "none", "grey", "channels-last", "alpha"] = Field(
+        "auto",
+        description="which rows of your own are images, which networks take as (channels, height, "
+        "width): auto (grey levels, uint8, of two axes, or of three with 1 or 3 channels; and all "
+        "rows for cnn, resnet and torchvision's), none (rows keep their shape), grey (rows are "
+        "(height, width)), channels-last (rows are (height, width, channels)), alpha (likewise, "
+        "with the transparency of image files as the last channel; else it is composed over white)",
+    )
+    standardize: Literal["auto", "federation", "client", "none"] = Field(
+        "auto",
+        description="whether networks take columns of numbers less their mean, over their standard "
+        "deviation: those of all clients' training rows (federation), of the client's own "
+        "(client), or not (none); auto: federation for the columns of csv, parquet, arrow, hf and "
+        "data frames, and not for arrays; with privacy, client (example: none), since nothing is "
+        "told without noise. Targets of task regression are standardized in training by "
+        "federation, unless a loss of yours, privacy or none is set",
+    )
+
+    @property
+    def source(self) -> Source:
+        """Where rows come from."""
+        return Source.of(self.dataset)
+
+    @property
+    def text(self) -> TextColumn | None:
+        """The column of texts; None if there is none."""
+        sizes = self.text_length, self.vocabulary_size, self.least_count
+        return TextColumn(self.text_column, self.tokenizer, *sizes) if self.text_column else None
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens of a built-in network for texts."""
+        return self.vocabulary_size + 2

@@ -1,0 +1,173 @@
+"""Errors, classed by what the user can do about them, and the texts that they quote."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import LogRecord, getLogger
+from types import MappingProxyType
+from typing import Final, TextIO, TypeVar
+
+from engram.core.checks import Fault, brief
+
+__all__ = [
+    "AWAITED",
+    "BUSY",
+    "REFUSED",
+    "UNFINISHED",
+    "UNNAMED",
+    "UNUSABLE",
+    "DataError",
+    "EngramError",
+    "Names",
+    "Refused",
+    "RunStopped",
+    "brief",
+    "few",
+    "few_names",
+    "one_line",
+    "printable",
+    "refusals",
+    "say",
+    "together",
+    "told_with",
+]
+
+# Codes of the errors in a node's replies. They are here and not in engram/wire/wire.py because a
+# node's main process does not load torch.
+REFUSED: Final = 1002  # a node cannot do what it is asked, and says why
+BUSY: Final = 1003  # a node is training for another run
+UNUSABLE: Final = 1004  # in place of a reply that is too large or cannot be read
+UNFINISHED: Final = 1005  # in place of a reply some of whose parts did not arrive
+AWAITED: Final = 1006  # a node's site has yet to approve the training
+
+Names = Mapping[int, str]
+"""Names by client; clients without one are shown by their numbers."""
+
+UNNAMED: Final[Names] = MappingProxyType({})
+"""Names of clients that have none."""
+
+T = TypeVar("T")
+
+_LONGEST: Final = 300  # characters of quoted text that a message shows
+_MESSAGE: Final = 2000  # characters of a message
+
+
+class EngramError(Exception):
+    """Base of all errors meant for a user: one line of bounded length, no traceback needed.
+
+    Attributes:
+        faults: Everything that is wrong, one by one.
+    """
+
+    def __init__(self, *faults: Fault | str) -> None:
+        self.faults = [each if isinstance(each, Fault) else Fault((), each) for each in faults]
+        texts = (fault.text for fault in self.faults)
+        super().__init__(one_line("; ".join(texts), longest=_MESSAGE))
+
+
+class Refused(EngramError, ValueError):
+    """A request is impossible; raised before anything is started or written."""
+
+
+class DataError(Refused):
+    """A data set is missing, malformed, or too small for the experiment."""
+
+
+class RunStopped(EngramError):
+    """A run that had started cannot go on; its last good checkpoint is kept."""
+
+
+def together(
+    error: Refused, check: Callable[[], object], told: Callable[[Fault], bool] = lambda fault: True
+) -> Refused:
+    """Returns the error with what another check refuses added, so that both are told at once.
+
+    Where the check fails with a plain ``ValueError``, which the first fault may have caused, the
+    error is returned unchanged. Of the check's faults, those are added for which ``told`` holds.
+    """
+    try:
+        check()
+    except Refused as other:
+        return type(error)(*error.faults, *filter(told, other.faults))
+    except ValueError:
+        return error
+    return error
+
+
+def refusals(check: Callable[[], object]) -> list[Fault]:
+    """Returns what a check refuses."""
+    try:
+        check()
+    except Refused as error:
+        return error.faults
+    return []
+
+
+def told_with(wrong: Sequence[Fault], read: Callable[[], T]) -> T:
+    """Returns what is read, unless something is wrong already; all faults are told at once.
+
+    Args:
+        wrong: The faults that were found before.
+        read: Reads, and changes nothing.
+
+    Raises:
+        Refused: If there are such faults, or what is read is impossible.
+    """
+    try:
+        found = read()
+    except Refused as error:
+        if not wrong:
+            raise
+        raise Refused(*wrong, *error.faults) from error
+    if wrong:
+        raise Refused(*wrong)
+    return found
+
+
+def few(clients: Sequence[int], names: Names = UNNAMED) -> str:
+    """Lists clients for a message: all of them, or the first 20 and how many there are.
+
+    Args:
+        clients: Their numbers.
+        names: Names to show in place of numbers, by number.
+    """
+    shown = ", ".join(str(names.get(client, client)) for client in clients[:20])
+    return f"[{shown}, ... {len(clients)} in all]" if len(clients) > 20 else f"[{shown}]"
+
+
+def few_names(names: Iterable[object]) -> str:
+    """Lists names for a message: all of them, or the first 20 and how many there are."""
+    some = list(map(str, names))
+    shown = ", ".join(map(one_line, some[:20]))
+    return f"{shown}, ... {len(some)} in all" if len(some) > 20 else shown
+
+
+def one_line(text: str, *, longest: int = _LONGEST) -> str:
+    """Makes foreign text safe to quote in a message: one printable line of bounded length.
+
+    Unprintable characters are escaped, so that they neither start a line nor move the cursor. A
+    long text is cut in the middle, since an exception says at its end what happened.
+    """
+    return _cut(printable(_cut(text, longest)), longest)
+
+
+def printable(text: str) -> str:
+    """Returns a text whose unprintable characters are escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def say(*lines: str, file: TextIO | None = None) -> None:
+    """Prints lines; whatever in one is unprintable, as a name may have it, is escaped."""
+    print(*map(printable, lines), sep="\n", flush=True, file=file)
+
+
+def _in_one_line(record: LogRecord) -> bool:
+    """Makes a log's message one printable line: it may quote a reply, a file's name, a column."""
+    record.msg, record.args = one_line(record.getMessage(), longest=_MESSAGE), ()
+    return True
+
+
+getLogger("flwr.engram").addFilter(_in_one_line)
+
+
+def _cut(text: str, longest: int) -> str:
+    half = (longest - 5) // 2
+    return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"

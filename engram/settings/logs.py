@@ -1,0 +1,96 @@
+"""The log of a federation's processes: a line an event, for people or for programs.
+
+A line has the time (UTC), the level, who says it, and what::
+
+    2026-11-26T01:48:40.123Z WARNING [engram] client-1 (node 7) is busy: at work for run 3
+
+With ``ENGRAM_LOG=json`` it is an object with ``time``, ``level``, ``logger`` and ``message``, and
+with what the event has besides, such as a round's numbers.
+"""
+
+import json
+import logging
+import os
+import re
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+VARIABLE: Final = "ENGRAM_LOG"
+"""Environment variable; ``json`` for lines of JSON. Processes hand it to those that they start."""
+
+VERDICT: Final = "engram: "
+"""Beginning of the error by which a coordinator says why it ends its run."""
+
+_OURS: Final = "flwr.engram"
+_LINE: Final = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z ([A-Z]+) \[([\w.]+)\] (.*)")
+
+
+class Said(NamedTuple):
+    """A line of a log: its level, its logger, and its message."""
+
+    level: str
+    logger: str
+    message: str
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether it is a warning or an error of ours."""
+        return self.logger == "engram" and self.level in ("WARNING", "ERROR", "CRITICAL")
+
+
+class Lines(logging.Formatter):
+    """Formats records as lines; ``fields`` of a record go into JSON only."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns a record's line, and below it the traceback, if it has one."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        told: dict[str, Any] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": "engram" if record.name == _OURS else record.name,
+            "message": " ".join(record.getMessage().split()),
+        }
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        if os.environ.get(VARIABLE) == "json":
+            more = getattr(record, "fields", {}) | ({"traceback": trace} if trace else {})
+            return json.dumps(told | more, ensure_ascii=False)
+        line = "{time} {level} [{logger}] {message}".format(**told)
+        return f"{line}\n{trace}" if trace else line
+
+
+def begin_log(*, as_json: bool = False) -> None:
+    """Has Flower's log and ours written as lines from now on, ours from INFO upwards.
+
+    Args:
+        as_json: Lines of JSON, here and in the processes that this one starts.
+    """
+    from engram.link.flower import log_as  # noqa: PLC0415 - loads Flower
+
+    if as_json:
+        os.environ[VARIABLE] = "json"
+    ours = logging.getLogger(_OURS)
+    ours.handlers, ours.propagate = [], True
+    ours.setLevel(logging.INFO)
+    log_as(Lines())
+
+
+def uvicorn_log() -> dict[str, Any]:
+    """Returns uvicorn's ``log_config`` for the same lines."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": {"()": Lines}},
+        "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines"}},
+        "loggers": {"uvicorn": {"handlers": ["lines"], "level": "INFO", "propagate": False}},
+    }
+
+
+def read_said(line: str) -> Said | None:
+    """Reads a line that ``Lines`` wrote; None for any other."""
+    if match := _LINE.fullmatch(line.rstrip()):
+        return Said(*match.groups())
+    try:
+        told = json.loads(line)
+        return Said(*(str(told[key]) for key in ("level", "logger", "message")))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

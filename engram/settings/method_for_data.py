@@ -1,0 +1,236 @@
+"""The method of an experiment on its network, without data, and the memory that it takes.
+
+On torch's meta device arrays have shapes and no values. The functions that make a method's slots
+run there as they are, so that no method needs a formula of its own.
+"""
+
+import mmap
+import os
+from functools import partial
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Generator
+from torch.utils._pytree import tree_map
+
+from engram.cohort.network_adapter import network_of
+from engram.core.checks import must
+from engram.core.contract import Contract, cause_of
+from engram.core.machine import check_room
+from engram.core.method import Context, FromMean, Method, Network
+from engram.core.method_shapes import WITHOUT_DATA, Shapes, nbytes, shapes_of
+from engram.core.personal_parameters import build
+from engram.core.slots import flat
+from engram.core.streams import Stream, torch_generator
+from engram.core.types import Params
+from engram.data.federated import model_for
+from engram.data.schema.columns import Kind
+from engram.networks.build import Model
+from engram.settings.errors import Refused, one_line
+
+if TYPE_CHECKING:
+    from engram.settings.experiment import Experiment
+
+_COPIES: Final = 2  # of what a client works on, at least: a gradient, and the next
+_LARGE: Final = 2**24  # bytes of a tensor that are worth a file
+_ALIGNED: Final = 64  # bytes, a multiple of which tensors in it begin at
+_NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
+
+
+def server_side(experiment: "Experiment", kind: Kind) -> tuple[Method, Shapes, frozenset[str]]:
+    """Builds the method of an experiment for a server.
+
+    Args:
+        experiment: The settings.
+        kind: Shapes and types of the clients' data.
+
+    Returns:
+        The method, the slots of one client, and the names of the network's running statistics.
+
+    Raises:
+        Refused: As ``shapes_on``, or the server's slots do not fit into memory.
+    """
+    e = experiment
+    model = model_for(e, kind)
+    shapes = shapes_on(e, model, kind.outputs)
+    check_server(e, shapes)
+    generator = torch_generator(e.seed, Stream.MODEL)
+    initial = set_aside(model.init(generator))  # it is rarely looked at again
+    network = network_of(model, initial, partial(model.init, generator))
+    try:
+        method = _built(e, network, kind.outputs)
+    except ValueError as error:
+        raise Refused(one_line(str(error))) from error
+    return method, shapes, network.running
+
+
+def set_aside(arrays: Params) -> Params:
+    """Returns large tensors of the CPU as parts of a file, and others as they are."""
+    large = {n: x for n, x in arrays.items() if x.nbytes > _LARGE and x.device.type == "cpu"}
+    if not large:
+        return arrays
+    found, places = dict(arrays), dict[str, int]()
+    try:
+        with TemporaryFile() as file:  # one for all, since a map keeps a file open
+            for name, leaf in large.items():
+                places[name] = file.seek(-file.tell() % _ALIGNED, os.SEEK_CUR)
+                file.write(leaf.contiguous().numpy().data)
+            file.flush()
+            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError:  # no room for temporary files
+        return arrays
+    for name, leaf in large.items():
+        part = torch.frombuffer(held, dtype=leaf.dtype, count=leaf.numel(), offset=places[name])
+        found[name] = part.reshape(leaf.shape)
+    return found
+
+
+def client_axes(experiment: "Experiment", kind: Kind) -> dict[str, list[int]]:
+    """Returns the axes of the server's arrays that have an entry for each client, by path."""
+    sizes = []
+    for clients in (experiment.num_clients, experiment.num_clients + 1):
+        e = experiment.model_copy(update={"num_clients": clients})
+        start = shapes_on(e, model_for(e, kind), kind.outputs).method.server.start
+        sizes.append({path: leaf.shape for path, leaf in flat(start).items()})
+    one, more = sizes
+    return {
+        path: [axis for axis, size in enumerate(shape) if size != more[path][axis]]
+        for path, shape in one.items()
+        if shape != more[path]
+    }
+
+
+def check_fit(experiment: "Experiment", kind: Kind) -> None:
+    """Checks that the network, and a client of the method, fit such data and into memory.
+
+    Raises:
+        Refused: One of them does not.
+    """
+    from engram.settings.network import NetworkMethod  # noqa: PLC0415 - settings load others
+
+    model = model_for(experiment, kind)
+    if isinstance(experiment.own, NetworkMethod):
+        shapes_on(experiment, model, kind.outputs)
+
+
+def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
+    """Returns the shapes of one client's slots, without taking memory for them.
+
+    Args:
+        experiment: The settings.
+        model: The network.
+        outputs: Number of classes, or of values.
+
+    Raises:
+        Refused: The method does not go with the network or the settings, or a client's slots do
+            not fit into memory.
+    """
+    e = experiment
+    if e.network.personal and e.share and not model.personal - model.running:
+        raise Refused(must("share", e.share, f"less than all for {e.method}"))
+    initial = tree_map(lambda leaf: leaf.to(_NOWHERE), model.init(Generator()))
+    network = network_of(model, initial, lambda: initial)._replace(draws=lambda n: [initial] * n)
+    try:
+        with torch.device(_NOWHERE):
+            made = _built(e, network, outputs)
+            contract = Contract(e.method, made, network.initial)
+            # Epochs have different numbers of steps for each client.
+            steps = {} if e.local_epochs else {"steps": e.local_steps}
+            shapes = shapes_of(contract, **steps)
+    except ValueError as error:
+        raise Refused(one_line(str(error))) from error
+    except Exception as error:  # anybody's method
+        why = one_line(cause_of(e.method, error))
+        expected = "one whose functions run on this network's slots, without values"
+        raise Refused(f"method {e.method} must be {expected}, got {why}") from error
+    check_client(e, shapes)
+    if e.compress != "none":
+        _check_compression(e, shapes, network)
+    sent = [x for x in shapes.sent.values() if isinstance(x, dict)]
+    averaged = any(network.running & x.keys() for x in sent)
+    if averaged and e.privacy != "none":
+        expected = (
+            "local or fixed (or norm group) where there is privacy: averaged ones would leave "
+            "clients without noise"
+        )
+        raise Refused(must("statistics", e.statistics, expected))
+    if averaged and e.aggregation == "secure":
+        expected = (
+            "local or fixed (or norm group) where aggregation is secure: clip bounds no other"
+        )
+        raise Refused(must("statistics", e.statistics, expected))
+    return shapes
+
+
+def _check_compression(e: "Experiment", shapes: Shapes, network: Network) -> None:
+    """Checks that what a method sends can travel in fewer bytes.
+
+    Raises:
+        Refused: It cannot.
+    """
+    from engram.guards.update_codec import shrinks  # noqa: PLC0415 - rarely needed
+
+    if flat(shapes.own):
+        expected = f"none for {e.method}, which sends each client a model of its own"
+        raise Refused(must("compress", e.compress, expected))
+    if not shrinks(shapes.method, shapes.sent, network.running):
+        expected = f"none for {e.method}, whose clients send no model"
+        raise Refused(must("compress", e.compress, expected))
+
+
+def _built(e: "Experiment", network: Network, outputs: int) -> Method:
+    generator = partial(torch_generator, e.seed, Stream.HYPERNETWORK)
+    context = Context(network, WITHOUT_DATA, outputs, e.num_clients, generator)
+    return build(e.network.settings, context)
+
+
+def check_client(experiment: "Experiment", shapes: Shapes) -> None:
+    """Checks that a client's slots fit into memory, and into ``memory-budget`` if it is set.
+
+    Raises:
+        Refused: The slots do not fit.
+    """
+    e = experiment
+    # A node builds the server's slots, as they start, too.
+    held = max(nbytes(shapes.received), nbytes(shapes.method.server.start))
+    size = held + _COPIES * nbytes(shapes.work)
+    most = int(e.memory_budget * 2**30)
+    check_room(f"a client of {e.method}", size, _advice(e), most=most)
+
+
+def check_server(experiment: "Experiment", shapes: Shapes) -> None:
+    """Checks that the server's slots, and the updates of a round, fit into memory.
+
+    Raises:
+        Refused: The slots do not fit.
+    """
+    e, server = experiment, shapes.method.server
+    # Updates of a round, until they are merged.
+    held = 1 if isinstance(server.merge, FromMean) else e.clients_per_round
+    size = nbytes(server.start) + held * nbytes(shapes.sent)
+    size += e.num_clients * nbytes(shapes.own)
+    check_room(f"the server of {e.method}", size, _advice(e))
+
+
+def check_kept(experiment: "Experiment", shapes: Shapes) -> None:
+    """Checks that clients' memories fit into this machine's, where they are not on disk.
+
+    Raises:
+        Refused: They do not fit.
+    """
+    e = experiment
+    clients = min(e.num_clients, e.num_rounds * e.clients_per_round)
+    what = f"what {clients} clients of {e.method} keep between rounds"
+    left = shapes.sent if e.compress != "none" else {}  # what updates have left out
+    check_room(what, clients * (nbytes(shapes.kept) + nbytes(left)), _advice(e))
+
+
+def _advice(experiment: "Experiment") -> str:
+    """Names settings to lower: those of the method that are above their defaults, if any."""
+    e, own = experiment, experiment.own
+    numbers = [(n, f) for n, f in type(own).model_fields.items() if f.annotation is int]
+    raised = [field.alias for name, field in numbers if getattr(own, name) > field.default]
+    if raised:
+        return f"lower {' or '.join(f'{e.method}.{key}' for key in raised)}"
+    return "take a smaller network, or fewer clients"

@@ -1,0 +1,379 @@
+"""Settings of the methods that train networks, generated from the index of their files."""
+
+import importlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform
+
+from pydantic import Field, create_model
+
+from engram.core.checks import Fault, clash, must, require
+from engram.networks.optimizers import OPTIMIZERS
+from engram.scoring.metrics import METRICS, Metric, named
+from engram.scoring.score_columns import VALIDATION, Column, columns_of
+from engram.scoring.tasks import TASKS, task_of
+from engram.settings.base import METHODS, Method, check_name, check_setting
+from engram.settings.base import method as registered
+from engram.settings.compression import impossible_compression
+from engram.settings.fields import Float, Int, key_of, searched
+from engram.settings.plugins import MOVING
+from engram.settings.shared import SharedSettings
+from engram.settings.text import impossible_text
+
+if TYPE_CHECKING:
+    from engram.core.settings import Part
+
+_C = TypeVar("_C", bound=type)
+_TYPES: Final[dict[str, Any]] = {"float": Float, "int": Int, "bool": bool}
+_LIMITS: Final = ("gt", "ge", "lt", "le")
+
+
+class NetworkMethod(Method):
+    """A method in which clients train networks by local steps.
+
+    Attributes:
+        reference: Whether every comparison includes it, as a baseline.
+        personal: The part of the network that each client keeps, unless ``personal`` or ``share``
+            say otherwise.
+        tasks: Names of the tasks that it can learn; empty for all.
+        module: The module of the method.
+        each: Whether its server sees every update, so that no mean is there to be made private or
+            robust.
+        steps: Whether its server has a step of its own, so that ``server-step`` must be replace.
+        phases: Number of phases in a round, which needs at least as many steps.
+        tuned: Whether the served model of a client that has trained is fine-tuned.
+        gradients: Whether clients see rows by one gradient a step, and in no other way.
+        faults: Whether it checks combinations of its settings.
+    """
+
+    plug_in = "local"
+    reference: ClassVar[bool] = False
+    personal: ClassVar["Part"] = ""
+    tasks: ClassVar[tuple[str, ...]] = ()
+    module: ClassVar[str] = ""
+    each: ClassVar[bool] = False
+    steps: ClassVar[bool] = False
+    phases: ClassVar[int] = 1
+    tuned: ClassVar[bool] = False
+    gradients: ClassVar[bool] = False
+    faults: ClassVar[bool] = False
+
+    @property
+    def settings(self) -> Any:
+        """The settings as an instance of the method's dataclass.
+
+        Raises:
+            ValueError: If they are impossible together.
+        """
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return self._science(**given)
+
+    @property
+    def _science(self) -> Any:
+        """The method's dataclass in ``engram.methods``."""
+        from engram.core.settings import METHODS as KNOWN
+
+        importlib.import_module(self.module)
+        return KNOWN[self.name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.module, self.name, self.model_dump())
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns the metrics of scores: the chosen ones, and then the loss."""
+        task = task_of(shared.task, shared.loss)
+        return [*named((shared.metrics or task.metrics).split(",")), task.metric]
+
+    def columns(self, shared: SharedSettings, models: Iterable[str] = ()) -> list[Column]:
+        """Returns the columns of scores: each metric of each model, on test and validation rows.
+
+        Args:
+            shared: The settings.
+            models: Suffixes of models that are scored, too: ``COMMON``, ``TUNED``.
+        """
+        found = columns_of(self.metrics(shared), dict.fromkeys(["", *models], False))
+        if shared.validates:
+            found += [column._replace(name=VALIDATION + column.name) for column in found]
+        return found
+
+    def combines(self, shared: SharedSettings) -> bool:
+        """Returns whether a node may send the mean of several clients' updates."""
+        exact = not shared.clip_quantile and shared.attack == shared.compress == "none"
+        return not self.each and shared.merge == "mean" and exact
+
+    @classmethod
+    def step_sizes(cls) -> list[str]:
+        """Returns the keys of the method's step sizes, which are described as such."""
+        described = ((name, field.description or "") for name, field in cls.model_fields.items())
+        return [f"{cls.name}.{key_of(name)}" for name, text in described if "step size" in text]
+
+    @property
+    def rows_needed(self) -> dict[str, int]:
+        """Minimum number of a client's training rows: those of its initial batch."""
+        name = "initial_batch_size"
+        return {f"{self.name}.{key_of(name)}": getattr(self, name)} if hasattr(self, name) else {}
+
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Yields the faults of settings that are impossible together."""
+        if shared.num_classes == 1:
+            yield clash("num-classes", 1, "0, or at least 2")
+        yield from _impossible_cohorts(shared)
+        if shared.local_epochs and shared.order == "stream":
+            yield clash("local-epochs", shared.local_epochs, "0 where order is stream", "order")
+        users = OPTIMIZERS.get(shared.optimizer)
+        stateless = not users.remembers if users else shared.optimizer == "sgd"
+        if stateless and shared.optimizer_state == "kept":
+            expected = f"fresh where optimizer is {shared.optimizer}, which has none"
+            yield clash("optimizer-state", "kept", expected, "optimizer")
+        if shared.eta_by and "eta" not in type(self).model_fields:
+            expected = f"empty for {self.name}, which has no eta"
+            yield clash("eta-by", shared.eta_by, expected)
+        if shared.privacy != "none" and shared.standardize == "federation":
+            expected = f"auto, client or none where privacy is {shared.privacy}: sums have no noise"
+            yield clash("standardize", shared.standardize, expected, "privacy")
+        if self.faults and self.model_dump(exclude_defaults=True):  # else torch is not needed
+            yield from self._science.faults(self)
+        yield from self._unsuitable(shared)
+        yield from shared.protection_problems(shared.clients_per_round)
+        yield from shared.attack_problems()
+        yield from _impossible_times(shared, self)
+        yield from impossible_compression(shared)
+        yield from impossible_text(shared)
+        yield from _metrics_that_do_not_fit(shared)
+
+    def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Yields the faults of shared settings that the method does not support."""
+        if self.tasks and shared.task not in self.tasks:
+            yield clash("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
+        if not shared.local_epochs and shared.local_steps < self.phases:
+            expected = f"at least {self.phases} for {self.name} where local-epochs is 0"
+            yield clash("local-steps", shared.local_steps, expected, "local-epochs")
+        if shared.server_step != "replace" and (self.steps or self.each):
+            expected = f"replace for {self.name}, whose server has a step of its own"
+            yield clash("server-step", shared.server_step, expected)
+        if self.each and shared.merge not in ("mean", "multi-krum"):
+            expected = f"mean or multi-krum for {self.name}, whose server sees every update"
+            yield clash("merge", shared.merge, expected)
+        if self.each and shared.merge != "mean" and shared.bucket_size > 1:
+            expected = f"1 for {self.name}, whose server sees every update"
+            yield clash("bucket-size", shared.bucket_size, expected)
+        if self.each and shared.aggregation == "secure":
+            expected = f"plain for {self.name}, whose server sees every update"
+            yield clash("aggregation", shared.aggregation, expected)
+        if shared.privacy == "example":
+            yield from self._beyond_rows(shared)
+        if self.each and shared.privacy == "central":
+            expected = f"none or local for {self.name}, whose server sees every update"
+            yield clash("privacy", shared.privacy, expected)
+
+    def _beyond_rows(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Yields what goes beyond one gradient a step, or looks at all rows of a client at once."""
+        where = "where privacy is example"
+        if not self.gradients:
+            expected = (
+                f"none, local or central for {self.name}, whose clients look at rows in other ways "
+                "than by one gradient a step"
+            )
+            yield clash("privacy", shared.privacy, expected)
+        if shared.epsilon:
+            expected = f"0 {where}: it follows from each client's rows; give the noise-multiplier"
+            yield clash("epsilon", shared.epsilon, expected, "privacy")
+        if shared.local_epochs:
+            expected = f"0 {where}, whose batches are random samples: set local-steps"
+            yield clash("local-epochs", shared.local_epochs, expected, "privacy")
+        if shared.order == "stream":
+            yield clash("order", shared.order, f"shuffled {where}", "privacy")
+        if shared.standardize == "client":
+            expected = f"auto or none {where}: a client's own moments depend on each row"
+            yield clash("standardize", shared.standardize, expected, "privacy")
+        if shared.missing == "median":
+            expected = f"refuse or indicator {where}: medians depend on each row"
+            yield clash("missing", shared.missing, expected, "privacy")
+
+
+@dataclass_transform(frozen_default=True)
+def method(name: str, *, source: str = "", **about: Any) -> Callable[[_C], _C]:
+    """Registers a class as a method of your own, for ``method=NAME`` and ``engram run NAME``.
+
+    The class is made a frozen dataclass: its annotated fields are the method's settings, and its
+    ``build(context)`` returns the method, an ``engram.core.Method``.
+
+    Args:
+        name: Name of the method: small letters, digits and hyphens.
+        source: The paper that has its equations.
+        about: As for ``engram.core.settings.method``.
+
+    Raises:
+        ValueError: The name or a setting is impossible, or the class builds no method.
+    """
+    if not isinstance(name, str):
+        expected = f'a text, as in @engram.method("mine"); {MOVING}'
+        raise ValueError(must("name of a method", name, expected))
+
+    def register(cls: _C) -> _C:
+        from engram.core.settings import METHODS as KNOWN
+        from engram.core.settings import method as science
+        from engram.methods.entries import entry_of
+
+        check_name(name)
+        other, same = getattr(METHODS.get(name), "module", name), KNOWN.get(name, cls)
+        ours = (other, same.__qualname__) == (cls.__module__, cls.__qualname__)
+        require(name not in METHODS or ours, "name", name, "a name that no other method has")
+        built = callable(getattr(cls, "build", None))
+        expected = f"a class with build(context) -> engram.core.Method; {MOVING}"
+        require(built, f"method {name}", cls.__name__, expected)
+        for key in vars(cls).get("__annotations__", {}):
+            check_setting(name, key, has_default=hasattr(cls, key))
+        made_of(entry_of(science(name, source=source, **about)(cls)))
+        return cls
+
+    return register
+
+
+def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
+    """Generates a method's settings class from its entry in the index, and registers it."""
+    fields: dict[str, Any] = {}
+    for name, field in entry["fields"].items():
+        kind = Literal[tuple(field["choices"])] if "choices" in field else _TYPES.get(field["type"])
+        expected = "float, int, bool or a Literal of texts"
+        require(kind is not None, f"type of {entry['name']}.{name}", field["type"], expected)
+        low, high, log = field.get("search", (0, 0, False))
+        fields[name] = (
+            kind,
+            Field(
+                field["default"],
+                description=field["meaning"],
+                json_schema_extra=searched(low, high, log=log) if "search" in field else None,
+                **{key: field[key] for key in _LIMITS if key in field},
+            ),
+        )
+    made: Any = create_model(
+        entry["name"],
+        __base__=NetworkMethod,
+        __module__=__name__,
+        __doc__=entry["meaning"],
+        **fields,
+    )
+    for fact in ("name", "meaning", "source", "compared", "reference", "personal"):
+        setattr(made, fact, entry[fact])
+    for fact in ("module", "each", "steps", "phases", "tuned", "gradients", "faults"):
+        setattr(made, fact, entry[fact])
+    made.tasks = tuple(entry["tasks"])
+    METHODS.pop(entry["name"], None)
+    found: type[NetworkMethod] = registered(made)
+    return found
+
+
+def _again(module: str, name: str, settings: dict[str, Any]) -> Method:
+    """Returns settings that another process has pickled, which may not know the method yet."""
+    if name not in METHODS:
+        importlib.import_module(module)
+    return METHODS[name](**settings)
+
+
+def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
+    asked = shared.clients_per_round
+    unseen, seen = shared.unseen_clients, shared.num_clients - shared.unseen_clients
+    if unseen and seen < 1:
+        below = f"below num-clients = {shared.num_clients}"
+        yield clash("unseen-clients", unseen, below, "num-clients")
+    elif asked > seen:
+        but = f" - unseen-clients = {seen}" if unseen else f" = {seen}"
+        yield clash("clients-per-round", asked, f"at most num-clients{but}", "num-clients")
+    if (named := len(shared.unseen_names)) not in (0, unseen):
+        yield clash("unseen-clients", unseen, f"that of the clients in unseen, {named}", "unseen")
+    if shared.patience and not shared.validates:
+        expected = "0 without validation rows: protocol few-shot, or validation-fraction 0"
+        yield clash("patience", shared.patience, expected, "protocol", "validation-fraction")
+    if shared.patience and shared.privacy != "none":
+        why = "it goes by scores, which have no noise"
+        if shared.privacy == "local":
+            why += " in one process, and on nodes cost epsilon each time"
+        expected = f"0 where privacy is {shared.privacy}: {why}; who starts the run sets num-rounds"
+        yield clash("patience", shared.patience, expected, "privacy")
+    if shared.secret_cohorts:
+        yield from _impossible_samples(shared)
+    if asked % shared.shards:
+        divisor = f"a divisor of clients-per-round = {asked}"
+        yield clash("shards", shared.shards, divisor, "clients-per-round")
+    if shared.min_clients > asked:
+        most = f"at most clients-per-round = {asked}"
+        yield clash("min-clients", shared.min_clients, most, "clients-per-round")
+
+
+def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
+    """Yields what secret cohorts do not go with."""
+    where = f"where sampling is {shared.sampling}"
+    if shared.privacy != "central":
+        expected = "fixed unless privacy is central: nothing else gains by secret cohorts"
+        yield clash("sampling", shared.sampling, expected, "privacy")
+    if shared.aggregation == "secure":
+        expected = "fixed where aggregation is secure: sites know who takes part in a sum"
+        yield clash("sampling", shared.sampling, expected, "aggregation")
+    if shared.shards > 1:
+        expected = f"1 {where}, which draws from all clients alike"
+        yield clash("shards", shared.shards, expected, "sampling")
+    if shared.participation:
+        expected = f"empty {where}, whose cohorts are secret"
+        yield clash("participation", shared.participation, expected, "sampling")
+    if shared.min_clients > 1:
+        expected = f"at most 1 {where}: a round that stops for want of clients tells of its cohort"
+        yield clash("min-clients", shared.min_clients, expected, "sampling")
+
+
+def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator[Fault]:
+    """Yields what clocks, deadlines and buffers of updates do not go with."""
+    yield from shared.time_problems()
+    asked, seen = shared.clients_per_round, shared.num_clients - shared.unseen_clients
+    if (more := shared.over_selection) and shared.asked(asked) > seen:
+        expected = f"at most what makes {seen} clients of clients-per-round = {asked}"
+        yield clash("over-selection", more, expected, "clients-per-round", "num-clients")
+    if more and shared.privacy == "central":
+        expected = "0 where privacy is central: a fast client would put a slower one out"
+        yield clash("over-selection", more, expected, "privacy")
+    if more and shared.shards > 1:
+        yield clash("over-selection", more, "0 where shards is above 1", "shards")
+    if more and shared.secret_cohorts:
+        yield clash("over-selection", more, f"0 where sampling is {shared.sampling}", "sampling")
+    if shared.clock and shared.participation:
+        expected = "empty where participation is another run's"
+        yield clash("clock", shared.clock, expected, "participation")
+    if shared.synchrony == "synchronous":
+        return
+    if method.each:
+        expected = f"synchronous for {method.name}, whose server sees every update"
+        yield clash("synchrony", shared.synchrony, expected)
+    for key, value, fits, why in (
+        ("privacy", shared.privacy, ("none", "local"), "its noise is for the mean of a cohort"),
+        ("aggregation", shared.aggregation, ("plain",), "a sum hides which updates are old"),
+        ("merge", shared.merge, ("mean",), "a buffer has updates of different models"),
+        ("attack", shared.attack, ("none",), "attackers know one cohort"),
+        ("shards", shared.shards, (1,), "each client is asked by itself"),
+        ("participation", shared.participation, ("",), "it has cohorts"),
+        ("sampling", shared.sampling, ("fixed",), "each client is asked by itself"),
+    ):
+        if value not in fits:
+            expected = (
+                f"{' or '.join(map(str, fits)) or 'empty'} where synchrony is buffered: {why}"
+            )
+            yield clash(key, value, expected, "synchrony")
+    if shared.buffer_size > asked:
+        most = f"at most clients-per-round = {asked}, which are at work at a time"
+        yield clash("buffer-size", shared.buffer_size, most, "clients-per-round", "synchrony")
+    if shared.min_clients > shared.buffer_size:
+        most = f"at most buffer-size = {shared.buffer_size} where synchrony is buffered"
+        yield clash("min-clients", shared.min_clients, most, "buffer-size", "synchrony")
+
+
+def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:
+    kind = TASKS[shared.task].targets
+    fit = [name for name, metric in METRICS.items() if kind in (metric.targets or (kind,))]
+    unfit = [name for name in shared.metrics.split(",") if name and name not in fit]
+    if unfit:
+        expected = f"some of {', '.join(fit)} for task {shared.task}"
+        yield clash("metrics", ",".join(unfit), expected, "task")
+
+
+for _entry in json.loads(files("engram").joinpath("methods/index.json").read_bytes()).values():
+    made_of(_entry)

@@ -1,0 +1,187 @@
+"""Settings of privacy, and of robustness against malicious clients."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from engram.core.checks import Fault, clash
+from engram.settings.fields import Float, Int, Settings
+
+
+class ProtectionSettings(Settings):
+    """Privacy of clients, and protection of the common model from some of them."""
+
+    merge: Literal[
+        "mean",
+        "median",
+        "trimmed-mean",
+        "krum",
+        "multi-krum",
+        "geometric-median",
+        "centered-clipping",
+        "nearest-mixing",
+    ] = Field(
+        "mean",
+        description="what a round's models are merged into: their mean, the median or the "
+        "trimmed-mean of each coordinate, (krum) the one that is nearest to most others, "
+        "(multi-krum) the mean of all but num-malicious such ones, the geometric-median, "
+        "(centered-clipping) a mean of changes that are clipped around the median, or "
+        "(nearest-mixing) the trimmed-mean of mixtures, each of a model and all but num-malicious "
+        "of the others, the nearest ones; with any but the mean every client counts alike. Where a "
+        "server sees every update, there is the mean, and multi-krum, which leaves out the others",
+    )
+    weighting: Literal["rows", "clients", "paper"] = Field(
+        "rows",
+        description="what a client counts in a round's mean: its training rows (rows, as FedAvg "
+        "does), the same as every other (clients), or what the method's paper says (paper)",
+    )
+    num_malicious: Int = Field(
+        1,
+        ge=0,
+        description="trimmed-mean, nearest-mixing, krum, multi-krum: clients of a round that may "
+        "send anything; the first two leave out as many of the lowest and of the highest values",
+    )
+    bucket_size: Int = Field(
+        1,
+        ge=1,
+        description="where merge is not mean: clients whose mean counts as one, drawn anew in each "
+        "round, so that clients whose data differ are not taken for malicious ones. 1: none",
+    )
+    max_weight: Float = Field(
+        5.0,
+        ge=1,
+        description="largest weight of a client where weights are what clients say of themselves "
+        "(rows, or rows and noise), in weights of the median client; larger ones are cut to it. "
+        "1e9: no bound",
+    )
+    max_norm: Float = Field(
+        5.0,
+        ge=1,
+        description="largest norm of a client's update, in norms of the round's median client; "
+        "longer ones are scaled down to it. 1e9: no bound. It acts where merge is mean, clip is 0, "
+        "and rows come in no order",
+    )
+    clip: Float = Field(
+        0.0,
+        ge=0,
+        description="largest norm of a client's update (C); longer ones are scaled down to it, by "
+        "the client and again by the server. With privacy=example, of the gradient of a row (in "
+        "MOLAR and MOLARB, of the row). 0: no bound",
+    )
+    clip_quantile: Float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="central privacy: the quantile of the norms of clients' updates that the bound "
+        "follows from round to round, from clip on; 0: the bound stays clip",
+    )
+    privacy: Literal["none", "local", "central", "example"] = Field(
+        "none",
+        description="differential privacy of clients: none, central (the server adds normal noise "
+        "to the mean of clipped updates, all of which count alike) or local (each client adds it "
+        "to its own before it leaves, and all count alike); or of a client's single rows: example "
+        "(each client adds it to the sums of its rows' clipped gradients)",
+    )
+    noise_multiplier: Float = Field(
+        1.0,
+        ge=1e-6,
+        description="privacy: standard deviation of the noise over clip, on one client's update "
+        "(local), on the sum of all clients' (central), or on a sum over rows (example)",
+    )
+    epsilon: Float = Field(
+        0.0,
+        ge=0,
+        description="privacy: the epsilon that all rounds together may cost, for which "
+        "noise-multiplier is solved; 0: noise-multiplier is as given",
+    )
+    delta: Float = Field(
+        1e-05,
+        ge=1e-100,
+        lt=1,
+        description="privacy: the delta at which the epsilon spent is reported",
+    )
+    aggregation: Literal["plain", "secure"] = Field(
+        "plain",
+        description="what the server learns of a round's updates: each one (plain), or their sum "
+        "alone (secure: clients mask theirs; clip must be set)",
+    )
+    secure_threshold: Float = Field(
+        2 / 3,
+        ge=0.5,
+        lt=1,
+        description="secure: the share of a round's sites above which they must stay until its "
+        "end; as many of them together could unmask one, and fewer cannot",
+    )
+    server_step: Literal["replace", "universal"] = Field(
+        "replace",
+        description="how the next model follows from a round's merged model: replace (it is the "
+        "merged one) or universal (the universal ensemble, which has no step size, takes the last "
+        "model less the merged one as a gradient)",
+    )
+    server_radius: Float = Field(
+        10.0,
+        gt=0,
+        description="universal: radius of the ball around the initial model that models stay in",
+    )
+
+    @property
+    def update_clip(self) -> float:
+        """The largest norm of a client's update; 0 for no bound."""
+        return 0.0 if self.privacy == "example" else self.clip
+
+    def protection_problems(self, asked: int) -> Iterator[Fault]:
+        """Yields settings that no round could meet, or that would not protect anybody.
+
+        ``asked`` is the number of clients asked in a round.
+        """
+        krum = 2 * self.num_malicious + 3
+        trimmed = krum - 2
+        least = {"trimmed-mean": trimmed, "nearest-mixing": trimmed}
+        least |= {"krum": krum, "multi-krum": krum}
+        if -(-asked // self.bucket_size) < (buckets := least.get(self.merge, 1)):
+            attackers = f"{self.merge} with num-malicious = {self.num_malicious}"
+            attackers += f" and bucket-size = {self.bucket_size}" * (self.bucket_size > 1)
+            expected = f"at least {(buckets - 1) * self.bucket_size + 1} for {attackers}"
+            yield clash("clients-per-round", asked, expected, "merge", "num-malicious")
+        if self.bucket_size > 1 and self.merge == "mean":
+            expected = "1 where merge is mean, which buckets do not change"
+            yield clash("bucket-size", self.bucket_size, expected, "merge")
+        if self.privacy != "none" and self.clip <= 0:
+            yield clash("clip", self.clip, f"positive where privacy is {self.privacy}", "privacy")
+        if self.aggregation == "secure":
+            yield from self._unsummable(asked)
+        if self.privacy == "central" and self.merge != "mean":
+            # Its noise is calibrated to the influence of one client on a mean.
+            yield clash("merge", self.merge, "mean where privacy is central", "privacy")
+        if self.privacy != "central" and self.clip_quantile:
+            yield clash(
+                "clip-quantile", self.clip_quantile, "0 unless privacy is central", "privacy"
+            )
+        if self.epsilon and self.privacy == "none":
+            yield clash("epsilon", self.epsilon, "0 where privacy is none", "privacy")
+        default = type(self).model_fields["noise_multiplier"].default
+        if self.epsilon and self.noise_multiplier != default:
+            expected = f"left out where epsilon = {self.epsilon:g} is to be reached"
+            yield clash("noise-multiplier", self.noise_multiplier, expected, "epsilon")
+
+    def _unsummable(self, asked: int) -> Iterator[Fault]:
+        """Yields settings that need more of clients' updates than a sum of bounded ones."""
+        where = "where aggregation is secure"
+        if self.clip <= 0:
+            yield clash("clip", self.clip, f"positive {where}", "aggregation")
+        if self.merge != "mean":
+            yield clash("merge", self.merge, f"mean {where}", "aggregation")
+        if self.privacy in ("local", "example"):
+            expected = (
+                f"none or central {where}: single updates' noise would leave the sum's bounds"
+            )
+            yield clash("privacy", self.privacy, expected, "aggregation")
+        if self.clip_quantile:
+            expected = f"0 {where}: nobody counts single updates' norms"
+            yield clash("clip-quantile", self.clip_quantile, expected, "aggregation")
+        if self.epsilon:
+            expected = f"0 {where}: give the noise-multiplier, and the run says its epsilon"
+            yield clash("epsilon", self.epsilon, expected, "aggregation")
+        if asked < 2:
+            yield clash("clients-per-round", asked, f"2 or more {where}", "aggregation")

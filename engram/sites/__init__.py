@@ -1,0 +1,1 @@
+"""Operation of a site: policy, approval, audit log, privacy ledger, doctor."""

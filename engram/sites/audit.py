@@ -1,0 +1,106 @@
+"""A node's log of rounds for its site: lines that are only added, each with the hash of the last.
+
+``today`` counts the rounds of training of a line's day. At ``_LARGEST`` bytes a file is closed and
+named for its last line; of closed files the newest ``_CLOSED`` are kept.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from engram.guards.clock import now
+from engram.settings.errors import Refused
+from engram.sites.hash_chain import Chain, Fields
+from engram.sites.hash_chain import Chained as Audited
+
+__all__ = ["ANSWERS", "AUDIT", "ENDED", "EXPORTED", "Audit", "Audited", "stamp"]
+
+AUDIT: Final = "log"
+"""The log's folder in a node's state."""
+
+ANSWERS: Final = ("approved", "refused")
+"""Kinds of lines about the site's answers to requests for approval."""
+
+EXPORTED: Final = "exported"
+"""Kind of a line about a model, or a memory, that the site took out of the node's state."""
+
+ENDED: Final = "ended"
+"""Kind of a line about work that did not come to its end."""
+
+_LARGEST: Final = 2**22  # bytes of a file
+_CLOSED: Final = 7  # closed files
+_ASIDE: Final = ("line", "before", "time", "today")
+
+
+class Audit:
+    """The log in a folder, to which processes of a node add lines.
+
+    Args:
+        folder: Made with the first line.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._chain = Chain(folder, "log", largest=_LARGEST, closed=_CLOSED)
+
+    def rounds(self, at: datetime) -> int:
+        """Returns the number of rounds of training in the day of a time.
+
+        A clock that was put back does not make the day's rounds fewer.
+
+        Raises:
+            Refused: The log cannot be read.
+        """
+        try:
+            return _today(self._chain.last(), at)
+        except OSError as error:
+            raise Refused(f"{self.folder} cannot be read: {error.strerror}") from error
+
+    def append(
+        self, fields: Mapping[str, Any], *, trained: bool, at: datetime | None = None
+    ) -> None:
+        """Adds a line, and waits until it is on the disk.
+
+        A line that a crash has cut off is removed first, which is noted in a line of its own. A
+        refusal that is the last line already is not repeated.
+
+        Args:
+            fields: The line.
+            trained: Whether it is of a round that counts in ``rounds``.
+            at: The time; by default now.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        time = at or now()
+
+        def follow(last: Fields, lost: str) -> Fields | None:
+            if lost:
+                return {**stamp(time), "today": _today(last, time), "kind": "healed", "why": lost}
+            same = {key: value for key, value in last.items() if key not in _ASIDE}
+            if "why" in fields and not trained and same == {**fields}:
+                return None
+            return {**stamp(time), "today": _today(last, time) + trained, **fields}
+
+        self._chain.append(follow)
+
+    def read(self) -> Audited:
+        """Reads and checks the log; it is empty if there is none.
+
+        Raises:
+            Refused: A file of it cannot be read.
+        """
+        return self._chain.read()
+
+
+def stamp(at: datetime) -> dict[str, str]:
+    """Returns a line's entry of its time."""
+    return {"time": at.isoformat(timespec="seconds").replace("+00:00", "Z")}
+
+
+def _today(line: Mapping[str, Any], at: datetime) -> int:
+    """Returns the rounds of training of a day, of which this is the last line so far."""
+    count = line.get("today")
+    day = str(line.get("time", ""))[:10]
+    return count if isinstance(count, int) and day >= f"{at:%Y-%m-%d}" else 0

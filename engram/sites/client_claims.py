@@ -1,0 +1,157 @@
+"""Seats of a run's clients: which node hosts which client, of what kind, by what nodes answer.
+
+Functions over nodes' answers to the roster query; ``server/roster.py`` waits for these.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Set
+from functools import cache
+from itertools import chain
+from logging import getLogger
+from typing import Final
+
+from engram.core.standardization import Moments, Units, comparable, merged
+from engram.data.schema.columns import Kind
+from engram.guards.noise import secret_noise
+from engram.settings.errors import Names, few
+from engram.settings.experiment import Experiment
+from engram.strategies import STRATEGIES
+from engram.wire.roster import NodeEntry, Roster
+
+_log = getLogger("flwr.engram")
+
+_MOST: Final = 10  # reasons that an error names
+
+Entries = Mapping[int, NodeEntry]
+"""Answers, by node, in the order in which they came."""
+
+
+def claims(entry: NodeEntry, everyone: Container[int]) -> dict[int, int]:
+    """Returns the run's clients that a node says it hosts, with their numbers of rows.
+
+    Args:
+        entry: The node's answer.
+        everyone: The run's clients.
+    """
+    return {client: rows for client, rows in entry.clients.items() if client in everyone}
+
+
+def short_of_rows(entries: Entries, counted: Set[int]) -> dict[int, str]:
+    """Returns those of some clients that have too few rows to take part, and why."""
+    return {
+        client: why
+        for entry in entries.values()
+        for client, why in entry.left_out.items()
+        if client in counted
+    }
+
+
+def usual_kind(entries: Entries, everyone: Container[int], usable: Callable[[Kind], bool]) -> Kind:
+    """Returns the commonest usable kind of data among nodes with clients of the run.
+
+    If tied, it is that of the node with the lowest client; ``usable`` is asked where kinds differ.
+    """
+    hosted = {node: claims(entry, everyone) for node, entry in entries.items()}
+    ordered = sorted((node for node in hosted if hosted[node]), key=lambda node: min(hosted[node]))
+    counts = Counter(entries[node].kind for node in ordered)
+    kinds = sorted(counts, key=lambda kind: -counts[kind])  # the first if tied
+    wanted = filter(usable, kinds) if len(kinds) > 1 else ()
+    return next(chain(wanted, kinds), Kind())
+
+
+def possible_for(e: Experiment) -> Callable[[Kind], bool]:
+    """Returns whether a run of some settings can be of a kind of data, by that kind."""
+
+    @cache
+    def possible(claimed: Kind) -> bool:
+        roster = Roster([None] * e.num_clients, [0] * e.num_clients, claimed)
+        try:
+            STRATEGIES[e.own.plug_in].build(e, roster, secret_noise)
+        except Exception as error:  # what a node claims must not end the run of the others
+            _log.debug("the run cannot be of a kind of data that a node claims", exc_info=error)
+            return False
+        return True
+
+    return possible
+
+
+def reasons(why: Mapping[int, str], names: Names) -> str:
+    """Returns in words why some clients cannot be asked, with those of a reason together."""
+    groups: dict[str, list[int]] = {}
+    for client, reason in why.items():
+        groups.setdefault(reason, []).append(client)
+    told = [f"clients {few(clients, names)}: {reason}" for reason, clients in groups.items()]
+    more = f"; ... {len(told)} in all" if len(told) > _MOST else ""
+    return "; ".join(told[:_MOST]) + more
+
+
+def seated(
+    hosts: Mapping[int, int],
+    entries: Entries,
+    nodes: Iterable[int],
+    everyone: Container[int],
+    *,
+    kind: Kind,
+    present: Container[int],
+) -> dict[int, int]:
+    """Returns each client's node after some nodes got the clients that they may host.
+
+    Of two nodes that claim a client, the first keeps it until it goes offline; then the other gets
+    it, if it has as many rows.
+
+    Args:
+        hosts: Each client's node before.
+        entries: All nodes' answers.
+        nodes: The nodes that are to get clients, in their order.
+        everyone: The run's clients.
+        kind: The kind of the run's data; nodes with another one get none.
+        present: The nodes that are online.
+    """
+    found = dict(hosts)
+    for node in nodes:
+        if entries[node].kind != kind:
+            continue
+        for client, rows in claims(entries[node], everyone).items():
+            host = found.get(client)
+            gone = host not in present and node in present
+            if host is None or (gone and rows == entries[host].clients[client]):
+                found[client] = node
+    return found
+
+
+def fitted(
+    entries: Entries, nodes: Iterable[int], everyone: Container[int], called: Callable[[int], str]
+) -> Units:
+    """Returns units by the moments that the clients' nodes tell, merged in their clients' order.
+
+    Args:
+        entries: All nodes' answers.
+        nodes: Those that host clients.
+        everyone: The run's clients.
+        called: Returns a node's name, for the warning that it is left out.
+    """
+    ordered = sorted(nodes, key=lambda node: min(claims(entries[node], everyone)))
+    inputs, targets = (
+        merged(_told(name, entries, ordered, called)) for name in ("inputs", "targets")
+    )
+    return Units(inputs and inputs.standard(), targets and targets.standard())
+
+
+def _told(
+    name: str, entries: Entries, ordered: Iterable[int], called: Callable[[int], str]
+) -> list[Moments]:
+    """Returns nodes' moments of inputs or targets, and warns of those that are left out."""
+    told = [
+        (node, moments)
+        for node in ordered
+        if (moments := getattr(entries[node].told, name)) is not None
+    ]
+    fits = comparable([moments for _, moments in told])
+    for node in (node for (node, _), fit in zip(told, fits, strict=True) if not fit):
+        _log.warning(
+            "%s has no part in the units of the run's %s: what it tells of its own is of "
+            "another number of columns, or more than a million times as large as others'",
+            called(node),
+            name,
+        )
+    return [moments for (_, moments), fit in zip(told, fits, strict=True) if fit]

@@ -1,0 +1,307 @@
+"""``engram doctor``: looks over the folder of a node or of a server, and says what to do."""
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from engram.cli.console import out
+from engram.cli.options import Json
+from engram.guards.clock import in_words, now
+from engram.link.addresses import CONTROL
+from engram.link.credentials import NodeCredentials, read_node, read_server, renewal
+from engram.link.keys import read_certificates
+from engram.link.proxies import direct
+from engram.link.server.registration import roll
+from engram.server.status import members, silent_parts
+from engram.settings.errors import EngramError, Refused, RunStopped, few_names
+from engram.settings.files import is_locked
+from engram.sites.encrypted_file import read_key
+
+__all__ = ["Finding", "app", "look_over"]
+
+_SOON: Final = timedelta(days=30)  # until a certificate expires
+_ROOM: Final = 2**30  # bytes that a disk should have left
+_AHEAD: Final = 60.0  # seconds by which a file may have been written in the future
+
+_PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
+
+app = typer.Typer()
+
+
+class Finding(NamedTuple):
+    """A thing that was looked at, and what was found.
+
+    Attributes:
+        about: The thing.
+        ok: Whether it is in order.
+        text: What there is; of something that is not in order, what to do as well.
+    """
+
+    about: str
+    ok: bool
+    text: str
+
+
+@app.command()
+def doctor(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A federation's `server`, or a client's.")
+    ],
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The node's --state; by default FOLDER/state."),
+    ] = None,
+    memory_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The node's --memory-key.")
+    ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"The SuperLink's Control API; default {CONTROL}."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Look over a server's or a client's folder, and say what to do."""
+    found = []
+    for finding in look_over(folder, state=state, memory_key=memory_key, control=control):
+        found.append(finding)
+        if not as_json:
+            word = "ok   " if finding.ok else "WRONG"
+            out.print(f"{word}  {finding.about:<12}  {finding.text}", soft_wrap=True)
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in found]))
+    wrong = [finding.about for finding in found if not finding.ok]
+    if wrong:
+        raise RunStopped(f"{len(wrong)} of {len(found)} are not in order: {', '.join(wrong)}")
+
+
+def look_over(
+    folder: Path,
+    *,
+    state: Path | None = None,
+    memory_key: Path | None = None,
+    control: str | None = None,
+    at: datetime | None = None,
+) -> Iterator[Finding]:
+    """Yields what is found in a folder, one thing after the other; changes nothing.
+
+    Args:
+        folder: A server's or a client's folder.
+        state: Of a client: where its node keeps its memories.
+        memory_key: Of a client: the key of its memories.
+        control: Of a server: HOST:PORT of its SuperLink's Control API.
+        at: When certificates are to be valid, with a time zone; now, if None.
+
+    Raises:
+        Refused: It is neither.
+    """
+    if (folder / "federation.toml").is_file():
+        yield from _server(folder, control, at or now())
+    elif (folder / "node.toml").is_file():
+        yield from _node(folder, state or folder / "state", memory_key, at or now())
+    else:
+        raise Refused(
+            f"{folder} has neither federation.toml nor node.toml: name a federation's `server`, or "
+            "a client's folder"
+        )
+    yield _proxies()
+
+
+def _tried(about: str, look: Callable[[], str]) -> Finding:
+    """Returns what a check says, or what it refuses."""
+    try:
+        return Finding(about, True, look())
+    except EngramError as error:
+        return Finding(about, False, str(error))
+
+
+# --- The server --------------------------------------------------------------------------------
+
+
+def _server(folder: Path, control: str | None, at: datetime) -> Iterator[Finding]:
+    yield _tried("keys", lambda: _server_keys(folder, at))
+    yield _tried("database", lambda: _database(folder / "superlink.db"))
+    yield _tried("disk", lambda: _disk(folder))
+    yield _tried("clock", lambda: _clock(folder.rglob("*")))
+    yield _tried("superlink", lambda: _superlink(folder, control))
+
+
+def _server_keys(folder: Path, at: datetime) -> str:
+    found = read_server(folder, at=at)  # checks modes, pairs and dates
+    listed, clients = roll(folder), len(found.public_keys)
+    gone = {number for number, _ in listed.gone.values()}
+    if lacking := {*range(found.settings.clients)} - listed.members - listed.invited - gone:
+        named = few_names(f"client-{number}" for number in sorted(lacking))
+        raise Refused(f"{folder}/clients lacks the .pub of {named}: bring it here")
+    if found.tls is None:
+        return f"insecure, {clients} clients: anyone may connect"
+    ends, until = found.tls.expires, _end(found.tls.root_certificate)
+    soon = []
+    if ends - at < _SOON:
+        soon.append(f"{found.tls.certificate} expires on {ends:%Y-%m-%d}: {renewal(folder)}")
+    if until - at < _SOON:
+        soon.append(
+            f"{found.tls.root_certificate}, the authority's, expires on {until:%Y-%m-%d}: "
+            f"{renewal(folder)} --new-authority, while the clients' nodes run"
+        )
+    if soon:
+        raise Refused(*soon)
+    return (
+        f"of {clients} clients; certificate for {', '.join(found.tls.hosts)} to {ends:%Y-%m-%d}, "
+        f"authority to {until:%Y-%m-%d}"
+    )
+
+
+def _end(root: Path) -> datetime:
+    """Returns when the last of some authorities' certificates expires."""
+    return max(certificate.not_valid_after_utc for certificate in read_certificates(root))
+
+
+def _database(path: Path) -> str:
+    if not path.exists():
+        return "none yet: engram superlink makes it"
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)) as connection:
+            (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as error:
+        said = str(error)
+    if said != "ok":
+        raise Refused(
+            f"{path} cannot be read ({said}): bring back a copy, or move it away, start the "
+            "SuperLink again, and engram register"
+        )
+    return f"{path.stat().st_size / 2**20:.1f} MiB"
+
+
+def _superlink(folder: Path, control: str | None) -> str:
+    known = members(folder, control=control)
+    if unknown := _unregistered(folder, {member.name for member in known}):
+        raise Refused(f"the SuperLink does not know {unknown}: engram register {folder}")
+    if fault := silent_parts(folder):
+        raise Refused(f"the SuperLink answers, but {fault}: start it again; its log says why")
+    by_status = {
+        status: [member.name or str(member.node_id) for member in known if member.status == status]
+        for status in dict.fromkeys(member.status for member in known)
+    }
+    told = (f"{status}: {few_names(names)}" for status, names in by_status.items())
+    return "; ".join(told) or "it answers, and knows no node"
+
+
+def _unregistered(folder: Path, known: set[str]) -> str:
+    credentials = read_server(folder)
+    names = () if credentials.tls is None else (path.stem for path in credentials.public_keys)
+    return few_names(name for name in names if name not in known)
+
+
+# --- A node ------------------------------------------------------------------------------------
+
+
+def _node(folder: Path, state: Path, memory_key: Path | None, at: datetime) -> Iterator[Finding]:
+    yield _tried("keys", lambda: _node_keys(read_node(folder, at=at), at))
+    yield _tried("memories", lambda: _memories(state / "memory", memory_key))
+    yield _tried("disk", lambda: _disk(state if state.is_dir() else folder))
+    yield _tried("clock", lambda: _clock([*folder.glob("*"), *state.rglob("*")]))
+    yield _tried("node", lambda: _running(folder, state))
+    yield _tried("superlink", lambda: _reached(read_node(folder), state))
+
+
+def _node_keys(found: NodeCredentials, at: datetime) -> str:
+    if found.root_certificate is None:
+        return f"of client {found.partition_id}; insecure: anyone on the way can read and change"
+    ends = _end(found.root_certificate)
+    if ends - at < _SOON:
+        raise Refused(
+            f"{found.root_certificate} expires on {ends:%Y-%m-%d}: on the server, engram renew "
+            "SERVER_FOLDER --new-authority; this node takes the new one while it runs"
+        )
+    return (
+        f"of client {found.partition_id}; the authority's certificate is valid to {ends:%Y-%m-%d}"
+    )
+
+
+def _memories(root: Path, key: Path | None) -> str:
+    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
+
+    secret, count, wrong = read_key(key) if key else None, 0, []
+    for training in sorted(path for path in root.glob("*") if path.is_dir()):
+        store = DiskStore(training, key=secret)
+        for client in store.clients():
+            reads: list[Callable[[], object]]
+            reads = [partial(store.read, client, version) for version in store.versions(client)]
+            reads += [partial(store.load_serving, client)] if store.serving(client) else []
+            for read in reads:
+                count += 1
+                try:
+                    read()
+                except EngramError as error:
+                    wrong.append(str(error))
+    if wrong:
+        raise Refused(*wrong[:3], *([f"{len(wrong)} in all"] if len(wrong) > 3 else []))
+    return f"{count}, all as they were written"
+
+
+def _running(folder: Path, state: Path) -> str:
+    from engram.link.node.node import silence  # noqa: PLC0415 - loads gRPC
+
+    if not (state / "lock").exists() or not is_locked(state / "lock"):
+        return f"none is running: engram node {folder}"
+    if fault := silence(state):
+        raise Refused(f"it runs, with {fault}: its log says why")
+    return "it runs, and hears of its SuperLink"
+
+
+def _reached(credentials: NodeCredentials, state: Path) -> str:
+    from engram.link.node.fleet import KeyRefused, Unreachable  # noqa: PLC0415 - loads gRPC
+    from engram.link.node.node import last_node_id  # noqa: PLC0415 - likewise
+    from engram.link.node.superlink_probe import Greeting  # noqa: PLC0415 - likewise
+
+    host = credentials.superlink.rpartition(":")[0]
+    os.environ.update(direct(os.environ, host))
+    known = last_node_id(state)
+    try:
+        ahead = Greeting(credentials).greet(known)
+    except Unreachable as error:
+        raise Refused(f"{error}: start it, or open the way to it") from error
+    except KeyRefused as error:
+        mend = "" if error.for_good else ": on the server, engram register; or start this node"
+        raise Refused(f"{error}{mend}") from error
+    knows = "knows this node" if known else "answers; whether it knows the key shows at the start"
+    said = "" if ahead is None else f"; the clocks differ by {in_words(ahead)}"
+    return f"{credentials.superlink} {knows}{said}"
+
+
+# --- Both --------------------------------------------------------------------------------------
+
+
+def _disk(folder: Path) -> str:
+    left = shutil.disk_usage(folder).free
+    told = f"{left / 2**30:.1f} GiB are free in {folder}"
+    if left < _ROOM:
+        raise Refused(f"{told}: make room, {_ROOM / 2**30:.0f} GiB at least")
+    return told
+
+
+def _clock(paths: Iterable[Path]) -> str:
+    """Compares the clock with the times of files, which were written in the past."""
+    newest = max((path.lstat().st_mtime for path in paths), default=0.0)
+    if (ahead := newest - time.time()) > _AHEAD:
+        by = in_words(timedelta(seconds=ahead))
+        raise Refused(f"files here were written {by} from now: set the clock, or have NTP do it")
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _proxies() -> Finding:
+    there = [name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.upper())]
+    if "grpc_proxy" in there:
+        return Finding("proxy", True, "grpc_proxy is set: the node reaches its SuperLink by it")
+    told = f"{', '.join(there)} set: a federation's connections pass it by" if there else "none set"
+    return Finding("proxy", True, told)

@@ -1,0 +1,197 @@
+"""The ServerApp that has nodes score given models, outside any run."""
+
+import json
+import time
+from collections.abc import Sequence
+from functools import partial
+from logging import getLogger
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from engram.data.schema.columns import MOST_ROWS
+from engram.data.schema.written import read_schema, to_toml
+from engram.home.exported import Exported, load_model, read_exported
+from engram.link.flower import names
+from engram.link.server.membership import membership_of
+from engram.server.app_start import opened
+from engram.server.grid import PatientGrid
+from engram.server.roster import attendance_of
+from engram.settings.errors import Refused, brief
+from engram.settings.files import read_json, replace_file
+from engram.settings.fingerprint import fingerprint
+from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, HELD_OUT, MODEL, read_list, to_record
+
+MODELS: Final = "models.json"
+"""The file that names the models' folders."""
+
+SCORES: Final = "scores.json"
+"""The file with the answers."""
+
+_PATIENCE: Final = 30.0  # seconds that nodes have to come on line
+_LONGEST: Final = 600.0  # seconds that scoring a model may take
+
+_log = getLogger("flwr.engram")
+
+app = ServerApp()
+
+
+class Given(NamedTuple):
+    """A model to be scored.
+
+    Attributes:
+        name: What the table calls it.
+        about: Its description, without what is its site's own: values of rows, and files.
+        state: Its parameters.
+    """
+
+    name: str
+    about: dict[str, Any]
+    state: Any
+
+
+class Visited(NamedTuple):
+    """A model's scores at a site.
+
+    Attributes:
+        model: The model's name.
+        client: The site's client.
+        rows: Number of test rows that were scored; 0 if none was.
+        scores: By metric; None for one that is not defined on these rows.
+        why: Why it was not scored, if so.
+        held_out: Whether its training has held the rows out; else it may have learned from some.
+    """
+
+    model: str
+    client: int
+    rows: int
+    scores: dict[str, float | None]
+    why: str = ""
+    held_out: bool = False
+
+
+def given_model(folder: str | Path) -> Given:
+    """Reads a model that nodes are to score.
+
+    Raises:
+        Refused: If it cannot be loaded, or holds rows of its client.
+    """
+    exported, _, _ = read_exported(folder)
+    if exported.form == "recalling":
+        raise Refused(f"{folder} holds its client's rows, and is not sent to other sites")
+    state = load_model(folder).state_dict()
+    return Given(str(folder), _public(exported).to_json(), to_record(state))
+
+
+def _public(exported: Exported) -> Exported:
+    schema, settings = exported.kind.schema, dict(exported.settings)
+    for key in ("data-dir", "out", "resume"):
+        settings.pop(key, None)
+    if written := settings.get("schema"):
+        settings["schema"] = to_toml(read_schema(written).public())
+    kind = exported.kind._replace(schema=schema and schema.public())
+    return exported._replace(settings=settings, kind=kind, ranges=(), intervals=())
+
+
+def visit(
+    grid: Grid, models: Sequence[Given], clients: Sequence[int], *, patience: float = _PATIENCE
+) -> list[Visited]:
+    """Has all nodes score models, each on its clients' own test rows.
+
+    Args:
+        grid: The nodes.
+        models: The models.
+        clients: The federation's clients, ascending.
+        patience: Seconds that nodes have to come on line.
+
+    Returns:
+        For each model, what came of it at each client, ascending.
+    """
+    end = time.monotonic() + patience
+    while len(nodes := sorted(grid.get_node_ids())) < len(clients) and time.monotonic() < end:
+        time.sleep(0.1)
+    found = list[Visited]()
+    for model in models:
+        scored, refused = _scored(grid, nodes, model)
+        by_client = {each.client: each for each in scored}
+        found += [
+            by_client.get(client) or _missing(grid, model.name, client, refused)
+            for client in clients
+        ]
+    return found
+
+
+def _missing(grid: Grid, model: str, client: int, refused: dict[int, str]) -> Visited:
+    called = names(grid)
+    why = next((why for n, why in refused.items() if called.get(n) == f"client-{client}"), "")
+    unnamed = "; ".join(why for n, why in refused.items() if n not in called)
+    return Visited(model, client, 0, {}, why or unnamed or "its node is off line")
+
+
+def _scored(grid: Grid, nodes: Sequence[int], model: Given) -> tuple[list[Visited], dict[int, str]]:
+    """Returns a model's scores, and why nodes have not scored it."""
+    config = ConfigRecord({"fingerprint": fingerprint(), MODEL: json.dumps(model.about)})
+    content = RecordDict({ARRAYS: model.state, CONFIG: config})
+    asked = {node: Message(content, node, MessageType.EVALUATE) for node in nodes}
+    sent = grid.send_and_receive(asked.values(), timeout=_LONGEST)
+    replies, _ = first_answers(sent, asked.values())
+    membership = grid.membership if isinstance(grid, PatientGrid) else None
+    called, found, refused = names(grid), list[Visited](), dict[int, str]()
+    for node, message in asked.items():
+        reply = replies.get(message.metadata.message_id)
+        if reply is None:
+            refused[node] = "its node does not answer"
+            continue
+        read = read_reply(reply, partial(_read, model.name))
+        if isinstance(read, Rejected):
+            refused[node] = read.reason
+            continue
+        name = called.get(node, "")
+        found += [
+            each
+            for each in read
+            if membership is None
+            or membership.number(name) is None
+            or membership.is_named(name, each.client)
+        ]
+    return found, refused
+
+
+def _read(model: str, content: RecordDict) -> list[Visited]:
+    """Reads a node's answer.
+
+    Raises:
+        KeyError, TypeError, ValueError: If it is something else.
+    """
+    entry = content.config_records[CLIENTS]
+    clients, rows = read_list(entry, "ids", int), read_list(entry, "rows", int)
+    if not all(0 < count < MOST_ROWS for count in rows):
+        raise ValueError(f"rows must be in 1..{MOST_ROWS - 1}, got {brief(rows)}")
+    columns = {name: read_list(entry, name, float) for name in read_list(entry, "metrics", str)}
+    out = entry.get(HELD_OUT) is True
+    return [
+        Visited(model, client, n, dict(zip(columns, map(_plain, one), strict=True)), held_out=out)
+        for client, n, *one in zip(clients, rows, *columns.values(), strict=True)
+    ]
+
+
+def _plain(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Has the nodes score the models that a file in the run's folder names.
+
+    Raises:
+        EngramError: They cannot be asked; logged in one line before it is raised.
+    """
+    with opened(grid, context) as (experiment, folder):
+        models = [given_model(path) for path in read_json(folder / MODELS)["folders"]]
+        patient = PatientGrid(grid, least=1, membership=membership_of(grid))
+        clients = attendance_of(patient, experiment, training="", kind=None).counted
+        found = visit(patient, models, clients)
+        replace_file(folder / SCORES, json.dumps([each._asdict() for each in found]).encode())

@@ -1,0 +1,125 @@
+"""Costs of a node's answers, and the account that is charged before they leave."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flwr.app import Message, MessageType
+
+from engram.client.requests import round_of
+from engram.data.digests import digest_of
+from engram.guards.calibration import noise_multiplier, reach, row_rate, row_releases
+from engram.link.node_config import NodeConfig
+from engram.settings.errors import EngramError, Refused, few
+from engram.settings.experiment import Experiment
+from engram.sites.ledger import LEDGER, Ledger, Spent, Steps, key_of
+from engram.sites.policy import Policy
+from engram.wire.wire import CLIENTS, config_of
+
+
+def cost_of(experiment: Experiment, rows: int) -> tuple[float, Steps]:
+    """Returns mu^2 of an answer, and its sampled releases.
+
+    Args:
+        experiment: The settings; privacy is local, whose training and scores cost alike, or
+            example, whose scores are not sent or cost nothing.
+        rows: Training rows of the client that has fewest.
+    """
+    e, z = experiment, noise_multiplier(experiment) / reach(experiment)
+    if e.privacy != "example":
+        return 1 / z**2, {}
+    rate, count = row_rate(e, rows), row_releases(e)
+    return (count / z**2, {}) if rate == 1 else (0.0, {key_of(z, rate): count})
+
+
+class Account(NamedTuple):
+    """The account of the data that a node serves in a training.
+
+    One account is charged for whatever clients of the node are asked: in another run another client
+    may have the same rows. So of a node with several clients it is an upper bound.
+
+    Attributes:
+        ledger: The node's ledger.
+        data: Digest of the data.
+        experiment: The settings of the training.
+        training: The name of its memories.
+        rows: Training rows of each of the node's clients.
+        by: Who asks, as far as the node can tell.
+    """
+
+    ledger: Ledger
+    data: str
+    experiment: Experiment
+    training: str
+    rows: Sequence[int]
+    by: str
+
+    @property
+    def _cost(self) -> tuple[float, Steps]:
+        return cost_of(self.experiment, min(self.rows, default=1))
+
+    @classmethod
+    def of(
+        cls,
+        config: NodeConfig,
+        policy: Policy,
+        experiment: Experiment,
+        training: str,
+        rows: Sequence[int],
+    ) -> "Account | None":
+        """Returns a node's account; None if its site sets no total.
+
+        Raises:
+            Refused: The data cannot be read.
+        """
+        if not policy.epsilon or config.state is None:
+            return None
+        ledger = Ledger(config.state / LEDGER, policy.epsilon, policy.delta)
+        sources = [config.data] if config.data else experiment.own.sources(experiment)
+        try:
+            data = digest_of(sources)
+        except OSError as error:
+            raise Refused(f"this node's data cannot be read: {error.strerror}") from error
+        return cls(ledger, data, experiment, training, rows, config.asked_by)
+
+    def check(self) -> None:
+        """Refuses what the account could not pay a single answer of.
+
+        Raises:
+            Refused: The budget does not suffice, or the ledger is damaged.
+        """
+        self.ledger.require(self.data, *self._cost)
+
+    def charge(self, message: Message, run: int) -> Spent:
+        """Notes the cost of an answer, before any of its noise is drawn.
+
+        An answer that fails costs, too: that it failed may tell something.
+
+        Args:
+            message: The message.
+            run: Flower's number of its run.
+
+        Raises:
+            Refused: The budget does not suffice, or the ledger is damaged or cannot be written.
+        """
+        e, content = self.experiment, message.content
+        try:
+            number = round_of(content)
+        except EngramError:
+            number = 0
+        asked = config_of(content).get(CLIENTS)
+        line = {
+            "kind": message.metadata.message_type,
+            "run": run,
+            "training": self.training,
+            "method": e.method,
+            "round": number,
+            "clients": few([c for c in asked if isinstance(c, int)])
+            if isinstance(asked, list)
+            else "all",
+            "rows": sum(self.rows),
+            "noise-multiplier": noise_multiplier(e),
+            "clip": e.clip if message.metadata.message_type == MessageType.TRAIN else None,
+            "by": self.by,
+        }
+        cost, steps = self._cost
+        return self.ledger.spend(self.data, cost, line, steps)

@@ -1,0 +1,102 @@
+"""The state of a site's node: what `engram status` shows of a client's folder."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engram.client.training_folders import Kept, kept
+from engram.guards.clock import now
+from engram.link.credentials import NodeCredentials, read_node
+from engram.settings.files import is_locked
+from engram.settings.registry import fingerprint, own_registry
+from engram.sites.accepted import in_force
+from engram.sites.approvals import APPROVALS, waiting
+from engram.sites.audit import AUDIT, Audit, Audited
+from engram.sites.ledger import LEDGER, Ledger
+from engram.sites.policy import Policy, policy_file
+
+_LAST = 5  # rounds that are shown
+
+
+class SiteStatus(NamedTuple):
+    """A node, as its site sees it.
+
+    Attributes:
+        credentials: Its federation, and its place there.
+        runs: Whether the node runs.
+        policy: The policy in force.
+        file: The policy's file; None if there is none, so that defaults hold.
+        rounds: Rounds of training in this day of UTC.
+        waiting: Digests of the requests that wait for the site's approval.
+        memories: Clients' newest memories.
+        log: The last lines of the log, and whether it is whole.
+        spent: Epsilon of each account of its ledger.
+        budget: The same in words, and of how much; empty if the site has neither.
+        registry: Fingerprint of the registry by which it knows other sites; "" if it has none.
+    """
+
+    credentials: NodeCredentials
+    runs: bool
+    policy: Policy
+    file: Path | None
+    rounds: int
+    waiting: list[str]
+    memories: list[Kept]
+    log: Audited
+    spent: dict[int, float]
+    budget: list[str]
+    registry: str
+
+    def rules(self) -> dict[str, Any]:
+        """Returns the policy's rules, by their keys."""
+        return self.policy.model_dump(mode="json", by_alias=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns it for programs."""
+        c = self.credentials
+        return {
+            "federation": c.federation,
+            "superlink": c.superlink,
+            "client": c.partition_id,
+            "insecure": c.insecure,
+            "runs": self.runs,
+            "policy-file": None if self.file is None else str(self.file),
+            "policy": self.rules(),
+            "rounds-today": self.rounds,
+            "waiting": self.waiting,
+            "memories": [entry._asdict() for entry in self.memories],
+            "spent": {str(account): epsilon for account, epsilon in self.spent.items()},
+            "log": self.log.lines,
+            "fault": self.log.fault,
+            "registry": self.registry,
+        }
+
+
+def site_status(folder: Path, state: Path | None, policy: Path | None) -> SiteStatus:
+    """Looks at a client's folder.
+
+    Args:
+        folder: The folder.
+        state: The node's ``--state``; None for the one in the folder.
+        policy: The node's ``--policy``; None for the one in the folder.
+
+    Raises:
+        Refused: The folder, the policy or the log cannot be read.
+    """
+    where, rules = state or folder / "state", policy or folder
+    audit, limits = Audit(where / AUDIT), in_force(rules, where)[0]
+    log, book = audit.read(), Ledger(where / LEDGER, limits.epsilon, limits.delta)
+    books, registry = book.read(), own_registry(folder)
+    budget = [books.fault] if books.fault else book.in_words(books)
+    return SiteStatus(
+        read_node(folder),
+        is_locked(where / "lock"),
+        limits,
+        policy_file(rules),
+        audit.rounds(now()),
+        [one.terms for one in waiting(where / APPROVALS)],
+        list(kept(where / "memory")),
+        log._replace(lines=log.lines[-_LAST:]),
+        book.spent(books),
+        budget if limits.epsilon or books.lines or books.fault else [],
+        fingerprint(registry) if registry else "",
+    )

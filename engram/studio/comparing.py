@@ -1,0 +1,67 @@
+"""The page that compares runs: of a comparison, or any that are chosen on the first page."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dash import html
+from dash.development.base_component import Component
+
+from engram.compare.comparison_folder import Runs, runs_of, trains_network
+from engram.compare.gain_plot import gain_lines
+from engram.compare.report_rows import finished
+from engram.runs.results import results_of
+from engram.studio.clients import client_columns, client_rows
+from engram.studio.one_run import metric_of
+from engram.studio.pages.content import figures_of, gains_of, table_of
+from engram.studio.run_index import Shelf
+from engram.studio.widgets import address, choices, graph, grid, plain_table
+
+
+def comparing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+    """Shows runs side by side: a table, curves with bands over seeds, gains, and each client."""
+    folder, names = _asked(shelf, query)
+    title = query["name"][0] if "name" in query else f"{len(names)} runs"
+    others = [name for name in names if not trains_network(shelf.record(name))]
+    runs = shelf.runs(name for name in names if name not in others)
+    found: list[Component] = [html.H1(title)]
+    if others:
+        found.append(html.P(f"Not of methods that train networks: {', '.join(others)}"))
+    if not runs:
+        return [*found, html.P("None of them has been evaluated yet.")]
+    record = next(iter(runs.values()))[0]
+    metric = metric_of(record, query)
+    own = {key: list(value) for key, value in query.items() if key != "metric"}
+    links = {m.name: address("/compare", **own, metric=m.name) for m in record.metrics}
+    (results,) = results_of(folder, runs, [metric])
+    found += [choices(links, metric.name), plain_table(table_of(results))]
+    figures = gains_of(runs, results) | figures_of(runs, metric)
+    for number, (heading, figure) in enumerate(figures.items()):
+        found += [html.H2(heading), graph(f"compared-{number}", figure)]
+    return found + _clients(shelf, runs, query)
+
+
+def _asked(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> tuple[Path, list[str]]:
+    """Returns the folder of the comparison, and its runs' names; or those that were chosen."""
+    if "name" not in query:
+        return shelf.folder, list(query.get("run", ()))
+    name = query["name"][0]
+    folder = shelf.path(name)
+    return folder, [f"{name}/{run.name}" for run in runs_of(folder)]
+
+
+def _clients(shelf: Shelf, runs: Runs, query: Mapping[str, Sequence[str]]) -> list[Component]:
+    """Shows each client's gains by one of the methods."""
+    if not (ended := finished(runs)):
+        return []
+    references = {label for label, _, _ in gain_lines(ended)[0]}
+    first = next((label for label in ended if label not in references), next(iter(ended)))
+    label = next((one for one in query.get("of", ()) if one in ended), first)
+    own = {key: list(value) for key, value in query.items() if key != "of"}
+    links = {one: address("/compare", **own, of=one) for one in ended}
+    metric = metric_of(ended[label][0], query)
+    rows = []
+    for record in ended[label]:
+        name = str(record.folder.relative_to(shelf.folder))
+        rows += client_rows(name, record, ended, metric)
+    grids = [grid("clients", rows, client_columns(rows, metric))] if rows else []
+    return [html.H2("What each client gains"), choices(links, label), *grids]

@@ -1,0 +1,84 @@
+"""The first page: all runs of the folder, and what differs between their settings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from engram.studio.run_index import Shelf, Shelved, differing
+from engram.studio.widgets import address, escaped, grid, linked
+
+_PAGES: Final = {"run": "/run", "comparison": "/compare", "search": "/search"}
+
+
+def listing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+    """Lists what the folder holds."""
+    del query
+    found = shelf.everything()
+    runs = [one for one in found if one.entry.kind == "run"]
+    groups = [one for one in found if one.entry.kind != "run"]
+    shown: list[Component] = [html.H1(str(shelf.folder))]
+    if not found:
+        return [*shown, html.P("There is no run here yet: engram run begins one.")]
+    if groups:
+        shown += [html.H2("Comparisons, searches and studies"), _groups(groups)]
+    if runs:
+        link = dcc.Link("Compare the selected runs", href="/", id="compare-link", className="off")
+        shown += [html.H2(f"{len(runs)} runs"), _runs(runs), html.P(link)]
+    return shown
+
+
+def _groups(groups: Sequence[Shelved]) -> Component:
+    rows = [
+        {
+            "name": _link(one),
+            "kind": one.entry.kind,
+            "of": one.entry.about,
+            "data": one.entry.data,
+            "state": one.entry.state,
+            "begun": one.entry.begun,
+        }
+        for one in groups
+    ]
+    columns = [{"field": key, "link": key == "name"} for key in rows[0]]
+    return grid("groups", rows, columns)
+
+
+def _runs(runs: Sequence[Shelved]) -> Component:
+    apart = differing(one.settings for one in runs)
+    rows = [_row(one, apart) for one in runs]
+    columns: list[dict[str, Any]] = [{"field": key, "link": key == "name"} for key in rows[0]]
+    for column in columns[-len(apart) :] if apart else []:
+        column["headerClass"] = "setting"
+    columns = [column for column in columns if column["field"] != "id"]
+    several = {"mode": "multiRow", "checkboxes": True, "headerCheckbox": True}
+    return grid("runs", rows, columns, rowSelection=several)
+
+
+def _row(one: Shelved, apart: Sequence[str]) -> dict[str, Any]:
+    entry = one.entry
+    first = {
+        "id": one.name,
+        "name": _link(one),
+        "method": entry.about,
+        "data": entry.data,
+        "seed": one.settings.get("seed"),
+        "state": entry.state,
+        "score, last round": entry.score,
+        "begun": entry.begun,
+    }
+    return first | {key: one.settings.get(key) for key in apart}
+
+
+def _link(one: Shelved) -> str:
+    if one.entry.kind not in _PAGES:
+        return escaped(one.name)
+    return linked(one.name, address(_PAGES[one.entry.kind], name=one.name))
+
+
+def chosen_runs(rows: Sequence[Mapping[str, Any]] | None) -> tuple[str, str]:
+    """Returns the address of the page that compares some rows of the grid, and the link's class."""
+    if not rows:
+        return "/", "off"
+    return address("/compare", run=[row["id"] for row in rows]), ""

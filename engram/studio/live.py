@@ -1,0 +1,114 @@
+"""The page of a live federation: who is on line, and what the runs on it do now."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from engram.compare.comparison_folder import is_evaluated, trains_network
+from engram.runs.record import RunRecord
+from engram.server.status import Member, members
+from engram.settings.errors import EngramError, Refused
+from engram.studio.nodes import absences, node_rows, progress
+from engram.studio.one_run import drawn_column
+from engram.studio.pages.figures import curves
+from engram.studio.run_index import Shelf
+from engram.studio.widgets import address, facts, graph, grid
+
+_FRESH: Final = 10.0  # seconds for which the SuperLink's answer is shown
+
+
+class Federation:
+    """Asks a SuperLink for its nodes, while somebody looks, and at most every ten seconds.
+
+    Args:
+        server: The folder ``server`` of the federation.
+        control: Where its Control API is reached; None for the usual address.
+    """
+
+    def __init__(self, server: Path, control: str | None) -> None:
+        self.server = server
+        self._control = control
+        self._lock = threading.Lock()
+        self._asked = -_FRESH
+        self._busy = False
+        self._found: list[Member] | EngramError | None = None
+
+    @property
+    def nodes(self) -> list[Member] | EngramError | None:
+        """The nodes, or why they are unknown; None before the first answer."""
+        with self._lock:
+            due = not self._busy and time.monotonic() - self._asked > _FRESH
+            self._busy |= due
+        if due:
+            threading.Thread(target=self._ask, daemon=True).start()
+        return self._found
+
+    def _ask(self) -> None:
+        try:
+            self._found = members(self.server, control=self._control)
+        except EngramError as error:
+            self._found = error
+        except Exception as error:  # of a thread, which nobody else would hear of
+            self._found = Refused(f"the SuperLink's answer cannot be read: {error!r}")
+        finally:
+            self._asked, self._busy = time.monotonic(), False
+
+
+def federation(shelf: Shelf, live: Federation) -> list[Component]:
+    """Shows the nodes of a federation, and the runs on nodes that go on at this moment."""
+    found: list[Component] = [html.H1(f"Federation {live.server}"), *_nodes(live)]
+    going = [
+        one.name
+        for one in shelf.everything()
+        if one.entry.kind == "run" and one.entry.state.startswith("running")
+    ]
+    records = {name: shelf.record(name) for name in going}
+    records = {name: r for name, r in records.items() if r.config["engine"] == "flower"}
+    if not records:
+        return [*found, html.P(f"No run of {shelf.folder} goes on at this moment.")]
+    for name, record in records.items():
+        found += _run(shelf, name, record)
+    return found
+
+
+def _nodes(live: Federation) -> list[Component]:
+    nodes = live.nodes
+    if nodes is None:
+        return [html.P("The SuperLink is being asked who is there.")]
+    if isinstance(nodes, EngramError):
+        return [html.P(str(nodes))]
+    there = sum(node.status == "online" for node in nodes)
+    rows = [
+        {
+            "client": node.name or "?",
+            "status": node.status,
+            "since (UTC)": node.since,
+            "node": str(node.node_id),
+        }
+        for node in nodes
+    ]
+    counts = facts({"nodes": len(nodes), "on line": there})
+    return [counts, grid("members", rows)] if rows else [counts]
+
+
+def _run(shelf: Shelf, name: str, record: RunRecord) -> list[Component]:
+    found = [html.H2(dcc.Link(name, href=address("/run", name=name))), progress(record)]
+    if (epsilon := next(reversed(record.rows()), {}).get("epsilon")) is not None:
+        found.append(facts({"privacy spent": f"epsilon {epsilon:.3g}"}))
+    if nodes := node_rows(record):
+        found.append(grid(f"nodes-{name}", nodes))
+    if away := absences(record):
+        found += [html.H3("Had no part"), grid(f"absent-{name}", away)]
+    if is_evaluated(record):
+        main = record.metrics[0]
+        shown = (
+            curves(shelf.runs([name]), main)
+            if trains_network(record)
+            else drawn_column(record, main.name)
+        )
+        found.append(graph(f"curve-{name}", shown))
+    return found

@@ -1,0 +1,159 @@
+"""Interactive figures of runs: the curves, the gains and the clients of ``engram.compare.plots``."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from plotly.graph_objects import Figure, Scatter, Scattergl
+
+from engram.compare.claims import scores_of
+from engram.compare.colors import looks_of
+from engram.compare.comparison_folder import Runs
+from engram.compare.differences import Difference, Scores, pairwise
+from engram.compare.gain_plot import gain_lines
+from engram.compare.report_rows import comparable, curve_points, curves_of, finished, models_of
+from engram.scoring.evaluation import center
+from engram.scoring.metrics import Metric
+from engram.scoring.score_columns import COMMON, TUNED
+
+_DASHES: Final = {"": "solid", COMMON: "dash", TUNED: "dot"}
+_JITTER: Final = 0.25  # of a line's height
+_MANY: Final = 2000  # dots from which on a browser is faster with WebGL
+_MARGIN: Final = {"t": 30, "b": 50}  # pixels
+
+
+def curves(runs: Runs, metric: Metric) -> Figure:
+    """Draws a metric against rounds: the mean over seeds, and a band from lowest to highest."""
+    figure, looks = Figure(), looks_of(runs)
+    for method, label, which in curves_of(runs, metric):
+        rounds, values = curve_points(runs, metric, method, which)
+        color, _, symbol = looks[method]
+        line = {"color": color, "dash": _DASHES[which]}
+        if len(runs[method]) > 1:
+            edges = np.concatenate([values.max(axis=0), values.min(axis=0)[::-1]])
+            band = Scatter(
+                x=[*rounds, *rounds[::-1]],
+                y=edges,
+                mode="lines",
+                fill="toself",
+                opacity=0.2,
+                line={"width": 0, "color": color},
+                legendgroup=label,
+                showlegend=False,
+                hoverinfo="skip",
+            )
+            figure.add_trace(band)
+        look = {"mode": "lines+markers", "line": line, "marker": {"symbol": symbol}}
+        mean = values.mean(axis=0)
+        figure.add_trace(Scatter(x=rounds, y=mean, name=label, legendgroup=label, **look))
+    y = f"{metric.name}, {metric.center} over clients{_percent(metric)}"
+    titles = {"xaxis_title": "communication round", "yaxis_title": y}
+    figure.update_layout(margin=_MARGIN, **titles)
+    return figure
+
+
+def gains(
+    runs: Runs, metric: Metric, beside: Mapping[str, Scores] = MappingProxyType({})
+) -> dict[str, Figure]:
+    """Draws each client's gain over each reference, by the reference's name, and their mean.
+
+    Scores are of test rows, each run in the round that validation rows pick; none where runs are
+    not finished, or not of the same seeds and clients. The intervals of the means are those of
+    ``engram.compare.claims``: all of a comparison hold together.
+
+    Args:
+        runs: The runs.
+        metric: What is compared.
+        beside: Scores of each client without a network, by name, which are compared, too.
+    """
+    runs = comparable(runs)
+    references, others = gain_lines(runs)
+    scores = scores_of(runs, metric, beside)
+    pairs, scale = pairwise(scores), metric.scale * metric.sign
+    mark = "black: the mean, with its simultaneous 95 % interval"
+    title = f"gain in {metric.name}{' (points)' if metric.percent else ''}; {mark}"
+    found = {}
+    for _, reference, _ in references if others else ():
+        gained, apart = {}, {}
+        for method, label, _ in others:
+            both = zip(scores[label], scores[reference], strict=True)
+            gained[label] = method, [scale * (mine - base) for mine, base in both]
+            apart[label] = pairs[label, reference]
+        found[reference] = _dots(runs, gained, metric, apart)
+        found[reference].add_vline(0, line_width=1)
+        found[reference].update_layout(xaxis_title=title, showlegend=False)
+    return found
+
+
+def clients(runs: Runs, metric: Metric) -> Figure | None:
+    """Draws every client's metric, of each model that is shown; None if no run is finished."""
+    if not (ended := finished(runs)):
+        return None
+    scores = scores_of(ended, metric)
+    each = {
+        label: (method, [metric.scale * own for own in scores[label]])
+        for method, label, _ in models_of(ended)
+    }
+    figure = _dots(ended, each, metric)
+    figure.update_layout(
+        xaxis_title=f"{metric.name} of a client{_percent(metric)}", showlegend=False
+    )
+    return figure
+
+
+def _dots(
+    runs: Runs,
+    values: Mapping[str, tuple[str, Sequence[Any]]],
+    metric: Metric,
+    apart: Mapping[str, Difference] = MappingProxyType({}),
+) -> Figure:
+    """Draws a line of dots for each label: clients of all seeds, named under the pointer.
+
+    A mark is at their center or, where there is a difference, at its mean, with its interval.
+    """
+    figure, rng, looks = Figure(), np.random.default_rng(0), looks_of(runs)
+    for line, (label, (method, seeds)) in enumerate(values.items()):
+        x, names = [], []
+        for record, scores in zip(runs[method], seeds, strict=True):
+            seed = record.config["settings"]["seed"]
+            for client in np.flatnonzero(np.isfinite(scores)).tolist():
+                x.append(float(scores[client]))
+                names.append(f"{record.names.get(client, f'client {client}')}, seed {seed}")
+        y = line + rng.uniform(-_JITTER, _JITTER, len(x))
+        marker = {"color": looks[method].color, "opacity": 0.5}
+        hover = "%{text}: %{x:.4g}<extra></extra>"
+        told = {"text": names, "name": label, "hovertemplate": hover}
+        draw = Scattergl if len(x) > _MANY else Scatter
+        figure.add_trace(draw(x=x, y=y, mode="markers", marker=marker, **told))
+        if x:
+            figure.add_trace(_mark(np.array(x), line, metric, apart.get(label)))
+    figure.update_yaxes(
+        tickvals=list(range(len(values))), ticktext=list(values), autorange="reversed"
+    )
+    figure.update_layout(height=100 + 45 * len(values), margin=_MARGIN)
+    return figure
+
+
+def _mark(
+    x: npt.NDArray[np.float64], line: int, metric: Metric, difference: Difference | None
+) -> Scatter:
+    """Draws the center of some dots; or the mean of a difference, and its interval."""
+    at, told, bars = center(x, metric), f"{metric.center}: %{{x:.4g}}", None
+    if difference is not None:
+        scale = metric.scale * metric.sign
+        at, *ends = (scale * end for end in difference[:3])
+        low, high = sorted(ends)
+        told = "mean: %{x:.4g}"
+        if np.isfinite([low, high]).all():
+            told += f" ({low:.4g} to {high:.4g})"
+            bars = {"array": [high - at], "color": "black", "thickness": 2, "width": 6}
+    marker = {"color": "black", "symbol": "line-ns-open", "size": 18}
+    hover = f"{told}<extra></extra>"
+    look = {"mode": "markers", "marker": marker, "error_x": bars, "hovertemplate": hover}
+    return Scatter(x=[at], y=[line], **look)
+
+
+def _percent(metric: Metric) -> str:
+    return " (%)" if metric.percent else ""

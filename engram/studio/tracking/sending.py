@@ -1,0 +1,253 @@
+"""Sends a run's record to a tracker: while it goes on, or later; no round twice, no run twice.
+
+What has been sent is noted in ``tracked.json`` in the run's folder, by tracker.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from importlib import import_module
+from logging import getLogger
+from pathlib import Path
+from typing import Any, Final
+
+from engram.cli.optional_packages import need
+from engram.data.file_models import Stored, read_stored
+from engram.runs.record import RunRecord
+from engram.scoring.score_columns import UNSEEN
+from engram.settings.errors import Refused, one_line
+from engram.settings.files import read_file, replace_file
+from engram.studio.tracking.base import About, Ending, Tracker
+
+_log = getLogger("flwr.engram")
+
+_SENT: Final = "tracked.json"
+_TRACKERS_OWN: Final = ("tensorboard", "wandb")  # folders in a run's that trackers write to
+_LARGEST: Final = 2**24  # bytes of a picture
+_NOT_SCORES: Final = frozenset({"ids", "names", "queries"})  # columns of clients that are none
+
+Row = Mapping[str, Any]
+
+
+TRACKERS: Final = {
+    "tensorboard": "TensorBoard",
+    "mlflow": "MLflow",
+    "wandb": "WeightsAndBiases",
+}
+"""By its name, which is that of its package, of its extra and of its module here: its class."""
+
+
+def check_tracker(kind: str) -> None:
+    """Refuses a tracker that is not known, or not installed.
+
+    Raises:
+        Refused: It is.
+    """
+    if kind not in TRACKERS:
+        raise Refused(f"a tracker must be one of {', '.join(TRACKERS)}, got {kind!r}")
+    need(kind, kind)
+
+
+def check_sendable(folder: Path, kind: str) -> None:
+    """Refuses a run of which something that is sent is damaged; sends nothing.
+
+    Raises:
+        Refused: It is, or there is no such run.
+    """
+    record = RunRecord.open(folder)
+    _Sending(record, kind, "")
+    _ = record.results, record.rows()
+
+
+def send(folder: Path, kind: str, group: str = "") -> int:
+    """Sends what a tracker does not have of a run, finished or not; returns how many rounds.
+
+    Args:
+        folder: The run's.
+        kind: One of ``TRACKERS``.
+        group: The name of its comparison, if it is of one.
+
+    Raises:
+        Refused: There is no such run, it is damaged, or the tracker cannot be used.
+    """
+    check_sendable(folder, kind)
+    record = RunRecord.open(folder)
+    try:
+        sending = _Sending(record, kind, group)
+        try:
+            return sum(sending.row(row) for row in record.rows())
+        finally:
+            sending.close()
+    except Refused:
+        raise
+    except Exception as error:  # of any kind: they are the tracker's own
+        raise Refused(f"{kind} has not taken {folder}: {one_line(str(error))}") from error
+
+
+@contextmanager
+def follow(folder: Path, kind: str, group: str = "") -> Iterator[Callable[[Row], None]]:
+    """Sends rounds to a tracker as they are recorded.
+
+    Where the tracker fails, the run goes on, and is warned of once.
+
+    Args:
+        folder: The run's, which need not exist before the first round.
+        kind: One of ``TRACKERS``.
+        group: The name of its comparison, if it is of one.
+
+    Yields:
+        What is to be called with each round's metrics.
+    """
+    sending: _Sending | None = None
+    failed = False
+
+    def safely(act: Callable[[], object]) -> None:
+        nonlocal failed
+        if failed:
+            return
+        try:
+            act()
+        except Exception as error:  # of any kind: no tracker ends a run
+            failed = True
+            said = one_line(str(error))
+            _log.warning(
+                "%s is told nothing more: %s; engram track %s --to %s sends the rest",
+                kind,
+                said,
+                folder,
+                kind,
+            )
+
+    def begin(row: Row) -> None:
+        nonlocal sending
+        if sending is None:
+            record = RunRecord.open(folder)
+            sending = _Sending(record, kind, group)
+            for earlier in record.rows()[:-1]:
+                sending.row(earlier)
+        sending.row(row)
+
+    try:
+        yield lambda row: safely(lambda: begin(row))
+    finally:
+        if sending is not None:
+            safely(sending.close)
+
+
+class _Told(Stored):
+    round: int
+    finished: bool
+
+
+class _Sent(Stored):
+    """``tracked.json``: the last round that each tracker was told."""
+
+    __pydantic_extra__: dict[str, _Told]
+
+
+class _Sending:
+    """A run's way to a tracker, which is asked for once there is something to tell."""
+
+    def __init__(self, record: RunRecord, kind: str, group: str) -> None:
+        self._record, self._kind = record, kind
+        self._path = record.folder / _SENT
+        config = record.config
+        self._about = About(
+            config["training"],
+            record.folder.name,
+            group,
+            record.folder.absolute(),
+            config["settings"],
+        )
+        for name in _TRACKERS_OWN:
+            if (record.folder / name).is_symlink():
+                raise Refused(f"{record.folder / name} is a link, which is not followed: remove it")
+        sent = self._sent().get(kind, {})
+        self._finished = bool(sent.get("finished", False))
+        self._told: int = sent.get("round", -1)
+        # A round that is scored is worth a request of its own; without a metric, each round is.
+        self._main = next((metric.name for metric in record.metrics), "round")
+
+    @cached_property
+    def _tracker(self) -> Tracker:
+        module = import_module(f"{__package__}.{self._kind}")
+        tracker: Tracker = getattr(module, TRACKERS[self._kind])(self._about, self._told)
+        self._told = max(self._told, tracker.known)
+        return tracker
+
+    def row(self, row: Row) -> bool:
+        """Tells a round that has not been told; returns whether it was one."""
+        if row["round"] <= self._told:
+            return False
+        tracker = self._tracker
+        if row["round"] <= self._told:  # which it knows better
+            return False
+        tracker.tell(row["round"], _numbers(row))
+        self._told, self._finished = row["round"], False
+        if self._main in row:
+            tracker.flush()
+            self._note()
+        return True
+
+    def close(self) -> None:
+        """Tells the results, if there are any, and ends."""
+        results = self._record.results
+        if results is not None and not self._finished:
+            clients = _by_client(results)
+            self._tracker.finish(Ending(self._told, _numbers(results), clients, self._files()))
+            self._finished = True
+        if "_tracker" in vars(self):
+            self._tracker.close()
+            self._note()
+
+    def _files(self) -> list[Path]:
+        """Returns the files that go with a run: known ones, as Engram has written them."""
+        from engram.compare.reports import pictures_of  # noqa: PLC0415 - loads matplotlib
+
+        folder = self._record.folder
+        names = ("config.json", "results.json", "metrics.jsonl")
+        pictures = [folder / name for name in pictures_of(self._record)]
+        return [folder / name for name in names] + [*filter(_is_picture, pictures)]
+
+    def _sent(self) -> dict[str, Any]:
+        return read_stored(self._path, _Sent) if self._path.is_file() else {}
+
+    def _note(self) -> None:
+        sent = self._sent() | {self._kind: {"round": self._told, "finished": self._finished}}
+        replace_file(self._path, json.dumps(sent).encode())
+
+
+def _is_picture(path: Path) -> bool:
+    """Whether a file is a PNG, and neither a link nor too large to be one of ours."""
+    try:
+        return read_file(path, most=_LARGEST, links=False).startswith(b"\x89PNG\r\n")
+    except OSError:
+        return False
+
+
+def _numbers(row: Row) -> dict[str, float]:
+    """Returns what is a finite number in a row, by name."""
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if name != "round" and isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _by_client(results: Row) -> dict[str, list[float]]:
+    """Returns the clients' scores by column; those of clients that never train, by its own name."""
+    columns, never = results.get("clients", {}), set(results.get("unseen", ()))
+    found: dict[str, list[float]] = {}
+    for name, values in columns.items():
+        if name not in _NOT_SCORES:
+            ids = columns.get("ids", range(len(values)))
+            for mark in ("", UNSEEN):
+                own = [v for i, v in zip(ids, values, strict=True) if (i in never) == bool(mark)]
+                found[mark + name] = _finite(own)
+    return {name: values for name, values in found.items() if values}
+
+
+def _finite(values: Sequence[Any]) -> list[float]:
+    return [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]

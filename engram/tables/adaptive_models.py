@@ -1,0 +1,100 @@
+"""Adaptive MOLAR as scikit-learn estimators, for tables with a column of task labels."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from engram.core.arrays import Array, Bools
+from engram.tables.adaptive import adapt, stacked
+from engram.tables.base_regressor import Numbers
+from engram.tables.borrowing_intervals import honest_intervals
+from engram.tables.classifier import TwoClasses
+from engram.tables.dependent_columns import dependent_columns
+from engram.tables.heterogeneity import REACH
+from engram.tables.intervals import Intervals
+from engram.tables.model import MultitaskModel
+from engram.tables.site import Rows, SiteEstimate, estimate_site
+from engram.tables.tables import Scaling
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Adaptive(MultitaskModel):
+    """The common part of both estimators.
+
+    Attributes:
+        support_: Whether a task's coefficient is apart from the shared one, shape (M, d).
+        spread_: Standard deviation of the other tasks' coefficients, shape (d,); 0: they are alike.
+        p_value_: Of the test that they are alike, shape (d,).
+        shared_error_: Standard error of each shared coefficient and of the intercept, shape (d',);
+            infinite where the rows of all tasks together do not determine it.
+        shared_freedom_: Degrees of freedom of these, shape (d',); infinite without scatter.
+        sites_: Each task's own estimate (OLS or maximum likelihood).
+    """
+
+    c: float = REACH
+    alike: float = 1.0
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        self._check_several()
+        d = self.n_features_in_
+        x, _, counts = stacked(rows)
+        scaling = Scaling.of(x, counts)
+        scaling.center[d * self.fit_intercept :] = 0.0
+        plain = [scaling.of_rows(own) for own in rows]
+        found = adapt(
+            plain, family=self._family, c=self.c, alike=self.alike, intercept=self.fit_intercept
+        )
+        self.support_: Bools = found.heterogeneity.apart[:, :d]
+        self.spread_ = np.sqrt(found.heterogeneity.variance[:d]) / scaling.scale[:d]
+        self.p_value_ = found.heterogeneity.p_value[:d]
+        self.sites_: list[SiteEstimate] = [estimate_site(own, family=self._family) for own in rows]
+        full = scaling.unscaled(np.vstack([found.coefs, found.center]))
+        back = scaling.unscaled(np.eye(full.shape[1])).T
+        self.shared_error_, self.shared_freedom_ = found.errors(back)
+        for one in dependent_columns(plain, intercept=self.fit_intercept):
+            self.shared_error_[[one.column, *one.others]] = np.inf
+        return full[:-1], full[-1]
+
+    def confidence_intervals(self, level: float = 0.95) -> Intervals:
+        """Returns an interval for each task's coefficients, each limit of shape (M, d).
+
+        They hold at every distance from the shared value: see
+        ``engram.tables.borrowing_intervals``. Those of coefficients that a task's rows do not
+        determine by themselves are infinite.
+
+        Args:
+            level: Level of each interval, in (0, 1).
+        """
+        d = self.n_features_in_
+        low, high = honest_intervals(self.sites_, level=level, intercept=self.fit_intercept)
+        return Intervals(low[:, :d], high[:, :d])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class AdaptiveRegressor(Numbers, Adaptive):
+    """MOLAR that shrinks as much as the tasks agree: see ``engram.tables.adaptive``.
+
+    Any task may have fewer rows than coefficients.
+
+    Args:
+        family: ``linear``; or ``poisson``, for ``log E[y] = <x, beta_m>``.
+        c: How many standard deviations from the shared value make a coefficient a task's own, > 0.
+            Infinity gives a mixed model.
+        alike: Columns of which the test of heterogeneity has a p-value above it are the same for
+            all tasks that are not apart, in [0, 1]: with 0, all columns (fixed effects).
+        fit_intercept: Whether each task has an intercept of its own, which scatters as well.
+        standardize: Whether coefficients are those of columns that are centered and scaled over all
+            tasks. It does not change predictions.
+        unseen: How to treat a new task in ``predict``: ``error``, or ``shared``: predict with the
+            shared parameter.
+    """
+
+    family: Literal["linear", "poisson"] = "linear"
+
+
+class AdaptiveClassifier(TwoClasses, Adaptive):
+    """``AdaptiveRegressor`` for two classes: a logistic regression for each task.
+
+    Classes that some column tells apart, and tasks with one class only, are no obstacle.
+    """

@@ -1,0 +1,206 @@
+"""Multitask bandit policies: MOLARB (Algorithms 2 and 5), and the baselines of Section 4.1.
+
+All play greedily in doubling batches, and differ in the estimator of coefficients at the end of a
+batch. Default constants are those of J.1, which the authors tuned for noise of deviation 0.5.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from engram.core.arrays import Array, Ints
+from engram.core.checks import require
+from engram.tables.bandits.site import History, TaskBandit, TaskEstimator, TaskState
+from engram.tables.bandits.trace_norm import LeastSquaresMoments, trace_norm
+from engram.tables.lasso import lasso, lasso_debiasing, lasso_strength
+from engram.tables.shrinkage import Option, Shared, combine, personalize
+from engram.tables.site import Rows, SiteEstimate, estimate_site
+from engram.tables.trimmed_mean import trimmed_mean
+
+State = tuple[TaskState, ...]  # one per task
+
+Sent = TypeVar("Sent")
+Reply = TypeVar("Reply")
+
+
+class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
+    """M bandit instances in one process."""
+
+    site: TaskBandit[Sent, Reply]  # the functions of a single task
+
+    def init(self, tasks: int, parameters: int, dim: int) -> State:
+        """Returns the state before the first round.
+
+        M tasks, d features, and 1 parameter of each task under Model-C, or K under Model-P.
+        """
+        require(tasks >= 1, "tasks", tasks, "at least 1")
+        return (self.site.init(parameters, dim),) * tasks
+
+    def choose(
+        self, state: State, contexts: Sequence[Array], rngs: Sequence[np.random.Generator]
+    ) -> list[Ints]:
+        """Chooses arms for rounds of one batch; see ``TaskBandit.choose``.
+
+        Contexts (n_m, K or 1, d) are of the n_m >= 0 rounds in which a task is activated.
+        """
+        tasks = zip(state, contexts, rngs, strict=True)
+        return [self.site.choose(own, seen, rng) for own, seen, rng in tasks]
+
+    def update(
+        self,
+        state: State,
+        contexts: Sequence[Array],
+        actions: Sequence[Ints],
+        rewards: Sequence[Array],
+    ) -> State:
+        """Stores the rows of these choices, which take effect at the end of the batch."""
+        tasks = zip(state, contexts, actions, rewards, strict=True)
+        return tuple(self.site.observe(*task) for task in tasks)
+
+    def close_batch(self, state: State) -> State:
+        """Ends a batch: tasks with enough rows get new coefficients."""
+        sent = [self.site.close_batch(own) for own in state]
+        replies = exchange(self.site.method, sent)
+        return tuple(
+            self.site.receive(own, answer) for own, answer in zip(state, replies, strict=True)
+        )
+
+
+def exchange(
+    method: TaskEstimator[Sent, Reply], sent: Sequence[Sequence[Sent | None]]
+) -> list[list[Reply | None]]:
+    """Combines the tasks' estimates of each parameter at the end of a batch: the server's part.
+
+    Args:
+        method: The tasks' estimator.
+        sent: Each task's estimate of each parameter; None where it had too few rows.
+
+    Returns:
+        The reply to each task for each parameter; None where it sent nothing.
+    """
+    replies: list[list[Reply | None]] = [[None] * len(own) for own in sent]
+    for p in range(len(sent[0])):
+        taking_part = [m for m, own in enumerate(sent) if own[p] is not None]
+        estimates = [one for own in sent if (one := own[p]) is not None]
+        if estimates:
+            for m, answer in zip(taking_part, method.combine(estimates), strict=True):
+                replies[m][p] = answer
+    return replies
+
+
+def molar_bandit(
+    *,
+    c: float = 1.0,
+    option: Option = "hard",
+    sigma: float | None = None,
+    history: History = "batch",
+    c_rows: float = 1.0,
+    max_weight: float = np.inf,
+) -> MultitaskBandit[SiteEstimate, Shared]:
+    """MOLARB: the weighted median of Algorithm 1, and shrinkage towards it.
+
+    Args:
+        c: Scale of the threshold, >= 0, as in ``shrinkage.threshold``: 1 is J.1's c_gamma =
+            sigma. 0 gives the OLS bandit.
+        option: Hard or soft thresholding.
+        sigma: Standard deviation of the rewards' noise, > 0; None: each task estimates it from the
+            same rows as its coefficients.
+        history: See ``TaskBandit``.
+        c_rows: See ``TaskBandit``.
+        max_weight: See ``shrinkage.median_weights``; infinity if all tasks are trusted.
+    """
+    require(c >= 0, "c", c, "at least 0")
+
+    def estimate(rows: Rows) -> SiteEstimate:
+        return estimate_site(rows, sigma=sigma)
+
+    def own(rows: Rows, shared: Shared) -> Array:
+        return personalize(estimate(rows), shared, option=option, c=c)
+
+    method = TaskEstimator(estimate, lambda sites: _median(sites, max_weight), own)
+    return _bandit(method, history, c_rows)
+
+
+def _median(sites: Sequence[SiteEstimate], max_weight: float) -> list[Shared | None]:
+    """Combines the estimates; a coefficient that no task's rows determine is 0.
+
+    This happens in early, small batches, when no task has seen a rare feature yet.
+    """
+    known = np.any([site.determined for site in sites], axis=0)
+    if not known.any():
+        return [None] * len(sites)
+    parts = [site._replace(coef=site.coef[known], scale=site.scale[known]) for site in sites]
+    found = combine(parts, max_weight=max_weight)
+    coef = np.zeros(len(known))
+    coef[known] = found.coef
+    return [found._replace(coef=coef)] * len(sites)
+
+
+def ols_bandit(
+    *, history: History = "batch", c_rows: float = 1.0
+) -> MultitaskBandit[tuple[()], tuple[()]]:
+    """The OLS bandit (Goldenshluger and Zeevi, 2013) of each task alone."""
+    return _alone(lambda rows: estimate_site(rows).coef, history, c_rows)
+
+
+def lasso_bandit(
+    *, c: float = 0.025, history: History = "batch", c_rows: float = 1.0
+) -> MultitaskBandit[tuple[()], tuple[()]]:
+    """The LASSO bandit (Ren and Zhou, 2023) of each task alone, lambda = c sqrt(ln(d) / n_m)."""
+    require(c >= 0, "c", c, "at least 0")
+    return _alone(lambda rows: lasso(rows, _strength(rows, c)), history, c_rows)
+
+
+def robust_multitask_bandit(
+    *, c: float = 0.175, proportion: float = 0.1, history: History = "batch", c_rows: float = 1.0
+) -> MultitaskBandit[Array, Array]:
+    """The robust multitask bandit (Xu and Bastani, 2024), lambda = c sqrt(ln(d) / n_m).
+
+    It has their estimator, with ``proportion`` of tasks trimmed at either end, but not their forced
+    exploration, which the batches make unnecessary.
+    """
+    require(c >= 0, "c", c, "at least 0")
+
+    def center(sent: Sequence[Array]) -> list[Array]:
+        return [trimmed_mean(np.stack(sent), proportion)] * len(sent)
+
+    def own(rows: Rows, center: Array) -> Array:
+        return lasso_debiasing(rows, center, _strength(rows, c))
+
+    method = TaskEstimator(lambda rows: estimate_site(rows).coef, center, own)
+    return _bandit(method, history, c_rows)
+
+
+def trace_norm_bandit(
+    *, c: float = 1.0, c_rows: float = 1.0
+) -> MultitaskBandit[LeastSquaresMoments, Array]:
+    """The trace-norm bandit (Cella et al., 2022), lambda_m = c sqrt((M + d) / n_m).
+
+    M is the number of tasks that take part in a batch. A task takes no step of its own, so earlier
+    batches are not used.
+    """
+    return _bandit(trace_norm(c=c), "batch", c_rows)
+
+
+def _strength(rows: Rows, c: float) -> float:
+    n, d = rows.x.shape
+    return lasso_strength(n, d, c)
+
+
+def _alone(
+    fit: Callable[[Rows], Array], history: History, c_rows: float
+) -> MultitaskBandit[tuple[()], tuple[()]]:
+    """Builds a bandit whose tasks share nothing."""
+    method = TaskEstimator[tuple[()], tuple[()]](
+        lambda rows: (), lambda sent: sent, lambda rows, nothing: fit(rows)
+    )
+    return _bandit(method, history, c_rows)
+
+
+def _bandit(
+    method: TaskEstimator[Sent, Reply], history: History, c_rows: float
+) -> MultitaskBandit[Sent, Reply]:
+    require(history in ("batch", "all"), "history", history, "batch or all")
+    require(c_rows >= 0, "c_rows", c_rows, "at least 0")
+    return MultitaskBandit(TaskBandit(method, history, c_rows))

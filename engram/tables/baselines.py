@@ -1,0 +1,169 @@
+"""Baselines for MOLAR (Section 4.1, Appendix E), as estimators with the same interface."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from engram.core.arrays import Array, Bools
+from engram.core.checks import require
+from engram.tables.base_regressor import Numbers
+from engram.tables.high_dim import high_dim
+from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
+from engram.tables.pooled import pool
+from engram.tables.shrinkage import combine
+from engram.tables.site import Rows, SiteEstimate, estimate_site
+from engram.tables.tables import shown
+from engram.tables.trimmed_mean import trimmed_mean
+
+__all__ = ["DebiasedRegressor", "IndividualRegressor", "LassoRegressor", "PooledRegressor"]
+
+Center = Literal["median", "trimmed-mean", "transfer"]
+
+
+class _Linear(Numbers):
+    """A linear model for each task.
+
+    Arguments common to all subclasses:
+
+    - ``fit_intercept``: whether each task has its own intercept, which is not penalized;
+    - ``standardize``: see ``MolarRegressor``. It is on by default in penalized models, since
+      penalties depend on the columns' units;
+    - ``unseen``: see ``MolarRegressor``.
+    """
+
+    family = "linear"
+
+    @property
+    def _free(self) -> Bools:
+        """Mask of the coefficients that are not penalized: the intercept."""
+        free = np.zeros(self.n_features_in_ + self.fit_intercept, dtype=bool)
+        free[self.n_features_in_ :] = True
+        return free
+
+    def _sites(self, rows: list[Rows], sigma: float | None) -> list[SiteEstimate]:
+        """Returns each task's OLS estimate, with its noise as given or as estimated from its rows.
+
+        Raises:
+            ValueError: If it is not given and some task has no more rows than coefficients.
+        """
+        require(sigma is None or 0 < sigma < np.inf, "sigma", sigma, "positive and finite")
+        sites = [estimate_site(own, sigma=sigma) for own in rows]
+        for task, own, site in zip(self.tasks_, rows, sites, strict=True):
+            if site.sigma == np.inf:
+                count, d = len(own.counted()[1]), own.x.shape[1]
+                raise ValueError(
+                    f"task {shown(task)} has {count} rows for {d} coefficients, which do not show "
+                    "its noise: sigma must be given"
+                )
+        return sites
+
+
+class IndividualRegressor(_Linear):
+    """OLS of each task alone, of minimum norm; the shared coefficients are the median."""
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        own = []
+        for x, y, counts in (part.counted() for part in rows):
+            root = np.sqrt(counts)
+            own.append(np.linalg.lstsq(root[:, None] * x, root * y)[0])
+        return np.stack(own), np.median(own, axis=0)
+
+
+class PooledRegressor(_Linear):
+    """One OLS fit to the rows of all tasks, with one intercept."""
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        site = pool(rows)
+        if not site.determined.all():
+            name = self.column_names[int(np.argmin(site.determined))]
+            raise ValueError(f"column {name} is not determined by the rows of all tasks together")
+        return np.tile(site.coef, (len(rows), 1)), site.coef
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LassoRegressor(_Linear):
+    """The LASSO of each task alone, with lambda_m = c sigma_m sqrt(ln(d) / n_m).
+
+    The shared coefficients are the median.
+
+    Args:
+        c: Scale of the penalty in units of the task's noise, >= 0; 0.05 as J.1 tuned it.
+        sigma: Standard deviation of the noise, or None to estimate each task's.
+        fit_intercept: See ``IndividualRegressor``.
+        standardize: Likewise.
+        unseen: Likewise.
+    """
+
+    c: float = LASSO_SCALE
+    sigma: float | None = None
+    standardize: bool = True
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        require(self.c >= 0, "c", self.c, "at least 0")
+        own = [
+            lasso(part, _strength(site, self.c), free=self._free)
+            for part, site in zip(rows, self._sites(rows, self.sigma), strict=True)
+        ]
+        return np.stack(own), np.median(own, axis=0)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DebiasedRegressor(_Linear):
+    """LASSO debiasing around a shared center (Appendix E), with ``LassoRegressor``'s lambda_m.
+
+    Args:
+        center: ``trimmed-mean`` of the tasks' OLS: RM of Xu and Bastani (2024). ``median``,
+            weighted like MOLAR's: ML (J.3.3). ``transfer``: Algorithm 3, for tasks with sparse
+            parameters and fewer rows than columns; it needs cvxpy and ``sigma``, and has no
+            intercept.
+        c: Scale of the penalty in units of the task's noise, >= 0. None: 0.35, as J.1 tuned it;
+            1 for ``transfer``.
+        proportion: Share of tasks that are trimmed at either end.
+        sigma: Standard deviation of the noise, or None to estimate each task's.
+        fit_intercept: See ``IndividualRegressor``.
+        standardize: Likewise.
+        unseen: Likewise.
+    """
+
+    center: Center = "trimmed-mean"
+    c: float | None = None
+    proportion: float = 0.1
+    sigma: float | None = None
+    standardize: bool = True
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        centers = ("median", "trimmed-mean", "transfer")
+        require(self.center in centers, "center", self.center, f"one of {', '.join(centers)}")
+        if self.center == "transfer":
+            return self._transferred(rows)
+        c = DEBIASING_SCALE if self.c is None else self.c
+        require(c >= 0, "c", c, "at least 0")
+        sites = self._sites(rows, self.sigma)
+        center = self._center(sites)
+        own = [
+            lasso_debiasing(part, center, _strength(site, c), free=self._free)
+            for part, site in zip(rows, sites, strict=True)
+        ]
+        return np.stack(own), center
+
+    def _center(self, sites: list[SiteEstimate]) -> Array:
+        known = np.stack([site.determined for site in sites])
+        if not known.any(axis=0).all():
+            name = self.column_names[int(np.argmin(known.any(axis=0)))]
+            raise ValueError(f"column {name} is determined by the rows of no task")
+        if self.center == "median":
+            return combine(sites).coef
+        coefs = np.array([site.coef for site in sites], dtype=np.float64)
+        coefs[~known] = np.nan
+        return trimmed_mean(coefs, self.proportion)
+
+    def _transferred(self, rows: list[Rows]) -> tuple[Array, Array]:
+        require(self.sigma is not None, "sigma", None, "given for center='transfer'")
+        require(not self.fit_intercept, "fit_intercept", self.fit_intercept, "False for 'transfer'")
+        sigma = float(self.sigma or 0)
+        return high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
+
+
+def _strength(site: SiteEstimate, c: float) -> float:
+    return lasso_strength(site.size, len(site.coef), c * site.sigma)

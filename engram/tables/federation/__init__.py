@@ -1,0 +1,1 @@
+"""MOLAR between sites: settings, messages, hosts, strategies, reports."""

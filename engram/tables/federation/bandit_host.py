@@ -1,0 +1,304 @@
+"""The sites' side of a bandit: choices, rows and coefficients stay here, only estimates leave.
+
+A site's state is its memory. It plays a batch, and sends an estimate from its new rows; the next
+message brings the combination of all sites' estimates.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from logging import getLogger
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from engram.bandits.federation.environments import (
+    COLUMNS,
+    SIMULATED,
+    simulated_environment,
+    table_environment,
+)
+from engram.client.hosts.base import Opening, hosts
+from engram.client.hosts.rows import read_tables, shared_by
+from engram.client.memory import MemoryStore
+from engram.client.requests import Request, answered, by_client, durable_of, round_of, split
+from engram.core.streams import Stream, generator
+from engram.core.types import Params
+from engram.data.schema.columns import Column, Kind, Schema
+from engram.data.tables.tables import TableData
+from engram.guards.calibration import noise_multiplier
+from engram.guards.noise import Noise, secret_noise
+from engram.settings.errors import UNNAMED, DataError, EngramError
+from engram.settings.experiment import Experiment
+from engram.tables.bandits import private
+from engram.tables.bandits.environments import TaskEnvironment, regret
+from engram.tables.bandits.play import batches
+from engram.tables.bandits.site import Buffer, TaskBandit, TaskState
+from engram.tables.federation.molar_bandit import MolarBandit
+from engram.tables.federation.molar_messages import SHARED, SITES, read_parameters, site_record
+from engram.tables.private import statistics_size
+from engram.tables.shrinkage import Shared
+from engram.tables.site import INTERCEPT, SiteEstimate
+from engram.wire.roster import describe_node
+from engram.wire.wire import CLIENTS, METRICS
+
+_log = getLogger("flwr.engram")
+
+Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets
+
+
+class Kept(NamedTuple):
+    """A client's memory.
+
+    Attributes:
+        state: Its state after a batch.
+        untold: Turns that it has not reported, their rewards and regrets.
+        sent: Its estimate with noise after this batch, if it sent one.
+    """
+
+    state: TaskState
+    untold: Totals
+    sent: SiteEstimate | None = None
+
+
+class BanditSites:
+    """Hosts clients' bandits.
+
+    Args:
+        experiment: The settings.
+        data: The clients' tables; None where their turns are simulated.
+        store: Where their states are kept.
+        noise: Source of the noise where privacy is example.
+        covers: Whether then nothing leaves that has no noise.
+
+    Raises:
+        DataError: If the model is P, and there are tables.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: TableData | None,
+        store: MemoryStore,
+        noise: Noise = secret_noise,
+        *,
+        covers: bool = False,
+    ) -> None:
+        self.own = experiment.of(MolarBandit)
+        if data is not None and self.own.bandit_model != "C":
+            raise DataError(
+                "bandit-model must be C for a table, whose rows are arms with contexts of their own"
+            )
+        self.experiment = experiment
+        self.data = data
+        self.called = UNNAMED if data is None else data.names
+        self._store, self._noise = store, noise
+        self._private = experiment.privacy == "example"
+        self.covers = covers and self._private
+        self._site: TaskBandit[SiteEstimate, Shared] = self.own.policy(experiment).site
+        self.environment = lru_cache(maxsize=None)(self._environment)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the contexts' entries."""
+        return list(self._schema.inputs)
+
+    @property
+    def _schema(self) -> Schema:
+        if self.data is None:
+            return Schema.of_numbers([f"x{k}" for k in range(COLUMNS)])
+        ones = (Column(INTERCEPT),) if self.own.intercept else ()
+        return replace(self.data.schema, columns=(*self.data.schema.columns, *ones))
+
+    def _environment(self, client: int) -> TaskEnvironment:
+        if self.data is None:
+            return simulated_environment(self.experiment, client)
+        return table_environment(self.experiment, self.data, client)
+
+    def play(
+        self,
+        client: int,
+        replies: Sequence[Shared | None] | None,
+        *,
+        server_round: int,
+        durable: int,
+    ) -> tuple[tuple[SiteEstimate | None, ...], Totals]:
+        """Plays a client's next batch, and stores its new state.
+
+        Where privacy is example, the estimate has noise, new at each call.
+
+        Args:
+            client: The client.
+            replies: The shared estimate of each parameter after the previous batch; None in the
+                first batch.
+            server_round: The batch, from 1.
+            durable: As for ``MemoryStore.save``.
+
+        Returns:
+            The site's estimate of each parameter, None where it has too few new rows; and turns in
+            which it was activated since its last report, with the sums of their rewards and
+            expected regrets: 0 until they are ``report-every`` turns, since a sum over fewer would
+            reveal too much of one, and always where only what has noise may leave.
+        """
+        e, environment = self.experiment, self.environment(client)
+        if not 1 <= server_round <= e.rounds:
+            raise EngramError(f"server-round must be in 1..{e.rounds}, got {server_round}")
+        kept = self._load(client, server_round)
+        state = kept.state if replies is None else self._received(kept, replies)
+        batch = list(batches(self.own.first_batch, self.own.horizon(e)))[server_round - 1]
+        now = environment.rounds(batch.start, batch.stop)
+        ties = generator(e.seed, Stream.TIES, server_round, client)
+        chosen = self._site.choose(state, now.contexts, ties)
+        rewards = now.rewards[np.arange(len(chosen)), chosen]
+        state = self._site.observe(state, now.contexts, chosen, rewards)
+        untold = kept.untold + np.array([len(chosen), rewards.sum(), regret(now, chosen).sum()])
+        tells = untold[0] >= self.own.report_every and not self.covers
+        told = untold if tells else np.zeros(3)
+        if self._private:
+            sent, state = self._closed(client, state, server_round)
+            self._keep(client, Kept(state, untold - told, sent), server_round, durable)
+            return (sent,), told
+        self._keep(client, Kept(state, untold - told), server_round, durable)
+        return self._site.close_batch(state), told
+
+    def _closed(
+        self, client: int, state: TaskState, server_round: int
+    ) -> tuple[SiteEstimate | None, TaskState]:
+        e, size = self.experiment, statistics_size(state.coefs.shape[1])
+        return private.close_batch(
+            self._site,
+            state,
+            bound=e.clip,
+            multiplier=noise_multiplier(e),
+            normal=self._noise(size, Stream.CLIENT_NOISE, server_round, client).double().numpy(),
+        )
+
+    def _received(self, kept: Kept, replies: Sequence[Shared | None]) -> TaskState:
+        if not self._private:
+            return self._site.receive(kept.state, replies)
+        (shared,) = replies
+        if kept.sent is None or shared is None:
+            return kept.state
+        option, c = self.own.thresholding, self.own.threshold_scale
+        return private.receive(kept.state, kept.sent, shared, option=option, c=c)
+
+    def learn(
+        self, client: int, replies: Sequence[Shared | None], *, server_round: int, durable: int
+    ) -> None:
+        """Learns from the last batch's shared estimates, for choices after the run."""
+        kept = self._load(client, server_round + 1)
+        learned = Kept(self._received(kept, replies), kept.untold)
+        self._keep(client, learned, server_round + 1, durable)
+
+    def _load(self, client: int, before: int) -> Kept:
+        memory = self._store.load(client, before=before)
+        if memory is None:
+            if before > 1:
+                called = self.called.get(client, client)
+                _log.warning("client %s remembers no earlier batch: it begins anew", called)
+            environment = self.environment(client)
+            dim = environment.contexts.shape[2]
+            return Kept(self._site.init(environment.parameters, dim), np.zeros(3))
+        arrays = {name: leaf.numpy() for name, leaf in memory.items()}
+        fresh, past = (
+            Buffer(*(arrays[f"{part}.{name}"] for name in Buffer._fields))
+            for part in ("fresh", "past")
+        )
+        sent = None
+        if "sent.coef" in arrays:
+            coef, scale, *numbers = (arrays[f"sent.{name}"] for name in SiteEstimate._fields)
+            sent = SiteEstimate(coef, scale, *map(float, numbers))
+        return Kept(TaskState(arrays["coefs"], fresh, past), arrays["untold"], sent)
+
+    def _keep(self, client: int, kept: Kept, server_round: int, durable: int) -> None:
+        state = kept.state
+        memory: Params = {
+            "coefs": torch.from_numpy(state.coefs.copy()),
+            "untold": torch.from_numpy(kept.untold.copy()),
+        }
+        if kept.sent is not None:
+            for name, value in kept.sent._asdict().items():
+                memory[f"sent.{name}"] = torch.tensor(value, dtype=torch.float64)
+        for part, rows in (("fresh", state.fresh), ("past", state.past)):
+            for name, column in rows._asdict().items():
+                memory[f"{part}.{name}"] = torch.from_numpy(column.copy())
+        self._store.save(client, memory, server_round=server_round, durable=durable)
+
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        """Describes the clients' number of turns, and their contexts."""
+        clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
+        return describe_node(clients, Kind(schema=self._schema), self.called)
+
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        """Plays a batch, and sends estimates from its rows."""
+        return [answered(request, partial(_play, self, request)) for request in requests]
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        """Learns from the last batch's shared estimates."""
+        return [answered(request, partial(_learn, self, request)) for request in requests]
+
+
+@hosts(MolarBandit.plug_in)
+def _open(opening: Opening) -> BanditSites:
+    e = opening.experiment
+    drawn = not opening.own and e.dataset == SIMULATED
+    return BanditSites(
+        e,
+        None if drawn else read_tables(opening),
+        opening.store,
+        opening.noise,
+        covers=opening.covers,
+    )
+
+
+def _replies(host: BanditSites, content: RecordDict) -> list[Shared | None] | None:
+    if SHARED not in content.array_records:
+        return None
+    return shared_by(content, lambda record: read_parameters(record, host.own.parameters))
+
+
+def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
+    content = request.message.content
+    number, durable, replies = round_of(content), durable_of(content), _replies(host, content)
+    played, failed = by_client(
+        clients, lambda client: host.play(client, replies, server_round=number, durable=durable)
+    )
+    if host.covers:
+        failed = dict.fromkeys(failed, "its log says why")
+    sent = [
+        (client, p, estimate)
+        for client, (estimates, _) in played.items()
+        for p, estimate in enumerate(estimates)
+        if estimate is not None
+    ]
+    told = np.reshape([totals for _, totals in played.values()], (-1, 3)).T.tolist()
+    turns, (reward, regret) = [int(count) for count in told[0]], told[1:]
+    details = split(number, played, failed) | {
+        "senders": [client for client, _, _ in sent],
+        "parameters": [p for _, p, _ in sent],
+        "turns": turns,
+        "reward": reward,
+        "regret": regret,
+    }
+    return RecordDict(
+        {
+            SITES: site_record([estimate for _, _, estimate in sent], len(host.columns)),
+            METRICS: MetricRecord({"num-examples": sum(turns)}),
+            CLIENTS: ConfigRecord(details),
+        }
+    )
+
+
+def _learn(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
+    content = request.message.content
+    number, durable, replies = round_of(content), durable_of(content), _replies(host, content) or []
+    done, failed = by_client(
+        clients, lambda client: host.learn(client, replies, server_round=number, durable=durable)
+    )
+    if host.covers:
+        failed = dict.fromkeys(failed, "its log says why")
+    metrics = MetricRecord({"num-examples": len(done)})
+    return RecordDict({METRICS: metrics, CLIENTS: ConfigRecord(split(number, done, failed))})

@@ -1,0 +1,270 @@
+"""The sites' side of an exchange of estimates: rows and personal coefficients stay here."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from engram.client.hosts.base import Opening, hosts
+from engram.client.hosts.rows import read_tables, shared_by
+from engram.client.memory import MemoryStore
+from engram.client.requests import Request, answered, by_client, round_of, split
+from engram.core.checks import Fault
+from engram.core.streams import Stream
+from engram.data.schema.columns import Kind
+from engram.data.tables.tables import TableData
+from engram.guards.calibration import noise_multiplier
+from engram.guards.noise import Noise, secret_noise
+from engram.settings.errors import DataError, EngramError, one_line
+from engram.settings.experiment import Experiment
+from engram.tables.exchange import Equations, Told, personal, tell
+from engram.tables.families import FAMILIES
+from engram.tables.federation.molar import COLUMNS, Molar
+from engram.tables.federation.molar_messages import (
+    SHARED,
+    SITES,
+    equations_record,
+    read_shared,
+    read_told,
+    site_record,
+)
+from engram.tables.heterogeneity import REACH
+from engram.tables.intercept import personalize_rows
+from engram.tables.intervals import Intervals, own_interval, site_interval
+from engram.tables.private import estimate_of, noisy_statistics, statistics_size
+from engram.tables.shrinkage import Shared
+from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site, why_undetermined
+from engram.tables.tables import check_finite
+from engram.wire.roster import describe_node
+from engram.wire.wire import CLIENTS, METRICS
+
+Array = npt.NDArray[np.float64]
+
+_NAMES = [column.name for column in COLUMNS]  # losses: own, shared, personal
+
+
+class TableSites:
+    """Hosts clients with tables, and keeps their personal coefficients.
+
+    Args:
+        experiment: The settings.
+        data: The clients' rows.
+        store: Where personal coefficients are kept.
+        noise: Source of the noise where privacy is example.
+        covers: Whether then nothing leaves that has no noise.
+        least_scored: Fewest rows behind scores.
+
+    Raises:
+        DataError: If a column has the name of the intercept.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: TableData,
+        store: MemoryStore,
+        noise: Noise = secret_noise,
+        *,
+        covers: bool = False,
+        least_scored: int = 1,
+    ) -> None:
+        self.own = experiment.of(Molar)
+        if self.own.intercept and INTERCEPT in data.columns:
+            text = f"no column may be called {INTERCEPT}, unless intercept is false"
+            raise DataError(Fault(("intercept",), text))
+        self.experiment = experiment
+        self.data = data
+        self.sizes = {i: len(rows.y) for i, rows in enumerate(data.train) if rows is not None}
+        self._store, self._noise = store, noise
+        self._private = experiment.privacy == "example"
+        self._reach = REACH * self.own.threshold_scale
+        self.covers, self._least_scored = covers and self._private, least_scored
+        self._estimates: dict[int, SiteEstimate] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the coefficients."""
+        return [*self.data.columns, *([INTERCEPT] if self.own.intercept else [])]
+
+    def _rows(self, client: int) -> Rows:
+        rows = self.data.train[client]
+        if rows is None:
+            raise EngramError(f"client {self.data.names.get(client, client)} has no rows here")
+        return rows.with_ones() if self.own.intercept else rows
+
+    def estimate(self, client: int) -> tuple[SiteEstimate, str | None]:
+        """Returns a client's own estimate; and why it lacks some coefficients, if it does.
+
+        Raises:
+            ValueError: Its rows cannot be used; the message names column and row.
+        """
+        rows = self._rows(client)
+        labels = np.full(len(rows.y), client)
+        check_finite(rows.x, labels, self.names)
+        model = FAMILIES[self.own.family]
+        test = self.data.test[client]
+        y = rows.y if test is None else np.append(rows.y, test.y)
+        if not (np.isfinite(y) & model.valid(y)).all():  # not in which row: that stays here
+            raise ValueError(f"{self.experiment.target_column} must be {model.target} in every row")
+        if test is not None and not np.isfinite(test.x).all():
+            raise ValueError("some held-out rows have NaN or infinity")
+        if client not in self._estimates:
+            self._estimates[client] = estimate_site(rows, family=self.own.family)
+        site = self._estimates[client]
+        if site.determined.all():
+            return site, None
+        return site, why_undetermined(rows, self.names, family=self.own.family)
+
+    def answer(
+        self, client: int, told: Told | None, server_round: int
+    ) -> tuple[SiteEstimate | Equations, str | None]:
+        """Returns a client's own estimate, or in adaptive sharing its normal equations.
+
+        Where privacy is example, it is one with noise, new at each call. For the note and errors
+        see ``estimate``.
+        """
+        site, note = self.estimate(client)
+        if self._private:
+            return self._noised(client, server_round), None
+        if self.own.sharing == "median":
+            return site, note
+        return tell(self._rows(client), told, family=self.own.family, reach=self._reach), note
+
+    def _noised(self, client: int, server_round: int) -> SiteEstimate:
+        e, rows = self.experiment, self._rows(client)
+        size = statistics_size(rows.x.shape[1])
+        normal = self._noise(size, Stream.CLIENT_NOISE, server_round, client).double().numpy()
+        z = noise_multiplier(e)
+        noisy = noisy_statistics(rows, bound=e.clip, multiplier=z, normal=normal)
+        return estimate_of(noisy, len(rows.y), z * e.clip**2)
+
+    def _coefficients(
+        self, client: int, shared: Shared, half_width: Array, told: Told | None
+    ) -> tuple[SiteEstimate, Array, Intervals]:
+        """Returns a client's own estimate, its personal coefficients, and their intervals."""
+        m, rows, (site, _) = self.own, self._rows(client), self.estimate(client)
+        if told is not None:
+            if not told.kept.all():
+                site = estimate_site(rows._replace(x=rows.x * told.kept), family=m.family)
+            coef = personal(rows, told, family=m.family, reach=self._reach)
+            return site, coef, own_interval(site, level=m.level)
+        coef = personalize_rows(
+            rows,
+            site,
+            shared,
+            family=m.family,
+            intercept=m.intercept,
+            option=m.thresholding,
+            c=m.threshold_scale,
+        )
+        limits = site_interval(site, shared, half_width, level=m.level, intercept=m.intercept)
+        return site, coef, limits
+
+    def personalize(
+        self,
+        client: int,
+        shared: Shared,
+        half_width: Array,
+        *,
+        server_round: int,
+        told: Told | None = None,
+    ) -> dict[str, float]:
+        """Computes and stores a client's coefficients, and scores them on its held-out rows.
+
+        Returns:
+            ``rows`` (that were held out) and the mean loss on them of the client's own estimate
+            (``loss-own``), of the shared coefficients and of the personal ones; NaN without rows,
+            or (``loss-own``) without an estimate of all coefficients. The losses are squared
+            errors, or the family's deviances.
+        """
+        m = self.own
+        site, coef, limits = self._coefficients(client, shared, half_width, told)
+        table = np.stack([coef, limits.low, limits.high, site.coef, shared.coef], axis=1)
+        memory = {name: torch.from_numpy(row) for name, row in zip(self.names, table, strict=True)}
+        self._store.save(client, memory, server_round=server_round, durable=0)
+        held_out = self.data.test[client]
+        few = held_out is None or len(held_out.y) < self._least_scored
+        if held_out is None or few or self.covers:  # losses have no noise
+            return {"rows": 0, **dict.fromkeys(_NAMES, np.nan)}
+        test = held_out.with_ones() if m.intercept else held_out
+        loss = FAMILIES[m.family].loss
+        lacks = ~site.determined & (True if told is None else told.kept)
+        own = site.coef if not lacks.any() else np.full_like(site.coef, np.nan)
+        with np.errstate(over="ignore", invalid="ignore"):  # a Poisson mean may overflow
+            scores = {
+                name: float(np.mean(loss(test.x @ beta, test.y)))
+                for name, beta in zip(_NAMES, (own, shared.coef, coef), strict=True)
+            }
+        finite = {name: score if np.isfinite(score) else np.nan for name, score in scores.items()}
+        return {"rows": len(test.y), **finite}
+
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        """Describes the clients' numbers of rows, and their columns."""
+        clients = {client: self.sizes[client] for client in hosted if client in self.sizes}
+        kind = Kind(schema=self.data.schema, classes=self.data.classes)
+        return describe_node(clients, kind, self.data.names)
+
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        """Sends the clients' own estimates: see ``engram.tables.federation.molar_messages``."""
+        return [answered(request, partial(_estimates, self, request)) for request in requests]
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        """Personalizes the clients' coefficients, and sends only their scores."""
+        return [answered(request, partial(_scores, self, request)) for request in requests]
+
+
+@hosts(Molar.plug_in)
+def _open(opening: Opening) -> TableSites:
+    return TableSites(
+        opening.experiment,
+        read_tables(opening),
+        opening.store,
+        opening.noise,
+        covers=opening.covers,
+        least_scored=opening.least_scored,
+    )
+
+
+def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
+    content = request.message.content
+    told, number = _read_told(host, content), round_of(content)
+    adaptive = host.own.sharing == "adaptive"
+    record: Callable[..., ArrayRecord] = equations_record if adaptive else site_record
+    found, failed = by_client(clients, lambda client: host.answer(client, told, number))
+    if host.covers:
+        failed = dict.fromkeys(failed, "its log says why")
+    sites = [site for site, _ in found.values()]
+    notes = {client: one_line(note) for client, (_, note) in found.items() if note is not None}
+    details = split(number, found, failed, notes)
+    return RecordDict(
+        {
+            SITES: record(sites, len(host.names)),
+            METRICS: MetricRecord({"num-examples": sum(host.sizes[client] for client in found)}),
+            CLIENTS: ConfigRecord(details),
+        }
+    )
+
+
+def _read_told(host: TableSites, content: RecordDict) -> Told | None:
+    """Returns what the server has told adaptive sites; None before the first exchange."""
+    if host.own.sharing != "adaptive" or SHARED not in content.array_records:
+        return None
+    return shared_by(content, lambda record: read_told(record, len(host.names)))
+
+
+def _scores(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
+    content = request.message.content
+    shared, half = shared_by(content, lambda record: read_shared(record, len(host.names)))
+    told, number = _read_told(host, content), round_of(content)
+    found, failed = by_client(
+        clients,
+        lambda client: host.personalize(client, shared, half, server_round=number, told=told),
+    )
+    columns = {name: [scores[name] for scores in found.values()] for name in ("rows", *_NAMES)}
+    details = split(number, found, failed) | columns
+    count = int(sum(columns["rows"]))
+    metrics = MetricRecord({"num-examples": count})
+    return RecordDict({METRICS: metrics, CLIENTS: ConfigRecord(details)})

@@ -1,0 +1,113 @@
+"""MOLAR: one exchange of estimates between sites that hold tables."""
+
+from collections.abc import Iterator
+from math import inf
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from engram.core.checks import Fault, clash
+from engram.scoring.metrics import Metric
+from engram.scoring.score_columns import columns_of
+from engram.scoring.tasks import CLASSIFICATION
+from engram.settings.base import NO_NETWORK, Method, method
+from engram.settings.fields import Float
+from engram.settings.shared import SharedSettings
+
+_LOSS = CLASSIFICATION.metric._replace(meaning="mean held-out loss", most=inf)
+COLUMNS = columns_of([_LOSS], {"-own": True, "-shared": True, "-personal": True})
+"""Held-out losses of a site's own estimate, of what is shared, and of the site's coefficients."""
+
+
+_PRIVATE = {"privacy", "clip", "noise_multiplier", "epsilon", "delta"}
+
+
+class Thresholded(Method):
+    """Settings of methods whose coefficients are shared unless a site's differ clearly.
+
+    Attributes:
+        noised: Values of settings with which nothing leaves a site but noisy sums and what follows
+            from them, where privacy is example.
+    """
+
+    tables = True
+    unread = NO_NETWORK - _PRIVATE - {"categories"}
+    noised: ClassVar[dict[str, str]]
+
+    thresholding: Literal["hard", "soft"] = Field(
+        "hard", description="hard (a coefficient is shared or the site's own) or soft"
+    )
+    threshold_scale: Float = Field(
+        1.0, ge=0, description="c, scale of the threshold; 0: every site keeps its own estimate"
+    )
+    intercept: bool = Field(True, description="whether models have an intercept")
+
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Also names what noise on a site's sums does not cover."""
+        yield from super().problems(shared)
+        yield from shared.protection_problems(shared.clients_per_round)
+        if shared.privacy not in ("none", "example"):
+            yield clash("privacy", shared.privacy, f"none or example for {self.name}")
+        for name, value in self.noised.items() if shared.privacy == "example" else ():
+            if (given := getattr(self, name)) != value:
+                key, expected = name.replace("_", "-"), f"{value} where privacy is example"
+                yield clash(key, given, expected, "privacy")
+
+
+@method
+class Molar(Thresholded):
+    """The regression."""
+
+    name = "molar"
+    plug_in = "molar"
+    meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
+    source = "Huang et al., 2024, Alg. 1 and 4"
+    noised: ClassVar[dict[str, str]] = {"family": "linear", "sharing": "median"}
+    unread = Thresholded.unread - {"missing", "missing_values", "optional_columns"} | {
+        "num_rounds",
+        "eval_every",
+        "checkpoint_every",
+    }
+
+    family: Literal["linear", "logistic", "poisson"] = Field(
+        "linear", description="the model: linear, logistic (classes 0 and 1) or poisson (counts)"
+    )
+    site_weights: Literal["precision", "equal"] = Field(
+        "precision",
+        description="weights of the median: precision (rows over noise variance, as sites claim "
+        "them) or equal (a minority of sites cannot move it far, whatever they claim)",
+    )
+    level: Float = Field(0.95, gt=0, lt=1, description="level of confidence intervals")
+    sharing: Literal["median", "adaptive"] = Field(
+        "median",
+        description="median (the paper's one exchange) or adaptive (sites shrink around what is "
+        "shared: for few rows, and for rare classes)",
+    )
+    exchanges: int = Field(
+        30,
+        ge=2,
+        le=100,
+        description="with sharing=adaptive: most exchanges; they end when nothing changes, and "
+        "linear models need one",
+    )
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns the held-out loss: the squared error, or the family's deviance."""
+        del shared
+        return [_LOSS]
+
+    def rounds(self, shared: SharedSettings) -> int:
+        """Returns the most exchanges: one, unless sharing is adaptive and the family not linear."""
+        del shared
+        return self.exchanges if self.sharing == "adaptive" and self.family != "linear" else 1
+
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Also names a threshold of 0, by which adaptive sharing would share nothing."""
+        yield from super().problems(shared)
+        if shared.missing == "indicator":
+            yield clash("missing", shared.missing, "refuse or median for molar")
+        if self.sharing == "adaptive" and self.threshold_scale == 0:
+            yield clash("threshold-scale", 0, "above 0 with sharing=adaptive", "sharing")
+        if shared.privacy == "example" and shared.missing == "median":
+            expected = "refuse where privacy is example: medians depend on each row"
+            yield clash("missing", shared.missing, expected, "privacy")

@@ -1,0 +1,88 @@
+"""Report of an exchange of estimates: shared coefficients, and each site's gain by them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
+
+from engram.compare.plots import tick_label
+from engram.compare.reports.base import reports
+from engram.compare.reports.sites import MANY, show_sites
+from engram.runs.record import RunRecord
+from engram.settings.errors import few_names
+from engram.strategies import Row
+from engram.tables.federation.molar import COLUMNS, Molar
+
+
+def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
+    del record
+    return {"losses": draw_losses(found)} if found.get("scored") else {}
+
+
+@reports(Molar.plug_in, _draw)
+def _show(folder: Path, as_json: bool) -> None:
+    show_sites(folder, as_json, coefficient_table)
+
+
+def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> Table:
+    """Returns the shared coefficients, with their intervals."""
+    shared, level = found["shared"], settings[f"{Molar.name}.level"]
+    title = f"Shared by {found['sites']} sites with {found['rows']:g} rows"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("column")
+    for heading in ("coefficient", f"{level:g} interval"):
+        table.add_column(heading, justify="right")
+    parts = list(zip(shared["names"], shared["coef"], shared["low"], shared["high"], strict=True))
+    # Runs that were stored before these were known have none of them.
+    why, single = shared.get("no-interval", {}), shared.get("one-site", [])
+    for name, coef, low, high in parts[:MANY]:
+        limits = "-" if low is None or high is None else f"{low:.4g} .. {high:.4g}"
+        table.add_row(name, f"{coef:.4g}{'*' if name in single else ''}", limits)
+    if len(parts) > MANY:
+        table.add_row("...", f"{len(parts)} in all", "in results.json")
+    reasons = {each: [name for name in why if why[name] == each] for each in why.values()}
+    lines = [f"- {few_names(names)}: {reason}." for reason, names in reasons.items()]
+    if single:
+        lines.append("* One site's own estimate to the digit, as medians of few sites are.")
+    if found.get("bounded"):
+        lines.append(
+            f"By max-weight, {few_names(found['bounded'])} counts less for others than its rows "
+            "would; its own coefficients rest on all of them."
+        )
+    if found.get("unsettled"):
+        lines.append(
+            "The exchange has not converged: the last step moved a coefficient by "
+            f"{found['unsettled']:.2g} standard errors."
+        )
+    table.caption, table.caption_justify = "\n".join(lines) or None, "left"
+    return table
+
+
+def draw_losses(found: Mapping[str, Any]) -> Figure:
+    """Plots each site's held-out losses relative to that of its own estimate, in sorted order."""
+    clients = found["clients"]
+    own, shared, personal = (np.array(clients[column.name], dtype=float) for column in COLUMNS)
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    own = np.where(own > 0, own, np.nan)  # no estimate, or no noise
+    order = np.argsort(personal / own)
+    colors = mpl.color_sequences["tab10"]
+    places = np.arange(len(order))
+    axes.axhline(1, color="gray", lw=1, label="its own estimate alone")
+    axes.plot(places, (shared / own)[order], "s", color=colors[1], ms=4, label="shared")
+    axes.plot(places, (personal / own)[order], "o", color=colors[0], ms=5, label="personal (MOLAR)")
+    names = clients.get("names", clients["ids"])
+    labels = [tick_label(names[i]) for i in order]
+    axes.set_xticks(places, labels, fontsize=7, rotation=90, parse_math=False)
+    axes.set(xlabel="site", ylabel="held-out loss over that of its own estimate", yscale="log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="minor", labelsize=7)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure

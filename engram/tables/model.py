@@ -1,0 +1,193 @@
+"""The base of all multitask estimators: one linear predictor per task, as in scikit-learn."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from engram.core.arrays import Array, unmasked
+from engram.core.checks import require
+from engram.core.process_modes import own_modes
+from engram.tables.families import FAMILIES, FamilyName
+from engram.tables.site import INTERCEPT, Rows
+from engram.tables.tables import (
+    Scaling,
+    check_finite,
+    check_target,
+    codes_of,
+    distinct,
+    rows_of_tasks,
+    shown,
+    take_tasks,
+)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MultitaskModel(BaseEstimator):
+    """Base of estimators with coefficients for each task and shared coefficients.
+
+    A subclass defines its family, and computes coefficients from the tasks' rows (``_estimate``).
+    An intercept is the coefficient of a last column of ones. In linear models it does what
+    centering columns and target within tasks would do: least squares has the same slopes (Frisch
+    and Waugh 1933).
+
+    Attributes:
+        tasks_: Labels of the tasks, shape (M,), sorted.
+        coef_: Shape (M, d), in the order of ``tasks_``.
+        intercept_: Shape (M,).
+        shared_coef_: Shape (d,).
+        shared_intercept_: A number.
+        scaling_: Center and scale of columns, or None if they are not standardized.
+        n_features_in_, feature_names_in_: As scikit-learn has them.
+    """
+
+    fit_intercept: bool = True
+    standardize: bool = False
+    unseen: Literal["error", "shared"] = "error"
+
+    @property
+    @abstractmethod
+    def _family(self) -> FamilyName: ...
+
+    @abstractmethod
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        """Returns coefficients (M, d') of the tasks and shared ones (d',), d' with intercept."""
+
+    @own_modes()
+    def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
+        """Fits all tasks.
+
+        Args:
+            X: Features, shape (n, d), finite; an array, or a frame with column names.
+            y: Target, shape (n,).
+            task: Each row's task, shape (n,); or the name of a column of X, which then is not a
+                feature.
+            sample_weight: Shape (n,), at least 0: a row of weight c counts as c rows.
+
+        Raises:
+            ValueError: If an input is invalid; the message names the task and the column.
+        """
+        require(self.unseen in ("error", "shared"), "unseen", self.unseen, "error or shared")
+        X, labels = take_tasks(X, task, fitting=True)
+        x, target = self._checked(X, y, reset=True)
+        if len(labels) != len(x):
+            raise ValueError(f"task must have {len(x)} labels, one a row, got {len(labels)}")
+        weights = weights_of(sample_weight, x)
+        self._check_rows(x, target, labels)
+        self.tasks_, codes = distinct(labels)
+        self.scaling_ = Scaling.of(x, weights) if self.standardize else None
+        rows = rows_of_tasks(self._design(x), target, weights, codes, self.tasks_)
+        own, shared = self._estimate(rows)
+        self.coef_, self.intercept_ = self._apart(own)
+        self.shared_coef_, (self.shared_intercept_,) = self._apart(shared)
+        return self
+
+    def _apart(self, full: Array) -> tuple[Array, Array]:
+        """Returns coefficients and intercepts; without intercepts these are 0."""
+        d = self.n_features_in_
+        one = np.atleast_2d(full)
+        return full[..., :d], one[:, d] if self.fit_intercept else np.zeros(len(one))
+
+    def _checked(self, x: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
+        """Returns features and target with checked shapes; their values are not checked yet."""
+        if y is None:
+            raise ValueError("y should be a 1d array, got None")
+        rule = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 1 + reset}
+        _check_numbers(x)
+        x = validate_data(self, unmasked(x), reset=reset, **rule)
+        target = self._target(column_or_1d(unmasked(y), warn=True))
+        check_consistent_length(x, target)
+        return x, target
+
+    def _target(self, y: npt.NDArray[Any]) -> Array:
+        """Returns the target as numbers."""
+        try:
+            return np.asarray(y, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"y must be numbers, got {shown(y[0])}") from error
+
+    def _check_rows(self, x: Array, y: Array, labels: npt.NDArray[Any]) -> None:
+        check_finite(x, labels, self.column_names)
+        check_target(y, labels, self._family)
+
+    def _check_several(self) -> None:
+        """Raises ``ValueError`` if there is one task, with which nothing can be shared."""
+        if len(self.tasks_) < 2:
+            raise ValueError(
+                f"task must have at least 2 different labels, got only {shown(self.tasks_[0])}: "
+                "there is nothing to share"
+            )
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the coefficients: of the columns, and of the intercept if there is one."""
+        given: Sequence[str] | None = getattr(self, "feature_names_in_", None)
+        names = [f"x{k}" for k in range(self.n_features_in_)] if given is None else list(given)
+        return [*names, INTERCEPT] if self.fit_intercept else names
+
+    def _design(self, x: Array) -> Array:
+        x = x if self.scaling_ is None else self.scaling_.apply(x)
+        return np.hstack([x, np.ones((len(x), 1))]) if self.fit_intercept else x
+
+    @own_modes()
+    def linear_predictor(self, X: Any, task: Any = None) -> Array:
+        """Returns ``<x, beta>`` of each row with its task's coefficients, shape (n,).
+
+        Args:
+            X: As for ``fit``.
+            task: As for ``fit``. If ``unseen`` is "shared", rows of tasks that were not fitted, and
+                all rows if ``task`` is None, are predicted by the shared coefficients.
+
+        Raises:
+            ValueError: If a task was not fitted and ``unseen`` is "error".
+        """
+        check_is_fitted(self)
+        if task is None and self.unseen == "shared":
+            labels = None
+        else:
+            X, labels = take_tasks(X, task)
+        rule = {"dtype": np.float64, "ensure_all_finite": False}
+        x = validate_data(self, unmasked(X), reset=False, **rule)
+        shown = np.full(len(x), "not given") if labels is None else labels
+        if len(shown) != len(x):
+            raise ValueError(f"task must have {len(x)} labels, one a row, got {len(shown)}")
+        check_finite(x, shown, self.column_names)
+        x = x if self.scaling_ is None else self.scaling_.apply(x)
+        eta: Array = x @ self.shared_coef_ + self.shared_intercept_
+        if labels is None:
+            return eta
+        codes = codes_of(labels, self.tasks_, unseen=self.unseen)
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes + 1, minlength=len(self.tasks_) + 1))
+        for code, own in enumerate(np.split(order, ends[:-1])[1:]):  # the first are of no task
+            eta[own] = x[own] @ self.coef_[code] + self.intercept_[code]
+        return eta
+
+    def predict(self, X: Any, task: Any = None) -> Array:
+        """Returns the mean of the target for each row, shape (n,). See ``linear_predictor``."""
+        return FAMILIES[self._family].mean(self.linear_predictor(X, task))
+
+
+def weights_of(sample_weight: Any, x: Array) -> Array | None:
+    """Returns the weights of rows, shape (n,), or None if all count alike."""
+    if sample_weight is None:
+        return None
+    return np.asarray(_check_sample_weight(sample_weight, x, dtype=np.float64))
+
+
+def _check_numbers(x: Any) -> None:
+    """Raises ``ValueError`` if a column of a data frame does not hold numbers, with its name."""
+    for name, kind in getattr(x, "dtypes", {}).items() if hasattr(x, "columns") else ():
+        if getattr(kind, "kind", "O") not in "buif":
+            raise ValueError(f"column {name} must hold numbers, got {kind}")

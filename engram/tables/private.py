@@ -1,0 +1,75 @@
+"""A task's own estimate from sufficient statistics with normal noise, which hide single rows.
+
+Of rows z = (x, y) that are scaled down to norm R at most, the site computes ``S = sum z z'`` once.
+One row more or less moves S by ``|z|^2 <= R^2``, in the Frobenius norm. So normal noise with
+deviation ``s = m R^2`` on each number of its upper triangle, which is S in full, is a Gaussian
+mechanism of multiplier m (Dwork, Talwar, Thakurta, Zhang. Analyze Gauss. STOC 2014). All else
+follows from the noisy S and the number of rows n, which is taken to be known (as in Wang.
+Revisiting Differentially Private Linear Regression. UAI 2018)::
+
+    A = S_xx + l I,    beta = A^-1 S_xy,    l = max(0, 2 s sqrt(d) - least eigenvalue of S_xx)
+
+2 s sqrt(d) is the usual norm of the noise on S_xx. What noise adds to the variance of beta_k is
+``s^2 (1 + |beta|^2) (A^-2)_kk``, by linearizing; thresholds and weights count it, too.
+"""
+
+import numpy as np
+
+from engram.core.arrays import Array
+from engram.core.checks import require
+from engram.tables.site import Rows, SiteEstimate
+
+__all__ = ["estimate_of", "noisy_statistics", "statistics_size"]
+
+
+def statistics_size(dim: int) -> int:
+    """Returns how many numbers have noise, of rows with ``dim`` columns and a target."""
+    return (dim + 1) * (dim + 2) // 2
+
+
+def noisy_statistics(rows: Rows, *, bound: float, multiplier: float, normal: Array) -> Array:
+    """Returns S with noise, (d + 1, d + 1): the one look at a site's rows.
+
+    Args:
+        rows: The site's rows, without weights; a column of ones counts in a row's norm.
+        bound: Largest norm of a row and its target, R > 0; longer ones are scaled down to it.
+        multiplier: The noise multiplier, m > 0.
+        normal: Standard normal numbers, (``statistics_size(d)``,).
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+    require(bound > 0, "clip", bound, "positive")
+    require(multiplier > 0, "noise-multiplier", multiplier, "positive")
+    z = np.column_stack([rows.x, rows.y])
+    lengths = np.maximum(np.linalg.norm(z, axis=1), np.finfo(float).tiny)
+    z = z * np.minimum(1.0, bound / lengths)[:, None]
+    upper = np.zeros((z.shape[1], z.shape[1]))
+    upper[np.triu_indices(z.shape[1])] = multiplier * bound**2 * normal
+    noisy: Array = z.T @ z + upper + np.triu(upper, 1).T
+    return noisy
+
+
+def estimate_of(statistics: Array, size: int, deviation: float) -> SiteEstimate:
+    """Fits a linear model to noisy statistics.
+
+    Args:
+        statistics: S with noise, (d + 1, d + 1).
+        size: The number of rows, n.
+        deviation: Standard deviation s of the noise on each number, ``multiplier * bound^2``.
+
+    Returns:
+        The estimate; without coefficients if there are no more rows than these.
+    """
+    d = len(statistics) - 1
+    if size <= d:
+        return SiteEstimate(np.zeros(d), np.full(d, np.inf), float(size), np.inf)
+    xx, xy, yy = statistics[:d, :d], statistics[:d, d], statistics[d, d]
+    ridge = max(0.0, 2 * deviation * np.sqrt(d) - float(np.linalg.eigvalsh(xx)[0]))
+    inverse = np.linalg.inv(xx + ridge * np.eye(d))
+    beta = inverse @ xy
+    residual = max(float(yy - 2 * beta @ xy + beta @ xx @ beta), deviation)
+    variance = residual / (size - d)
+    added = deviation**2 * (1 + beta @ beta) * np.square(inverse).sum(axis=1)
+    scale = np.sqrt((variance * np.diagonal(inverse) + added) / variance)
+    return SiteEstimate(beta, scale, float(size), float(np.sqrt(variance)), float(size - d))

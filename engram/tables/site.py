@@ -1,0 +1,221 @@
+"""A task's own estimate of its coefficients, which is all that leaves a site in a federation.
+
+This is the site's part of Algorithm 1 (linear models) and Algorithm 4 (generalized linear models).
+It costs one factorization of the site's rows, or one per Newton step in generalized linear models.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import qr, solve_triangular
+from scipy.linalg.lapack import dtrtri
+
+from engram.core.arrays import Array, Bools, Ints
+from engram.core.checks import require
+from engram.tables.families import FAMILIES, FamilyName, NoEstimate
+
+INTERCEPT = "intercept"  # name of the coefficient of a column of ones
+
+_DEPENDENT = 1e-10  # relative length of a column outside the span of the columns before it
+
+
+class Rows(NamedTuple):
+    """A task's rows.
+
+    Attributes:
+        x: Shape (n, d), n >= 1, finite; a column of ones in it if there is to be an intercept.
+        y: Targets in the family's range, shape (n,).
+        weights: Shape (n,), at least 0, not all 0: a row of weight c counts as c rows. None: 1.
+    """
+
+    x: Array
+    y: Array
+    weights: Array | None = None
+
+    def with_ones(self) -> "Rows":
+        """Adds a last column of ones, for an intercept."""
+        return self._replace(x=np.hstack([self.x, np.ones((len(self.x), 1))]))
+
+    def counted(self) -> tuple[Array, Array, Array]:
+        """Returns x, y and weights of the rows with positive weight."""
+        if self.weights is None:
+            return self.x, self.y, np.ones(len(self.y))
+        some = self.weights > 0
+        return self.x[some], self.y[some], self.weights[some]
+
+
+class SiteEstimate(NamedTuple):
+    """A task's own estimate (OLS or maximum likelihood) and its precision.
+
+    Attributes:
+        coef: Shape (d,); finite. 0 where the rows do not determine the coefficient.
+        scale: Shape (d,), sqrt(v_k) with v = diag((X' D X)^-1), D = I for linear models: the
+            standard error of ``coef`` is ``sigma * scale``, see (1). (Appendix F has
+            another square root in the definition of v_k, which is a slip: with it, thresholds
+            have the wrong unit.) Infinite where the rows do not determine the coefficient.
+        size: n_m, the sum of the rows' weights; > 0.
+        sigma: Standard deviation of the noise, >= 0; 1 for families other than linear. Infinite if
+            it cannot be estimated: there are no more rows than coefficients, or the likelihood has
+            no maximum. Then no coefficient counts as determined.
+        freedom: Degrees of freedom in the estimate of ``sigma``; infinite if it is known.
+    """
+
+    coef: Array
+    scale: Array
+    size: float
+    sigma: float
+    freedom: float = np.inf
+
+    @property
+    def determined(self) -> Bools:
+        """Mask of the coefficients that the rows determine, shape (d,)."""
+        return np.isfinite(self.scale)
+
+    @property
+    def standard_error(self) -> Array:
+        """Standard error of each coefficient, shape (d,); infinite where it is not determined."""
+        errors = np.full_like(self.scale, np.inf)
+        errors[self.determined] = self.sigma * self.scale[self.determined]
+        return errors
+
+
+def estimate_site(
+    rows: Rows, *, family: FamilyName = "linear", sigma: float | None = None
+) -> SiteEstimate:
+    """Fits one task alone.
+
+    Args:
+        rows: The task's rows.
+        family: The family of models.
+        sigma: Standard deviation of the noise of a linear model, > 0; None to estimate it by
+            ``sqrt(||X b - y||^2 / (n - d))``. Must be None for other families.
+
+    Returns:
+        The estimate. Too few rows are not an error: see ``SiteEstimate``.
+    """
+    require(sigma is None or family == "linear", "sigma", sigma, "None, but for family linear")
+    x, y, counts = rows.counted()
+    try:
+        return _estimated(x, y, counts, family, sigma)
+    except NoEstimate:
+        unknown = np.full(x.shape[1], np.inf)
+        return SiteEstimate(np.zeros(x.shape[1]), unknown, float(counts.sum()), np.inf)
+
+
+def _estimated(
+    x: Array, y: Array, counts: Array, family: FamilyName, sigma: float | None
+) -> SiteEstimate:
+    if reason := FAMILIES[family].hopeless(y):
+        raise NoEstimate(reason)
+    if family == "linear":
+        return _least_squares(x, y, counts, sigma)
+    return _likelihood(x, y, counts, family)
+
+
+def _least_squares(x: Array, y: Array, counts: Array, sigma: float | None) -> SiteEstimate:
+    size, root = float(counts.sum()), np.sqrt(counts)[:, None]
+    # One factorization has all: R of X, Q'y beside it, and the residual's length below that.
+    r = _triangle(np.hstack([root * x, root * y[:, None]]))
+    d = x.shape[1]
+    kept, determined = np.arange(d), np.ones(d, dtype=bool)
+    if not _has_full_rank(r[:, :d]):
+        kept, determined = _independent(r[:, :d])
+        r = _triangle(r[:, [*kept, d]])
+    rank, freedom = len(kept), np.inf
+    if sigma is None:
+        if size <= rank or len(r) <= rank:
+            raise NoEstimate("it has no more rows than coefficients")
+        freedom = size - rank
+        sigma = float(abs(r[rank, rank]) / np.sqrt(freedom))
+        if np.ptp(y) == 0 and sigma <= _DEPENDENT * np.abs(y).max():
+            # An exact fit, which is no sign of knowing the truth.
+            raise NoEstimate("its target is constant")
+    coef, scale = np.zeros(d), np.full(d, np.inf)
+    coef[kept] = solve_triangular(r[:rank, :rank], r[:rank, rank])
+    scale[kept] = _scale(r[:rank, :rank])
+    return _only(determined, coef, scale)._replace(size=size, sigma=sigma, freedom=freedom)
+
+
+def _likelihood(x: Array, y: Array, counts: Array, family: FamilyName) -> SiteEstimate:
+    model = FAMILIES[family]
+    d = x.shape[1]
+    kept, determined = np.arange(d), np.ones(d, dtype=bool)
+    r = _triangle(x)
+    if not _has_full_rank(r):
+        kept, determined = _independent(r)
+    if len(y) <= len(kept):
+        raise NoEstimate("it has no more rows than coefficients")
+    coef, scale = np.zeros(d), np.full(d, np.inf)
+    if model.fit is None:
+        raise NoEstimate(f"family {family} is solved by least squares")
+    coef[kept] = model.fit(x[:, kept], y, counts)
+    information = np.sqrt(counts * model.curvature(x @ coef))[:, None] * x[:, kept]
+    r = _triangle(information)
+    if not _has_full_rank(r):
+        raise NoEstimate("its likelihood is flat at the maximum")
+    scale[kept] = _scale(r)
+    return _only(determined, coef, scale)._replace(size=float(counts.sum()))
+
+
+def _only(determined: Bools, coef: Array, scale: Array) -> SiteEstimate:
+    """Returns an estimate of unit size and noise."""
+    own, error = np.where(determined, coef, 0.0), np.where(determined, scale, np.inf)
+    return SiteEstimate(own, error, 1.0, 1.0)
+
+
+def _scale(r: Array) -> Array:
+    """Returns sqrt(diag((R'R)^-1)): the lengths of the rows of R^-1."""
+    inverse, _ = dtrtri(r)
+    scale: Array = np.sqrt(np.einsum("ij,ij->i", inverse, inverse))
+    return scale
+
+
+def _triangle(x: Array) -> Array:
+    """Returns R of the QR factorization."""
+    return np.asarray(np.linalg.qr(x, mode="r"))
+
+
+def _has_full_rank(r: Array) -> bool:
+    if len(r) < r.shape[1]:
+        return False
+    lengths = np.linalg.norm(r, axis=0)
+    return bool((np.abs(np.diagonal(r)) > _DEPENDENT * lengths).all() and (lengths > 0).all())
+
+
+def _independent(r: Array) -> tuple[Ints, Bools]:
+    """Returns columns that span all columns, and which coefficients are determined."""
+    lengths = np.linalg.norm(r, axis=0)
+    scaled = r / np.where(lengths > 0, lengths, 1.0)
+    triangle, pivots = qr(scaled, mode="r", pivoting=True)
+    diagonal = np.abs(np.diagonal(triangle))
+    rank = int((diagonal > _DEPENDENT).sum())
+    kept = np.sort(pivots[:rank])
+    # Another column is a combination of these: those that it takes part in are not determined.
+    others = solve_triangular(triangle[:rank, :rank], triangle[:rank, rank:])
+    determined = np.zeros(r.shape[1], dtype=bool)
+    determined[pivots[:rank]] = (np.abs(others) <= _DEPENDENT**0.5).all(axis=1)
+    return kept, determined
+
+
+def why_undetermined(rows: Rows, names: Sequence[str], *, family: FamilyName) -> str | None:
+    """Returns the reason why a task does not determine all coefficients; None if it does."""
+    x, y, counts = rows.counted()
+    n, d = x.shape
+    if reason := FAMILIES[family].hopeless(y):
+        return reason
+    if n <= d:
+        return f"it has {n} rows for {d} coefficients"
+    constant = np.ptp(x, axis=0) == 0
+    if constant.sum() > 1 or (constant & (x[0] == 0)).any():  # the intercept alone may be
+        k = int(np.flatnonzero(constant)[0])
+        return f"column {names[k]} is constant"
+    r = _triangle(x)
+    dependent = np.abs(np.diagonal(r)) <= _DEPENDENT * np.linalg.norm(r, axis=0)
+    if dependent.any():
+        return f"column {names[int(np.argmax(dependent))]} is a linear combination of others"
+    try:
+        _estimated(x, y, counts, family, None)
+    except NoEstimate as error:
+        return str(error)
+    return None

@@ -1,0 +1,107 @@
+"""Figure 4 of the MOLAR paper from measured runs, with a table of final regrets."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+from rich.table import Table
+
+from engram.compare.panel_plots import Curve, draw_differences, draw_multiples
+from engram.core.arrays import Array
+from engram.core.machine import check_room
+from engram.simulations.job_pool import Pool, Row
+from engram.studies.figures import new_table, plus_minus, png
+from engram.studies.study import Report
+from engram.studies.summaries import grouped, mean_and_error
+from engram.tables.studies.bandit_trials import ACTIVATION, POLICIES, SHOWN, run_trial, trial_size
+from engram.tables.studies.settings import MolarBanditSettings
+
+_CAPTION: Final = """\
+Cumulative regret of the tasks with the largest, the middle and the smallest
+probability of activation, and the mean over all 20 tasks: mean over trials
+± half the 95 % interval; and the latter beside OLSB's"""
+
+
+def work(settings: MolarBanditSettings, pool: Pool) -> list[Row]:
+    """Runs all trials."""
+    horizon, trials = settings.horizon, range(settings.trials)
+    jobs = {f"trial-{trial:03d}": partial(run_trial, horizon, trial) for trial in trials}
+    if left := pool.left(jobs):
+        at_once = min(pool.at_once, len(left))
+        what = f"playing trials of {horizon} rounds, {at_once} at once,"
+        check_room(what, at_once * trial_size(horizon), "lower --horizon, or --processes")
+    return pool.run(jobs)
+
+
+def report(settings: MolarBanditSettings, done: Sequence[Row]) -> Report:
+    """Makes the table and the plots."""
+    del settings
+    rows = summarize(done)
+    return Report([_CAPTION, _table(rows)], {"rows": rows}, _draw_all(done))
+
+
+def summarize(done: Sequence[Row]) -> list[Row]:
+    """Returns a row for each policy and task, where task is a name of ``SHOWN``, or ``mean``.
+
+    It has ``activation``, the task's probability (the mean of all), ``regret`` in the last round,
+    ``interval`` (None for one trial), and ``of-ols``, the regret as a ratio to the OLS bandit's.
+    """
+    rows: list[Row] = []
+    final = {name: _final(trials) for (name,), trials in grouped(done, "policy").items()}
+    for name, of in final.items():
+        for task, found in of.items():
+            mean, half = mean_and_error(found, 1.96)
+            own, ols = SHOWN.get(task), final["ols"][task]
+            rows.append(
+                {
+                    "policy": name,
+                    "task": task,
+                    "activation": float(ACTIVATION.mean() if own is None else ACTIVATION[own]),
+                    "trials": len(found),
+                    "regret": float(mean),
+                    "interval": None if half is None else float(half),
+                    "of-ols": float(mean / ols.mean()) if ols.any() else None,
+                }
+            )
+    return rows
+
+
+def _final(trials: Sequence[Row]) -> dict[str, Array]:
+    """Returns a policy's final regrets by task, each (trials,)."""
+    found = np.array([trial["errors"] for trial in trials])
+    return {**{task: found[:, m] for task, m in SHOWN.items()}, "mean": found.mean(axis=1)}
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    tasks = [f"{task}, {ACTIVATION[m]:.2f}" for task, m in SHOWN.items()]
+    found = new_table(["policy"], [*tasks, "all tasks", "of OLSB"])
+    for (name,), own in grouped(rows, "policy").items():
+        cells = [plus_minus(row["regret"], row["interval"], 1) for row in own]
+        found.add_row(POLICIES[name].title, *cells, plus_minus(own[-1]["of-ols"], None))
+    return found
+
+
+def _draw_all(done: Sequence[Row]) -> dict[str, bytes]:
+    """Plots regret against rounds, and how much it differs from OLSB's, with 95 % intervals."""
+    regrets: dict[str, list[Curve]] = {}
+    gaps: dict[str, list[Curve]] = {}
+    runs = {name: trials for (name,), trials in grouped(done, "policy").items()}
+    for task, m in SHOWN.items():
+        row = f", p = {ACTIVATION[m]:.3f}"
+        for name, trials in runs.items():
+            own, ols = (np.array([t["curves"][task] for t in of]) for of in (trials, runs["ols"]))
+            title, rounds = POLICIES[name].title, trials[0]["rounds"]
+            regrets.setdefault(row, []).append(_curve(title, rounds, own))
+            if name != "ols":
+                gaps.setdefault(row, []).append(_curve(title, rounds, own - ols))
+    x, kind = "round (p: the task's probability of activation)", "mean of trials, and 95 % interval"
+    drawn = draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"].title])
+    apart = draw_differences(gaps, (x, "regret above OLSB's"), kind=f"{kind}:")
+    return {"regret.png": png(drawn), "differences.png": png(apart)}
+
+
+def _curve(title: str, rounds: Sequence[float], values: Array) -> Curve:
+    mean, half = mean_and_error(values, 1.96)
+    limits = (None, None) if half is None else (mean - half, mean + half)
+    return Curve(title, rounds, mean, *limits)

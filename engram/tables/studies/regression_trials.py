@@ -1,0 +1,134 @@
+"""Multitask linear regression of the MOLAR paper (Figures 2, 3, 8, 9), on simulated tasks.
+
+All estimators here depend on the rows only through their Gram products. So a trial draws each
+task's rows once, keeps triangular matrices with the same products (``condense``), and takes all of
+a figure's points from them: with n rows, the first n; with d columns, the first d. Each point has
+the same distribution as if drawn alone; points of a trial are not independent of each other.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from engram.core.arrays import Array
+from engram.simulations.job_pool import Progress, Row
+from engram.tables.pooled import condense
+from engram.tables.simulation import disparate_sizes, sparse_parameters, spread_root
+from engram.tables.site import Rows
+from engram.tables.studies.methods import errors, gather
+
+SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
+
+_ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # keys of random streams
+
+
+class Point(NamedTuple):
+    """A point of a figure."""
+
+    panel: str  # the quantity that varies, or is fixed, in its panel
+    series: str  # the curve that it is on; empty if every method has its own
+    x: int  # its place on the axis
+    size: int  # n, rows of a task, or their mean
+    tasks: int  # M
+    differing: int  # s
+    dim: int  # d
+
+
+class Design(NamedTuple):
+    """The specification of a figure."""
+
+    points: tuple[Point, ...]  # its points
+    methods: tuple[str, ...]  # names of ``METHODS``
+    disparate: bool = False  # whether covariates are correlated and sizes unequal (J.3.2)
+
+
+def _varied(differing: int, tasks: int = 30, size: int = 5000, dim: int = 300) -> tuple[Point, ...]:
+    """Returns the points of Figures 2, 8 and 9: n, M and s vary, each in its own panel."""
+    point = Point("", "", 0, size, tasks, differing, dim)
+    ns, ms = (1000, 2000, 3000, 5000, 7500, 10_000), (5, 10, 20, 30, 40, 50)
+    ss = (5, 20, 40, 70, 100, 150, 200, 250, 300)
+    return (
+        *(point._replace(panel="n", x=n, size=n) for n in ns),
+        *(point._replace(panel="M", x=m, tasks=m) for m in ms),
+        *(point._replace(panel="s", x=s, differing=s) for s in ss),
+    )
+
+
+def _growing() -> tuple[Point, ...]:
+    """Returns the points of Figure 3: d varies, with s = rho d."""
+    dims, tasks, parts = (50, 100, 150, 200, 250, 300), (10, 30, 50), (10, 5)
+    return tuple(
+        Point(f"rho = {1 / part:g}", f"M = {m}", d, 10_000, m, d // part, d)
+        for part in parts
+        for m in tasks
+        for d in dims
+    )
+
+
+_COMPARED: Final = ("ols", "lasso", "pool", "rm", "molar-soft", "molar")
+FIGURES: Final = {
+    2: Design(_varied(20), _COMPARED),
+    3: Design(_growing(), ("ols", "molar")),
+    8: Design(_varied(20), _COMPARED, disparate=True),
+    9: Design(_varied(40), ("ols", "rm", "ml", "molar")),
+}
+
+
+def run_trial(figure: int, design: Design, number: int, report: Progress) -> list[Row]:
+    """Draws tasks, and measures every method's error at every point of a figure.
+
+    All randomness depends on the trial's number.
+
+    Returns:
+        A row for each point, with its fields, ``figure``, ``trial``, and ``errors`` by method: the
+        mean over tasks of ``||b_m - beta_m||_1``.
+    """
+    sizes = [_sizes(design, point, number) for point in design.points]
+    dim, count = max(p.dim for p in design.points), max(p.tasks for p in design.points)
+    steps = count + len(design.points)
+    drawn = []
+    for m in range(count):
+        rng = np.random.default_rng([_ROWS, number, m])
+        root = spread_root(rng, dim) if design.disparate else np.eye(dim)
+        wanted = {own[m] for own in sizes if m < len(own)}
+        drawn.append({n: few._replace(x=few.x @ root) for n, few in _noise(rng, wanted, dim)})
+        report(m + 1, steps)
+    rows = []
+    for i, (point, own) in enumerate(zip(design.points, sizes, strict=True)):
+        generator = np.random.default_rng([_PARAMETERS, number, point.dim])
+        truth = sparse_parameters(generator, point.tasks, point.dim, point.differing)
+        tasks = [_task(drawn[m][n], truth[m]) for m, n in enumerate(own)]
+        found = errors(gather(tasks), truth, design.methods)
+        row = {"figure": figure, "trial": number, **point._asdict(), "errors": found}
+        rows.append(row)
+        report(count + i + 1, steps)
+    return rows
+
+
+def _sizes(design: Design, point: Point, trial: int) -> list[int]:
+    """Returns n_m, at least 2 d.
+
+    With hardly more than d rows, as some tasks have in J.3.2, the error of OLS has no finite
+    variance, and one task would dominate the mean.
+    """
+    if not design.disparate:
+        return [point.size] * point.tasks
+    rng = np.random.default_rng([_SIZES, trial, point.tasks])
+    sizes: list[int] = disparate_sizes(rng, point.tasks, point.size, 2 * point.dim).tolist()
+    return sizes
+
+
+def _noise(rng: np.random.Generator, sizes: Iterable[int], dim: int) -> Iterable[tuple[int, Rows]]:
+    """Yields rows of standard normal x and y, condensed: the first n, for each n."""
+    few, seen = Rows(np.empty((0, dim)), np.empty(0), np.empty(0)), 0
+    for size in sorted(sizes):
+        (x, y, counts), new = few.counted(), rng.standard_normal((size - seen, dim + 1))
+        x, y = np.vstack([x, new[:, :-1]]), np.append(y, new[:, -1])
+        few, seen = condense(Rows(x, y, np.append(counts, np.ones(len(new))))), size
+        yield size, few
+
+
+def _task(noise: Rows, beta: Array) -> Rows:
+    x = noise.x[:, : len(beta)]
+    return noise._replace(x=x, y=x @ beta + SIGMA * noise.y)

@@ -1,0 +1,222 @@
+"""Comparison of methods on a table's held-out rows: summary, table and plot (J.2)."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table as Printed
+
+from engram.simulations.job_pool import Row
+from engram.studies.best_method import paired
+from engram.studies.figures import COLORS, new_table, plus_minus, png
+from engram.studies.summaries import mean_and_error
+from engram.tables.families import FamilyName
+from engram.tables.studies.comparison import Shares, SplitScore
+from engram.tables.studies.contenders import GRID
+
+_LOSSES: Final = {"linear": "squared error", "logistic": "deviance", "poisson": "deviance"}
+_PAPERS: Final = """
+OLS: each task alone; LASSO: likewise; Pool: one OLS for all tasks; RM: each task's
+LASSO around the trimmed mean of all."""
+_METHODS: Final = """
+constant: each task's mean or base rate; pooled: one model; fixed effects: one model, with
+an intercept for each task; alone: each task by itself; ridge, LASSO: likewise, their
+strength by cross-validation; mixed: random intercepts and slopes; RM: each task's LASSO
+around the trimmed mean of all; alike: columns are pooled; tested: those with p > 0.05 are.
+Constants of RM and adaptive MOLAR are chosen by cross-validation in both first parts."""
+_LISTED: Final = 2  # most constants that are listed
+_FAR: Final = 3.0  # times the first method's: means beyond are written, not drawn
+_RIGHT: Final[dict[str, Any]] = {"xycoords": ("axes fraction", "data"), "fontsize": 8}
+_DISTANCE: Final = """ A.R.E.: l1 distance of coefficients to OLS on
+the held-out rows, of OLS's (Table 2 of the paper)."""
+_CLASSES: Final = """
+AUC: area under the ROC curve; Brier: squared error of probabilities; calibration: distance
+of predicted from observed shares."""
+
+
+def caption(rows: Sequence[Row], family: FamilyName, shares: Shares, *, paper: bool) -> str:
+    """Explains the numbers of the table."""
+    splits = len(rows[0]["splits"])
+    constants = f"of {', '.join(f'{c:g}' for c in GRID)}; " if paper else ""
+    text = f"""\
+Held-out {_LOSSES[family]}, mean over tasks, in {splits} random splits of each task's rows:
+{shares.train:.0%} to learn from, {shares.validation:.0%} to choose constants by ({constants}how
+often in brackets), the rest to be predicted. ratio: to the first method's loss; more: than
+the best method's, with its interval of level 0.95 over splits and tasks."""
+    if family == "linear":
+        text += _PAPERS if paper else _METHODS
+        return text + (_DISTANCE if paper and rows[0]["are"] is not None else "")
+    return (
+        text
+        + ("\nalone: each task by itself." if paper else _METHODS)
+        + (_CLASSES if family == "logistic" else "")
+    )
+
+
+def comparison(splits: Sequence[Mapping[str, SplitScore]], shares: Shares) -> list[Row]:
+    """Returns a row for each method, over splits.
+
+    It has ``loss``, its mean; ``of-first`` and ``of-first-error``, mean and standard error of the
+    loss as a ratio to the first method's; the same of the distance (``are``, the averaged relative
+    error of J.2); ``gap``, ``gap-low`` and ``gap-high``, by how much the loss is above that of the
+    best method, with its interval; and ``constants``, how often each was chosen, with ``edges``,
+    how often at an end of the grid. Entries that need several splits, or a first method with some
+    loss, are None without them. A method that could not be fitted in some split has a ``reason``,
+    and no loss.
+    """
+    first = next(iter(splits[0]))
+    base = [split[first] for split in splits]
+    rows: list[Row] = []
+    for name in splits[0]:
+        own = [split[name] for split in splits]
+        loss, loss_error = _ratios([s.loss for s in own], [s.loss for s in base])
+        are, are_error = _ratios([s.distance for s in own], [s.distance for s in base])
+        constants = Counter(f"{s.c:g}{s.variant}".removeprefix("0 ") for s in own)
+        row: Row = {
+            "method": name,
+            "loss": float(np.mean([score.loss for score in own])),
+            "of-first": loss,
+            "of-first-error": loss_error,
+            "are": are,
+            "are-error": are_error,
+            "constants": dict(sorted(constants.items())),
+            "edges": sum(score.edge for score in own),
+            "reason": next((score.reason for score in own if score.reason), None),
+            "failed": sum(score.reason is not None for score in own),
+            "splits": [score._asdict() for score in own],
+        }
+        rows.append(row | {key: _mean([getattr(s, key) for s in own]) for key in _QUALITIES})
+    _add_gaps(rows, (1 - sum(shares)) / sum(shares))
+    return rows
+
+
+_QUALITIES: Final = ("auc", "brier", "calibration")
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _add_gaps(rows: Sequence[Row], ratio: float) -> None:
+    """Adds by how much each row's loss is above the least, with an interval."""
+    fitted = [row for row in rows if row["reason"] is None]
+    losses = {row["method"]: np.array([s["tasks"] for s in row["splits"]]) for row in fitted}
+    best = min(fitted, key=lambda row: row["loss"])["method"] if fitted else None
+    for row in rows:
+        own = losses.get(row["method"])
+        gap = (None,) * 3 if own is None else paired(own, losses[str(best)], ratio)
+        row.update(zip(("gap", "gap-low", "gap-high"), gap, strict=True))
+
+
+def _ratios(own: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
+    """Returns mean and standard error of the ratios."""
+    if not np.all(base) or not np.isfinite([*own, *base]).all():
+        return None, None
+    ratio, error = mean_and_error(np.array(own) / np.array(base))
+    return float(ratio), None if error is None else float(error)
+
+
+def comparison_table(rows: Sequence[Row], *, paper: bool) -> Printed:
+    """Returns the methods as a table."""
+    distances = paper and rows[0]["are"] is not None
+    right = ["loss", "ratio", "more [interval]", *["A.R.E."] * distances]
+    printed = new_table(["method"], right, padding=(0, 1, 0, 0))
+    printed.add_column("constants", no_wrap=True)
+    for row in rows:
+        if row["reason"] is not None:
+            printed.add_row(row["method"], *["-"] * len(right), "not fitted: see below")
+            continue
+        cells = [f"{row['loss']:.4g}", plus_minus(row["of-first"], None, 3), _gap(row)]
+        if distances:
+            cells.append(plus_minus(row["are"], None, 3))
+        printed.add_row(row["method"], *cells, _constants(row))
+    return printed
+
+
+def _constants(row: Row) -> str:
+    """Returns the constants chosen most often, and whether some are at an end of the grid."""
+    chosen = sorted(row["constants"].items(), key=lambda item: -item[1])
+    words = [f"{c} ({n})" for c, n in chosen[:_LISTED] if c != "0"]
+    words += ["..."] * (len(chosen) > _LISTED)
+    words += [f"{row['edges']} at the grid's end"] * bool(row["edges"])
+    return ", ".join(words)
+
+
+def qualities_table(rows: Sequence[Row]) -> list[Printed]:
+    """Returns what else is known of predicted probabilities as a table; none for other families."""
+    some = [row for row in rows if row["brier"] is not None and row["reason"] is None]
+    if not some:
+        return []
+    printed = new_table(["method"], ["AUC", "Brier", "calibration"], padding=(0, 1, 0, 0))
+    for row in some:
+        printed.add_row(row["method"], *(plus_minus(row[key], None, 4) for key in _QUALITIES))
+    return [printed]
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """Returns why some methods could not be fitted, in words."""
+    return [
+        f"{row['method']} was not fitted in {row['failed']} of {len(row['splits'])} splits: "
+        f"{row['reason']}"
+        for row in rows
+        if row["reason"] is not None
+    ]
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """Returns what a reader must know about fits, in words, with the splits that it is of."""
+    found = []
+    for row in rows:
+        each = Counter(split["remark"] for split in row["splits"] if split["remark"])
+        found += [
+            f"{row['method']} has {words} in {count} of {len(row['splits'])} splits"
+            for words, count in each.items()
+        ]
+    return found
+
+
+def _gap(row: Row) -> str:
+    if row["gap"] == 0 == row["gap-high"]:
+        return "best"
+    if not np.isfinite(row["gap-low"]):
+        return f"{row['gap']:.2g}"
+    return f"{row['gap']:.2g} [{row['gap-low']:.2g}, {row['gap-high']:.2g}]"
+
+
+def draw_comparison(rows: Sequence[Row]) -> bytes:
+    """Plots losses, and distances if there are any, relative to the first method's, as PNG.
+
+    Methods that could not be fitted are left out; a mean beyond three times the first one's is
+    shown by an arrow and a number.
+    """
+    rows = [row for row in rows if row["reason"] is None]
+    panels = {"loss": "held-out loss"}
+    if rows[0]["are"] is not None:
+        panels["distance"] = "distance to OLS on held-out rows (A.R.E.)"
+    figure = Figure(figsize=(1.5 + 4.5 * len(panels), 1.7 + 0.32 * len(rows)), layout="constrained")
+    for axes, (key, title) in zip(
+        figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
+    ):
+        _draw_ratios(axes, rows, key)
+        axes.set(xlabel=f"{title} / {rows[0]['method']}'s", title="dots: splits; bars: their mean")
+        axes.title.set_fontsize(9)
+    return png(figure)
+
+
+def _draw_ratios(axes: Axes, rows: Sequence[Row], key: str) -> None:
+    base = np.array([split[key] for split in rows[0]["splits"]])
+    axes.axvline(1, color="gray", lw=1)
+    for place, row in enumerate(rows):
+        each = np.array([split[key] for split in row["splits"]]) / base
+        if each.mean() > _FAR:
+            axes.annotate(f"{each.mean():.3g} →", (1, place), ha="right", va="center", **_RIGHT)
+            continue
+        axes.plot(each, np.full(len(each), place), "o", color=COLORS[0], ms=4, alpha=0.25, mew=0)
+        axes.plot(each.mean(), place, "|", color="black", ms=14, mew=2)
+    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(alpha=0.3, axis="x")

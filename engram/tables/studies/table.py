@@ -1,0 +1,128 @@
+"""A user's own table: MOLAR's coefficients, and which method predicts held-out rows best."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, Final, NamedTuple, cast
+
+from engram.data.schema.declared import declare
+from engram.data.tables.tables import Table, read_table
+from engram.settings.data import DataSettings
+from engram.settings.errors import DataError
+from engram.simulations.job_pool import Pool, Tell
+from engram.studies.best_method import in_words
+from engram.studies.study import Report
+from engram.tables.families import FamilyName
+from engram.tables.heterogeneity import REACH
+from engram.tables.shrinkage import Option
+from engram.tables.studies import coefficients, comparison, scores
+from engram.tables.studies.coefficients import Coefficients
+from engram.tables.studies.contenders import adaptive, molar
+from engram.tables.studies.heterogeneity import draw_heterogeneity, heterogeneity
+from engram.tables.studies.preparation import complete, independent
+from engram.tables.studies.settings import MolarTableSettings
+
+_UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
+_TOLD: Final = [  # in results.json
+    each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")
+]
+_UNDETERMINED: Final = "columns that the rows of all tasks together do not determine"
+_SHOWN: Final = 20  # most tasks lacking coefficients that are printed
+
+
+class TableResults(NamedTuple):
+    """The results of a table."""
+
+    table: Table  # without missing values, and without the columns that are dropped
+    dropped: list[str]  # columns that the rows do not determine, and what they depend on
+    coefficients: Coefficients  # MOLAR's, fitted to all rows
+    # Why the rows of some tasks do not determine all coefficients, by their labels.
+    lacking: dict[Any, str]
+    splits: list[dict[str, comparison.SplitScore]]  # each random split's scores, by method
+
+
+def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
+    """Fits MOLAR to all rows, and compares it with other methods on random splits of them."""
+    s, family = settings, cast("FamilyName", settings.family)
+    given = DataSettings.model_validate({"target_column": s.target, "task_column": s.task})
+    columns = declare(given, drop=s.drop)
+    table = read_table(s.source, columns, family=family)
+    whole = complete(table, family, indicators=s.missing == "indicator")
+    table, dropped = independent(whole)
+    if dropped and (s.columns == "strict" or not table.columns):
+        raise DataError(f"{_UNDETERMINED}: {', '.join(dropped)}")
+    reach = REACH * s.c
+    option: Option = "soft" if s.soft else "hard"
+    made = molar(family, option, s.c) if s.paper else adaptive(family, reach)
+    model = comparison.fit_all(table, made)
+    found = coefficients.coefficients(model, s.level, s.intervals)
+    lacks = comparison.lacking(table, model, family)
+    shares = comparison.Shares(s.train, s.validation)
+    compared = table if s.paper else whole
+    each = comparison.compare(compared, family, shares, splits=s.splits, seed=s.seed, paper=s.paper)
+    splits = _told(each, pool.new_line("comparison", s.splits))
+    return TableResults(table, dropped, found, lacks, splits)
+
+
+def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
+    """Collects the splits' scores, and shows progress."""
+    done = []
+    try:
+        for split in splits:
+            done.append(split)
+            tell(len(done), "")
+    except DataError as error:
+        raise DataError(f"{error}; --splits 0 does without the comparison") from error
+    return done
+
+
+def report(settings: MolarTableSettings, found: TableResults) -> Report:
+    """Makes tables and plots of the coefficients, and of the comparison if there is one."""
+    s, family = settings, cast("FamilyName", settings.family)
+    of, shares = found.coefficients, comparison.Shares(settings.train, settings.validation)
+    rows, columns = found.table.x.shape
+    shown = [
+        f"{s.path}: {rows} rows of {len(of.tasks)} tasks, {columns} columns\n",
+        coefficients.shared_table(of),
+        *coefficients.task_table(of, everything=s.everything),
+    ]
+    values = heterogeneity(of, found.table.x.std(axis=0))
+    unit = _UNITS.get(family, s.target)
+    files = {
+        "coefficients.csv": coefficients.frame(of).to_csv(index=False).encode(),
+        "heterogeneity.png": draw_heterogeneity(values, of, unit),
+    }
+    compared = scores.comparison(found.splits, shares) if found.splits else []
+    if compared:
+        shown += [
+            f"\n{scores.caption(compared, family, shares, paper=s.paper)}",
+            scores.comparison_table(compared, paper=s.paper),
+            *scores.failures(compared),
+            *scores.remarks(compared),
+            *scores.qualities_table(compared),
+            in_words(compared),
+        ]
+        if compared[0]["of-first"] is not None:  # else ratios to it do not exist
+            files["comparison.png"] = scores.draw_comparison(compared)
+    results = {
+        "table": str(s.path),
+        "settings": {name: getattr(s, name) for name in _TOLD},
+        "rows": rows,
+        "shared": coefficients.shared_rows(of),
+        "tasks": coefficients.records(of),
+        "lacking": found.lacking,
+        "dropped": found.dropped,
+        "comparison": compared,
+    }
+    notes = [f"dropped {_UNDETERMINED}: {', '.join(found.dropped)}"] if found.dropped else []
+    return Report(shown, results, files, [*notes, *_lacking_lines(found.lacking)])
+
+
+def _lacking_lines(lacks: Mapping[Any, str]) -> list[str]:
+    """Lists the tasks whose rows do not determine all coefficients, which take shared ones."""
+    lines = [
+        f"task {label!r}: {reason}; it takes the undetermined coefficients from the others"
+        for label, reason in list(lacks.items())[:_SHOWN]
+    ]
+    if len(lacks) > _SHOWN:
+        lines.append(f"{len(lacks)} such tasks in all; results.json names them")
+    return lines

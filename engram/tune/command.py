@@ -1,0 +1,135 @@
+"""Runs searches as a command does: progress, files, tables."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from engram.cli.console import out, tell_files
+from engram.cli.progress import check_all, progress_lines, tell_next
+from engram.compare.comparison_folder import SEARCHED
+from engram.settings.experiment import Experiment
+from engram.settings.fields import Scalar
+from engram.tune.folder import Tuning, without_score
+from engram.tune.proposals import check_optuna
+from engram.tune.record import read_trials
+from engram.tune.results import BEST, table_of
+
+
+def new_tuning(
+    fixed: Mapping[str, Mapping[str, Any]],
+    search: Sequence[str],
+    trials: int,
+    seeds: int,
+    minutes: float | None = None,
+    *,
+    after: int = 0,
+    progress: bool = False,
+) -> Tuning:
+    """Returns a search that is possible.
+
+    Args:
+        fixed: For each method, the settings that all of its trials have.
+        search: As ``Tuning.asked``.
+        trials: Of each method.
+        seeds: Runs of each trial.
+        minutes: As ``Tuning.minutes``.
+        after: How many seeds to leave for others, from the setting ``seed`` upwards.
+        progress: Whether to show how many methods have been checked.
+
+    Raises:
+        Refused: As ``Tuning.check`` says; or Optuna is not installed.
+    """
+    found = Tuning(fixed, list(search), trials, [], minutes)
+    first = found.first.seed + after
+    found = found._replace(seeds=list(range(first, first + seeds)))
+    check_optuna()
+    plans = found.searches().values()
+    check_all("searches", [partial(found.check, plan) for plan in plans], progress)
+    return found
+
+
+def run_tuning(
+    tuning: Tuning,
+    folder: Path,
+    resume: str,
+    *,
+    processes: int | None = 1,
+    ray: str | None = None,
+    progress: bool = True,
+    as_json: bool = False,
+) -> dict[str, dict[str, Scalar]]:
+    """Runs the searches, shows their progress and what they found; returns the best settings.
+
+    Args:
+        tuning: What to search.
+        folder: Where.
+        resume: The command that goes on after an interruption.
+        processes: As ``Tuning.run``.
+        ray: Likewise.
+        progress: Whether to show it, and what was found.
+        as_json: Whether to end with a line of JSON.
+
+    Raises:
+        Refused: As ``Tuning.run`` says.
+        RunStopped: As it says.
+        SystemExit: Ctrl-C was pressed; status 130.
+    """
+    check_optuna()
+
+    def hint() -> str:
+        if not (folder / SEARCHED).is_file():
+            return "nothing has been written"
+        if tuning.first.source.in_memory:
+            return "it cannot go on: its data were given in memory"
+        return f"go on with: {resume}"
+
+    with progress_lines("rounds", hint, shown=progress) as begin:
+        best = tuning.run(folder, begin, processes, ray)
+    if progress:
+        show_tuning(tuning, folder, as_json)
+    return best
+
+
+def with_best(
+    plan: Mapping[str, Experiment], best: Mapping[str, Mapping[str, Scalar]]
+) -> dict[str, Experiment]:
+    """Returns experiments, by name, with the best settings of their methods."""
+    found = {}
+    for name, e in plan.items():
+        own = e.own.all_keys()
+        named = {f"{e.method}.{k}" if k in own else k: v for k, v in best[e.method].items()}
+        found[name] = Experiment.from_config(e.to_config() | named)
+    return found
+
+
+def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
+    """Prints the tables and the files of searches."""
+    found, left = {}, False
+    for name, plan in tuning.searches().items():
+        trials = read_trials(folder / name)
+        left = left or not tuning.decided(trials)
+        if best := plan.best_of(trials):
+            out.print(table_of(name, trials, plan))
+            found[name] = best.settings
+        elif tuning.decided(trials):
+            out.print(f"{name}: {without_score(trials)}", soft_wrap=True)
+    tell_files(folder, [SEARCHED, BEST, *(f"{name}/" for name in tuning.fixed)])
+    if as_json:
+        print(json.dumps({"run": str(folder), "best": found}))
+    elif tuning.first.source.in_memory:
+        return  # no command has the data
+    elif (folder / BEST).exists():
+        tell_next(_with_best(folder, list(found)))
+    elif left:
+        tell_next(f"tune --resume {shlex.quote(str(folder))}")
+
+
+def _with_best(folder: Path, methods: Sequence[str]) -> str:
+    """Returns the command that runs the best settings: `engram compare`, or `engram run` of one."""
+    several = len(methods) > 1
+    file = folder / BEST if several else folder / methods[0] / BEST
+    names = " ".join(["compare" if several else "run", *methods])
+    return f"{names} --config {shlex.quote(str(file))}"

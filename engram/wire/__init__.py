@@ -1,0 +1,1 @@
+"""Messages as records: parts, checksums, tensors and the roster."""

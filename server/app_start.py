@@ -1,0 +1,48 @@
+"""The beginning of every ServerApp: its log, its plug-ins, its settings, its folder."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import getLogger
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid
+
+from engram.core.machine import end_with_parent
+from engram.link.flower import simulated
+from engram.link.node_config import run_folder
+from engram.runs.run_folder import Taken
+from engram.settings.errors import EngramError
+from engram.settings.experiment import Experiment
+from engram.settings.logs import VERDICT, begin_log
+from engram.settings.plugins import load_plugins
+
+_log = getLogger("flwr.engram")
+
+
+@contextmanager
+def opened(grid: Grid, context: Context) -> Iterator[tuple[Experiment, Path]]:
+    """Reads what a ServerApp is started for.
+
+    Yields:
+        The settings, and the folder of the answer.
+
+    Raises:
+        EngramError: It cannot be done, here or in what is done with these; logged in one line
+            before it is raised.
+    """
+    if not simulated(grid):
+        begin_log()
+        if "--parent-pid" in sys.argv:  # of a SuperLink's child
+            end_with_parent()
+    try:
+        load_plugins()
+        experiment = Experiment.from_run_config(context.run_config)
+        yield experiment, run_folder(experiment, context.run_id)
+    except Taken as error:  # whoever watches the run goes on with the other coordinator
+        _log.warning("%s", error)
+        raise
+    except EngramError as error:
+        _log.error("%s%s", VERDICT, error)
+        raise

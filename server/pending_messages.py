@@ -1,0 +1,77 @@
+"""Messages to nodes that are in transit, and what can be read from them and their replies."""
+
+from typing import NamedTuple, Self
+
+from flwr.app import Message
+
+from engram.link.flower import instead
+from engram.settings.errors import UNUSABLE, Refused
+from engram.wire.bundle import unbundle
+from engram.wire.wire import CLIENTS, COLUMNS, SECONDS, TRAINING, config_of, read_list
+
+
+class Asked(NamedTuple):
+    """A message in transit.
+
+    Attributes:
+        message: The message.
+        clients: How many clients it asks; 1 if it does not say.
+        named: Which clients it names.
+        training: The name that clients keep memories of the run under.
+        columns: Whether it asks for a description of the node's table.
+        activated: Its node's activation time when it was sent.
+    """
+
+    message: Message
+    clients: int
+    named: list[int]
+    training: str
+    columns: bool = False
+    activated: str = ""
+
+    @classmethod
+    def by(cls, message: Message) -> Self:
+        """Returns the facts about a message that is sent."""
+        config = config_of(message.content)
+        clients = config.get(CLIENTS, [0])
+        return cls(
+            message,
+            len(clients) if isinstance(clients, list) else 1,
+            read_list(config, CLIENTS, int) if CLIENTS in config else [],
+            str(config.get(TRAINING, "")),
+            bool(config.get(COLUMNS)),
+        )
+
+    @property
+    def id(self) -> str:
+        """The message's id, by which its reply names it."""
+        return self.message.metadata.message_id
+
+    @property
+    def node(self) -> int:
+        """The node that it is sent to."""
+        return self.message.metadata.dst_node_id
+
+
+def has_code(reply: Message, *codes: int) -> bool:
+    """Whether a reply is an error with one of some codes."""
+    return reply.has_error() and reply.error.code in codes
+
+
+def opened(reply: Message) -> Message:
+    """Unbundles a reply; returns an error in place of one that cannot be unbundled."""
+    if not reply.has_content():
+        return reply
+    try:
+        reply.content = unbundle(reply.content)
+    except Refused as error:
+        return instead(reply, UNUSABLE, str(error))
+    return reply
+
+
+def trained_for(reply: Message, latency: float) -> float:
+    """Returns how long the node says it trained; 0 if that is impossible."""
+    if not reply.has_content() or CLIENTS not in reply.content.config_records:
+        return 0.0
+    seconds = reply.content.config_records[CLIENTS].get(SECONDS, 0.0)
+    return seconds if isinstance(seconds, float) and 0 <= seconds <= latency else 0.0

@@ -1,0 +1,243 @@
+"""The roster query: each node's clients and source, or why it cannot serve."""
+
+import time
+from collections.abc import Mapping
+from logging import getLogger
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from engram.link.flower import names
+from engram.server.grid import PatientGrid
+from engram.server.pending_messages import has_code
+from engram.settings.errors import AWAITED, BUSY, REFUSED, UNFINISHED, UNUSABLE, few, one_line
+from engram.settings.fingerprint import ROOMS, fingerprint, source_root
+from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.wire.roster import NodeEntry, read_entry
+from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SETTINGS, TRAINING
+
+_log = getLogger("flwr.engram")
+
+_SAID = (REFUSED, UNUSABLE, UNFINISHED)  # codes of errors that our own source reports
+_TOLD = 10  # most nodes that a message names
+_GLANCE = 2.0  # seconds to wait for answers; later ones are found by the next call
+_DATA = 600.0  # the same in a simulation, whose nodes have to load their data first
+_SOON, _LATER = 5.0, 60.0  # seconds until a node that is busy, or cannot serve, is asked again
+
+
+class Answers:
+    """Nodes' answers to the roster query. A node that can serve is asked once, others repeatedly.
+
+    Where the SuperLink knows nodes by name, a node hosts the clients of its name only, whatever
+    it says.
+
+    Args:
+        grid: The nodes.
+        training: The training's name, which nodes keep memories under.
+        settings: Digest of the run's settings.
+        columns: The public key for which nodes seal descriptions of their tables, in place of
+            their clients' data; empty: these are not asked for.
+
+    Attributes:
+        entries: Answers of nodes that serve, in the order in which they came.
+        refusals: Why other nodes do not serve: the end of a sentence that begins with the node.
+        fixed: Whether all nodes are there from the beginning, as in a simulation.
+    """
+
+    def __init__(
+        self, grid: Grid, training: str, settings: str = "", *, columns: bytes = b""
+    ) -> None:
+        self.entries: dict[int, NodeEntry] = {}
+        self.refusals: dict[int, str] = {}
+        self._grid = grid
+        self._columns = bool(columns)
+        self._asked: dict[str, str | bytes]
+        self._asked = {"fingerprint": fingerprint(), TRAINING: training, SETTINGS: settings}
+        self._asked |= {COLUMNS: columns} if columns else {}
+        self._membership = grid.membership if isinstance(grid, PatientGrid) else None
+        self.fixed = isinstance(grid, PatientGrid) and grid.fixed
+        self._again: dict[int, float] = {}  # when nodes that do not serve are asked again
+        self._busy: set[int] = set()  # those of them that may serve later
+        self._awaited: set[int] = set()  # those of them whose sites have yet to approve the run
+        self._names: Mapping[int, str] = {}
+
+    def ask(self) -> bool:
+        """Asks nodes that have joined since, or are to be asked again.
+
+        It does not wait for nodes that have to load data first: a later call finds their answers.
+
+        Returns:
+            Whether anything new is known.
+        """
+        now = time.monotonic()
+        unknown = set(self._grid.get_node_ids()) - self.entries.keys()
+        nodes = sorted(node for node in unknown if self._again.get(node, now) <= now)
+        if not nodes:
+            return False
+        self._names = {**self._names, **names(self._grid)}
+        known = len(self.entries), len(self.refusals)
+        for node, reply in self._replies(nodes):
+            try:
+                entry = self._own(node, _read(reply))
+                if (entry.table is not None) != self._columns:
+                    self._again[node] = now + _SOON  # it answers another question
+                    continue
+                self.entries[node] = entry
+                self.refusals.pop(node, None)
+                self._busy.discard(node)
+                self._awaited.discard(node)
+            except ValueError as error:
+                self._refused(node, str(error), reply)
+        return known != (len(self.entries), len(self.refusals))
+
+    def _replies(self, nodes: list[int]) -> list[tuple[int, Message]]:
+        said = self._grid.said if isinstance(self._grid, PatientGrid) else {}
+        found = [(node, said.pop(node)) for node in nodes if node in said]
+        query = RecordDict({CONFIG: ConfigRecord(dict(self._asked))})
+        messages = {
+            node: Message(query, dst_node_id=node, message_type=ROSTER_QUERY)
+            for node in sorted(set(nodes) - dict(found).keys())
+        }
+        timeout = _DATA if self.fixed else _GLANCE
+        sent = self._grid.send_and_receive(messages.values(), timeout=timeout) if messages else ()
+        replies, _ = first_answers(sent, messages.values())
+        return found + [
+            (node, replies[message.metadata.message_id])
+            for node, message in messages.items()
+            if message.metadata.message_id in replies
+        ]
+
+    def _refused(self, node: int, reason: str, reply: Message) -> None:
+        awaited = has_code(reply, AWAITED)
+        busy = awaited or has_code(reply, BUSY)
+        self._again[node] = time.monotonic() + (_SOON if busy else _LATER)
+        (self._busy.add if busy else self._busy.discard)(node)
+        (self._awaited.add if awaited else self._awaited.discard)(node)
+        if self.refusals.get(node) != reason:
+            self.refusals[node] = reason
+            _log.warning("%s %s; it is asked again", self.called(node), reason)
+
+    def _own(self, node: int, entry: NodeEntry) -> NodeEntry:
+        """Removes clients from an entry that do not belong to the node by its name."""
+        membership, name = self._membership, self._names.get(node, "")
+        if membership is None or membership.number(name) is None:
+            return entry
+
+        def is_own(client: int) -> bool:
+            return membership.is_named(name, client)
+
+        own = {c: n for c, n in entry.clients.items() if is_own(c)}
+        left_out = {c: why for c, why in entry.left_out.items() if is_own(c)}
+        others = sorted({*entry.clients, *entry.left_out} - {*own, *left_out})
+        if others:
+            _log.warning(
+                "%s says that it hosts clients %s, which belong to other nodes: they are ignored "
+                "(federation.toml has %d clients, and its node.toml must have as many)",
+                self.called(node),
+                few(others),
+                membership.clients,
+            )
+        unscored = {c: why for c, why in entry.unscored.items() if c in own}
+        return entry._replace(clients=own, left_out=left_out, unscored=unscored)
+
+    def forget(self, node: int) -> None:
+        """Forgets the answer of a node whose client is no member any more."""
+        self.entries.pop(node, None)
+
+    def called(self, node: int) -> str:
+        """Returns a node's name for messages."""
+        name = self._names.get(node)
+        return f"{one_line(name)} (node {node})" if name else f"node {node}"
+
+    def refusal(self, client: int) -> str | None:
+        """Returns why the node registered for a client does not serve; None if it does."""
+        if self._membership is None:
+            return None
+        for node in [*self.refusals, *self.silent]:
+            if self._membership.is_named(self._names.get(node, ""), client):
+                return f"its node {self.at_work(node)}"
+        return None
+
+    def at_work(self, node: int) -> str:
+        """Returns why an online node is not asked: the end of a sentence about it."""
+        if isinstance(self._grid, PatientGrid):
+            suspended = self._grid.suspensions.current().get(node)
+            if suspended:
+                return f"is left out: {suspended['reason']}"
+            if node in self._grid.busy:
+                return f"is busy: {self._grid.busy[node]}"
+        return self.refusals.get(node, "has not answered")
+
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether the site of an online node has yet to approve the run."""
+        return bool(self._awaited & self.on_line())
+
+    @property
+    def silent(self) -> set[int]:
+        """Online nodes that have not answered yet."""
+        return self.on_line() - self.entries.keys() - self.refusals.keys()
+
+    def on_line(self) -> set[int]:
+        """Returns all online nodes, busy or not."""
+        grid = self._grid
+        return grid.on_line() if isinstance(grid, PatientGrid) else set(grid.get_node_ids())
+
+    @property
+    def complete(self) -> bool:
+        """Whether no other node can join: in a simulation, or once all registered nodes have."""
+        if self.fixed or not getattr(self._grid, "joins", True):
+            return not self.silent
+        if self._membership is None or self._membership.insecure:
+            return False
+        heard = self.entries.keys() | (self.refusals.keys() - self._busy)
+        there = {self._membership.number(self._names.get(node, "")) for node in heard}
+        return there.issuperset(self._membership.members()) and not self.silent
+
+    def in_words(self) -> tuple[str, str]:
+        """Returns what is known of nodes that do not serve, and a remedy; either may be empty."""
+        nodes = [*self.refusals, *sorted(self.silent)]
+        told = [f"{self.called(node)} {self.at_work(node)}" for node in nodes]
+        known, remedy = self._membership.known() if self._membership else ("", "")
+        return "; ".join(filter(None, [*told[:_TOLD], known])), remedy
+
+
+def _read(reply: Message) -> NodeEntry:
+    """Returns a node's entry.
+
+    Raises:
+        ValueError: If the node cannot serve; the message is the reason, as the end of a sentence.
+    """
+    ours = f"this coordinator runs {fingerprint()} from {source_root()}"
+    if reply.has_error():
+        reason = one_line(_last_line(reply.error.reason or ""))
+        if has_code(reply, BUSY):
+            raise ValueError(f"is busy: {reason}")
+        if has_code(reply, AWAITED):
+            raise ValueError(reason)
+        if reply.error.code in _SAID:  # from our own source, so the reason explains itself
+            raise ValueError(f"cannot serve this run: {reason}")
+        raise ValueError(f"cannot serve this run: {reason}{_decoy()}; {ours}")
+    entry = read_reply(reply, read_entry)
+    if isinstance(entry, Rejected):
+        told = f"no roster entry: {entry.reason}"
+        raise ValueError(f"runs something else ({told}){_decoy()}; {ours}")
+    if entry.fingerprint != fingerprint():
+        theirs = one_line(f"{entry.fingerprint} from {entry.source}")
+        raise ValueError(f"runs {theirs}; {ours}")
+    return entry
+
+
+def _decoy() -> str:
+    """Points at folders that a Ray worker would import instead of our packages."""
+    here = Path.cwd()
+    decoys = [str(here / room) for room in ROOMS if (here / room).is_dir()]
+    if here == source_root() or not decoys:
+        return ""
+    return f" (a worker started in {here} imports {', '.join(decoys)} first)"
+
+
+def _last_line(reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines() if line.strip(" '>\t")]
+    return lines[-1] if lines else "no reason given"

@@ -1,0 +1,69 @@
+"""The beginning of a run: its strategy, and what former rounds or a former run leave it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engram.core.checks import must
+from engram.core.types import Params
+from engram.data.schema.columns import Kind
+from engram.guards.calibration import noise_multiplier
+from engram.guards.noise import Noise
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.strategies import STRATEGIES, Row, RunStrategy
+from engram.wire.roster import Roster
+from engram.wire.wire import to_params
+
+
+def former_run(experiment: Experiment) -> RunRecord:
+    """Opens the run that another starts from.
+
+    Raises:
+        Refused: There is none, or it has no checkpoint.
+    """
+    record = RunRecord.open(Path(experiment.start_from))
+    if not record.checkpoints():
+        raise Refused(must("start-from", record.folder, "a run that has a checkpoint"))
+    return record
+
+
+def first_arrays(strategy: RunStrategy, former: RunRecord | None) -> Params:
+    """Initializes a strategy, from a former run if there is one; returns its first arrays.
+
+    Raises:
+        Refused: The former run's models are others.
+    """
+    model = to_params(strategy.init())
+    last = former and former.load_checkpoint()
+    return strategy.start_from(last.model, last.state) if last else model
+
+
+def strategy_of(experiment: Experiment, roster: Roster, noise: Noise) -> RunStrategy:
+    """Builds the strategy of a run for the clients of a roster, who may have come in its course.
+
+    A run that asks all of its clients goes on to ask all.
+
+    Raises:
+        Refused: The settings do not fit the clients' data.
+    """
+    e, clients = experiment, len(roster.nodes)
+    if clients != e.num_clients:
+        asked = clients if e.clients_per_round == e.num_clients else e.clients_per_round
+        asked = min(asked, clients)
+        # The noise stays what the accountant counts with: more clients would ask for less of it.
+        noised = {"epsilon": 0.0, "noise_multiplier": noise_multiplier(e)} if e.epsilon else {}
+        changed = {"num_clients": clients, "clients_per_round": asked, **noised}
+        e = e.model_copy(update=changed)
+    return STRATEGIES[e.own.plug_in].build(e, roster, noise)
+
+
+def kind_of(rows: Sequence[Row]) -> Kind | None:
+    """Returns the kind of the run's data from its first row; None if there is none."""
+    return Kind.from_row(next(iter(rows), {}))
+
+
+def way_of(rows: Sequence[Row]) -> str:
+    """Returns the way in which every node has trained; empty if they differ, or it is not known."""
+    ways: Row = next((row["ways"] for row in reversed(rows) if "ways" in row), {})
+    return next(iter(ways)) if len(ways) == 1 else ""

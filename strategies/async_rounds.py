@@ -1,0 +1,289 @@
+"""The clients that train in a round, and the models from which they start.
+
+Rounds in which all clients of a cohort start from the same model have one wave. On a simulated
+clock, clients that come too late are left out; in a buffered run a round merges what clients of
+several waves have made of older models.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import torch
+from flwr.app import Message
+
+from engram.core.method import Slots, Update
+from engram.core.method_shapes import Shapes
+from engram.core.slots import flat, unflat
+from engram.core.types import Params
+from engram.guards.aggregation import Merge
+from engram.scoring.metrics import Metric
+from engram.settings.errors import RunStopped
+from engram.settings.experiment import Experiment
+from engram.strategies.base import Row
+from engram.strategies.clock import (
+    Flight,
+    Flights,
+    Pace,
+    drawn_paces,
+    in_time,
+    landings,
+    traced_paces,
+)
+from engram.strategies.rounds import Draw, Together, Wave
+from engram.strategies.screening import TrainReplies
+from engram.wire.roster import Roster
+from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
+
+_STATE = "clock/"
+
+Ends = Callable[[int, float], float]
+"""``(client, second) -> second`` at which a client that is asked then answers."""
+
+
+class Sent(NamedTuple):
+    """Messages to the nodes of a wave.
+
+    Attributes:
+        wave: The wave.
+        loss: The metric of the training losses that they ask for; None for none.
+        asked: The messages, and the clients that each asks.
+    """
+
+    wave: Wave
+    loss: Metric | None
+    asked: list[tuple[Message, list[int]]]
+
+    @property
+    def names(self) -> list[str]:
+        """Ids of the messages."""
+        return [message.metadata.message_id for message, _ in self.asked]
+
+    def only(self, fits: Callable[[Message], bool]) -> Self:
+        """Returns some of the messages, and their clients as the wave."""
+        asked = [(message, clients) for message, clients in self.asked if fits(message)]
+        clients = sorted(client for _, some in asked for client in some)
+        return self._replace(wave=self.wave._replace(clients=clients), asked=asked)
+
+
+class AtWork(Together):
+    """Buffered asynchronous rounds of nodes, whose time passes by itself.
+
+    A client that has answered is asked again, or another in its place, when the next round begins.
+    """
+
+    def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
+        """Returns who is asked beside the clients in ``working``."""
+        free = self._wanted - len(self.working)
+        clients = draw(server_round, free, self.working) if free > 0 else []
+        return [Wave(server_round, slots, clients)]
+
+    def due(
+        self, server_round: int, sent: list[Sent], replies: Sequence[Message]
+    ) -> tuple[list[Sent], list[Sent]]:
+        """Parts messages into those that have an answer in this round, and the others."""
+        names = {reply.metadata.reply_to_message_id for reply in replies}
+
+        def answered(message: Message) -> bool:
+            return message.metadata.message_id in names
+
+        due = [one.only(answered) for one in sent]
+        later = [one.only(lambda message: not answered(message)) for one in sent]
+        used = {reply.metadata.reply_to_message_id for reply in replies if reply.has_content()}
+        late = [one.only(lambda message: message.metadata.message_id in used) for one in due]
+        stale = [server_round - one.wave.server_round for one in late for _ in one.wave.clients]
+        self.row = _staleness(stale)
+        return [one for one in due if one.asked], [one for one in later if one.asked]
+
+
+class Timed(Together):
+    """Synchronous rounds on a simulated clock, whose second is the only state."""
+
+    def __init__(self, experiment: Experiment, ends: Ends) -> None:
+        super().__init__(experiment.clients_per_round)
+        self._experiment, self._ends = experiment, ends
+        self.state = {f"{_STATE}now": torch.zeros((), dtype=torch.float64)}
+
+    def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
+        """Returns who trains in a round, which is who answers in time.
+
+        Raises:
+            RunStopped: Nobody does.
+        """
+        e, now = self._experiment, float(self.state[f"{_STATE}now"])
+        cohort = draw(server_round, e.asked(self._wanted), ())
+        ends = {client: self._ends(client, now) for client in cohort}
+        clients, now = in_time(ends, now=now, wanted=self._wanted, deadline=e.deadline)
+        if cohort and not clients:
+            raise RunStopped(
+                f"round {server_round}: none of {len(cohort)} clients answers within deadline = "
+                f"{e.deadline:g} simulated seconds"
+            )
+        self.state = {f"{_STATE}now": torch.tensor(now, dtype=torch.float64)}
+        self.late = sorted({*cohort} - {*clients})
+        self.row = {"simulated-seconds": now}
+        return [Wave(server_round, slots, clients)]
+
+
+class Buffered(Together):
+    """Buffered asynchronous rounds on a simulated clock (Nguyen et al., AISTATS 2022, Alg. 1).
+
+    A client is trained when its answer is due, on the slots that it was sent. So the state has
+    these, and who is at work.
+    """
+
+    def __init__(self, experiment: Experiment, ends: Ends, like: Slots) -> None:
+        super().__init__(experiment.clients_per_round)
+        self._buffer, self._ends, self._like = experiment.buffer_size, ends, like
+        self._flights, self._slots = Flights(), dict[int, Slots]()
+
+    @property
+    def state(self) -> Params:
+        """The second, the clients at work, and the slots that they work on."""
+        (now, waves, aloft), every = self._flights, self._slots
+        held = {f"{v}/{path}": x for v, slots in every.items() for path, x in flat(slots).items()}
+        packed = tensors_to_bytes(held) if held else b""
+        return {
+            f"{_STATE}now": torch.tensor([now, waves], dtype=torch.float64),
+            f"{_STATE}aloft": torch.tensor([x for f in aloft for x in f], dtype=torch.float64),
+            f"{_STATE}slots": torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+            if packed
+            else torch.zeros(0, dtype=torch.uint8),
+        }
+
+    @state.setter
+    def state(self, state: Params) -> None:
+        if not state:
+            return
+        now, waves = state[f"{_STATE}now"].tolist()
+        rows = state[f"{_STATE}aloft"].reshape(-1, 3).tolist()
+        aloft = tuple(Flight(int(client), int(version), lands) for client, version, lands in rows)
+        self._flights = Flights(now, int(waves), aloft)
+        packed, every = state[f"{_STATE}slots"].numpy().tobytes(), dict[int, Params]()
+        for name, leaf in (tensors_from_bytes(packed) if packed else {}).items():
+            version, _, path = name.partition("/")
+            every.setdefault(int(version), {})[path] = leaf
+        self._slots = {version: unflat(x, self._like) for version, x in every.items()}
+
+    def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
+        """Returns whose answers fill the buffer, by the slots on which they have worked."""
+        version = server_round - 1
+        self._slots[version] = slots
+        landed, self._flights = landings(
+            self._flights,
+            version,
+            at_work=self._wanted,
+            wanted=self._buffer,
+            draw=draw,
+            ends=self._ends,
+        )
+        stale = [version - flight.version for flight in landed]
+        self.row = {"simulated-seconds": self._flights.now, **_staleness(stale)}
+        by: dict[int, list[int]] = {}
+        for flight in sorted(landed, key=lambda flight: (flight.version, flight.client)):
+            by.setdefault(flight.version, []).append(flight.client)
+        waves = [Wave(v + 1, self._slots[v], clients) for v, clients in by.items()]
+        needed = {flight.version for flight in self._flights.aloft}
+        self._slots = {v: held for v, held in self._slots.items() if v in needed}
+        return waves
+
+
+def _staleness(rounds: Sequence[int]) -> Row:
+    """Returns the record's entry of how many rounds old clients' models were."""
+    return {"staleness": sum(rounds) / len(rounds)} if rounds else {}
+
+
+def pacing_of(
+    experiment: Experiment, roster: Roster, shapes: Shapes, like: Slots, size: int | None = None
+) -> Together:
+    """Returns who trains when, in an experiment.
+
+    Args:
+        experiment: The settings.
+        roster: The clients.
+        shapes: The slots of one client: how many bytes it receives and sends.
+        like: The server's slots.
+        size: These bytes, where messages are compressed.
+
+    Raises:
+        Refused: The file of ``clock`` is impossible.
+    """
+    e = experiment
+    if not e.clock:
+        way = AtWork if e.synchrony == "buffered" else Together
+        return way(e.clients_per_round)
+    clients = len(roster.nodes)
+    paces = (
+        drawn_paces(e, e.seed, clients)
+        if e.clock == "drawn"
+        else traced_paces(Path(e.clock), clients, roster.names)
+    )
+    both = shapes.traffic if size is None else size
+
+    def ends(client: int, start: float) -> float:
+        pace: Pace = paces[client]
+        return pace.ends(start, _steps(e, roster.examples[client]), both)
+
+    return Buffered(e, ends, like) if e.synchrony == "buffered" else Timed(e, ends)
+
+
+def _steps(e: Experiment, rows: int) -> int:
+    """Returns the local steps of a client in a round."""
+    return e.local_epochs * -(-rows // e.batch_size) if e.local_epochs else e.local_steps
+
+
+def is_timing(name: str) -> bool:
+    """Whether an array of a strategy's state is of who trains when."""
+    return name.startswith(_STATE)
+
+
+def by_wave(replies: Iterable[Message], due: Sequence[Sent]) -> list[list[Message]]:
+    """Parts replies by the waves whose messages they answer; the last one has those to none."""
+    of = {name: i for i, sent in enumerate(due) for name in sent.names}
+    found: list[list[Message]] = [[] for _ in due]
+    for reply in replies if found else ():
+        found[of.get(reply.metadata.reply_to_message_id, -1)].append(reply)
+    return found
+
+
+def joined(
+    merge: Merge,
+    server: Slots,
+    server_round: int,
+    waves: Sequence[Wave],
+    each: Sequence[TrainReplies],
+) -> TrainReplies:
+    """Joins the replies of waves; updates of older slots count less, as changes of newer ones.
+
+    An update of slots after which t rounds have ended counts 1 / sqrt(1 + t) (Nguyen et al.,
+    AISTATS 2022, Sec. 5.1): see ``Walker.rebase``.
+
+    Args:
+        merge: The merge of the updates.
+        server: The server's slots that they are merged into.
+        server_round: The round that merges them.
+        waves: The waves.
+        each: Their replies.
+    """
+    accepted = []
+    for wave, replies in zip(waves, each, strict=True):
+        weight = (1 + server_round - wave.server_round) ** -0.5
+        for clients, reply in replies.accepted:
+            updates = reply.updates
+            if wave.server_round != server_round:
+                updates = [_rebased(merge, wave.slots, server, u, weight) for u in updates]
+            accepted.append((clients, reply._replace(updates=updates)))
+    found = TrainReplies(accepted, [], [], Counter())
+    for replies in each:
+        found = found._replace(
+            rejected=found.rejected + replies.rejected,
+            silent=found.silent + replies.silent,
+            others=found.others + replies.others,
+        )
+    return found
+
+
+def _rebased(merge: Merge, then: Slots, now: Slots, update: Update, weight: float) -> Update:
+    old, new = (merge.received(server, update) for server in (then, now))
+    return update._replace(slots=merge.walker.rebase(old, new, update.slots, weight))

@@ -1,0 +1,523 @@
+"""Methods that train a network: the server asks a random cohort, and merges its models."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from logging import getLogger
+from typing import Any, Self
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+
+from engram.core.method import Slots
+from engram.core.slots import flat, unflat
+from engram.core.tree import multiplied
+from engram.core.types import Params
+from engram.guards.aggregation import server_step_notes
+from engram.guards.compressed_messages import Traffic, is_traffic
+from engram.guards.noise import Noise
+from engram.networks.registry import FLAT
+from engram.scoring.best_round import is_selection
+from engram.scoring.evaluation import Evaluation, center_key
+from engram.scoring.metrics import METRICS, Metric
+from engram.scoring.score_columns import COMMON
+from engram.scoring.score_replies import collect_scores
+from engram.scoring.score_warnings import ScoreWarnings
+from engram.scoring.scorekeeping import Scorekeeper, Scoring
+from engram.scoring.tasks import CLASSIFICATION, task_of
+from engram.settings.errors import Refused, one_line
+from engram.settings.experiment import Experiment
+from engram.settings.fingerprint import fingerprint
+from engram.settings.network import NetworkMethod
+from engram.strategies.async_rounds import AtWork, Sent, by_wave, is_timing, joined, pacing_of
+from engram.strategies.base import Row, RunStrategy, strategies, widened
+from engram.strategies.message_content import outgoing
+from engram.strategies.reply_border import first_answers
+from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Together, Wave
+from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
+from engram.strategies.train_replies import collect_replies
+from engram.wire.roster import Roster
+from engram.wire.tensors import difference
+from engram.wire.wire import CLIENTS, NOISE, to_params, to_record, units_entries
+
+_log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
+
+
+@strategies(NetworkMethod.plug_in)
+class Federated(RunStrategy):
+    """Asks a random cohort to train, and merges the replies into the server's slots.
+
+    The method is ``rounds.merge.method``, a record of pure functions; no method has a subclass.
+    Cohorts are drawn from ``(seed, round)`` over the roster's clients, and replies are ordered by
+    client before they are merged, so that a resumed run, or one on other nodes, computes the same
+    model.
+
+    Args:
+        rounds: The decisions of its rounds.
+        roster: The clients and their nodes. Clients that have not joined are not asked.
+        max_weight: As for ``RowWeights``.
+        scoring: How clients are scored; by default, by accuracy.
+        losses: Whether clients are asked for training losses in every round; if not, only in
+            rounds whose config has ``losses`` or does not mention it.
+        loss: The metric of these losses; by default, the loss of classifiers.
+        steps: The settings to lower if the run diverges, in words.
+        notes: Further entries of the results.
+        pacing: Who trains when; by default, each cohort at once.
+        traffic: Compresses messages; by default, nothing does.
+
+    Attributes:
+        rounds: As given.
+        roster: As given; ``meet`` replaces it when clients have joined or moved.
+        most: Largest number of a client's rows that count; 1 if all clients count alike.
+        state: The slots that are not sent unchanged, and the scores. Set it to resume from a
+            checkpoint.
+        slots: The server's slots from which the last round began; none once it is scored.
+        waves: The clients that train in it, and the slots from which they start, likewise.
+        loss: The metric of its training losses; None if they are not wanted.
+        left_out: Its clients whose updates were not merged, with reasons.
+    """
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        roster: Roster,
+        *,
+        max_weight: float = np.inf,
+        scoring: Scoring | None = None,
+        losses: bool = False,
+        loss: Metric = CLASSIFICATION.metric,
+        steps: str = "the step size",
+        notes: Row | None = None,
+        pacing: Together | None = None,
+        traffic: Traffic | None = None,
+    ) -> None:
+        self.rounds = rounds
+        method = rounds.merge.method
+        self._public = method.server.send(method.server.start, [0])[0].keys()
+        self._weights = RowWeights(rounds.merge.by, max_weight)
+        self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
+        self._mean_loss = mean_of(self._scores.scoring.metrics[-1])
+        self.meet(roster)
+        self._always_losses = losses
+        self._loss = loss
+        self.loss: Metric | None = loss
+        self._watch = LossWatch(steps)
+        self._notes = notes or {}
+        self.slots: Slots = {}
+        self._pacing = pacing or Together(rounds.clients_per_round)
+        self._traffic = traffic
+        self.waves: list[Wave] = []
+        self._sent: list[Sent] = []
+        self._asked: list[tuple[Message, list[int]]] = []  # to score
+        self._warnings = ScoreWarnings(private=rounds.merge.settings.privacy == "example")
+        self._state: Params = {}
+        self._ways: Counter[str] = Counter()
+        self.left_out: dict[int, str] = {}
+
+    @property
+    def state(self) -> Params:
+        """The slots that are not sent unchanged, and the scores; set it to resume."""
+        held = self._traffic.state if self._traffic else {}
+        return self._state | self._scores.state | self._pacing.state | held
+
+    @state.setter
+    def state(self, state: Params) -> None:
+        self._scores.state = state
+        self._pacing.state = {name: leaf for name, leaf in state.items() if is_timing(name)}
+        if self._traffic:
+            self._traffic.state = state
+        self._state = {
+            name: leaf
+            for name, leaf in state.items()
+            if not (is_selection(name) or is_timing(name) or is_traffic(name))
+        }
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The last evaluation's scores of every client, or None."""
+        return self._scores.evaluation
+
+    @property
+    def over(self) -> bool:
+        """Whether ``patience`` evaluations have passed without a better score."""
+        return self._scores.over
+
+    @property
+    def picks(self) -> Mapping[str, int]:
+        """The round picked so far, by validation rows, for each model."""
+        return self._scores.picks
+
+    @classmethod
+    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
+        """Builds the strategy of a run: the experiment's network, merge and cohorts."""
+        e = experiment
+        rounds = Rounds.of(e, roster.kind, noise)
+        model = rounds.merge.method.server.start.get("model", {})
+        running = rounds.merge.walker.running
+        parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
+        notes = server_step_notes(e, parameters)
+        if notes and not notes["exp-concave"]:
+            _log.warning(
+                "%d parameters are too many for the ensemble's learners for exp-concave losses",
+                parameters,
+            )
+        traffic = Traffic.of(e, rounds, len(roster.nodes))
+        start = rounds.merge.method.server.start
+        return cls(
+            rounds,
+            roster,
+            max_weight=e.max_weight,
+            scoring=Scoring.of(e, rounds.shapes, roster.names),
+            losses=e.model in FLAT and e.aggregation == "plain",
+            loss=task_of(e.task, e.loss).metric,
+            steps=" or ".join(e.of(NetworkMethod).step_sizes()),
+            notes=notes,
+            traffic=traffic,
+            pacing=pacing_of(e, roster, rounds.shapes, start, traffic.size if traffic else None),
+        )
+
+    def _hold(self, slots: Slots) -> Params:
+        """Returns the server's slots that are sent to all clients unchanged; holds the others."""
+        self._state = flat({slot: x for slot, x in slots.items() if slot not in self._public})
+        return flat({slot: x for slot, x in slots.items() if slot in self._public})
+
+    def _whole(self, model: Params) -> Slots:
+        """Joins ``model``, the slots sent to all clients unchanged, with the server's others."""
+        return unflat(self._state | model, self.rounds.merge.method.server.start)
+
+    def init(self) -> ArrayRecord:
+        """Initializes the slots; returns those that are sent to all clients unchanged."""
+        return to_record(self._hold(self.rounds.merge.method.server.start))
+
+    def meet(self, roster: Roster) -> None:
+        """Updates the clients and their nodes."""
+        self.roster = roster
+        self._nodes = frozenset(roster.nodes)
+        self._nowhere = {client for client, node in enumerate(roster.nodes) if node is None}
+        able = [c for c in range(len(roster.nodes)) if c not in roster.unscored]
+        self._scored = self._scores.scoring.drawn(able)
+        self._all_scored = len(self._scored) == len(able)
+        self._weights.compare(roster.examples, roster.names)
+        self.most = self._weights.most
+
+    def succeed(self, before: Self, model: Params) -> Params:
+        """Goes on where a strategy of fewer clients has come to; see ``Server.means``."""
+        super().succeed(before, model)
+        if self._traffic:
+            self._traffic.forget()  # whose means change, too
+        self._sent = before._sent
+        slots, among = self._whole(model), len(before.roster.nodes) / len(self.roster.nodes)
+        means = self.rounds.merge.method.server.means
+        return self._hold(slots | {slot: multiplied(slots[slot], among) for slot in means})
+
+    def start_from(self, model: Params, state: Params) -> Params:
+        """Starts from the slots of another run, as far as this method has them, too.
+
+        Means over clients of what they keep begin anew, since what they keep does.
+        """
+        server = self.rounds.merge.method.server
+        start = flat({slot: x for slot, x in server.start.items() if slot not in server.means})
+        found = {path: leaf for path, leaf in (model | state).items() if path in start}
+        each = {path: found[path] for path in self.rounds.axes() if path in found}
+        found |= widened(each, start)
+        wrong = difference(found, {path: start[path] for path in found})
+        if not found or wrong:
+            why = one_line(wrong or "it has none of this method's")
+            expected = "a run of the same network, with as many clients or fewer"
+            raise Refused(f"start-from must be {expected}: {why}")
+        return self._hold(unflat(flat(server.start) | found, server.start))
+
+    def forget(self, clients: Sequence[int]) -> None:
+        """Makes the server's entries of clients what they were before their first rounds."""
+        at, start = torch.tensor(clients), flat(self.rounds.merge.method.server.start)
+        for path, axes in self.rounds.axes().items():
+            for axis in axes:
+                begun = start[path].index_select(axis, at)
+                self._state[path] = self._state[path].index_copy(axis, at, begun)
+
+    def row(self, absent: Mapping[int, str]) -> Row:
+        """Returns the number of nodes that trained in each of the ``WAYS``, and the clock."""
+        del absent
+        ways = {"ways": dict(sorted(self._ways.items()))} if self._ways else {}
+        return ways | self._pacing.row
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether any client was scored in the last evaluation."""
+        return self.evaluation is not None
+
+    def scores(self) -> Row:
+        """Returns the summary of the last evaluation."""
+        return self._scores.scores()
+
+    def unscored(self, row: Row) -> Row:
+        """Returns a round's record without scores, and training losses if only they need them."""
+        losses = () if self._always_losses else ("train-loss", "train-loss-median")
+        return {
+            key: value
+            for key, value in row.items()
+            if key not in losses and not self._scores.is_score(key)
+        }
+
+    def client_scores(self) -> Row:
+        """Returns each client's main scores in the last evaluation, in columns."""
+        return self._scores.main()
+
+    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+        """Returns the last evaluation's summary, each client's scores, and the server's step.
+
+        ``client-bytes`` is the traffic of a client that trains in one round, both ways, if it is
+        the only client of its node.
+        """
+        del arrays
+        size = self.rounds.shapes.traffic
+        if self._traffic:
+            asked = len(row["cohort"]) - len(self._pacing.late)
+            size = round((row["bytes-sent"] + row["bytes-received"]) / max(1, asked))
+        return {**self._scores.results(), "client-bytes": size, **self._notes}
+
+    @staticmethod
+    def in_words(row: Mapping[str, Any]) -> str:
+        """Returns the first metric in a line; "" for a round without an evaluation."""
+        name = next((name for name in row if name in METRICS), None)
+        if name is None:
+            return ""
+        metric = METRICS[name]
+        served, common = (
+            metric.in_words(row[key], 1) if key in row else ""
+            for key in (center_key(name + which, metric) for which in ("", COMMON))
+        )
+        unit = " %" if metric.percent else ""
+        which = "median " if metric.center == "median" else ""
+        beside = f" (common model: {common}{unit})" if common and common != served else ""
+        return f"{which}{name} {served}{unit}{beside}"
+
+    def summary(self) -> None:
+        """Logs the settings, once, before the first round."""
+        _log.info(
+            "%d clients on %d nodes, %d a round, seed %d",
+            len(self.roster.nodes),
+            len(self._nodes - {None}),
+            self.rounds.clients_per_round,
+            self.rounds.seed,
+        )
+
+    def draw(
+        self, server_round: int, model: Params, *, losses: bool, away: Set[int] = frozenset()
+    ) -> None:
+        """Begins a round: its ``slots``, its ``waves``, and whether losses are wanted.
+
+        Args:
+            server_round: The round, >= 1.
+            model: The slots that are sent to all clients unchanged.
+            losses: Whether training losses are wanted.
+            away: Clients on nodes that cannot be asked now.
+        """
+        self.slots = self._whole(model)
+        absent, unseen = self._nowhere | away, self._scores.scoring.unseen
+        everyone = len(self.roster.nodes)
+
+        def drawn(number: int, count: int, busy: Collection[int]) -> Sequence[int]:
+            return self.rounds.cohort(number, everyone, absent | {*busy}, count, unseen)
+
+        self.waves = self._pacing.next(server_round, self.slots, drawn)
+        self.loss = self._loss if self._always_losses or losses else None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Makes the messages to the nodes of this round's cohort, with the slots for each."""
+        losses = bool(config.get("losses", True))
+        self._asked = []  # which hold a model
+        if self._traffic:
+            self._traffic.messages = True
+        nodes: Collection[int] = getattr(grid, "at_work", frozenset())
+        self._pacing.working = self._working(nodes)
+        away = self._absent(grid) | {c for c, node in enumerate(self.roster.nodes) if node in nodes}
+        self.draw(server_round, to_params(arrays), losses=losses, away=away)
+        new = [Sent(wave, self.loss, self._messages(wave, config)) for wave in self.waves]
+        self._sent += new
+        return [message for sent in new for message, _ in sent.asked]
+
+    def _working(self, nodes: Collection[int]) -> set[int]:
+        """Forgets messages but to nodes that are at work; returns the clients that these ask."""
+        held = [sent.only(lambda m: m.metadata.dst_node_id in nodes) for sent in self._sent]
+        self._sent = [sent for sent in held if sent.asked]
+        return {client for sent in self._sent for _, clients in sent.asked for client in clients}
+
+    def _messages(self, wave: Wave, config: ConfigRecord) -> list[tuple[Message, list[int]]]:
+        """Makes the messages to the nodes of a wave's clients."""
+        content = outgoing(self.rounds.merge.method, wave.slots, self._traffic)
+        units = units_entries(self.roster.kind.units)
+        found = []
+        for node, clients in self.roster.by_node(wave.clients).items():
+            settings = ConfigRecord(
+                {
+                    **config,
+                    "server-round": wave.server_round,
+                    "fingerprint": fingerprint(),
+                    "clients": clients,
+                    "most-examples": self.most,
+                    "combine": self.rounds.merge.combines,
+                    "losses": self.loss is not None,
+                    **units,
+                }
+            )
+            sent = content(settings, clients)
+            message = Message(sent, dst_node_id=node, message_type=MessageType.TRAIN)
+            found.append((message, clients))
+        return found
+
+    @property
+    def cohort(self) -> list[int]:
+        """The clients that the last round asks, ascending; twice who trained on two models."""
+        asked = [client for wave in self.waves for client in wave.clients]
+        return sorted([*asked, *self._pacing.late])
+
+    def askable(self, grid: Grid) -> int:
+        """Returns how many clients are on nodes that can be asked now."""
+        return len(self.roster.nodes) - len(self._absent(grid) | self._scores.scoring.unseen)
+
+    def _absent(self, grid: Grid) -> set[int]:
+        missing = self._nodes.difference(grid.get_node_ids())
+        if not missing:
+            return set()
+        return {client for client, node in enumerate(self.roster.nodes) if node in missing}
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Merges the replies that pass screening; returns as ``learn``, in records."""
+        came = [*replies]
+        due = self._sent
+        if isinstance(self._pacing, AtWork):
+            due, self._sent = self._pacing.due(server_round, due, came)
+        self.waves = [sent.wave for sent in due]
+        method, traffic = self.rounds.merge.method, self._traffic
+        replied = [
+            collect_replies(
+                mine,
+                sent.asked,
+                server_round=sent.wave.server_round,
+                shapes=self.rounds.shapes,
+                roster=self.roster,
+                most=self.most,
+                merge=self.rounds.merge,
+                loss=sent.loss,
+                coded=traffic.coded(method, sent.wave) if traffic else None,
+            )
+            for sent, mine in zip(due, by_wave(came, due), strict=True)
+        ]
+        model, metrics = self.learn(server_round, *replied)
+        return to_record(model), MetricRecord(metrics)
+
+    def learn(self, server_round: int, *replied: TrainReplies) -> tuple[Params, Row]:
+        """Merges what the clients of a round's waves have made of their slots.
+
+        Returns:
+            The next slots that are sent to all clients unchanged, and the round's metrics:
+            ``cohort`` (the clients asked), ``train-loss`` and ``train-loss-median`` (mean and
+            median over clients, if they were asked for it; no mean that a single client owns, see
+            ``screening.mean_of``), ``clients`` (number that the model learned from),
+            ``left-out`` (number asked, but without a usable reply), ``bounded``
+            (clients whose weight was limited by ``max_weight``, if any), ``clip`` (the bound of
+            updates, where it is adaptive), and ``rejected-KIND`` (number of rejected replies of
+            each kind that occurred).
+
+        Raises:
+            RunStopped: Too few replies are usable, or most of the cohort diverged.
+        """
+        rounds, names = self.rounds, self.roster.names
+        traffic = self._traffic.note(self.waves, replied) if self._traffic else {}
+        current = [wave.server_round for wave in self.waves] == [server_round]
+        whole = replied[0]
+        if not current:
+            whole = joined(rounds.merge, self.slots, server_round, self.waves, replied)
+        found = rounds.screened(self.slots, whole)
+        self.left_out = dict.fromkeys(self._pacing.late, "late") | found.left_out
+        updates = rounds.updates(found, server_round, names)
+        if not found.complete:
+            found.log(server_round, names)
+        losses, clients, ways, means = list[float](), list[int](), list[str](), dict[str, float]()
+        for _, reply in found.accepted:
+            losses += reply.losses
+            clients += reply.clients
+            ways.append(reply.way)
+        self._ways = Counter(filter(None, ways))
+        if losses:
+            mean = float(self._mean_loss(np.array(losses)))
+            means |= {} if np.isnan(mean) else {"train-loss": mean}
+            means["train-loss-median"] = median = float(np.median(losses))
+            self._watch.see(server_round, median)
+        model = self._hold(rounds.merged(self.slots, updates, server_round))
+        bounded = self._weights.bounded(clients, self.roster.examples, server_round)
+        return model, {
+            "cohort": self.cohort,
+            **means,
+            "clients": len(clients),
+            "left-out": len(self.cohort) - len(clients),
+            **({"bounded": bounded} if bounded else {}),
+            **({"clip": float(self.slots["clip"])} if rounds.merge.settings.clip_quantile else {}),
+            **in_numbers(found.kinds),
+            **traffic,
+        }
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Asks every online node to score its clients, whether or not they trained."""
+        present = set(grid.get_node_ids())
+        self._scores.evaluation = None
+        units = units_entries(self.roster.kind.units)
+        settings = {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
+        # The former model, which messages hold as well, has no use any more.
+        self.slots, self.waves = {}, [wave._replace(slots={}) for wave in self.waves]
+        if not isinstance(self._pacing, AtWork):
+            self._sent = []
+        slots = self._whole(to_params(arrays))
+        content = outgoing(self.rounds.merge.method, slots, self._traffic)
+
+        def asking(node: int, clients: list[int]) -> Message:
+            whom = {} if self._all_scored else {"clients": clients}
+            asked = ConfigRecord({**settings, **whom})
+            return Message(content(asked, clients), node, MessageType.EVALUATE)
+
+        self._asked = [
+            (asking(node, clients), clients)
+            for node, clients in self.roster.by_node(self._scored).items()
+            if node in present
+        ]
+        return [message for message, _ in self._asked]
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Gathers the scores, by client, into ``evaluation``.
+
+        Returns:
+            ``clients`` (number scored), and ``rejected-KIND`` (number of rejected replies of each
+            kind that occurred); None if no client was scored.
+        """
+        asked = [message for message, _ in self._asked]
+        answers, kinds = first_answers(replies, asked)
+        warn_of(kinds, server_round)
+        scores, rejected, self._scores.lacking = collect_scores(
+            answers,
+            self._asked,
+            server_round=server_round,
+            columns=self._scores.scoring.columns,
+            names=self.roster.names,
+        )
+        kinds += rejected
+        if self._traffic:
+            everyone = {client for _, clients in self._asked for client in clients}
+            self._traffic.forget(everyone - scores.keys())
+        if not scores:
+            return None
+        told = (reply.content.config_records for reply in answers.values() if reply.has_content())
+        self._scores.take(
+            server_round, scores, noisy=any(NOISE in r.get(CLIENTS, {}) for r in told)
+        )
+        self._warnings.see(server_round, self._scores, self.roster.names)
+        return MetricRecord({"clients": len(scores), **in_numbers(kinds)})

@@ -1,0 +1,225 @@
+"""The base of strategies for tables: all sites are asked, and their replies are screened."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from logging import getLogger
+from typing import Any, Final
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from engram.settings.errors import RunStopped, brief, one_line
+from engram.settings.fingerprint import fingerprint
+from engram.strategies.base import Row, RunStrategy
+from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.wire.roster import Roster, Sites
+from engram.wire.wire import CLIENTS, CONFIG, read_int, read_list
+
+__all__ = ["TOTALS", "SiteStrategy", "read_split", "regret_in_words", "sites_in_words"]
+
+_log = getLogger("flwr.engram")
+
+TOTALS: Final = ("turns", "reward", "regret")
+"""Sums that sites of bandits report: of turns, and of rewards and regrets in these."""
+
+Read = Callable[[RecordDict, list[int]], None]
+Records = Mapping[str, ArrayRecord]
+
+
+class SiteStrategy(RunStrategy):
+    """Asks every online site in each round.
+
+    Args:
+        sites: The sites.
+        least: Minimum number of usable replies in a round.
+
+    Attributes:
+        sites: The sites, including those that have connected or moved since.
+        left_out: The clients whose reply to the last round was not usable, and why.
+    """
+
+    def __init__(self, sites: Sites, *, least: int) -> None:
+        self.sites = sites
+        self._least = max(1, least)
+        self._asked: list[tuple[Message, list[int]]] = []
+        self._wanted: set[int] = set()
+        self._bounded: set[int] = set()
+        self.left_out: dict[int, str] = {}
+
+    def summary(self) -> None:
+        """Logs the numbers of sites and columns, once."""
+        _log.info("%d sites, %d columns", len(self.sites.nodes), len(self.sites.columns))
+
+    def meet(self, roster: Roster) -> None:
+        """Updates the sites and their nodes."""
+        self.sites = roster.sites()
+
+    def askable(self, grid: Grid) -> int:
+        """Returns how many sites are on nodes that can be asked now."""
+        present = set(grid.get_node_ids())
+        return sum(node in present for node in self.sites.nodes.values())
+
+    def row(self, absent: Mapping[int, str]) -> Row:
+        """Returns the sites asked or absent, and how many had no part in the round."""
+        return {"cohort": sorted({*self.cohort, *absent}), "left-out": len(absent)}
+
+    @property
+    def cohort(self) -> list[int]:
+        """The clients that the last messages ask, ascending."""
+        return sorted(client for _, clients in self._asked for client in clients)
+
+    def ask(
+        self,
+        kind: str,
+        server_round: int,
+        config: ConfigRecord,
+        grid: Grid,
+        arrays: Callable[[list[int]], Records | None],
+        among: Collection[int] | None = None,
+    ) -> list[Message]:
+        """Returns a message for every online node, and notes which clients it asks.
+
+        Args:
+            kind: Type of the messages.
+            server_round: The round.
+            config: Sent to every node.
+            grid: The nodes.
+            arrays: Returns the arrays for a node, given its clients that are asked; None to send
+                it no message.
+            among: The clients to ask; None for all.
+        """
+        present = set(grid.get_node_ids())
+        self._asked, self._wanted = [], set()
+        for node, hosted in self.sites.by_node().items():
+            clients = [client for client in hosted if among is None or client in among]
+            records = arrays(clients) if clients else None
+            if records is None:
+                continue
+            self._wanted |= set(clients)
+            if node not in present:
+                continue
+            settings = {
+                **config,
+                "server-round": server_round,
+                "fingerprint": fingerprint(),
+                "clients": clients,
+            }
+            content = RecordDict({**records, CONFIG: ConfigRecord(settings)})
+            message = Message(content, dst_node_id=node, message_type=kind)
+            self._asked.append((message, clients))
+        return [message for message, _ in self._asked]
+
+    def gather(self, server_round: int, replies: Iterable[Message], read: Read) -> dict[int, str]:
+        """Reads the replies to the last messages; returns clients without usable ones, and why.
+
+        Args:
+            server_round: The round that they must belong to.
+            replies: The replies.
+            read: Reads the content of one node's reply, given the clients asked, as for
+                ``read_reply``.
+        """
+        answers, _ = first_answers(replies, [message for message, _ in self._asked])
+        asked = set(self.cohort)
+        failed = {client: "off line" for client in self._wanted if client not in asked}
+
+        def read_of(clients: list[int], content: RecordDict) -> None:
+            number = read_int(content.config_records[CLIENTS], "server-round")
+            if number != server_round:
+                raise ValueError(f"its reply is of round {brief(number)}")
+            read(content, clients)
+
+        for message, clients in self._asked:
+            reply = answers.get(message.metadata.message_id)
+            if reply is None:
+                failed |= dict.fromkeys(clients, "no reply")
+            elif isinstance(found := read_reply(reply, partial(read_of, clients)), Rejected):
+                failed |= dict.fromkeys(clients, found.reason)
+        return dict(sorted(failed.items()))
+
+    def called(self, client: int) -> str:
+        """Returns a client's name for messages."""
+        return self.sites.names.get(client, str(client))
+
+    def check_enough(self, usable: int) -> None:
+        """Warns of the clients left out, and checks that enough others are usable.
+
+        Raises:
+            RunStopped: If there are too few.
+        """
+        for client, reason in sorted(self.left_out.items()):
+            _log.warning("client %s is left out: %s", self.called(client), reason)
+        if usable < self._least:
+            some = sorted(self.left_out.items())[:10]
+            reasons = "".join(f"; client {self.called(c)}: {r}" for c, r in some)
+            raise RunStopped(f"{usable} of {self._least} sites are usable{reasons}")
+
+    def name_bounded(self, clients: Iterable[int], max_weight: float) -> dict[str, list[int]]:
+        """Warns once of each client whose claimed weight exceeds ``max_weight``.
+
+        Returns:
+            The round's metric ``bounded``, a list of these clients; empty if there are none.
+        """
+        bounded = sorted(map(int, clients))
+        for client in bounded:
+            if client not in self._bounded:
+                _log.warning(
+                    "client %s would have more weight, by the rows and the noise that it claims, "
+                    "than max-weight = %g times what the median client has: it counts as that",
+                    self.called(client),
+                    max_weight,
+                )
+        self._bounded.update(bounded)
+        return {"bounded": bounded} if bounded else {}
+
+
+def read_split(
+    content: RecordDict, clients: list[int]
+) -> tuple[list[int], dict[int, str], dict[int, str]]:
+    """Returns a reply's clients that succeeded, why others failed, and remarks on the former.
+
+    Raises:
+        KeyError: If an entry is missing.
+        TypeError: If it is of another type.
+        ValueError: If these are not the clients that were asked.
+    """
+    details = content.config_records[CLIENTS]
+    ids, failed = read_list(details, "ids", int), read_list(details, "failed", int)
+    reasons = read_list(details, "reasons", str)
+    noted, notes = read_list(details, "noted", int), read_list(details, "notes", str)
+    if sorted(ids + failed) != clients or ids != sorted(ids):
+        raise ValueError(f"its node answers for {brief(ids)} and {brief(failed)}")
+    if len(failed) != len(reasons) or len(noted) != len(notes) or set(noted) - set(ids):
+        raise ValueError("its node's lists do not fit each other")
+    return (
+        ids,
+        {c: one_line(r) for c, r in zip(failed, reasons, strict=True)},
+        {c: one_line(n) for c, n in zip(noted, notes, strict=True)},
+    )
+
+
+def sites_in_words(row: Mapping[str, Any]) -> str:
+    """Returns how many sites took part, and how many did not; "" for another kind of row."""
+    if "sites" not in row:
+        return ""
+    left_out = row["left-out"]
+    count = len(left_out) if isinstance(left_out, Mapping) else left_out
+    return f"{row['sites']} sites" + (f", {count} left out" if count else "")
+
+
+def regret_in_words(row: Mapping[str, Any]) -> str:
+    """Returns how many sites took part, and their regret; "" for another kind of row.
+
+    Of a sum over turns it says how many turns that are, and how many it lacks; of a mean over
+    sites, how many sites that are, unless it is all.
+    """
+    words = sites_in_words(row)
+    if not words:
+        return ""
+    words += f", regret {row['regret']:.4g}"
+    if "told" in row:
+        words += f" in {row['told']:.0f} turns"
+    if untold := row.get("untold"):
+        words += f", {untold:.0f} are not reported yet (see report-every)"
+    if (reporting := row.get("reporting", row["sites"])) < row["sites"]:
+        words += f", reported by {reporting} of them"
+    return words
