@@ -148,7 +148,9 @@ def split(
     failed: Mapping[int, str],
     notes: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
-    """Returns a reply's entries about its clients, which ``engram.strategies.site_strategy.read_split`` reads.
+    """Returns a reply's entries about its clients.
+
+    ``engram.strategies.site_strategy.read_split`` reads them.
 
     Args:
         number: The round.

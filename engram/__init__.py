@@ -40,7 +40,6 @@ _get, __dir__, __all__ = attach(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    import_module("engram.rooms").check_rooms()
     with own_modes():
         plug_ins = import_module("engram.settings.plugins")
         if name in ("LocalMethod", "LocalRule", "NetworkMethod"):

@@ -12,7 +12,7 @@ from engram.link.flower import names
 from engram.server.grid import PatientGrid
 from engram.server.pending_messages import has_code
 from engram.settings.errors import AWAITED, BUSY, REFUSED, UNFINISHED, UNUSABLE, few, one_line
-from engram.settings.fingerprint import ROOMS, fingerprint, source_root
+from engram.settings.fingerprint import fingerprint, source_root
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.wire.roster import NodeEntry, read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SETTINGS, TRAINING
@@ -230,12 +230,11 @@ def _read(reply: Message) -> NodeEntry:
 
 
 def _decoy() -> str:
-    """Points at folders that a Ray worker would import instead of our packages."""
+    """Points at a folder that a Ray worker would import instead of our package."""
     here = Path.cwd()
-    decoys = [str(here / room) for room in ROOMS if (here / room).is_dir()]
-    if here == source_root() or not decoys:
+    if here == source_root() or not (decoy := here / "engram").is_dir():
         return ""
-    return f" (a worker started in {here} imports {', '.join(decoys)} first)"
+    return f" (a worker started in {here} imports {decoy} first)"
 
 
 def _last_line(reason: str) -> str:

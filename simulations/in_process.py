@@ -36,7 +36,7 @@ def train_directly(
     *,
     spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None = None,
 ) -> Round:
-    """Trains and merges a round of clients that ``host`` hosts, as ``engram.server.run.train_round``.
+    """Trains and merges a round of clients of ``host``, as ``engram.server.run.train_round``.
 
     It gives what messages give, to the bit, and the same reasons for clients that are left out.
     ``spoiled`` is what attackers make of it: see ``engram.attack.attacks``.

@@ -1,4 +1,6 @@
-"""Each step once for clients whose networks end in dense layers, with ``engram.cohort.dense_gradients``.
+"""Each step once for clients whose networks end in dense layers.
+
+The gradients are those of ``engram.cohort.dense_gradients``.
 
 The method runs as it is on stacked clients; its phases must be affine. First dense layers of slots
 are held in the span of what clients begin with and of the rows that the round draws, where these

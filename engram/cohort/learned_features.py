@@ -68,7 +68,7 @@ class _Entered(NamedTuple):
         return self.seen.value(weight, bias)
 
     def jvp(self, direction: Tensor, bias: Tensor) -> Tensor:
-        """Raises an error: ``engram.cohort.dense_gradients.product_by_tangents`` differentiates gradients."""
+        """Raises an error: ``dense_gradients.product_by_tangents`` differentiates gradients."""
         raise NotImplementedError("learned features in a span have gradients, not Hessian products")
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:

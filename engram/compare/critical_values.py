@@ -1,4 +1,4 @@
-"""Critical values of the simultaneous intervals of ``engram.compare.differences``, at many levels."""
+"""Critical values of the simultaneous intervals of ``compare.differences``, at many levels."""
 
 from functools import lru_cache
 from typing import Any, Final

@@ -92,7 +92,7 @@ def shrinks(method: Method, sent: Slots, running: Set[str]) -> bool:
 
 
 def written(e: "Experiment", method: Method, running: Set[str]) -> Method:
-    """Returns a method whose server moves by what it sends: see ``engram.guards.delta_broadcast``."""
+    """Returns a method whose server moves by what it sends: see ``guards.delta_broadcast``."""
     common, _ = method.server.send(method.server.start, [])
     layout = layout_down(e, method, common, running)
     # Clients are numbered from 0, so that the server has a stream of its own.

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from engram.link.proxies import direct
 from engram.settings.errors import Refused
-from engram.settings.fingerprint import ROOMS
 from engram.settings.safe_path import SAFE
 
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -50,9 +49,8 @@ def program(name: str, *arguments: str, home: Path, hosts: Sequence[str] = ()) -
         cwd.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise Refused(f"{error.filename} cannot be made: {error.strerror}") from error
-    for room in ROOMS:
-        if (cwd / room).exists() or (cwd / f"{room}.py").exists():
-            raise Refused(f"{cwd} must have no {room} in it, which would run instead of ours")
+    if (cwd / "engram").exists() or (cwd / "engram.py").exists():
+        raise Refused(f"{cwd} must have no engram in it, which would run instead of ours")
     environment = {key: value for key, value in os.environ.items() if key != _UNWANTED}
     path = os.pathsep.join([str(found.parent), environment.get("PATH", os.defpath)])
     own = _QUIET | SAFE | direct(environment, *hosts) | {"FLWR_HOME": str(home), "PATH": path}

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from engram.core.checks import must
-from engram.rooms import ROOMS
 from engram.settings.errors import Refused, one_line
 from engram.settings.files import parse_toml, read_file
 from engram.settings.settings_files import flat
@@ -25,7 +24,11 @@ VARIABLE: Final = "ENGRAM_PLUGINS"
 MOVING: Final = "see 'Moving from LocalRule' in docs/extending.md"
 """Advice for plug-ins of older versions."""
 
-_OURS: Final = str(Path(__file__).resolve().parents[1])
+OURS: Final = str(Path(__file__).absolute().parents[2])
+"""Folder that the package ``engram`` is imported from."""
+
+# The names from which older plug-ins imported.
+_ROOMS: Final = {"engram", "federation", "client", "strategies", "server", "simulations"}
 _PROJECT: Final = Path("pyproject.toml")
 _LARGEST: Final = 2**20  # bytes of a pyproject.toml
 
@@ -101,7 +104,7 @@ def load_plugins() -> None:
         folder, _, name = plugin.rpartition("/")
         # Last, so that nothing beside a plug-in hides a module of others; ours before it, since an
         # editable installation finds them only after all of these folders.
-        for place in (_OURS, folder) if folder else ():
+        for place in (OURS, folder) if folder else ():
             if place not in sys.path:
                 sys.path.append(place)
         try:
@@ -109,7 +112,7 @@ def load_plugins() -> None:
         except (Exception, SystemExit) as error:
             why = one_line(f"{type(error).__name__}: {error}")
             asked = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-            if asked in ROOMS and MOVING not in why:
+            if asked in _ROOMS and MOVING not in why:
                 why += f"; {MOVING}"
             raise Refused(f"plug-in {one_line(name)} cannot be imported: {why}") from error
 

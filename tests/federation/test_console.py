@@ -65,17 +65,14 @@ def test_nothing_but_json_is_printed_as_it_is():
                 text = ast.unparse(node) if isinstance(node, ast.Call) else ""
                 if text.startswith("print(") and not text.startswith("print(json.dumps("):
                     bare.add(str(path.relative_to(root)))
-    assert (
-        bare
-        == {
-            "engram/settings/errors.py",  # say
-            "engram/cli/superlink_cli.py",  # an invitation, for a file
-            "engram/link/server/superlink.py",  # as the next ones, errors of ours: each is one printable line
-            "engram/__main__.py",
-            "engram/cli/__main__.py",
-            "engram/cli/cli.py",  # the version
-        }
-    )
+    assert bare == {
+        "engram/settings/errors.py",  # say
+        "engram/cli/superlink_cli.py",  # an invitation, for a file
+        "engram/link/server/superlink.py",  # as the next ones: errors of ours, in one line
+        "engram/__main__.py",
+        "engram/cli/__main__.py",
+        "engram/cli/cli.py",  # the version
+    }
 
 
 def figures(rows, columns):

@@ -44,7 +44,8 @@ def test_a_process_that_is_started_elsewhere_finds_them(tmp_path):
     write_plug_in(Path("here/outside.py"), "first")
     add_plugins("here/outside")
     code = (
-        "from engram.settings.plugins import load_plugins; load_plugins(); import engram.client.app; "
+        "from engram.settings.plugins import load_plugins; load_plugins(); "
+        "import engram.client.app; "
         "from engram.settings.families import METHODS; print(list(METHODS)[-1])"
     )
     line = [sys.executable, "-c", code]

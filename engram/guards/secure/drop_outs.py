@@ -68,7 +68,7 @@ def train_securely(
     *,
     timeout: float,
 ) -> Round:
-    """Trains one round, as ``engram.server.run.train_round``, and learns the sum of its updates alone.
+    """Trains a round, as ``engram.server.run.train_round``, and learns its updates' sum alone.
 
     Training losses are not asked for.
 

@@ -1,4 +1,4 @@
-"""The modules that the workers of nodes in one process share: see ``engram.link.node.worker.Worker``."""
+"""The modules that the workers of nodes in one process share: see ``link.node.worker.Worker``."""
 
 import gc
 

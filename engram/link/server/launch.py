@@ -74,11 +74,8 @@ def superlink_command(
         ]
     return program(
         "python",
-        *(
-            "-P",
-            "-m",
-            "engram.link.server.superlink",
-        ),  # -P: nothing is imported from the working directory
+        # -P: nothing is imported from the working directory
+        *("-P", "-m", "engram.link.server.superlink"),
         *("--max-records", str(limits.records), "--max-reply", str(limits.mebibytes)),
         *(["--open-control"] if open_control else []),
         *security,

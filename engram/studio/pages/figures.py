@@ -1,4 +1,4 @@
-"""Interactive figures of runs: the curves, the gains and the clients of ``engram.compare.plots``."""
+"""Interactive figures of runs: the curves, the gains and the clients of ``compare.plots``."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

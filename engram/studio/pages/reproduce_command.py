@@ -12,7 +12,6 @@ from engram.data.source import BUILT_IN, Source
 from engram.networks.optimizers import BUILT_IN_OPTIMIZERS, SCHEDULES
 from engram.networks.registry import BUILT_IN as BUILT_IN_NETWORKS
 from engram.networks.registry import TORCHVISION
-from engram.rooms import ROOMS
 from engram.runs.run_folder import RunFolder
 from engram.scoring.metrics import BUILT_IN as BUILT_IN_METRICS
 from engram.settings.experiment import default_config
@@ -20,7 +19,7 @@ from engram.settings.experiment import default_config
 
 def _among(registry: Mapping[str, Any]) -> Callable[[str], bool]:
     """Returns whether a name is that of something of the platform's in a registry."""
-    return lambda name: getattr(registry.get(name), "__module__", "").split(".")[0] in ROOMS
+    return lambda name: getattr(registry.get(name), "__module__", "").startswith("engram.")
 
 
 _OURS: Final[Mapping[str, Callable[[str], bool]]] = {
