@@ -153,7 +153,7 @@ class RunStrategy(Strategy):
         """Summarizes a round's record or a run's results in a few words; "" if not possible."""
 
 
-STRATEGIES: Families[type[RunStrategy]] = Families("strategies")
+STRATEGIES: Families[type[RunStrategy]] = Families("strategy")
 """The strategy of each family, by the family's name."""
 
 

@@ -10,23 +10,18 @@ from engram.compare.reports import REPORTS
 from engram.settings.families import METHODS
 from engram.settings.fingerprint import source_root
 from engram.strategies import STRATEGIES
+from tests.source import ROOMS, source_files
 
 ROOT = source_root()
-ROOMS = ("engram", "federation", "client", "strategies", "server", "simulations")
 # "local" is an ordinary word, too: of privacy, and of statistics.
 NAMES = sorted(METHODS.keys() - {"local"}, key=len, reverse=True)
 NAME = re.compile(rf"(?<![\w.-])({'|'.join(NAMES)})(?![\w-])")
 # Files of a family, and studies, which name what they reproduce. Benchmarks, which name what they
 # race, are no room here.
-FAMILIES = "|".join({method.plug_in.replace("-", "_") for method in METHODS.values()})
 OWN = re.compile(
-    "(engram/methods|engram/settings|engram/studies)/"
-    rf"|(client/hosts|strategies|engram/compare/reports)/({FAMILIES})\.py$"
+    "engram/(methods|settings|studies|(tables|bandits|online|meta)/(federation|studies))/"
+    r"|client/hosts/local\.py|strategies/network_strategy\.py|engram/compare/reports/local\.py"
 )
-
-
-def files(rooms):
-    return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
 
 
 def strings(path):
@@ -57,7 +52,7 @@ def imported(path):
             place = ROOT.joinpath(*name.split("."))
             for candidate in (place.with_suffix(".py"), place / "__init__.py"):
                 if candidate.is_file():
-                    found.add(candidate)
+                    found.add(candidate.resolve())
     return found
 
 
@@ -72,7 +67,7 @@ def test_every_room_has_the_same_families():
 def test_a_methods_name_stands_in_its_familys_files_only(room):
     found = [
         f"{path.relative_to(ROOT)}:{line}: {match[0]}"
-        for path in files([room])
+        for path in source_files(room)
         if not OWN.match(path.relative_to(ROOT).as_posix())
         for line, text in strings(path)
         if (match := NAME.search(text))
@@ -81,7 +76,9 @@ def test_a_methods_name_stands_in_its_familys_files_only(room):
 
 
 def test_no_files_import_each_other_in_a_circle():
-    graph = {path: imported(path) for path in files((*ROOMS, "benchmarks"))}
+    # Rooms are at the root, and linked into the package: each file by one path.
+    files = source_files(*ROOMS, "benchmarks")
+    graph = {path.resolve(): imported(path) for path in files}
     # A package's __init__ that makes its plug-ins known is imported with each of them.
     graph = {p: {q for q in others if q != p.parent / "__init__.py"} for p, others in graph.items()}
     state = {}
@@ -89,7 +86,7 @@ def test_no_files_import_each_other_in_a_circle():
     def visit(path, trail):
         if state.get(path) == "done":
             return
-        assert path not in trail, [p.relative_to(ROOT).as_posix() for p in [*trail, path]]
+        assert path not in trail, [*map(str, trail), str(path)]
         for other in sorted(graph.get(path, ())):
             visit(other, [*trail, path])
         state[path] = "done"

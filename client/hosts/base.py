@@ -76,7 +76,7 @@ class Opening(NamedTuple):
 
 Open = Callable[[Opening], Host]
 
-HOSTS: Families[Open] = Families("engram.client.hosts")
+HOSTS: Families[Open] = Families("host")
 """By family, the function that loads its clients' data and returns their host."""
 
 

@@ -22,6 +22,13 @@ Saved = npt.NDArray[Any]
 S = TypeVar("S")
 
 _STRUCTURE: Final = "(structure)"  # no field is called so
+_FORMER: Final = {  # modules of classes in states that older versions saved
+    "engram.bandits.recovery": "engram.bandits.group_recovery",
+    "engram.molar": "engram.tables",
+    "engram.online.bases": "engram.online.base_learners",
+    "engram.online.epochs": "engram.online.doubling_trick",
+    "engram.online.rows": "engram.online.compiled_updates",
+}
 
 
 class _Leaf(NamedTuple):
@@ -192,11 +199,18 @@ def _read(reading: _Reading, path: str) -> Any:
             _read_key(reading): _read(reading, _joined(path, place)) for place in range(int(count))
         }
     expected = "those of this learner's states"
+    kind = _present_name(kind)
     require(kind in reading.classes, "a saved state's classes", kind, expected)
     named = reading.classes[kind]
     right = int(count) == len(named._fields)
     require(right, f"the fields of a saved {kind}", int(count), f"{len(named._fields)}")
     return named(*(_read(reading, _joined(path, field)) for field in named._fields))
+
+
+def _present_name(kind: str) -> str:
+    """Returns a class's name; older versions had some modules elsewhere."""
+    moved = (old for old in _FORMER if kind.startswith(f"{old}."))
+    return next((_FORMER[old] + kind.removeprefix(old) for old in moved), kind)
 
 
 def _read_key(reading: _Reading) -> Hashable:

@@ -1,10 +1,9 @@
 """Base class of methods' settings."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from importlib.util import find_spec
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Final, Literal, Self, TypeVar
 
 from engram.core.checks import Fault, clash, must, require
 from engram.data.source import Source
@@ -166,22 +165,42 @@ def unknown_method(what: str, name: object) -> str:
     return must(what, name, known + nearest(str(name), METHODS, most=3))
 
 
-class Families(dict[str, _T]):
-    """Parts of a room by the family of methods that has them.
+_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
+    "host": {
+        "local": "engram.client.hosts.local",
+        "molar": "engram.tables.federation.host",
+        "molar-bandit": "engram.tables.federation.bandit_host",
+        "meta-ban": "engram.bandits.federation.host",
+    },
+    "strategy": {
+        "local": "engram.strategies.network_strategy",
+        "molar": "engram.tables.federation.strategy",
+        "molar-bandit": "engram.tables.federation.bandit_strategy",
+        "meta-ban": "engram.bandits.federation.strategy",
+    },
+    "report": {
+        "local": "engram.compare.reports.local",
+        "molar": "engram.tables.federation.report",
+        "molar-bandit": "engram.tables.federation.bandit_report",
+        "meta-ban": "engram.bandits.federation.report",
+    },
+}
+"""The modules of our own families; those of other packages register themselves."""
 
-    A family's file has its name, and is imported when it is first asked for.
+
+class Families(dict[str, _T]):
+    """One part of each family of methods, imported when it is first asked for.
 
     Args:
-        package: The package of the files.
+        part: ``host``, ``strategy`` or ``report``.
     """
 
-    def __init__(self, package: str) -> None:
+    def __init__(self, part: Literal["host", "strategy", "report"]) -> None:
         super().__init__()
-        self._package = package
+        self._part = part
 
     def __missing__(self, family: str) -> _T:
-        module = f"{self._package}.{family.replace('-', '_')}"
-        if find_spec(module):
+        if module := _MODULES[self._part].get(family):
             import_module(module)
         if family not in self:
             raise KeyError(family)

@@ -17,7 +17,7 @@ from check_jsonschema.builtin_schemas import get_builtin_schema
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from engram.settings.fingerprint import ROOMS, source_root
+from engram.settings.fingerprint import source_root
 from tests.docker.compose import (
     FOLDER,
     Processes,
@@ -29,6 +29,7 @@ from tests.docker.compose import (
     read_options,
     starts_again,
 )
+from tests.source import ROOMS
 
 PROJECT = load("compose.yml")
 SERVICES = PROJECT["services"]
@@ -281,7 +282,7 @@ def test_the_image_is_made_of_the_source_and_nothing_else():
     stage = instructions(0)
     copied = {word for name, rest in stage if name == "COPY" for word in rest.split()[:-1]}
     bound = set(re.findall(r"type=bind,source=([^,]+)", " ".join(rest for _, rest in stage)))
-    assert {path for path in copied if (source_root() / path).is_dir()} == {*ROOMS, "simulations"}
+    assert {path for path in copied if (source_root() / path).is_dir()} == {*ROOMS}
     ignored = (source_root() / ".dockerignore").read_text().splitlines()
     assert "*" in ignored
     assert {line[1:] for line in ignored if line.startswith("!")} == copied | bound

@@ -26,12 +26,13 @@ from engram.networks.vision import torchvision
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
-from engram.settings.fingerprint import ROOMS, source_root
+from engram.settings.fingerprint import source_root
 from engram.settings.network import NetworkMethod
 from engram.settings.settings_files import read_settings
 from engram.settings.shared import SharedSettings
 from engram.sites.policy import USUAL, read_policy
 from tests.engram.methods.problem import NETWORK
+from tests.source import ROOMS
 from tests.support import write_npz
 from tests.tables import entry
 
@@ -128,7 +129,7 @@ def check_names(page):
     for module in re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), module
-    for module in re.findall(r"`((?:{})(?:\.\w+)+)`".format("|".join(ROOMS)), text):
+    for module in re.findall(r"`(engram(?:\.\w+)+)`", text):
         first, *rest = module.split(".")
         path = ROOT / first
         while rest and ((path / rest[0]).is_dir() or (path / f"{rest[0]}.py").is_file()):

@@ -3,7 +3,8 @@
 import importlib
 import re
 
-from engram.settings.fingerprint import ROOMS, source_root
+from engram.settings.fingerprint import source_root
+from tests.source import source_files
 from tests.tables import entry
 
 ROOT = source_root()
@@ -32,9 +33,8 @@ def gone():
 
 def sources():
     """Yields all modules and pages, by path, without the page on moving from older versions."""
-    for room in (*ROOMS, "simulations"):
-        for path in (ROOT / room).rglob("*.py"):
-            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+    for path in source_files():
+        yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
     for path in [*DOCS.rglob("*.md"), *DOCS.rglob("*.py")]:
         text = path.read_text(encoding="utf-8")
         name = path.relative_to(ROOT).as_posix()
@@ -42,7 +42,7 @@ def sources():
 
 
 def test_names_of_the_glossary_are_there():
-    for name in re.findall(r"`((?:{})(?:\.\w+)+)`".format("|".join(ROOMS)), TERMS):
+    for name in re.findall(r"`(engram(?:\.\w+)+)`", TERMS):
         *outer, last = name.split(".")
         with entry(name):
             try:

@@ -10,6 +10,7 @@ from rich.table import Table
 from engram.link.console import console
 from engram.settings import errors
 from engram.settings.fingerprint import source_root
+from tests.source import source_files
 
 FOREIGN = "\x1b[2J\x1b]52;c;aGk=\u202e\x9b1A [red]:boom: a"
 ESCAPED = r"\x1b[2J\x1b]52;c;aGk=\u202e\x9b1A [red]:boom: a"
@@ -58,18 +59,16 @@ def test_each_line_that_is_said_is_one_printable_line(capsys):
 
 def test_nothing_but_json_is_printed_as_it_is():
     """Texts of the commands go through ``say`` or a console, both of which escape."""
-    root, bare = source_root(), set()
-    for room in ("client", "federation", "server", "simulations", "strategies", "engram"):
-        for path in (root / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                text = ast.unparse(node) if isinstance(node, ast.Call) else ""
-                if text.startswith("print(") and not text.startswith("print(json.dumps("):
-                    bare.add(str(path.relative_to(root)))
+    bare = set()
+    for path in source_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = ast.unparse(node) if isinstance(node, ast.Call) else ""
+            if text.startswith("print(") and not text.startswith("print(json.dumps("):
+                bare.add(str(path.relative_to(source_root())))
     assert bare == {
         "engram/settings/errors.py",  # say
         "engram/cli/superlink_cli.py",  # an invitation, for a file
         "engram/link/server/superlink.py",  # as the next ones: errors of ours, in one line
-        "engram/__main__.py",
         "engram/cli/__main__.py",
         "engram/cli/cli.py",  # the version
     }

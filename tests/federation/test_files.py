@@ -16,6 +16,7 @@ from engram.settings.errors import DataError, Refused
 from engram.settings.files import parse_toml, read_file, read_json
 from engram.settings.fingerprint import source_root
 from engram.settings.settings_files import read_settings
+from tests.source import source_files
 from tests.tables import entry
 
 
@@ -118,8 +119,7 @@ def test_toml_of_others_is_read_in_one_place():
     root = source_root()
     calls = {
         str(path.relative_to(root))
-        for room in ("client", "federation", "server", "simulations", "strategies", "engram")
-        for path in (root / room).rglob("*.py")
+        for path in source_files()
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
         and ast.unparse(node) in ("tomllib.loads", "tomllib.load")

@@ -4,7 +4,6 @@ import gc
 import pickle
 import re
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,9 +14,9 @@ from engram.data.in_memory import hold
 from engram.data.source import FILES, Source
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from tests.source import source_files
 from tests.tables import entry
 
-ROOMS = ("engram", "federation", "client", "strategies", "server", "simulations")
 QUICK = {"num_rounds": 1, "clients_per_round": 2, "hidden": "4", "progress": False}
 
 
@@ -69,15 +68,8 @@ def test_files_are_named_for_other_folders_and_all_else_stays(monkeypatch, tmp_p
 
 
 def test_no_other_module_parses_the_text():
-    root = Path(engram.__file__).parent.parent
     parses = re.compile(r"dataset\"?\]?\.(partition|rpartition|split|startswith|removeprefix)\(")
-    found = [
-        path.name
-        for room in ROOMS
-        for path in (root / room).rglob("*.py")
-        if parses.search(path.read_text())
-    ]
-    assert not found
+    assert not [path.name for path in source_files() if parses.search(path.read_text())]
 
 
 def test_rows_are_carried_by_settings_and_go_with_them():

@@ -16,7 +16,7 @@ from engram.core.streams import Stream, generator, torch_generator
 from engram.data.schema.columns import Column, Kind, Schema
 from engram.link.node_config import NodeConfig, hosted_clients
 from engram.settings.errors import Refused
-from engram.settings.fingerprint import ROOMS, fingerprint, source_root
+from engram.settings.fingerprint import fingerprint, source_root
 from engram.wire.roster import describe_node, read_entry
 from engram.wire.wire import to_params, to_record
 from tests.support import assert_same
@@ -122,9 +122,11 @@ def test_the_fingerprint_changes_with_any_module(tmp_path):
             [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
         ).stdout.strip()
 
-    for room in ROOMS:
-        shutil.copytree(source_root() / room, tmp_path / room)
+    # As in a wheel: the rooms of the checkout's root are folders, not links.
+    shutil.copytree(source_root() / "engram", tmp_path / "engram")
     assert digest(tmp_path) == fingerprint()
-    with (tmp_path / "engram" / "tree.py").open("a") as file:
+    (tmp_path / "engram" / "cli" / "more.py").touch()  # no node runs it
+    assert digest(tmp_path) == fingerprint()
+    with (tmp_path / "engram" / "client" / "app.py").open("a") as file:
         file.write("\n")
     assert digest(tmp_path) != fingerprint()

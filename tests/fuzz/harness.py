@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
+import engram
 from engram.cli.__main__ import main
 from engram.settings.errors import EngramError
 
@@ -37,7 +38,6 @@ _WAITED: Final = 0.3  # share of a case's time after which what may go on for lo
 _GOES_ON: Final = frozenset(
     {"run", "compare", "tune", "reproduce", "board", "federation", "node", "superlink"}
 )
-_ROOMS: Final = ("engram", "federation", "client", "strategies", "server", "simulations")
 _ENDS: Final = (130, -signal.SIGINT)  # statuses after Ctrl-C
 _ASIDE: Final = frozenset({"lock", "flwr", "empty"})  # who looks must have it; Flower's home
 _LEFT: Final = ("torchinductor_", ".ses")  # what torch and onnxruntime leave among temporary files
@@ -71,11 +71,8 @@ class Ended(NamedTuple):
 
 def load_rooms() -> None:
     """Imports all our modules, so that forked processes need not."""
-    for room in _ROOMS:
-        path = importlib.import_module(room).__path__
-        for found in pkgutil.walk_packages(path, f"{room}."):
-            if not found.name.startswith("simulations.project"):
-                importlib.import_module(found.name)
+    for found in pkgutil.walk_packages(engram.__path__, "engram."):
+        importlib.import_module(found.name)
     for name in _SLOW:
         importlib.import_module(name)
     gc.freeze()

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from engram.settings.fingerprint import ROOMS, source_root
+from engram.settings.fingerprint import source_root
+from tests.source import ROOMS
 
 pytestmark = pytest.mark.processes
 
-SOURCE = (*ROOMS, "simulations", "benchmarks", "pyproject.toml", "README.md")
+SOURCE = (*ROOMS, "benchmarks", "pyproject.toml", "README.md")
 SCRIPT = """#!{python}
 import sys
 from {module} import {name}
@@ -38,8 +39,10 @@ def installed(tmp_path_factory):
     place = tmp_path_factory.mktemp("wheel")
     for name in SOURCE:
         path = source_root() / name
-        copy = shutil.copytree if path.is_dir() else shutil.copy
-        copy(path, place / name)
+        if path.is_dir():
+            shutil.copytree(path, place / name, symlinks=True)
+        else:
+            shutil.copy(path, place / name)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     call(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", "dist", ".", cwd=place)
     (wheel,) = (place / "dist").glob("*.whl")
@@ -61,7 +64,7 @@ def installed(tmp_path_factory):
 
 
 def test_it_runs_without_the_source(installed, tmp_path):
-    where = "import server, simulations; print(server.__file__, simulations.__file__)"
+    where = "from engram import server, simulations; print(server.__file__, simulations.__file__)"
     files = call(installed / "python", "-c", where, cwd=tmp_path).split()
     assert all(Path(file).is_relative_to(installed.parent) for file in files)
     engram = installed / "engram"
@@ -76,7 +79,7 @@ def test_it_runs_without_the_source(installed, tmp_path):
 def test_it_has_no_package_that_users_do_not_import(installed):
     (packages,) = installed.parent.glob("lib/python*/site-packages")
     folders = {path.name for path in packages.iterdir() if path.is_dir()}
-    assert folders == {*ROOMS, "simulations", f"engram-{version('engram')}.dist-info"}
+    assert folders == {"engram", f"engram-{version('engram')}.dist-info"}
 
 
 def test_python_code_of_the_readme_runs(installed, tmp_path):
@@ -91,7 +94,7 @@ def test_python_code_of_the_readme_runs(installed, tmp_path):
 def test_it_has_the_presets_and_the_project_that_new_writes(installed):
     (packages,) = installed.parent.glob("lib/python*/site-packages")
     for folder in ("presets", "project"):
-        there, ours = (root / "simulations" / folder for root in (packages, source_root()))
+        there, ours = (root / "engram/simulations" / folder for root in (packages, source_root()))
         assert files(there) == files(ours)
 
 

@@ -278,9 +278,8 @@ def test_an_app_of_a_users_own(superlink, tmp_path, monkeypatch, plug_ins):
 def test_nodes_that_run_something_else_are_named_at_the_roster_query(tmp_path):
     # An older clone of this very platform, in the folder that the SuperLink was started in.
     decoy = tmp_path / "decoy"
-    for room in ("engram", "federation", "client", "strategies", "server"):
-        shutil.copytree(source_root() / room, decoy / room)
-    with (decoy / "client" / "app.py").open("a") as file:
+    shutil.copytree(source_root() / "engram", decoy / "engram")
+    with (decoy / "engram" / "client" / "app.py").open("a") as file:
         file.write("\n# an older state\n")
     with SuperLink(tmp_path, decoy) as link:
         printed = link.run(source_root(), toml({"out": str(tmp_path / "run")}))

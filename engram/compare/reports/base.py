@@ -13,10 +13,10 @@ from engram.strategies import Row
 Show = Callable[[Path, bool], None]
 Draw = Callable[[RunRecord, Row], Mapping[str, Figure]]
 
-REPORTS: Families[Show] = Families("engram.compare.reports")
+REPORTS: Families[Show] = Families("report")
 """By family, the function that draws a folder's plots, and prints its tables, or JSON as well."""
 
-PLOTS: Families[Draw | None] = Families("engram.compare.reports")
+PLOTS: Families[Draw | None] = Families("report")
 """By family, the function that draws a run, given its results: plots by name, the main one first.
 It is None for a family that draws its metrics against rounds."""
 
