@@ -25,8 +25,8 @@ def attach(
     names = _imported(Path(file))
 
     class Package(ModuleType):
-        # Python makes a module that is imported an attribute of its package. The function `linucb`
-        # is not to give way to the module of that name.
+        # Python makes a module that is imported an attribute of its package. The functions
+        # `engram.compare` and `linucb` are not to give way to the modules of these names.
         def __setattr__(self, name: str, value: object) -> None:
             if not (name in names and isinstance(value, ModuleType)):
                 super().__setattr__(name, value)

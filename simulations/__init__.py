@@ -1,16 +1,1 @@
-"""Simulations: the in-process grid, the `engram` command, reports, and studies of papers."""
-
-import logging
-
-
-def _tells(record: logging.LogRecord) -> bool:
-    """Passes over what matplotlib says where it has no folder of its own: it works without."""
-    said = record.getMessage()
-    return not (
-        said.startswith(("mkdir -p failed", "Matplotlib created a temp", "Matplotlib is building"))
-        or said.endswith("is not a writable directory")
-    )
-
-
-for _name in ("matplotlib", "matplotlib.font_manager"):
-    logging.getLogger(_name).addFilter(_tells)
+"""Engines in one process, on all cores and on Ray; presets, and the project of `engram new`."""

@@ -15,7 +15,7 @@ from engram.settings.errors import Refused, say
 
 __all__ = ["app"]
 
-_TEMPLATE: Final = Path(__file__).with_name("project")
+_TEMPLATE: Final = Path(__file__).parents[1] / "simulations" / "project"
 _NAME: Final = "your_project"  # in the template's files, and the name of its package
 _LONGEST: Final = 32  # characters that Flower takes for the name of an app
 # Folders beside the package, or that Flower leaves out when it packs an app.

@@ -10,7 +10,7 @@ from engram.settings.experiment import ARGUMENTS
 from engram.settings.families import METHODS
 from engram.settings.shared import SharedSettings
 
-STUB = Path(__file__).parents[2] / "federation" / "settings" / "given.pyi"
+STUB = Path(__file__).parents[2] / "engram" / "settings" / "given.pyi"
 HEAD = '''"""Settings as they are given by name: for editors and type checkers.
 
 Written from the settings' classes by ``python -m tests.federation.pyproject_tables``.

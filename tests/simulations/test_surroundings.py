@@ -94,7 +94,7 @@ def test_missing_semaphores_are_told_in_one_line(tmp_path):
 
 @pytest.mark.processes
 def test_a_missing_home_is_not_told():
-    code = "import simulations, matplotlib as mpl; mpl.get_configdir(); mpl.get_cachedir()"
+    code = "import engram.cli, matplotlib as mpl; mpl.get_configdir(); mpl.get_cachedir()"
     where = os.environ | {"HOME": "/proc/none", "PYTHONPATH": str(source_root())}
     where.pop("MPLCONFIGDIR", None)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=where)

@@ -22,7 +22,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import source_root
 from engram.settings.settings_files import read_settings
 
-_PRESET: Final = source_root() / "simulations" / "presets" / "online.toml"
+_PRESET: Final = source_root() / "engram" / "simulations" / "presets" / "online.toml"
 SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since the right one is unknown
 
 
