@@ -2,11 +2,12 @@
 
 import re
 import sys
+from pathlib import Path
 
 from engram.cli.__main__ import main
 from engram.settings.fingerprint import source_root
 
-ROOT = source_root()
+ROOT = source_root().resolve()
 PAGE = ROOT / "docs" / "architecture.md"
 SMALL = ("num-clients=4", "clients-per-round=4", "num-rounds=2", "local-steps=2")
 
@@ -22,10 +23,10 @@ def calls(function, wanted):
     names, found = {}, []  # of code objects; looked up once each
 
     def name_of(code):
-        if not code.co_filename.startswith(str(ROOT)):
+        path = Path(code.co_filename).resolve()  # the page has the places of the files themselves
+        if not path.is_relative_to(ROOT):
             return None
-        path = code.co_filename.removeprefix(f"{ROOT}/")
-        name = path, code.co_qualname.rpartition("<locals>.")[2]
+        name = path.relative_to(ROOT).as_posix(), code.co_qualname.rpartition("<locals>.")[2]
         return name if name in wanted else None
 
     def profile(frame, event, _):
