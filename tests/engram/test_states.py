@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as numpy_arrays
 
+from engram.online.doubling_trick import Epoch
 from engram.online.state_arrays import from_arrays, to_arrays
+from engram.tables.bandits.site import Buffer, TaskState
 
 S = TypeVar("S")
 
@@ -85,6 +87,28 @@ def test_comes_back_bit_for_bit_from_a_state_that_has_not_grown(tmp_path_factory
     with np.load(path, allow_pickle=False) as saved:
         like = EMPTY._replace(inner=(False, 0.0, np.float64(0), torch.tensor(0.0)))
         same(from_arrays(like, saved), state)
+
+
+ROWS = Buffer(np.ones((3, 2)), np.ones(3), np.zeros(3, dtype=np.intp))
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "then"),
+    [
+        (
+            TaskState(np.ones((1, 2)), ROWS, ROWS),
+            b"engram.tables.bandits.",
+            b"engram.molar.bandits.",
+        ),
+        (Epoch((1.0,), 8, 2, 0.5, 1), b"engram.online.doubling_trick.", b"engram.online.epochs."),
+    ],
+)
+def test_classes_that_older_versions_saved_by_other_names(state, now, then):
+    saved = to_arrays(state)
+    text = saved["(structure)"].tobytes()
+    assert now in text
+    former = saved | {"(structure)": np.frombuffer(text.replace(now, then), np.uint8)}
+    same(from_arrays(state, former), state)
 
 
 def test_memory_order_and_types_stay():
