@@ -48,12 +48,12 @@ def test_names_a_node_that_answers_something_else():
 
 
 def test_names_a_folder_that_a_worker_would_import_instead(tmp_path):
-    (tmp_path / "client").mkdir()
+    (tmp_path / "engram").mkdir()
     error = Error(2, "<class 'ClientAppException'>:<'No query function is registered'>")
     message = stopped(error)
     assert "node 1 cannot serve this run" in message
     assert "No query function" in message
-    assert re.search(rf"a worker started in .* imports {tmp_path}/client first", message)
+    assert re.search(rf"a worker started in .* imports {tmp_path}/engram first", message)
 
 
 def test_names_clients_that_nobody_hosts():
