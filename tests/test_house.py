@@ -195,7 +195,8 @@ def loaded(code, *words):
 
 def test_a_trainer_loads_no_more_modules_than_it_needs():
     found = loaded("import engram.cohort.trainer.trainer")
-    assert len(found) <= 60, sorted(found)
+    files = {name for name in found if ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()}
+    assert len(files) <= 53, sorted(files)  # packages without code are none
 
 
 def test_one_more_round_goes_through_few_files(tmp_path):
