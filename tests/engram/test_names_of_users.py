@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ print(*({name}.MINE for {name} in ({names},)))
 """
 
 
-def python(*words):
+def python(folder, *words):
     where = os.environ | {"PYTHONPATH": str(source_root())}
     done = subprocess.run(
         [sys.executable, *words],
@@ -34,17 +33,17 @@ def python(*words):
 
 
 @pytest.mark.parametrize("place", ["{}.py", "{}/__init__.py"])
-def test_modules_beside_a_script(place):
+def test_modules_beside_a_script(place, tmp_path):
     for name in NAMES:
-        file = Path(place.format(name))
+        file = tmp_path / place.format(name)
         file.parent.mkdir(exist_ok=True)
         file.write_text(f"MINE = {name!r}")
     names = ", ".join(NAMES)
-    Path("mine.py").write_text(RUN.format(names=names, name="each"))
-    assert python("mine.py") == " ".join(NAMES) + "\n"
+    (tmp_path / "mine.py").write_text(RUN.format(names=names, name="each"))
+    assert python(tmp_path, "mine.py") == " ".join(NAMES) + "\n"
 
 
-def test_folders_without_modules():
+def test_folders_without_modules(tmp_path):
     for name in NAMES:
-        Path(name).mkdir()
-    assert python("-m", "engram", "--version").startswith("engram ")
+        (tmp_path / name).mkdir()
+    assert python(tmp_path, "-m", "engram", "--version").startswith("engram ")
