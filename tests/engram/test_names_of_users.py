@@ -12,7 +12,7 @@ NAMES = ("client", "server", "strategies", "simulations", "federation")
 RUN = """
 import {names}
 import engram
-run = engram.simulate("fedavg", num_rounds=1, local_steps=1, progress=False, out="run")
+run = engram.simulate(method="fedavg", num_rounds=1, local_steps=1, progress=False, out="run")
 assert len(run.clients) == 20
 print(*({name}.MINE for {name} in ({names},)))
 """
