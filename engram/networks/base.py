@@ -50,9 +50,6 @@ class Model(NamedTuple):
         tokens: For each input that goes to an embedding, how many tokens this has; None for other
             inputs, or if there are no such inputs.
         vectorizes: Whether ``torch.func.vmap`` can run it.
-        by_itself: Whether the module itself takes its passes, which have first derivatives alone:
-            it has hooks on parameters or a checkpointed part, for example, or ``max_norm``, so that
-            ``statistics`` has parameters, too.
         unreached: Names of parameters that never have a gradient, if it ``vectorizes``.
         personal: Names of parameters that each client keeps to itself.
         names: What a module calls its parameters, where they have other names here.
@@ -82,7 +79,6 @@ class Model(NamedTuple):
     running: frozenset[str] = frozenset()
     tokens: Any = None
     vectorizes: bool = True
-    by_itself: bool = False
     unreached: frozenset[str] = frozenset()
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes

@@ -66,10 +66,8 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
     trained, kind = any(n not in running for n, _ in leaves(module, running)), type(module).__name__
     require(trained, "a network", kind, "one with parameters that are trained")
     skeleton = _pure(module, example, running, fixed=statistics == "fixed")
-    vectorizes, itself, unreached = agreement(module, skeleton, example)
-    passes = itself or skeleton
-    grouped = itself is None and skeleton.can_group(example)
-    width = skeleton.width if itself is None else 0
+    vectorizes, unreached = agreement(module, skeleton, example)
+    grouped, width = skeleton.can_group(example), skeleton.width
 
     def init(generator: Generator) -> Params:
         own = _seed(make, generator)
@@ -86,18 +84,17 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
 
     model = Model(
         init,
-        passes.apply,
+        skeleton.apply,
         None,
         dense_layers=0,
         activations=_activations(module, example),
         parameters=sum(leaf.numel() for leaf in skeleton.start.values()),
-        train=passes.train,
+        train=skeleton.train,
         noisy=skeleton.noisy,
         together=skeleton.together if grouped else None,
         statistics_together=skeleton.statistics_together if grouped and running else None,
-        statistics=passes.statistics if running or skeleton.renormed else None,
+        statistics=skeleton.statistics if running else None,
         vectorizes=vectorizes,
-        by_itself=itself is not None,
         unreached=unreached,
         least_rows=skeleton.least_rows(example),
         running=running,

@@ -50,9 +50,7 @@ class Skeleton:
         whole = {(leaf.data_ptr(), leaf.numel()): size for leaf, size in seen.embedded}
         self.tokens = tree_map(lambda leaf: whole.get((leaf.data_ptr(), leaf.numel())), example)
         self.noisy = seen.drawn > 0
-        names = {id(leaf): name for name, leaf in own.items()}
-        self.renormed = frozenset(names[id(x)] for x in seen.renormed if id(x) in names)
-        self._views = seen.viewed or bool(seen.renormed)
+        self._views = seen.viewed
         self._pure = self.noisy or bool(running) or fixed or seen.pooled or self._views
 
     def _typed(self, params: Params) -> Params:
@@ -68,7 +66,7 @@ class Skeleton:
                     holder[at] = params[name]
             try:
                 outputs = called(self._modes[mode], inputs)
-                return tree_map(in_single, outputs) if self._casts else outputs
+                return tree_map(_in_single, outputs) if self._casts else outputs
             finally:
                 for slots in places.values():
                     for holder, at in slots:
@@ -157,7 +155,7 @@ class Skeleton:
                 return self._run(1, own, inputs)
         with Pure(key, names=self._names(own)) as pass_:
             outputs = self._run(1, own, inputs)
-        self._last = inputs, key, addresses_of(params), pass_.statistics
+        self._last = inputs, key, _addresses_of(params), pass_.statistics
         return outputs
 
     def together(self, params: Params, inputs: Tensor) -> Tensor:
@@ -189,7 +187,9 @@ class Skeleton:
     def statistics(self, params: Params, inputs: Inputs, key: Tensor | None = None) -> Params:
         """Returns the running statistics after a pass in training; see ``Model.statistics``."""
         # A gradient has been taken there, if the rule takes it at the model itself.
-        if not decomposes() and repeats(self._last, inputs, key, params):
+        # Whoever asks holds on to the model and the batch: what is new is elsewhere in memory.
+        last = self._last and (self._last[0] is inputs and self._last[1] is key)
+        if not decomposes() and last and self._last[2] == _addresses_of(params):
             return {name: leaf.detach().float() for name, leaf in self._last[3].items()}
         return self._after(params, inputs, key)
 
@@ -241,23 +241,14 @@ def tensors_of(outputs: Outputs) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
 
-def in_single(leaf: Any) -> Any:
+def _in_single(leaf: Any) -> Any:
     """Returns float64 as float32, and anything else as it is."""
     double = isinstance(leaf, Tensor) and leaf.dtype == torch.float64
     return leaf.float() if double else leaf
 
 
-def addresses_of(params: Params) -> list[int]:
-    """Returns where parameters are in memory."""
+def _addresses_of(params: Params) -> list[int]:
     return [leaf.data_ptr() for leaf in params.values()]
-
-
-def repeats(last: tuple[Any, ...], inputs: Inputs, key: Tensor | None, params: Params) -> bool:
-    """Returns whether the last pass, of inputs, key and addresses, was of these.
-
-    Whoever asks holds on to the model and the batch: what is new is elsewhere in memory.
-    """
-    return bool(last) and last[0] is inputs and last[1] is key and last[2] == addresses_of(params)
 
 
 _Slot = tuple[Any, Any]  # a dictionary or a list, and where in it a tensor stands

@@ -368,23 +368,6 @@ def test_a_second_head_in_training_needs_a_loss_of_ones_own(tmp_path):
         simulated(Auxiliary(), inputs, targets, tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"method": "local-moml", "hessian": "exact"}, "second derivatives, as in local-moml"),
-        ({"privacy": "example", "local_epochs": 0, "noise_multiplier": 1.0}, "privacy is example"),
-    ],
-)
-def test_gradients_that_torch_func_does_not_take_are_refused_where_they_must_be(
-    settings, said, tmp_path
-):
-    net = frozen()
-    net[2].weight.register_hook(lambda gradient: gradient * 0.5)
-    inputs, targets = rows("linear layers")
-    with pytest.raises(Refused, match=f"no hooks, checkpoints or max_norm.*{said}"):
-        simulated(net, inputs, targets, tmp_path / "run", **settings)
-
-
 @pytest.mark.parametrize("key", ["eta", "weight_decay"])
 def test_a_pattern_that_no_parameter_matches_is_refused(key, tmp_path):
     inputs, targets = rows("linear layers")

@@ -211,18 +211,13 @@ class Trainer:
         return matching(model, [n for n in w if n not in model.running], by_pattern(text), key)
 
     def _check_network(self, model: Model) -> None:
-        """Checks that the steps of the method and of privacy can be taken on the network."""
-        e, learner = self.experiment, self.learner
+        """Checks that the steps of privacy can be taken on the network."""
+        e = self.experiment
         if self._private and (model.statistics is not None or model.least_rows > 1):
             expected = "one without batch norm, such as norm group, where privacy is example"
             raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
-        plain = "one whose gradients torch.func takes (no hooks, checkpoints or max_norm)"
-        private = model.vectorizes or not self._private
-        require(private, "model", e.model, f"{plain} where privacy is example")
-        dropping = model.by_itself and model.noisy and e.device != "cpu"  # torch draws apart there
-        require(not dropping, "device", e.device, "cpu for dropout beside hooks or checkpoints")
-        twice = model.by_itself and learner.gradients(3) != learner.gradients()
-        require(not twice, "model", e.model, f"{plain} for second derivatives, as in {e.method}")
+        plain = "one that looks at no values (torch.func.vmap runs it) where privacy is example"
+        require(model.vectorizes or not self._private, "model", e.model, plain)
 
     @cached_property
     def scorer(self) -> "Scorer":

@@ -75,7 +75,7 @@ class Learner(NamedTuple):
         """Numbers in the network's parameters."""
         return sum(leaf.numel() for leaf in self.network.initial.values())
 
-    def gradients(self, twice: int = 2) -> int:
+    def gradients(self) -> int:
         """Returns the gradients that a local step takes; 0 if unknown. See ``gradients_of``."""
 
         def made(objective: Objective) -> Method:
@@ -83,7 +83,7 @@ class Learner(NamedTuple):
 
         try:
             with torch.device("meta"):
-                return gradients_of(made, self.work, twice)
+                return gradients_of(made, self.work)
         except Exception:  # a user's method may read its batches, of which there are none here
             return 0
 
