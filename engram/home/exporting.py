@@ -15,9 +15,8 @@ from engram.data.schema.columns import Kind, Schema
 from engram.data.tables.tables import family_of
 from engram.home.card import ScoreEstimate, card, cells
 from engram.home.evidence import of_coefficients, of_network
-from engram.home.exported import Exported, Form, Format, check_format
+from engram.home.exported import Exported, Form, Format, Package, check_format
 from engram.home.model_evidence import Evidence
-from engram.home.packages import Package, check_free
 from engram.home.run_models import Learned
 from engram.home.serving import RECALLS, form_of
 from engram.home.tables import coefficients_of
@@ -249,5 +248,6 @@ def free_folder(out: Path | None, name: str) -> Path:
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "client"
     plain = f"client-{plain}" if plain.isdecimal() else plain
     folder = Path(f"{plain}-model") if out is None else out
-    check_free(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(f"{folder} is there already: give out another folder")
     return folder

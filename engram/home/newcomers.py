@@ -23,7 +23,7 @@ from engram.data.source import Source
 from engram.data.standardize import own_units, standardized_by
 from engram.home.card import ScoreEstimate, scored
 from engram.home.evidence import of_network
-from engram.home.exported import check_format
+from engram.home.exported import Package, check_format
 from engram.home.exporting import (
     Written,
     common_model,
@@ -35,7 +35,6 @@ from engram.home.exporting import (
     written,
 )
 from engram.home.model_evidence import intervals_on
-from engram.home.packages import Package
 from engram.home.prediction_intervals import Interval, outputs_of
 from engram.home.run_models import Learned
 from engram.home.serving import check_finite, form_of, plain_module, settled

@@ -25,9 +25,8 @@ from engram.data.schema.columns import Kind, Schema
 from engram.data.standardize import own_units
 from engram.data.tables.tables import TableData, family_of, own_table, table_data
 from engram.home.card import card, cells
-from engram.home.exported import Exported
+from engram.home.exported import Exported, Package
 from engram.home.model_evidence import Evidence, of_client, of_test
-from engram.home.packages import Package
 from engram.home.serving import RECALLS, check_finite, form_of, plain_module, settled
 from engram.networks.export_modules import Recalling, layered
 from engram.scoring.tasks import TASKS

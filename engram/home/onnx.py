@@ -69,10 +69,10 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
     except Exception as error:  # of any of several packages
         why = one_line(" ".join(str(error).split()))
         raise Refused(
-            f"format must be safetensors or torch for this model, which ONNX cannot express: {why}"
+            f"format must be safetensors for this model, which ONNX cannot express: {why}"
         ) from error
     if not same:
-        raise Refused("format must be safetensors or torch: as ONNX it computes something else")
+        raise Refused("format must be safetensors: as ONNX it computes something else")
     return found
 
 

@@ -361,7 +361,7 @@ def test_a_resumed_run_keeps_its_scale(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mode", "form"), [("auto", "safetensors"), ("auto", "onnx"), ("client", "torch")]
+    ("mode", "form"), [("auto", "safetensors"), ("auto", "onnx"), ("client", "safetensors")]
 )
 def test_exported_models_take_rows_in_their_own_units(tmp_path, mode, form):
     run = simulated(tmp_path, "curved", mode, method="fedper")
