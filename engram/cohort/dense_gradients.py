@@ -76,14 +76,11 @@ class FirstLayerCoordinates(Protocol):
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
         """Returns the clients' mean weight (out, in); the shares (c,) add up to 1."""
 
-    def of(self, clients: list[int]) -> Self:
-        """Returns the coordinates of some of the clients, by position."""
-
-    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
+    def of(self, clients: list[int] | slice, weight: Tensor | None = None) -> Self:
         """Returns the coordinates of some clients.
 
         Args:
-            clients: Which.
+            clients: Their positions.
             weight: The first base, (out, in), if it is the same for all of them; else None.
         """
 
@@ -159,13 +156,8 @@ class PlainCoordinates(NamedTuple):
         mean: Tensor = torch.tensordot(shares, held, dims=1)
         return mean
 
-    def of(self, clients: list[int]) -> Self:
-        """See ``FirstLayerCoordinates.of``."""
-        bases = tuple(base if base.ndim == 2 else base[clients] for base in self.bases)
-        return self._replace(bases=bases, drawn=self.drawn[clients])
-
-    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """See ``FirstLayerCoordinates.narrow``; the weights themselves need no base."""
+    def of(self, clients: list[int] | slice, weight: Tensor | None = None) -> Self:
+        """See ``FirstLayerCoordinates.of``; the weights themselves need no base."""
         del weight
         bases = tuple(base if base.ndim == 2 else base[clients] for base in self.bases)
         return self._replace(bases=bases, drawn=self.drawn[clients])

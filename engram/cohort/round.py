@@ -17,6 +17,7 @@ from engram.core.settings import with_values
 from engram.core.slot_optimizers import State
 from engram.core.slots import over_slots
 from engram.core.types import Batch, Params, Scale
+from engram.scoring.mixtures import loss_of
 
 Build = Callable[[Mapping[str, Scale]], Method]
 """``scales -> method``: builds the method with these settings replaced; see ``Cohort.scales``."""
@@ -60,7 +61,6 @@ class Problem(NamedTuple):
             shift = () if served.shift is None else (served.shift,)
             found: Tensor = self.loss(served.models[0], batch, *shift)
             return found
-        from engram.scoring.mixtures import loss_of  # noqa: PLC0415 - few methods have mixtures
 
         return loss_of(served, self.loss, batch)
 
@@ -115,23 +115,16 @@ class Held(NamedTuple):
     slots: Slots
     coordinates: FirstLayerCoordinates | None = None
 
-    def of(self, clients: list[int]) -> Self:
-        """Returns the slots of the clients at these positions."""
-        return self._replace(
-            slots=over_slots(lambda leaf: leaf[clients], self.slots),
-            coordinates=self.coordinates and self.coordinates.of(clients),
-        )
-
-    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """Returns the slots of consecutive clients.
+    def of(self, clients: list[int] | slice, weight: Tensor | None = None) -> Self:
+        """Returns the slots of the clients at these positions.
 
         Args:
-            clients: Their positions.
+            clients: The positions.
             weight: The first layer at which all of them began; None if they began apart.
         """
         return self._replace(
             slots=over_slots(lambda leaf: leaf[clients], self.slots),
-            coordinates=self.coordinates and self.coordinates.narrow(clients, weight),
+            coordinates=self.coordinates and self.coordinates.of(clients, weight),
         )
 
     def stack(self) -> Slots:
@@ -178,11 +171,11 @@ class Outcome(NamedTuple):
     broken: dict[int, int]
 
     def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """Returns the outcome of consecutive clients; see ``Held.narrow``."""
+        """Returns the outcome of consecutive clients; see ``Held.of``."""
         states: Any = [tree_map(lambda leaf: leaf[clients], x) if x else x for x in self.states]
         return self._replace(
-            sent=self.sent.narrow(clients, weight),
-            kept=self.kept.narrow(clients, weight),
+            sent=self.sent.of(clients, weight),
+            kept=self.kept.of(clients, weight),
             states=states,
             losses=self.losses[clients],
             broken={

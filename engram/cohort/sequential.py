@@ -92,7 +92,6 @@ def _first_broken(
 
 
 def _only(stack: Any) -> Any:
-    """Returns the single client's entry; None if there is none."""
 
     def first(leaf: Tensor) -> Tensor:
         return channels_last(leaf[0])

@@ -151,13 +151,8 @@ class Span(NamedTuple):
                 found += torch.einsum("co,coi->oi", shared[:, j], base)
         return found
 
-    def of(self, clients: list[int]) -> Self:
+    def of(self, clients: list[int] | slice, weight: Tensor | None = None) -> Self:
         """See ``FirstLayerCoordinates.of``."""
-        bases = tuple(base if base.ndim == 2 else base[clients] for base in self.bases)
-        return self._replace(bases=bases, rows=self.rows[clients])
-
-    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """See ``FirstLayerCoordinates.narrow``."""
         first, *others = (base if base.ndim == 2 else base[clients] for base in self.bases)
         bases = (first if weight is None else weight, *others)
         return self._replace(bases=bases, rows=self.rows[clients])

@@ -35,7 +35,7 @@ def in_spans(
     """Trains a cohort's clients one after the other; see ``in_turn``.
 
     Args:
-        problem: With the objective ``engram.core.objective.by_hand``. Its method's phases are
+        problem: With the objective ``engram.core.derivatives.by_hand``. Its method's phases are
             affine, and its optimizer remembers nothing.
         cohort: The clients; their ``states`` must be empty.
         gradients: How many of them a step takes, as ``engram.core.method_shapes.gradients_of``
@@ -167,7 +167,6 @@ def _weights(slots: Slots) -> Slots:
 
 
 def _layers(slots: Slots) -> Iterator[Any]:
-    """Yields the first layers in slots."""
     for name, x in slots.items():
         if isinstance(x, dict):
             yield from _layers(x)

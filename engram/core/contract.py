@@ -128,7 +128,6 @@ class Contract(NamedTuple):
 
     @property
     def _claimed(self) -> list[str]:
-        """Paths of the arrays that have ranges, and of the shares beside sums."""
         claims = self.method.claims
         sums = [path for path, claim in claims.items() if claim == "sums"]
         return [*claims, *(path.removesuffix("sums") + "shares" for path in sums)]

@@ -150,7 +150,6 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _quota(group: Path) -> float:
-    """Reads how many cores a group may use."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
     except FileNotFoundError:  # version 1

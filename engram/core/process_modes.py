@@ -6,6 +6,7 @@ where several calls are in threads at once.
 """
 
 import os
+import random
 import sys
 import threading
 import warnings
@@ -87,7 +88,6 @@ def _enter(stack: ExitStack) -> None:
 
 
 def _enter_torch(stack: ExitStack) -> None:
-    """Enters the modes that torch has for a thread."""
     import torch  # noqa: PLC0415 - loaded by now
 
     stack.enter_context(torch.inference_mode(False))
@@ -197,7 +197,6 @@ def on_threads(count: int) -> Iterator[None]:
 
 
 def _elsewhere(function: Callable[..., _T], *given: Any) -> _T:
-    """Calls a function in a new thread."""
     found: list[_T] = []
     thread = threading.Thread(target=lambda: found.append(function(*given)))
     thread.start()
@@ -244,9 +243,7 @@ def drawing(seed: int | None = None) -> Iterator[None]:
     with _DRAWING, ExitStack() as stack:
         stack.callback(generator.set_state, generator.get_state())
         if seed is not None:
-            import random  # noqa: PLC0415 - rarely needed
-
-            import numpy as np  # noqa: PLC0415 - likewise
+            import numpy as np  # noqa: PLC0415 - not every caller of this module loads it
 
             stack.callback(np.random.set_state, np.random.get_state())
             stack.callback(random.setstate, random.getstate())

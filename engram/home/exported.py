@@ -232,7 +232,6 @@ def _loaded(folder: str | Path, exported: Exported, format_: Format, data: bytes
 
 @contextmanager
 def _named(folder: str | Path) -> Iterator[None]:
-    """Names the folder in what is refused."""
     try:
         yield
     except Refused as error:
@@ -281,7 +280,6 @@ def rebuilt(exported: Exported, state: Params) -> nn.Module:
 
 
 def _blank(exported: Exported, state: Params) -> nn.Module:
-    """Returns the model with other numbers."""
     e = exported.experiment
     if exported.form == "layers":
         return layered(state, getattr(e.own, "family", "linear"))

@@ -2,23 +2,21 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from engram.cli.arguments import arguments
-from engram.core.served import is_known, unknown
+from engram.core.slots import is_known, unknown
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind, Schema
 from engram.data.tables.tables import family_of
 from engram.home.card import ScoreEstimate, card, cells
-from engram.home.evidence import of_coefficients, of_network
+from engram.home.evidence import Evidence, of_coefficients, of_network
 from engram.home.exported import Exported, Form, Format, Package, check_format
-from engram.home.model_evidence import Evidence
 from engram.home.run_models import Learned
-from engram.home.serving import RECALLS, form_of
+from engram.home.serving import RECALLS, form_of, without_medians
 from engram.home.tables import coefficients_of
 from engram.networks.export_modules import Recalling, layered
 from engram.scoring.tasks import TASKS
@@ -85,7 +83,7 @@ def schema_here(learned: Learned, owner: int | None) -> Schema | None:
     Where the table is elsewhere, that is unknown: then the schema refuses missing values.
     """
     schema = learned.kind.schema
-    if schema is None or schema.missing != "median":
+    if (elsewhere := without_medians(schema)) == schema:
         return schema
     try:
         return learned.data.schema_of(owner)
@@ -93,7 +91,7 @@ def schema_here(learned: Learned, owner: int | None) -> Schema | None:
         here = learned.checkpoint.memories is not None
         if here and not learned.experiment.source.in_memory:
             raise
-        return replace(schema, missing="refuse")
+        return elsewhere
 
 
 def personal_model(learned: Learned, client: int) -> nn.Module:

@@ -22,7 +22,7 @@ from engram.data.schema.columns import Kind
 from engram.data.source import Source
 from engram.data.standardize import own_units, standardized_by
 from engram.home.card import ScoreEstimate, scored
-from engram.home.evidence import of_network
+from engram.home.evidence import intervals_on, of_network
 from engram.home.exported import Package, check_format
 from engram.home.exporting import (
     Written,
@@ -34,7 +34,6 @@ from engram.home.exporting import (
     with_card,
     written,
 )
-from engram.home.model_evidence import intervals_on
 from engram.home.prediction_intervals import Interval, outputs_of
 from engram.home.run_models import Learned
 from engram.home.serving import check_finite, form_of, plain_module, settled

@@ -1,7 +1,6 @@
 """Exports the model that serves a client of a node, without the coordinator."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -15,8 +14,7 @@ from engram.cohort.trainer.client_memory import Recollection
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.method import Served
 from engram.core.rounds import received_by
-from engram.core.served import is_known, unknown
-from engram.core.slots import flat, unflat
+from engram.core.slots import flat, is_known, unflat, unknown
 from engram.core.standardization import Units
 from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.types import Params
@@ -25,9 +23,16 @@ from engram.data.schema.columns import Kind, Schema
 from engram.data.standardize import own_units
 from engram.data.tables.tables import TableData, family_of, own_table, table_data
 from engram.home.card import card, cells
+from engram.home.evidence import Evidence, of_client, of_test
 from engram.home.exported import Exported, Package
-from engram.home.model_evidence import Evidence, of_client, of_test
-from engram.home.serving import RECALLS, check_finite, form_of, plain_module, settled
+from engram.home.serving import (
+    RECALLS,
+    check_finite,
+    form_of,
+    plain_module,
+    settled,
+    without_medians,
+)
 from engram.networks.export_modules import Recalling, layered
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import UNNAMED, DataError, Refused
@@ -114,7 +119,7 @@ def _table(
     e = training.experiment
     found = remembered(e, training.kind, memory)
     module = layered(found.state, family_of(e))
-    evidence, notes, schema = Evidence({}), list[str](), _without_medians(found.schema)
+    evidence, notes, schema = Evidence({}), list[str](), without_medians(found.schema)
     if e.own.plug_in == Molar.plug_in:
         try:
             data = own_table(e, e.source, client) if training.own else table_data(e, [client])
@@ -129,7 +134,6 @@ def _table(
 
 
 def _of_rows(training: Training, client: int, found: Coefficients, data: TableData) -> Evidence:
-    """Returns what a client's rows say of its coefficients."""
     e = training.experiment
     scores, intervals = of_test(e, found, data.test[client])
     train = data.train[client]
@@ -166,7 +170,7 @@ def _network(
         schema = _schema(training, client, data())
         evidence = of_client(e, data(), module, client, schema)
     except DataError as error:
-        schema = _without_medians(training.kind.schema)
+        schema = without_medians(training.kind.schema)
         notes.append(_WITHOUT_ROWS.format(error))
     known |= {"kind": kind._replace(schema=schema), "classes": kind.class_names}
     known |= {"form": form_of(module), "outputs": TASKS[e.task].targets}
@@ -218,8 +222,3 @@ def _schema(training: Training, client: int, data: FederatedData) -> Schema | No
     """Returns the schema of inputs, with what stands for a missing value in the client's rows."""
     by_task = not training.own and training.experiment.partition == "natural"
     return data.schema_of(client if by_task else None)
-
-
-def _without_medians(schema: Schema | None) -> Schema | None:
-    """Returns a schema that refuses missing values, if medians of rows elsewhere stand for them."""
-    return replace(schema, missing="refuse") if schema and schema.missing == "median" else schema

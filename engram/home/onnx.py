@@ -90,7 +90,6 @@ def on_tensors(runs: Runs, kind: Kind) -> Callable[[Any], Tensor]:
 
 
 def _example(module: nn.Module, kind: Kind) -> Any:
-    """Returns rows as the module takes them."""
     if not kind.columns:
         return example(kind.inputs, _ROWS)
     dtype = next(module.parameters()).dtype

@@ -16,8 +16,7 @@ from engram.cohort.trainer.trainer import Trainer
 from engram.core.checks import must
 from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by
-from engram.core.served import has_tuned, is_known, unknown
-from engram.core.slots import flat, over_slots, unflat
+from engram.core.slots import flat, has_tuned, is_known, over_slots, unflat, unknown
 from engram.core.standardization import Units
 from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.types import Params
@@ -485,6 +484,5 @@ def _longer(leaf: Tensor, like: Tensor) -> Tensor:
 
 
 def _arrays(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields parameters and buffers, under each of their names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)

@@ -1,6 +1,7 @@
 """The model that serves a client, as ``Method.serve`` says, as one plain module."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -10,6 +11,7 @@ from engram.cohort.trainer.trainer import Trainer
 from engram.core.method import Served
 from engram.core.tree import is_finite
 from engram.data.federated import FederatedData
+from engram.data.schema.columns import Schema
 from engram.home.exported import Form
 from engram.networks.build import Model
 from engram.networks.export_modules import Mixture, Recalling, Shifted, shifted
@@ -24,6 +26,11 @@ RECALLS: Final = (
 """The note of a model that is a ``Recalling``."""
 
 _BLOCK = 1024  # rows that are represented at once
+
+
+def without_medians(schema: Schema | None) -> Schema | None:
+    """Returns a schema that refuses missing values, if medians of rows elsewhere stand for them."""
+    return replace(schema, missing="refuse") if schema and schema.missing == "median" else schema
 
 
 def form_of(module: nn.Module) -> Form:

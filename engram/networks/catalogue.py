@@ -99,7 +99,6 @@ def _group_norm(norm: Any) -> nn.Module:
 def _with(
     module: nn.Module, kinds: tuple[type[nn.Module], ...], other: Callable[[Any], nn.Module]
 ) -> nn.Module:
-    """Replaces the parts of some kinds, in place; returns the module."""
     for part in list(module.modules()):
         for name, child in part.named_children():
             if isinstance(child, kinds):
@@ -224,7 +223,6 @@ class _Attending(nn.Module):
 
 
 def _classifying(inputs: int, widths: Sequence[int], outputs: int) -> nn.Sequential:
-    """Returns dense layers with ReLU in between."""
     layers: list[nn.Module] = []
     for size in pairwise([inputs, *widths]):
         layers += [nn.Linear(*size), nn.ReLU()]

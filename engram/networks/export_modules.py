@@ -136,7 +136,6 @@ def _tapped(network: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[
 
 
 def _last(network: nn.Module) -> nn.Module:
-    """Returns a network's last layer that has parameters."""
     *_, (last, _) = leaves(network, ())
     return network.get_submodule(last.rpartition(".")[0])
 

@@ -44,9 +44,7 @@ class InUnits(nn.Module):
         if self._inputs:  # of one tensor
             (x,) = args
             # Rows may be in float64, of which the network is not.
-            dtype = (
-                next(self.network.parameters(), x).dtype if x.dtype == torch.float64 else x.dtype
-            )
+            dtype = torch.float32 if x.dtype == torch.float64 else x.dtype
             args = (((x.double() - self.input_mean) / self.input_deviation).to(dtype),)
         outputs = called(self.network, named or args)
         return self.target_mean + self.target_deviation * outputs if self._targets else outputs
@@ -87,7 +85,6 @@ def with_units(model: Model, units: Units) -> Model:
     return model._replace(
         apply=restored(model.apply),
         train=restored(model.train),
-        together=restored(model.together),
         represent=inner and represent,
     )
 
@@ -110,7 +107,6 @@ def in_units(task: Task, targets: Standard | None) -> Task:
 
 
 def _of(task: Task, converted: Callable[[Tensor], Tensor]) -> Task:
-    """Returns a task whose losses are of converted outputs and targets."""
 
     def after(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return lambda outputs, targets: loss(converted(outputs), converted(targets))

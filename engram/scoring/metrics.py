@@ -203,6 +203,13 @@ def name_of(function: Callable[..., Any]) -> str:
     return name.replace("_", "-")
 
 
+def torch_functional() -> Any:
+    """``torch.nn.functional``, when it is called: metrics and tasks are listed without torch."""
+    from torch.nn import functional  # noqa: PLC0415 - as above
+
+    return functional
+
+
 def named(names: Iterable[str]) -> list[Metric]:
     """Returns metrics by their names."""
     return [METRICS[name] for name in names]
@@ -269,11 +276,14 @@ def auc(outputs: "Tensor", targets: "Tensor") -> float:
 @metric(low=0, better="lower", most=104.0, targets=("classes", "labels", "tokens"))
 def log_loss(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Mean negative log-likelihood of a class, label or token, in nats."""
-    from torch.nn import functional  # noqa: PLC0415 - metrics are listed without torch
-
+    functional = torch_functional()
+    loss: Tensor
     if outputs.ndim == targets.ndim:
-        return functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs))
-    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=-1)
+        loss = functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs))
+    else:
+        flat = outputs.flatten(0, -2), targets.flatten()
+        loss = functional.cross_entropy(*flat, ignore_index=-1)
+    return loss
 
 
 # More than any vocabulary has: a model that gives all tokens the same probability does better.
@@ -304,11 +314,9 @@ def ece(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 
 def _each(outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
     """Returns the probability of each class or label, and which is the case, both (n, k)."""
-    from torch import arange  # noqa: PLC0415 - metrics are listed without torch
-
     if outputs.ndim == targets.ndim:
         return outputs.double().sigmoid(), targets > 0.5
-    classes = arange(outputs.shape[-1], device=targets.device)
+    classes = targets.new_ones(outputs.shape[-1]).cumsum(0) - 1
     return outputs.double().softmax(-1), targets[:, None] == classes
 
 

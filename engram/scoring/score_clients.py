@@ -110,7 +110,6 @@ class Scorer:
     def _columns(
         self, serve: Mapping[str, Answer], queries: Queries, clients: Sequence[int]
     ) -> dict[str, Tensor]:
-        """Returns the metric columns of each model."""
         names, (said, y) = self.models.called(clients), self.models.answers(serve, queries)
         columns: dict[str, Tensor] = {}
         for which in self.models.suffixes:

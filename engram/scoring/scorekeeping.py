@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from engram.core.method_shapes import Shapes
-from engram.core.served import has_common, has_tuned
+from engram.core.slots import has_common, has_tuned
 from engram.core.streams import scored
 from engram.core.types import Params
 from engram.data.client_names import all_unseen

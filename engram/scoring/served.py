@@ -14,15 +14,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engram.cohort.dense_gradients import FIRST, Examples, logits
 from engram.cohort.span_coordinates import make_coordinates
 from engram.cohort.trainer.ways import Learner
+from engram.core.derivatives import by_autograd
 from engram.core.method import Neighbors, Served, Slots
 from engram.core.method_shapes import Shapes
-from engram.core.objective import by_autograd
-from engram.core.served import has_common, has_tuned
 from engram.core.slot_optimizers import optimizer_of
+from engram.core.slots import has_common, has_tuned
 from engram.core.types import Batch, LossFn, Params
 from engram.data.federated import FederatedData
 from engram.networks.base import Inputs, Outputs
 from engram.networks.build import dense_loss_of, mean_loss, standardized_loss
+from engram.scoring.mixtures import mixture
+from engram.scoring.neighbor_votes import with_votes
 from engram.scoring.query_rows import Queries, Support, padded, shuffled, tuned_on
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.scoring.score_metrics import flattened, measure, of
@@ -146,8 +148,6 @@ class ServedModels:
             )
             served = serve(own, kept)
         if served.weights is not None:
-            from engram.scoring.mixtures import mixture  # noqa: PLC0415 - few methods have mixtures
-
             apply, pi = self._for_each(self._apply), served.weights
             return found | {
                 "": lambda x: mixture(
@@ -170,11 +170,9 @@ class ServedModels:
         return rows
 
     def _applied(self, w: Params) -> Answer:
-        """Returns the models of clients."""
         return partial(self._for_each(self._apply), w)
 
     def _apply(self, w: Params, x: Inputs) -> Outputs:
-        """Returns the outputs of one model, with its ``SHIFT`` if there is one."""
         return self._represent(w, x)[0] if SHIFT in w else self._network.apply(w, x)
 
     def _represent(self, w: Params, x: Inputs) -> tuple[Outputs, Tensor]:
@@ -187,8 +185,6 @@ class ServedModels:
 
     def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
         """Returns models whose outputs are mixed with votes of the clients' training rows."""
-        from engram.scoring.neighbor_votes import with_votes  # noqa: PLC0415 - few methods have neighbors
-
         train = self.data.train
         memory = padded(train, train.rows, clients)
         represented = self._for_each(self._represent)
@@ -253,7 +249,6 @@ class ServedModels:
         return e.adapt_shots if self._few_shot else max(1, e.adapt_steps) * self._batch(client)
 
     def _batch(self, client: int) -> int:
-        """Returns the number of rows in each step of a client's fine-tuning."""
         if self._few_shot:
             return self.experiment.adapt_shots
         return min(self.experiment.batch_size, len(self.data.train.rows[client]))
@@ -329,7 +324,6 @@ class ServedModels:
         return said, torch.cat(targets, dim=1)
 
     def _in_blocks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Splits rows (c, n) along n into blocks that fit into memory."""
         return torch.split(rows, max(1, BLOCK // (self.row * len(rows))), 1)
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from engram.core.checks import require
 from engram.core.process_modes import Registry
-from engram.scoring.metrics import IGNORED, Metric, Targets, fitted, name_of, takes
+from engram.scoring.metrics import (
+    IGNORED,
+    Metric,
+    Targets,
+    fitted,
+    name_of,
+    takes,
+    torch_functional,
+)
 
 # Listing tasks, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -77,9 +85,8 @@ class Task(NamedTuple):
 
 
 def _cross_entropy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
-
-    return functional.cross_entropy(outputs, targets)  # one operation for all rows
+    found: Tensor = torch_functional().cross_entropy(outputs, targets)  # one operation for all rows
+    return found
 
 
 def _mean(rows: RowLoss) -> "Callable[..., Tensor]":
@@ -87,9 +94,7 @@ def _mean(rows: RowLoss) -> "Callable[..., Tensor]":
 
 
 def _negative_log_likelihood(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
-
-    losses = functional.cross_entropy(outputs, targets, reduction="none")
+    losses: Tensor = torch_functional().cross_entropy(outputs, targets, reduction="none")
     if losses.ndim == 1:
         return losses
     return losses.flatten(1).sum(1) / (targets != IGNORED).flatten(1).sum(1).clamp(min=1)
@@ -100,22 +105,18 @@ def _squared(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 
 
 def _binary(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
-
     outputs = _fitting(outputs, targets)
-    losses = functional.binary_cross_entropy_with_logits(
-        outputs, targets.to(outputs), reduction="none"
-    )
-    return _by_row(losses)
+    loss = torch_functional().binary_cross_entropy_with_logits
+    return _by_row(loss(outputs, targets.to(outputs), reduction="none"))
 
 
 def _next_token(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
-
     # Flat, outputs stay in their order: with classes on the second axis, torch copies them.
-    losses = functional.cross_entropy(
-        outputs.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-1
-    ).view(targets.shape)
+    losses: Tensor = (
+        torch_functional()
+        .cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-1)
+        .view(targets.shape)
+    )
     return losses.sum(1) / (targets != -1).sum(1).clamp(min=1)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
-from engram.core.objective import by_autograd
+from engram.core.derivatives import by_autograd
 from engram.networks.build import cross_entropy, mean_loss
 from engram.networks.functional import Pure, uniform
 from engram.networks.module import from_module

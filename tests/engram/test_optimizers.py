@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from engram.core.objective import by_autograd
+from engram.core.derivatives import by_autograd
 from engram.core.rounds import Stepper
 from engram.core.slot_optimizers import check_optimizer, optimizer_of
 from engram.methods.ditto import Ditto

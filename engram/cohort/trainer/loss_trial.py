@@ -99,7 +99,6 @@ def _taken(split: Split, rows: RowNumbers) -> tuple[Inputs, Tensor]:
 
 
 def _some(split: Split, client: int, most: int) -> RowNumbers:
-    """Returns some of a client's rows, from the first to the last."""
     own = split.rows[client]
     return own[np.linspace(0, len(own) - 1, min(most, len(own))).astype(np.int64)]
 

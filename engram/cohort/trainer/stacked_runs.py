@@ -67,7 +67,6 @@ def likeness(trainer: Trainer) -> Hashable:
 
 
 def _form(tree: Any) -> Hashable:
-    """Returns the names and shapes of the tensors in nested dictionaries."""
     leaves, names = tree_flatten(tree)
     return str(names), *(leaf.shape for leaf in leaves)
 
@@ -236,7 +235,6 @@ class Stack:
             raise failed(trainer, part.clients, error, server_round) from error
 
     def _joined(self, parts: Sequence[_Part]) -> Cohort:
-        """Joins the cohorts of several runs."""
         cohorts = [part.cohort for part in parts]
         own, kept, states = _cat(
             [(_each(cohort) | cohort.own, cohort.kept, list(cohort.states)) for cohort in cohorts]
@@ -277,7 +275,6 @@ def _each(cohort: Cohort) -> Slots:
 
 
 def _cat(trees: Sequence[Any]) -> Any:
-    """Concatenates trees of tensors along the first axis."""
     return tree_map(lambda *leaves: torch.cat(leaves), *trees)
 
 

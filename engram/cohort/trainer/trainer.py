@@ -32,6 +32,7 @@ from engram.cohort.trainer.chunks import (
     outcome_of,
 )
 from engram.cohort.trainer.client_memory import Memory, Recollection
+from engram.cohort.trainer.diagnosis import told_cause
 from engram.cohort.trainer.loss_trial import on_rows
 from engram.cohort.trainer.sampler import Sampler
 from engram.cohort.trainer.ways import Learner, quickest
@@ -47,9 +48,13 @@ from engram.core.types import Params
 from engram.data.augmentations import AUGMENTATIONS, check_augmentation
 from engram.data.federated import FederatedData, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
+from engram.guards.outgoing_updates import Sending
+from engram.guards.row_privacy import ByExamples
 from engram.networks.base import matching
 from engram.networks.build import Model
 from engram.networks.optimizers import by_pattern, step_factors
+from engram.scoring.score_clients import Scorer
+from engram.scoring.served import ServedModels
 from engram.scoring.tasks import Task, task_of
 from engram.settings.errors import Refused, one_line
 from engram.settings.method_for_data import check_kept, set_aside, shapes_on
@@ -57,9 +62,6 @@ from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
     from engram.guards.noise import Noise
-    from engram.guards.outgoing_updates import Sending
-    from engram.guards.row_privacy import ByExamples
-    from engram.scoring.score_clients import Scorer
     from engram.settings.experiment import Experiment
 
 __all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
@@ -166,7 +168,7 @@ class Trainer:
                 optimizer=optimizer,
                 standard=self._standard,
                 work=shapes.work,
-                private=_mechanism(e),
+                private=ByExamples(e.clip, e.noise_multiplier) if self._private else None,
             )
             self._check_network(model)
             self.method: Method = self.learner.method(self._task)
@@ -196,11 +198,11 @@ class Trainer:
         if vectorized:
             keeps = self._memories.moments
             self.ways = self.learner.fastest(
-                e, self._task, shapes, rows=self._rows, size=self._size, keeps=keeps
+                e, shapes, rows=self._rows, size=self._size, keeps=keeps
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
         what = self.method, shapes, self.learner.network.running, data.names
-        self._sending = _sending(e, *what, noise=noise, covers=self._covers)
+        self._sending = Sending(e, *what, noise=noise, covers=self._covers)
         self._checked: set[frozenset[str]] = set()
         self.way = ""
         self.block, self.bytes_each = block_of(self, self._size, self._rows)
@@ -222,9 +224,6 @@ class Trainer:
     @cached_property
     def scorer(self) -> "Scorer":
         """Scores the clients; tuning trains many whom it never scores."""
-        from engram.scoring.score_clients import Scorer  # noqa: PLC0415 - a round needs none
-        from engram.scoring.served import ServedModels  # noqa: PLC0415 - likewise
-
         what = self.experiment, self.learner, self.data, self._task, self.shapes
         return Scorer(ServedModels(*what, vectorized=self._vectorized))
 
@@ -342,8 +341,6 @@ class Trainer:
                 words = f"method {name}, round {asked.server_round}: {cause_of(name, error)}"
                 raise ClientFailed(words + _TOGETHER * ("vmap" in words)) from error
             for i in [*part.broken][:_EXPLAINED]:
-                from engram.cohort.trainer.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
-
                 task = self._task.of(self.data.names.get(clients[i], clients[i]))
                 causes[some[i]] = told_cause(self, task, cohort.of([i]), clients[i])
             parts.append(part)
@@ -428,9 +425,7 @@ class Trainer:
             asked: What all clients of the round were asked.
             chunk: The clients.
         """
-        left, beside = done, list[Params]()
-        if self._sending is not None:
-            left, beside = self._sending.leave(done, asked, chunk, self._memories)
+        left, beside = self._sending.leave(done, asked, chunk, self._memories)
         self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left
 
@@ -452,27 +447,7 @@ class Trainer:
         Raises:
             EngramError: It brings changes of slots that none of them holds.
         """
-        if self._sending is None:
-            return arrays
         return self._sending.received(arrays, version, clients, self._memories, server_round)
-
-
-def _mechanism(e: "Experiment") -> "ByExamples | None":
-    """Returns the mechanism of steps that hide single rows; None of other runs."""
-    if e.privacy != "example":
-        return None
-    from engram.guards.row_privacy import ByExamples  # noqa: PLC0415 - runs without privacy need none
-
-    return ByExamples(e.clip, e.noise_multiplier)
-
-
-def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
-    """Returns what changes what clients send; None where it leaves them as it is."""
-    if e.compress == "none" and (not e.update_clip or e.clip_quantile):
-        return None
-    from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed
-
-    return Sending(e, *args, **how)
 
 
 def _first(stack: Any) -> Any:

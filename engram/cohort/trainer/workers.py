@@ -255,7 +255,6 @@ class _Team:
             yield Token(self._dealt, number, inbox, same, place)
 
     def _give(self, tokens: Iterator[Token], inbox: int) -> None:
-        """Fills the queue up."""
         some = islice(tokens, _AHEAD - len(self._out[inbox]))
         if given := b"".join(token.packed() for token in some):
             os.write(self._end, given)
