@@ -1,4 +1,4 @@
-"""Each step once for clients whose networks end in dense layers.
+"""Each step once for all clients, for networks that end in dense layers.
 
 The gradients are those of ``engram.cohort.dense_gradients``.
 
@@ -144,7 +144,7 @@ def _coordinates(cohort: Cohort, steps: Steps, features: Features | None) -> Fir
 
 
 def _held(coordinates: FirstLayerCoordinates, *every: Slots) -> tuple[Slots, ...]:
-    """Returns slots with first layers in these coordinates, whose bases they are, in this order."""
+    """Returns slots with their first layers in these coordinates, as the bases in order."""
     number, found = count(), list[Slots]()
     for slots in every:
         held = {s: slots[s] | {FIRST: coordinates.base(next(number))} for s in _first_layers(slots)}

@@ -31,7 +31,7 @@ class FirstLayer(Protocol):
         """Returns the change (c, k, out) of the outputs along a direction of both."""
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
-        """Maps ``delta``, the gradient by outputs, to that by the weight and what lies below."""
+        """Maps ``delta``, the gradient by outputs, to gradients by the weight and lower layers."""
 
 
 class InputRows(Protocol):
@@ -65,7 +65,7 @@ class FirstLayerCoordinates(Protocol):
         """
 
     def see(self, start: int, stop: int) -> InputRows:
-        """Returns drawn rows for gradients, in the order in which they were drawn."""
+        """Returns drawn rows for gradients, in the order of the draw."""
 
     def see_others(self, x: Tensor) -> InputRows:
         """Returns other rows (c, k, in), for outputs only."""

@@ -136,7 +136,7 @@ class Draws(NamedTuple):
         return (x if out is None else out.copy_(x.flatten(2))), y
 
     def each_step(self) -> Iterator[Step]:
-        """Yields the steps in order; clients whose batches differ in size take theirs apart."""
+        """Yields the steps in order; clients with other batch sizes take separate steps."""
         for h in range(self.steps):
             for who, size, phase, last in self._alike(h):
                 first = h * self.batches
@@ -149,7 +149,7 @@ class Draws(NamedTuple):
         return self._batch(ALL, 0, self.initial, 0) if self.initial else None
 
     def phase(self, h: int) -> int:
-        """Returns the phase of step h, for a cohort whose clients have equally many steps."""
+        """Returns the phase of step h of a cohort with equally many steps each."""
         return int((self.starts[0] <= h).sum()) - 1
 
     def _alike(self, h: int) -> Iterator[tuple[Who, int, int, bool]]:
@@ -227,7 +227,7 @@ class Steps(NamedTuple):
         return torch.from_numpy(shares.astype(np.float32)).to(self.draws.rows.device)
 
     def moved(self, h: int, after: Any, before: Any) -> Any:
-        """Returns what step h, from 0, made of ``before``, for clients that have such a step."""
+        """Returns the state after step h, from 0: ``after`` for clients with the step."""
         if self.ends is None or (self.ends > h).all():
             return after
         moves = torch.from_numpy(self.ends > h).to(self.draws.rows.device)

@@ -1,4 +1,4 @@
-"""Arranges clients whose batches differ in size and number so that each step trains many at once.
+"""Arranges clients with batches of different sizes and numbers for common steps.
 
 A batch is padded with its last row, which has no part in the mean. A client that is done repeats
 its last step, which does not move it.

@@ -56,7 +56,7 @@ class Problem(NamedTuple):
     loss: Callable[..., Tensor]
 
     def reported(self, served: Served, batch: Batch) -> Tensor:
-        """Returns the training loss of what serves a client, on a batch."""
+        """Returns the training loss of a client's served model on a batch."""
         if len(served.models) == 1:
             shift = () if served.shift is None else (served.shift,)
             found: Tensor = self.loss(served.models[0], batch, *shift)
@@ -105,7 +105,7 @@ class Cohort(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Slots of several clients, whose first dense layers may be stored in other coordinates.
+    """Slots of several clients, with first dense layers in any coordinates.
 
     Attributes:
         slots: The slots, each array with a leading client axis.

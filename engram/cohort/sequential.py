@@ -35,7 +35,7 @@ def in_turn(problem: Problem, cohort: Cohort) -> Outcome:
 
 
 def _one(problem: Problem, cohort: Cohort, common: Slots, i: int) -> tuple[Any, ...]:
-    """Returns what client i sends and keeps, its optimizer's states, loss, and step it broke at."""
+    """Returns client i's update, memory, optimizer's states, loss, and first broken step."""
     cohort, h = cohort.of([i]), 0
     method = problem.build({name: float(column[0]) for name, column in cohort.scales.items()})
     try:
@@ -78,7 +78,7 @@ def _states(each: Sequence[State]) -> State:
 def _first_broken(
     problem: Problem, method: Method, work: Slots, states: list[State], cohort: Cohort
 ) -> int:
-    """Returns the first step after which a slot is not finite; the last if only the loss is."""
+    """Returns the first step with a non-finite slot; the last for the loss alone."""
     number = 0
     for step in cohort.draws.each_step():
         phase = method.client.phases[step.phase]

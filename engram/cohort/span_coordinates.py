@@ -171,7 +171,7 @@ class Span(NamedTuple):
         return SpannedRows(of_bases, gram, b + start, b + known)
 
     def pull(self, delta: Tensor, held: Tensor) -> Tensor:
-        """Returns the gradient (c, k, in) by rows of which ``delta`` is that by their outputs."""
+        """Returns the gradient (c, k, in) by rows, of ``delta``, that by their outputs."""
         b = len(self.bases)
         known = self.rows[:, : held.shape[1] - b]
         found = torch.bmm(torch.bmm(delta, held[:, b:].mT), known)
@@ -217,7 +217,7 @@ def _outputs(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def longest(out: int, width: int, size: int) -> int:
-    """Returns for how many rows of a round, at most, a span is cheaper than the weights (out, in).
+    """Returns the largest number of rows for which a span is cheaper than the weights.
 
     Its Gram products grow with the square of the rows, where weights take two products of each
     batch with them, and some passes of memory.

@@ -101,7 +101,7 @@ class _Spans:
         slots: Slots,
         batches: tuple[Batch, ...],
     ) -> Slots:
-        """Calls ``function(slots, batches)`` and returns what it does, with ``_Held`` layers."""
+        """Calls ``function(slots, batches)``; returns its slots, with ``_Held`` layers."""
         slots, span = self._entered(slots)
         examples = tuple(self._examples(span, *batch) for batch in batches)
         try:
@@ -136,7 +136,7 @@ class _Spans:
 
 
 class _Moves(NamedTuple):
-    """A ``Stepper`` whose steps are taken in spans."""
+    """A ``Stepper`` of steps in spans."""
 
     stepper: TakesSteps
     spans: _Spans

@@ -76,7 +76,7 @@ def _pick(tree: Any, who: Who) -> Any:
 
 
 def _put(tree: Any, who: Who, some: Any, count: int = 0) -> Any:
-    """Returns a tree in which some clients' entries are replaced by ``some``.
+    """Returns a tree with some clients' entries replaced by ``some``.
 
     An empty tree of ``count`` clients begins at zero.
     """

@@ -14,7 +14,7 @@ from engram.core.types import Batch, Params
 
 
 class SlotFault(ValueError):
-    """An error of a method whose slots or phases break its contract.
+    """An error of a method: slots or phases that break its contract.
 
     Attributes:
         expected: The faulty thing, and the requirement on it.

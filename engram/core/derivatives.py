@@ -53,7 +53,7 @@ _TWICE = threading.local()
 
 @contextmanager
 def twice() -> Iterator[None]:
-    """Context in which a loss is computed whose gradient is differentiated again."""
+    """Context of a loss with a gradient that is differentiated again."""
     _TWICE.depth = getattr(_TWICE, "depth", 0) + 1
     try:
         yield
@@ -62,12 +62,12 @@ def twice() -> Iterator[None]:
 
 
 def differentiates_twice() -> bool:
-    """Returns whether a loss is being computed whose gradient is differentiated again."""
+    """Returns whether this is within ``twice``."""
     return getattr(_TWICE, "depth", 0) > 0
 
 
 def vectorized() -> bool:
-    """Returns whether ``vmap`` is under way, which does not tell how arrays lie in memory."""
+    """Returns whether ``vmap`` is under way: it hides the memory layout of arrays."""
     stack = torch._C._functorch.get_interpreter_stack() or []
     return any(level.key() == torch._C._functorch.TransformType.Vmap for level in stack)
 
@@ -174,7 +174,7 @@ def by_autograd(
 
 
 def by_hand(loss: LossWithDerivatives, criterion: Criterion = _without) -> Objective:
-    """Builds the objective of stacked models from a loss whose derivatives are written out."""
+    """Builds the objective of stacked models from a loss with its own derivatives."""
 
     def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
         if names is None:

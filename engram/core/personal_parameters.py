@@ -10,7 +10,7 @@ from engram.core.types import Batch, Params
 
 
 def build(settings: Any, context: Context) -> Method:
-    """Builds a method whose clients keep the network's personal parameters.
+    """Builds a method with personal parameters, which its clients keep.
 
     If the network has none, they are the method's default part, ``About.personal``, such as the
     head. Running statistics that clients send are averaged, whatever the method's merge.
@@ -126,7 +126,7 @@ def _without(x: Params, names: frozenset[str]) -> Params:
 
 
 def _averaging(method: Method, running: frozenset[str]) -> Method:
-    """Returns a method whose server takes the means of running statistics, whatever its merge is.
+    """Returns the method with running statistics averaged, whatever its merge.
 
     They are no parameters: a step of the server's own might make a variance negative.
     """

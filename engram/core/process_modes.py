@@ -140,7 +140,7 @@ _PRODUCTS: Final = ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn", "cuda.matmul")
 
 @contextmanager
 def _variables() -> Iterator[None]:
-    """Context after which the environment lacks what imports of other packages, and ours, set."""
+    """Context that removes environment variables set by imports within it."""
     lacking = [name for name in _SET_BY_IMPORTS if name not in os.environ]
     try:
         yield
@@ -162,7 +162,7 @@ _FILTERING: Final = threading.RLock()
 
 @contextmanager
 def filtering() -> Iterator[None]:
-    """Context in which one thread alone filters warnings, or redirects what is printed."""
+    """Context of one thread that filters warnings, or redirects output."""
     with _FILTERING, warnings.catch_warnings():
         yield
 
@@ -262,7 +262,7 @@ _NAMED: ContextVar[Named | None] = ContextVar("_NAMED", default=None)
 
 
 def named_here() -> Named:
-    """Returns what has been named in the call under way."""
+    """Returns the objects that were registered in the current call."""
     return _NAMED.get() or {}
 
 
@@ -284,5 +284,5 @@ class Registry(dict[str, _T]):
         return found
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns what is called so, or the default."""
+        """Returns the object registered under ``name``, or ``default``."""
         return named_here().get((id(self), name), super().get(name, default))

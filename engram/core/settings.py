@@ -1,4 +1,4 @@
-"""Settings of methods: frozen dataclasses whose fields carry ranges and meanings."""
+"""Settings of methods: frozen dataclasses with ranges and meanings of fields."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
@@ -71,7 +71,7 @@ def method(
     compared: bool = False,
     reference: bool = False,
 ) -> Callable[[_C], _C]:
-    """Registers a class as a method: makes it a frozen dataclass whose values are in their ranges.
+    """Registers a class as a method: a frozen dataclass with checked ranges.
 
     Its annotated fields are the settings: ``Annotated[type, ranges of annotated_types, Search,
     OnServer, "meaning"]``, each with a default; ``OnServer`` if clients do not read it. The first
@@ -117,7 +117,7 @@ def numbers(cls: type) -> dict[str, bool]:
 
 
 def with_values(settings: Any, values: Mapping[str, Scale]) -> Any:
-    """Returns settings with other values, which are not checked.
+    """Returns settings with other, unchecked values.
 
     ``numbers`` may be tensors, with an entry for each of several clients.
     """

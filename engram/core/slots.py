@@ -129,7 +129,7 @@ class Tally(NamedTuple):
         return self.zero | {"steps": next(iter(self.zero.values())).new_zeros(())}
 
     def add(self, tally: Params, seen: Params) -> Params:
-        """Returns the slot after a step in which ``seen`` was observed."""
+        """Returns the slot after a step that observed ``seen``."""
         return {n: leaf + seen.get(n, 1.0) for n, leaf in tally.items()}
 
     def mean(self, tally: Params) -> Params:
@@ -172,7 +172,7 @@ def has_tuned(served: Served) -> bool:
 
 
 def unknown(slots: Slots) -> Slots:
-    """Returns slots of NaN, which stand for values that are elsewhere; see ``is_known``."""
+    """Returns slots of NaN, in place of values on other machines; see ``is_known``."""
     return over_slots(lambda leaf: torch.full_like(leaf, torch.nan), slots)
 
 

@@ -1,4 +1,4 @@
-"""Model cards for people: what a model is, what it was trained on, and how well it does."""
+"""Model cards for people: a model's description, training data and scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -97,7 +97,7 @@ def _of_rows(metric: Metric, outputs: Outputs, targets: Tensor) -> npt.NDArray[n
 
 
 class _Link(NamedTuple):
-    """A function of each row's value whose mean gives the value of all rows."""
+    """A function of rows' values, with a mean that gives the overall value."""
 
     of: Callable[[Any], Any]
     back: Callable[[float], float]
@@ -113,7 +113,7 @@ _LINKS: Final = (
 def _link(
     metric: Metric, rows: npt.NDArray[np.float64], value: Callable[[Any], float]
 ) -> _Link | None:
-    """Returns the link by which a metric is a mean over rows; None if it is none.
+    """Returns the link that makes a metric a mean over rows, or None.
 
     Where it is not known, it is tried on several samples of the rows: a score such as F1 may be a
     mean on one of them, and then is none on others.
@@ -199,7 +199,7 @@ def cells(scores: Mapping[str, Sequence[ScoreEstimate]]) -> list[tuple[str, ...]
 
 
 def _intervals(exported: Exported) -> list[str]:
-    """Returns a table of how far targets lie from predictions, and its explanation."""
+    """Returns the table of interval radii, with its explanation."""
     rows = [
         f"| {level:.0%} | {', '.join(f'{radius:.4g}' for radius in radii)} |"
         for level, radii in exported.intervals

@@ -63,7 +63,7 @@ class Evidence(NamedTuple):
 def of_client(
     e: Experiment, data: FederatedData, module: nn.Module, client: int, schema: Schema | None
 ) -> Evidence:
-    """Returns what a client's rows say of its network.
+    """Evaluates a client's network on its rows.
 
     Its intervals are by its validation rows, if these are enough, and hold as its test rows say;
     else they are by its test rows.
@@ -157,7 +157,7 @@ def intervals_on(e: Experiment, outputs: Outputs, targets: Tensor) -> list[Inter
 def of_network(
     learned: Learned, module: nn.Module, client: int | None, schema: Schema | None
 ) -> Evidence:
-    """Returns what the rows say of a client's model, or of the common one.
+    """Evaluates a client's network, or the common one, on the rows at hand.
 
     Where they are elsewhere, it is the run's scores, without intervals.
     """
@@ -192,7 +192,7 @@ def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
 
 
 def of_coefficients(learned: Learned, found: Coefficients, client: int | None) -> Evidence:
-    """Returns what the run, and the rows, say of a client's coefficients, or of the common ones."""
+    """Evaluates a client's coefficients, or the common ones, by the run and the rows."""
     e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
     scores: dict[str, list[ScoreEstimate]] = {}
     if client is not None:

@@ -96,7 +96,7 @@ class Exported(NamedTuple):
         return Experiment.from_config(self.settings | {"device": "cpu"})
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what ``from_json`` reads."""
+        """Converts to JSON for ``from_json``."""
         lists = {
             "ranges": [each._asdict() for each in self.ranges],
             "intervals": [each._asdict() for each in self.intervals],
@@ -105,7 +105,7 @@ class Exported(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Reads what ``to_json`` returned.
+        """Reads the JSON of ``to_json``.
 
         Raises:
             KeyError, TypeError, ValueError: If it is something else.
@@ -173,7 +173,7 @@ def check_format(name: str) -> Format:
 
 
 def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
-    """Returns what a folder's model is, its format, and its file.
+    """Returns a folder's description, format and file.
 
     Raises:
         Refused: If the folder holds no model, or one that has been altered.
@@ -242,7 +242,7 @@ def _named(folder: str | Path) -> Iterator[None]:
 def runner(
     folder: str | Path, limits: Limits = USUAL
 ) -> Iterator[tuple[Exported, Callable[[Any], Any]]]:
-    """Returns what a folder's model is, and what runs it on rows, whatever its format is.
+    """Returns a folder's description, and a function from rows to outputs, for any format.
 
     Args:
         folder: As ``engram export`` has written it.

@@ -68,7 +68,7 @@ def _rows(learned: Learned) -> str:
 
 
 def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
-    """Returns what the users of a network should know."""
+    """Returns notes for the users of a network."""
     notes = [RECALLS] if isinstance(module, Recalling) else []
     if common and not is_known(learned.newcomers(unknown(learned.method.client.start))):
         notes.append("Some of its parameters are each client's own, and are here as they began.")
@@ -78,7 +78,7 @@ def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
 
 
 def schema_here(learned: Learned, owner: int | None) -> Schema | None:
-    """Returns the schema of inputs, with what stands for a missing value in a client's rows.
+    """Returns the schema of inputs, with the client's values for missing ones.
 
     Where the table is elsewhere, that is unknown: then the schema refuses missing values.
     """
@@ -95,7 +95,7 @@ def schema_here(learned: Learned, owner: int | None) -> Schema | None:
 
 
 def personal_model(learned: Learned, client: int) -> nn.Module:
-    """Returns what a client is served by."""
+    """Returns a client's model."""
     return learned.module(learned.personal(client), learned.network_of(client), client)
 
 
@@ -114,7 +114,7 @@ def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
 
 
 def exported_as(learned: Learned, form: Form, client: int | str | None, **more: Any) -> Exported:
-    """Returns what a model of a run is.
+    """Returns the description of a run's model.
 
     Args:
         learned: What the run has learned.

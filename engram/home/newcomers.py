@@ -90,7 +90,7 @@ def newcomer_of(learned: Learned, path: Path) -> Newcomer:
 
 
 def _kind_of(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> Kind:
-    """Returns what its rows are like, with its own units by these rows, where a run has such."""
+    """Returns the kind of its rows, with units of its own by these rows."""
     units = own_units(learned.experiment, newcomer.data(rows, 0), 0)
     return newcomer.kind._replace(units=units)
 
@@ -158,7 +158,7 @@ def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
 
 
 def _by_itself(learned: Learned, standardize: str) -> Experiment:
-    """Returns the settings of the reference method whose clients receive and send nothing."""
+    """Returns the settings of the reference method without communication."""
     e, config = learned.experiment, learned.experiment.to_config()
     groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
     kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}
@@ -204,7 +204,7 @@ def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Outputs:
 def _scores(
     learned: Learned, newcomer: Newcomer, number: int
 ) -> tuple[dict[str, list[ScoreEstimate]], list[Interval]]:
-    """Scores the newcomer's model by cross-validation, beside what else it could have.
+    """Scores the newcomer's model and its alternatives by cross-validation.
 
     Its intervals are of the same predictions.
     """

@@ -178,7 +178,7 @@ def _network(
 
 
 def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -> Units:
-    """Returns the units of a client's rows, which are its own where columns are standardized so."""
+    """Returns the units of a client's rows: its own, or the run's."""
     e = training.experiment
     table = e.privacy != "none" and e.source.has_columns
     if e.standardize == "client" or (e.standardize == "auto" and table):
@@ -187,7 +187,7 @@ def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -
 
 
 def _served(training: Training, client: int, scored: Scored) -> Served:
-    """Returns what serves a client, as its method says.
+    """Returns the served model of a client.
 
     Raises:
         Refused: If that depends on what it received, which is not here.
@@ -219,6 +219,6 @@ def _served(training: Training, client: int, scored: Scored) -> Served:
 
 
 def _schema(training: Training, client: int, data: FederatedData) -> Schema | None:
-    """Returns the schema of inputs, with what stands for a missing value in the client's rows."""
+    """Returns the schema of inputs, with the client's values for missing ones."""
     by_task = not training.own and training.experiment.partition == "natural"
     return data.schema_of(client if by_task else None)

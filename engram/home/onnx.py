@@ -1,4 +1,4 @@
-"""Models as ONNX files: what onnxruntime, and whatever else reads them, computes alike."""
+"""Models as ONNX files, with outputs equal to the module's."""
 
 import contextlib
 import io
@@ -24,20 +24,20 @@ _CLOSE: Final = 1e-4  # outputs may differ by so much, beside their size
 
 
 def check_onnx() -> None:
-    """Refuses, in one line, where what writes and runs ONNX files is not installed."""
+    """Refuses in one line if the packages for ONNX are not installed."""
     if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
         raise Refused("format onnx needs more packages: pip install 'engram[onnx]'")
 
 
 def input_names(inputs: Any) -> list[str]:
-    """Returns what the inputs are called: ``x``; of several, ``x0`` and so on, or their names."""
+    """Returns the inputs' names: ``x``; of several, ``x0`` and so on, or their keys."""
     if isinstance(inputs, dict):
         return list(inputs)
     return [f"x{i}" for i in range(len(inputs))] if isinstance(inputs, tuple) else ["x"]
 
 
 def to_onnx(module: nn.Module, kind: Kind) -> bytes:
-    """Returns a module as an ONNX file, whose outputs have been compared with the module's.
+    """Exports a module as an ONNX file, and compares its outputs with the module's.
 
     Its inputs are called as ``input_names`` says, with any number of rows, and its output
     ``outputs``.
@@ -113,7 +113,7 @@ def _same(module: nn.Module, inputs: Any, runs: Callable[[Any], Tensor]) -> bool
 
 
 def _decompositions() -> Any:
-    """Returns what ONNX's exporter does not know, by what it knows."""
+    """Returns decompositions of operators that ONNX's exporter lacks."""
     table = torch.export.default_decompositions()
 
     def distances(x: Tensor, y: Tensor, p: float = 2.0, mode: Any = None) -> Tensor:

@@ -112,7 +112,7 @@ def _why(number: int, limits: Limits) -> str:
 
 
 def session(data: bytes) -> Runs:
-    """Returns what runs an ONNX file, in this process.
+    """Loads an ONNX file, in this process; returns the function that runs it.
 
     Raises:
         Refused: If it is none, or has numbers in other files.

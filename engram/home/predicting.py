@@ -103,7 +103,7 @@ def predict(
 
 
 def _marks(what: str, rows: Mapping[str, Bools], size: int) -> Columns:
-    """Returns a column with the names of the inputs of which a row is among these, if there are."""
+    """Returns a column of the marked inputs' names, unless no row has one."""
     found = np.full(size, "", dtype=object)
     for name, some in rows.items():
         found[some] += f"; {name}"

@@ -42,12 +42,12 @@ class Interval(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Reads what JSON makes of ``_asdict``."""
+        """Reads the JSON of ``_asdict``."""
         return cls(float(found["level"]), tuple(map(float, found["radii"])))
 
 
 def intervals_of(outputs: Tensor, targets: Tensor) -> list[Interval]:
-    """Returns what a model's outputs (n, ...) on rows that it has not learned from say of others.
+    """Returns conformal intervals from outputs (n, ...) on rows unseen in training.
 
     There is none for a probability for which there are too few rows; see
     ``engram.scoring.conformal``.
@@ -59,7 +59,7 @@ def intervals_of(outputs: Tensor, targets: Tensor) -> list[Interval]:
 
 
 def coverage(outputs: Tensor, targets: Tensor, interval: Interval) -> Tensor:
-    """Returns which of some rows' targets, (n, m), lie within an interval of their outputs."""
+    """Returns a mask of targets, (n, m), within an interval of their outputs."""
     return _errors(outputs, targets) <= torch.tensor(interval.radii, dtype=torch.float64)
 
 

@@ -69,7 +69,7 @@ class Learned:
 
     @property
     def picked(self) -> bool:
-        """Whether validation rows have picked the round whose models are wanted."""
+        """Whether these are models of the round that validation rows picked."""
         return bool(self._pick)
 
     @cached_property
@@ -146,7 +146,7 @@ class Learned:
 
     @property
     def _on_nodes(self) -> bool:
-        """Whether clients were nodes' of Flower, whose rows and memories may be elsewhere."""
+        """Whether clients were on Flower's nodes, with rows and memories of their own."""
         return bool(self.record.config["engine"] == "flower")
 
     def _trained_on(self, data: FederatedData) -> bool:
@@ -174,7 +174,7 @@ class Learned:
         return model_for(self.experiment, self.kind_of(client))
 
     def kind_of(self, client: int) -> Kind:
-        """Returns what a client's rows are like, with its own units, where it has such.
+        """Returns the kind of a client's rows, with its own units if it has any.
 
         Raises:
             DataError: If it has, and its rows are elsewhere.
@@ -233,7 +233,7 @@ class Learned:
 
     @property
     def _keeps(self) -> bool:
-        """Whether clients are served by what they keep."""
+        """Whether clients' memories affect their models."""
         if not self.trains_network:
             return True
         method, start = self.method, self.method.client.start
@@ -250,7 +250,7 @@ class Learned:
         return self._store.load(client, before=self.checkpoint.server_round + 2) or {}
 
     def _beside(self) -> MemoryStore:
-        """Returns the memories of a run on Ray, whose nodes keep them in the run's folder.
+        """Returns the memories of a run on Ray, from the run's folder.
 
         Raises:
             Refused: If the nodes are elsewhere.
@@ -278,7 +278,7 @@ class Learned:
 
     @property
     def when(self) -> str:
-        """The round whose models these are, in words."""
+        """The round of these models, in words."""
         if self._pick:
             return f"after round {self.checkpoint.server_round}, which validation rows pick"
         return f"after {self.results['rounds']} rounds"
@@ -312,7 +312,7 @@ class Learned:
         return found
 
     def newcomers(self, kept: Slots | None = None) -> Served:
-        """Returns what serves a client that never took part.
+        """Returns the served model of a client outside the run.
 
         Args:
             kept: What it keeps; None for what clients begin with.
@@ -342,7 +342,7 @@ class Learned:
         return found
 
     def personal(self, client: int) -> Served:
-        """Returns what serves a client, with its model chosen and fine-tuned.
+        """Returns a client's served model, chosen and fine-tuned.
 
         Raises:
             Refused: If its memory is elsewhere, or its rows are and its model is chosen by them or
@@ -392,7 +392,7 @@ class Learned:
         return {name: numbers(split) for name, split in parts.items()}
 
     def predictions(self, client: int) -> Columns:
-        """Returns the targets of a client's test rows, and what its model predicts, as columns."""
+        """Returns targets and predictions of a client's test rows, as columns."""
         rows = torch.from_numpy(np.sort(self.data.test.rows[client]))
         (x, y), targets = self.data.test.take(rows, exact=True), TASKS[self.experiment.task].targets
         module = self.module(self.personal(client), self.network_of(client), client)
@@ -400,7 +400,7 @@ class Learned:
         return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)
 
     def _rows_of(self, client: int) -> FederatedData:
-        """Returns the rows, for a client that is served by what is made of them.
+        """Returns the rows, for a model that is made of them.
 
         Raises:
             Refused: If they are on its node.
@@ -440,7 +440,7 @@ class Learned:
         return self.parameters(common, {n for n, leaf in w.items() if not leaf.isnan().any()})
 
     def module(self, served: Served, network: Model, client: int) -> nn.Module:
-        """Returns what serves a client as one plain module; see ``plain_module``."""
+        """Returns the served model as one plain module; see ``plain_module``."""
         targets = TASKS[self.experiment.task].targets
         return plain_module(network, served, targets, lambda: self._rows_of(client), client)
 

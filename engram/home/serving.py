@@ -49,7 +49,7 @@ def is_settled(served: Served) -> bool:
 
 
 def settled(served: Served, trainer: Callable[[], Trainer], client: int) -> Served:
-    """Returns what serves a client, with its model chosen and fine-tuned.
+    """Returns a client's served model, chosen and fine-tuned.
 
     Args:
         served: As the method says.
@@ -82,7 +82,7 @@ def plain_module(
     data: Callable[[], FederatedData],
     client: int,
 ) -> nn.Module:
-    """Returns what serves a client as one plain module, in evaluation mode.
+    """Returns a served model as one plain module, in evaluation mode.
 
     Args:
         network: The network.

@@ -55,7 +55,7 @@ def coefficients_of(learned: Learned, client: int | None) -> Coefficients:
 
 
 def _schema(learned: Learned, found: Coefficients, client: int | None) -> Schema:
-    """Returns a model's schema, with what stands for a missing value in a client's rows.
+    """Returns a model's schema, with the client's values for missing ones.
 
     Where the table is elsewhere, that is unknown: then the schema refuses missing values.
     """
@@ -85,7 +85,7 @@ def _number(value: float | None) -> float:
 
 
 def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, list[str]]:
-    """Returns a newcomer's model, what its rows say of it, and notes for its card.
+    """Returns a newcomer's model, its evidence, and notes for its card.
 
     Raises:
         Refused: If the method is none of regressions, or the rows cannot be used.

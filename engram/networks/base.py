@@ -1,4 +1,4 @@
-"""Networks as functions of a parameter dictionary, some of whose entries are each client's own."""
+"""Networks as functions of a parameter dictionary, with personal entries."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
@@ -107,7 +107,7 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Returns a copy of a module with the hooks on its parameters, which torch leaves out."""
+    """Copies a module with the hooks on its parameters, unlike ``deepcopy``."""
     found = copy.deepcopy(module)
     for mine, theirs in zip(found.parameters(), module.parameters(), strict=True):
         mine._backward_hooks = theirs._backward_hooks
@@ -119,7 +119,7 @@ def copied(module: nn.Module) -> nn.Module:
 def matching(
     model: Model, names: Iterable[str], patterns: Mapping[str, float], key: str
 ) -> dict[str, float]:
-    """Returns the numbers of parameters whose own names match patterns: the first one's.
+    """Returns the number of the first matching pattern for each parameter.
 
     Raises:
         ValueError: If a pattern matches nothing; ``key`` is what has it.
@@ -139,7 +139,7 @@ def matching(
 def with_personal(
     model: Model, names: Iterable[str], *, personal: str, share: str, running: bool
 ) -> Model:
-    """Returns a network some of whose parameters are each client's own.
+    """Returns the network with personal parameters.
 
     Args:
         model: The network.

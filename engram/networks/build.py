@@ -83,7 +83,7 @@ def network(
 def count_parameters(
     name: str, example: Inputs, *, outputs: int, hidden: Sequence[int], tokens: int = 0
 ) -> int:
-    """Returns how many parameters a built-in network has, without making room for them.
+    """Counts the parameters of a built-in network, without allocating them.
 
     For the arguments, and what is raised, see ``network``. One of ``NETWORKS`` has 0, since only
     who wrote it knows what making it does.

@@ -27,7 +27,7 @@ _OPTIONS: Final = {"googlenet": _ALONE, "inception_v3": _ALONE}
 def built_in_module(
     name: str, example: Inputs, outputs: int, hidden: Sequence[int], tokens: int = 0
 ) -> Callable[[], nn.Module]:
-    """Returns what makes a built-in module.
+    """Returns the constructor of a built-in module.
 
     Args:
         name: One of these:
@@ -74,7 +74,7 @@ def built_in_module(
 
 
 def with_group_norm(make: Make) -> Callable[[], nn.Module]:
-    """Returns what makes the same module, with group norm in place of batch norm.
+    """Returns a constructor of the module with group norm in place of batch norm.
 
     There are two groups, as in Reddi et al., "Adaptive Federated Optimization" (2021); or one, of
     an odd number of channels.

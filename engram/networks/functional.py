@@ -1,4 +1,4 @@
-"""Modules as functions: what ``torch.nn`` does by side effects, done by values that are passed in.
+"""Modules as functions: side effects of ``torch.nn`` as arguments and results.
 
 Dropout draws from the process's generator, and batch norm writes its running statistics in place.
 Neither is a function of its arguments, so neither gives the same numbers on every engine, and under
@@ -232,7 +232,7 @@ class Pure(TorchFunctionMode):
         return functional.embedding_bag(x, weight, *args, **kwargs)
 
     def embedding(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """See ``torch.nn.functional.embedding``; NaN for what is beyond its end, under ``vmap``.
+        """See ``torch.nn.functional.embedding``; NaN for unknown tokens, under ``vmap``.
 
         There the embeddings of several clients are stacked: it would be in the next one.
         """
@@ -271,7 +271,7 @@ class Pure(TorchFunctionMode):
         return recurrent(kernel, args, unrolled=decomposes(), dropout=self.dropout)
 
     def packing(self, *args: Any) -> Any:
-        """See ``torch.nn.utils.rnn.pack_padded_sequence``; values say what is computed."""
+        """See ``torch.nn.utils.rnn.pack_padded_sequence``; it looks at values."""
         if vectorized():
             raise RuntimeError("packed sequences have no rule for vmap")
         return torch._pack_padded_sequence(*args)

@@ -51,7 +51,7 @@ class InUnits(nn.Module):
 
 
 def with_units(model: Model, units: Units) -> Model:
-    """Returns a network whose outputs are mean + deviation * raw, in the targets' units.
+    """Returns the network with outputs in the targets' units: mean + deviation * raw.
 
     Its parameters stay those of the raw network. It takes inputs that are standardized before; only
     ``module`` gives a plain module that takes them in their own units.
@@ -100,7 +100,7 @@ def standardized_loss(task: Task, targets: Standard | None) -> Task:
 
 
 def in_units(task: Task, targets: Standard | None) -> Task:
-    """Returns a task whose loss, of raw outputs and standardized targets, is in own units."""
+    """Returns the task with its loss in the targets' units, of standardized outputs."""
     if targets is None:
         return task
     return _of(task, targets.restored)

@@ -135,7 +135,7 @@ def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:
 
 
 def _targets(task: Task, found: Any, outputs: int) -> Tensor:
-    """Returns targets of two rows, which have several axes if the network's outputs do."""
+    """Returns targets of two rows, with as many axes as the outputs need."""
     several = isinstance(found, Tensor) and found.ndim > 2
     if task.targets == "classes":
         return torch.zeros(2, *(found.shape[2:] if several else ()), dtype=torch.int64)
@@ -162,7 +162,7 @@ def _fits(task: Task, found: Tensor, outputs: int) -> bool:
 
 
 def _last_layer(model: Model, params: Params, example: Inputs) -> str:
-    """Names the last layer that a module calls; "" of what is no module."""
+    """Names the last layer that a module calls; "" without a module."""
     if model.module is None:
         return ""
     module, last = model.module(params), ""

@@ -1,4 +1,4 @@
-"""The mean loss of a batch, as a function of parameters: what local steps lower."""
+"""The mean loss of a batch, as a function of parameters."""
 
 from collections.abc import Callable
 from functools import partial
@@ -91,7 +91,7 @@ def dense_loss_of(
 
 
 def _by_autograd(task: Task) -> Output:
-    """Returns a loss of outputs z (c, k, out), whose derivatives by z are autograd's.
+    """Returns the task's loss of outputs z (c, k, out), with autograd's derivatives.
 
     Each batch's loss depends on this batch's outputs alone, so one pass is right for all of them.
     """

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def digest_of_constants(module: nn.Module, trained: Collection[str]) -> bytes | None:
-    """Returns a digest of a module without the values of what is trained.
+    """Returns a digest of a module without its trained values.
 
     Two modules of one digest compute the same with the same parameters: it covers frozen layers,
     buffers, and what else the module holds, such as tensors and numbers that it drew.

@@ -1,4 +1,4 @@
-"""A module as pure functions of a parameter dictionary, and what is found out about it."""
+"""A module as pure functions of a parameter dictionary, and its properties."""
 
 import copy
 import threading
@@ -72,7 +72,7 @@ class Skeleton:
     def _tapping(
         self, shift: Tensor | None, forward: Callable[[], Outputs]
     ) -> tuple[Outputs, list[Any]]:
-        """Returns a forward pass's outputs, and what its last layer takes before it is moved."""
+        """Returns a forward pass's outputs, and its last layer's unshifted input."""
         taken: list[Any] = []
         self._tap.taken, self._tap.shift = taken, shift
         try:
@@ -114,7 +114,7 @@ class Skeleton:
         return list(dict.fromkeys(found))
 
     def least_rows(self, example: Inputs) -> int:
-        """Returns how many rows a batch needs in training: one may be too few to normalize by."""
+        """Returns the least rows of a batch in training: 2 with batch norm, else 1."""
         params = {name: leaf.detach() for name, leaf in self.start.items()}
         one = tree_map(lambda leaf: leaf[:1], example)
         try:
@@ -183,7 +183,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def rows_of(inputs: Inputs) -> int:
-    """Returns how many rows there are."""
+    """Returns the number of rows."""
     return len(tree_leaves(inputs)[0])
 
 

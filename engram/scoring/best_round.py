@@ -91,7 +91,7 @@ class Selection(NamedTuple):
 
     @classmethod
     def from_state(cls, which: str, state: Params) -> Self:
-        """Reads what ``to_state`` returned of the selection for a model."""
+        """Reads a model's selection from the tensors of ``to_state``."""
         mark = _mark(which)
         own = {n.removeprefix(mark): leaf for n, leaf in state.items() if n.startswith(mark)}
         columns = {n.removeprefix(_COLUMN): leaf for n, leaf in own.items() if _COLUMN in n}

@@ -24,7 +24,7 @@ _EXACT: Final = 1e-9  # products such as 110 * 0.9 are rounded upward
 
 
 def radii(errors: Array, levels: Sequence[float] = LEVELS) -> dict[float, Array]:
-    """Returns how far targets may lie from predictions, (m,), by levels.
+    """Returns the radii (m,) of prediction intervals, by level.
 
     Args:
         errors: Absolute errors on rows that the model has not learned from, shape (n, m).

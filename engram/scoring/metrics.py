@@ -88,13 +88,13 @@ class Metric(NamedTuple):
         return "mean" if isfinite(self.low) and isfinite(self.high) else "median"
 
     def of(self, client: str | int | None) -> Self:
-        """Returns the metric of a client, whose name the score is given if it wants it."""
+        """Returns the metric of one client, with its name passed to scores that take it."""
         if not self.named:
             return self
         return self._replace(score=partial(self.score, client=client), named=False)
 
     def to_config(self) -> dict[str, object]:
-        """Returns what a record keeps of it: how its values are to be read."""
+        """Returns the metric's description for records."""
         ends = {end: v for end, v in (("low", self.low), ("high", self.high)) if isfinite(v)}
         return {"better": self.better, "meaning": self.meaning, "percent": self.percent, **ends}
 
@@ -313,7 +313,7 @@ def ece(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 
 
 def _each(outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-    """Returns the probability of each class or label, and which is the case, both (n, k)."""
+    """Returns the probabilities and indicators of classes or labels, both (n, k)."""
     if outputs.ndim == targets.ndim:
         return outputs.double().sigmoid(), targets > 0.5
     classes = targets.new_ones(outputs.shape[-1]).cumsum(0) - 1

@@ -51,7 +51,7 @@ class Scorer:
     models: ServedModels
 
     def blocks(self, clients: Sequence[int], memories: Sequence[Memory]) -> list[list[int]]:
-        """Returns which clients are scored at once, by position.
+        """Returns blocks of clients that are scored together, by position.
 
         Args:
             clients: The clients to score.

@@ -1,4 +1,4 @@
-"""Warnings of what the scores of an evaluation show."""
+"""Warnings about an evaluation's scores."""
 
 from collections.abc import Iterator
 from logging import getLogger
@@ -53,7 +53,7 @@ class ScoreWarnings:
 
 
 def _lost(evaluation: Evaluation) -> Iterator[tuple[str, list[int]]]:
-    """Yields what losses are infinite, and of whom."""
+    """Yields warnings of infinite losses, and their clients."""
     lost = {
         which: np.isinf(evaluation.columns[f"loss{which}"])
         for which in (COMMON, "", TUNED)

@@ -51,7 +51,7 @@ class Scoring(NamedTuple):
 
     @classmethod
     def of(cls, experiment: Experiment, shapes: Shapes, names: Names) -> Self:
-        """Returns the scoring of an experiment, whose clients have these names.
+        """Returns the scoring of an experiment.
 
         Raises:
             Refused: As ``all_unseen``.

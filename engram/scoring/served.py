@@ -184,7 +184,7 @@ class ServedModels:
         return found
 
     def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
-        """Returns models whose outputs are mixed with votes of the clients' training rows."""
+        """Returns models with votes of the clients' training rows."""
         train = self.data.train
         memory = padded(train, train.rows, clients)
         represented = self._for_each(self._represent)
@@ -233,7 +233,7 @@ class ServedModels:
         return self._tunes([client])(model, *(of(batch, 0) for batch in support.batches()))
 
     def _tunes(self, clients: Sequence[int]) -> Callable[..., Params]:
-        """Returns the function that fine-tunes, which takes one client if the loss has its name."""
+        """Returns the fine-tuning function, of one client if the loss takes its name."""
         if not self._task.named:
             return self._personalize
         (name,) = self.called(clients)

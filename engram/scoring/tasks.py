@@ -63,7 +63,7 @@ class Task(NamedTuple):
     named: bool = False
 
     def of(self, client: str | int | None) -> Self:
-        """Returns the task of a client, whose name the loss is given if it wants it."""
+        """Returns the task of one client, with its name passed to losses that take it."""
         if not (self.named and isinstance(self.loss, Loss)):
             return self
         return self._replace(loss=self.loss.of(client))

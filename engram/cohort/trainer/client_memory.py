@@ -80,7 +80,7 @@ class Recollection:
         return Memory(kept, [by_phase.get(str(at), {}) for at in phases], True, form)
 
     def beside(self, client: int, *, before: int) -> Params:
-        """Returns what a client keeps beside the method's slots, by path, on the CPU."""
+        """Returns the arrays that a client keeps beside the method's slots, by path."""
         found = self.store.load(client, before=before) or {}
         return {
             path.removeprefix(f"{_BESIDE}/"): leaf

@@ -1,4 +1,4 @@
-"""Memories of clients that are lent to whoever trains a chunk, and come back with its outcome."""
+"""Memories of clients that travel with a chunk, and return with its outcome."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

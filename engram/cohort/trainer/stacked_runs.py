@@ -72,7 +72,7 @@ def _form(tree: Any) -> Hashable:
 
 
 class _Part(NamedTuple):
-    """Clients of one run whose memories have the same form.
+    """Clients of one run with memories of the same form.
 
     Attributes:
         run: The run.
@@ -90,7 +90,7 @@ class _Part(NamedTuple):
 
 
 class Stack:
-    """Trainers of several runs, whose clients train together.
+    """Trainers of several runs that train together.
 
     Args:
         trainers: One for each run, all of the same ``likeness``. Those of the same seed share a
@@ -181,7 +181,7 @@ class Stack:
         server_round: int,
         losses: bool,
     ) -> tuple[Asked, Chunk]:
-        """Returns what a run's clients are asked in a round."""
+        """Returns the request to a run's clients in a round."""
         common, own = self._trainers[i].receive(received)
         asked = Asked(common, server_round, durable=0, combine=None, losses=losses)
         return asked, Chunk([0] * len(clients), [*clients], own)
@@ -279,7 +279,7 @@ def _cat(trees: Sequence[Any]) -> Any:
 
 
 def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
-    """Returns one split with all rows, and the row number at which each given split begins."""
+    """Returns one split of all rows, and the first row number of each split."""
     first = splits[0]
     if len(splits) == 1:
         return first, [0]

@@ -328,7 +328,7 @@ class Trainer:
         ]
 
     def _block(self, asked: Asked, chunk: Chunk) -> tuple[Outcome, dict[int, str]]:
-        """Trains clients at once; returns their outcome, and causes of what broke by position."""
+        """Trains clients at once; returns their outcome, and causes of failures by position."""
         parts, places, causes = [], [], dict[int, str]()
         for some, clients, _, cohort in self.cohorts(asked, chunk):
             try:
@@ -350,7 +350,7 @@ class Trainer:
     def cohorts(
         self, asked: Asked, chunk: Chunk
     ) -> Iterator[tuple[list[int], list[int], Hashable, Cohort]]:
-        """Draws the rows of clients in cohorts whose memories have the same form.
+        """Draws the rows of clients, in cohorts with memories of the same form.
 
         Yields:
             The cohort's positions in ``chunk.clients``, its clients, the form, and the cohort.
@@ -418,7 +418,7 @@ class Trainer:
             return
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
-        """Stores the memories of clients after a round, and returns what leaves them.
+        """Stores the memories of clients after a round; returns their updates.
 
         Args:
             done: The outcome of their training.

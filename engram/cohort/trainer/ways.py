@@ -171,7 +171,7 @@ class Learner(NamedTuple):
         size: int,
         keeps: bool,
     ) -> tuple[str, ...]:
-        """Returns the ways of which one may be the fastest, if ``vmap`` can run the network.
+        """Returns the candidates for the fastest way, for networks that ``vmap`` can run.
 
         Args:
             experiment: The settings.

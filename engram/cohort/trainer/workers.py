@@ -102,7 +102,7 @@ class Workers:
         self._team = self._trainer = None
 
     def _count(self, trainer: "Trainer", chunks: Sequence[Chunk], seconds: float) -> int:
-        """Returns how many processes train; 1 for this one alone."""
+        """Returns the number of processes that train; 1 for this one alone."""
         wanted = self._experiment.cores
         if wanted == 1 or (not wanted and seconds < _PAYS):
             return 1
@@ -244,7 +244,7 @@ class _Team:
     def _tokens(
         self, trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk], inbox: int
     ) -> Iterator[Token]:
-        """Shares what a round's clients receive; yields a token for each chunk but the first."""
+        """Shares a round's inputs; yields a token for each chunk but the first."""
         box, out = self._inboxes[inbox], self._out[inbox]
         self._dealt += 1
         box.clear()
@@ -283,7 +283,7 @@ class _Team:
 
 
 def steps_of(trainer: "Trainer", chunk: Chunk) -> int:
-    """Returns what a chunk's time is proportional to: its rows, or its clients of equal steps."""
+    """Returns the size of a chunk's work: its rows, or its clients of equal steps."""
     if not trainer.experiment.local_epochs:
         return len(chunk.clients)
     return sum(len(trainer.data.train.rows[client]) for client in chunk.clients)
