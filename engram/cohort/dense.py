@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from engram.cohort.dense_gradients import FIRST, Examples, FirstLayerCoordinates, InputRows
-from engram.cohort.draws import ALL, Steps
+from engram.cohort.draws import ALL, Steps, arranged, groups
 from engram.cohort.learned_features import FeatureRows, Features
-from engram.cohort.ragged_batches import arranged, groups
 from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
 from engram.cohort.span_coordinates import Places, Span, longest, make_coordinates
 from engram.core.method import Slots
@@ -76,7 +75,7 @@ def _together(
     for h, batches in enumerate(zip(*[stream] * cohort.draws.batches, strict=True)):
         at = cohort.draws.phase(h)
         before = _fit(work, batches[-1]), _fit(states[at], batches[-1])
-        after = problem.stepper.take(method.client.phases[at], *before, batches)
+        after = problem.take(method.client.phases[at], *before, batches)
         work, states[at] = steps.moved(h, after, before)
     received = _fit(received, batches[-1])
     sent, kept = method.client.end(received, work)

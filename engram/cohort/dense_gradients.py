@@ -58,11 +58,7 @@ class FirstLayerCoordinates(Protocol):
         """Returns a weight that clients begin with in these coordinates, for every client."""
 
     def reading(self, held: Sequence[Tensor]) -> Self:
-        """Returns the coordinates for outputs of combinations of these weights, and of gradients.
-
-        Args:
-            held: The weights, in these coordinates.
-        """
+        """Returns the coordinates for outputs of combinations of these weights, and gradients."""
 
     def see(self, start: int, stop: int) -> InputRows:
         """Returns drawn rows for gradients, in the order of the draw."""
@@ -245,7 +241,7 @@ SQUARED_ERROR: Final = _squared_error()  # the mean over rows and outputs
 def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivatives:
     """Builds the mean loss of each client's batch, with its derivatives.
 
-    It equals ``cross_entropy`` or ``squared_error`` of ``engram.networks.build``, for stacked
+    It equals ``engram.networks.losses.mean_loss`` of classification or regression, for stacked
     parameters of the same names; ``dense0.weight`` may be in any linear coordinates that the batch
     supports. Batches are ``Examples``.
 

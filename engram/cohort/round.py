@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -33,26 +33,17 @@ def builder(settings: Any, context: Context) -> Build:
     return built
 
 
-class TakesSteps(Protocol):
-    """Local steps, such as ``engram.core.rounds.Stepper``."""
-
-    def take(
-        self, phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
-    ) -> tuple[Slots, State]:
-        """See ``Stepper.take``."""
-
-
 class Problem(NamedTuple):
     """The method and the loss that clients train on, in one way to train them.
 
     Attributes:
         build: Builds the method on an objective of this way.
-        stepper: Takes local steps.
+        take: Takes a local step: see ``engram.core.rounds.Stepper.take``.
         loss: ``(params, batch[, shift]) -> ()``: the training loss that is reported, of a model.
     """
 
     build: Build
-    stepper: TakesSteps
+    take: Callable[[Phase, Slots, State, tuple[Batch, ...]], tuple[Slots, State]]
     loss: Callable[..., Tensor]
 
     def reported(self, served: Served, batch: Batch) -> Tensor:

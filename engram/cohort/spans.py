@@ -9,7 +9,7 @@ nothing is added to a matrix of the layer's size, or subtracted from one, until 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from torch import Tensor
 from torch.nn import functional
@@ -18,7 +18,7 @@ from torch.utils._pytree import register_pytree_node
 from engram.cohort.dense import Targets
 from engram.cohort.dense_gradients import FIRST, Examples
 from engram.cohort.learned_features import FeatureRows, Features
-from engram.cohort.round import Cohort, Outcome, Problem, TakesSteps
+from engram.cohort.round import Cohort, Outcome, Problem
 from engram.cohort.sequential import in_turn
 from engram.cohort.span_coordinates import Full, Places, Span
 from engram.core.method import Method, Phase, Slots
@@ -65,8 +65,15 @@ def in_spans(
 
         return method._replace(client=method.client._replace(begin=begun, end=ended))
 
-    moves = _Moves(problem.stepper, spans)
-    return in_turn(problem._replace(build=build, stepper=moves), cohort)
+    def take(
+        phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
+    ) -> tuple[Slots, State]:
+        def step(work: Slots, examples: tuple[Batch, ...]) -> Slots:
+            return problem.take(phase, work, {}, examples)[0]
+
+        return spans.through(step, work, batches), states
+
+    return in_turn(problem._replace(build=build, take=take), cohort)
 
 
 @dataclass(frozen=True)
@@ -133,23 +140,6 @@ class _Spans:
     def _examples(self, span: Span, x: Tensor, y: Tensor) -> Examples:
         rows = FeatureRows(self._features, span, self._places, x[None], self._places.room)
         return Examples(rows, self._targets(y)[None])
-
-
-class _Moves(NamedTuple):
-    """A ``Stepper`` of steps in spans."""
-
-    stepper: TakesSteps
-    spans: _Spans
-
-    def take(
-        self, phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
-    ) -> tuple[Slots, State]:
-        """See ``Stepper.take``."""
-
-        def step(work: Slots, batches: tuple[Batch, ...]) -> Slots:
-            return self.stepper.take(phase, work, {}, batches)[0]
-
-        return self.spans.through(step, work, batches), states
 
 
 def _weights(slots: Slots) -> Slots:

@@ -90,13 +90,7 @@ class Walker(NamedTuple):
         return sum(leaf.numel() for leaf in flat(self.apart(sent)[0]).values())
 
     def center(self, updates: Sequence[Update], center: Center, statistics: Center) -> Update:
-        """Returns a robust center of updates, with the same weight for all clients.
-
-        Args:
-            updates: One update per client.
-            center: The center of parameters.
-            statistics: The center of running statistics.
-        """
+        """Returns a robust center of updates, with the same weight for all clients."""
         parts = [self.apart(update.slots) for update in updates]
         moved, rest = [flat(moved) for moved, _ in parts], [flat(rest) for _, rest in parts]
         middle = unflat(center(moved)) if moved[0] else {}  # a method may send nothing

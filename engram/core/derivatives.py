@@ -127,12 +127,7 @@ def by_autograd(
     """Builds the derivatives of one model's loss by torch's autograd, without ``torch.func``.
 
     They take as long as a training loop in plain torch, and exist for any network, also where
-    ``torch.func`` has no rule.
-
-    Args:
-        loss: The loss.
-        criterion: As ``Objective.criterion``.
-        missed: Notes which parameters have had no gradient: see ``Stepper.missed``.
+    ``torch.func`` has no rule. ``missed`` notes parameters without one: see ``Stepper.missed``.
     """
 
     def differentiate(function: Observing, names: Set[str] | None = None) -> Derivative:

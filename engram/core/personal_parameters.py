@@ -15,10 +15,6 @@ def build(settings: Any, context: Context) -> Method:
     If the network has none, they are the method's default part, ``About.personal``, such as the
     head. Running statistics that clients send are averaged, whatever the method's merge.
 
-    Args:
-        settings: The method's settings.
-        context: The problem.
-
     Raises:
         ValueError: If the method and the network do not go together.
     """

@@ -77,14 +77,7 @@ def method(
     OnServer, "meaning"]``, each with a default; ``OnServer`` if clients do not read it. The first
     line of its docstring describes the method in a few words. It has ``build(context) -> Method``,
     and may have ``faults()``, which yields a ``Fault`` for each impossible combination of settings.
-
-    Args:
-        name: As for ``About``.
-        source: As for ``About``.
-        tasks: As for ``About``.
-        personal: As for ``About``.
-        compared: As for ``About``.
-        reference: As for ``About``.
+    The arguments are the attributes of ``About``.
     """
 
     def register(cls: _C) -> _C:

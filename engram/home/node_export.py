@@ -58,11 +58,6 @@ def remembered_package(training: Training, client: int, store: DiskStore) -> Pac
     Of networks it is the one that was scored last; where it depends on nothing but the client's
     memory, and of coefficients, the newest one.
 
-    Args:
-        training: The training.
-        client: The client.
-        store: The training's memories.
-
     Raises:
         Refused: If nothing is kept of the client, or only a part of its model; or its rows are
             needed, and cannot be read.

@@ -31,7 +31,7 @@ from engram.data.standardize import in_units, own_units, standardized_by
 from engram.data.tables.tables import TableData, table_data
 from engram.home.prediction_intervals import Columns, columns_of, outputs_of, targets_as_columns
 from engram.home.serving import check_finite, is_settled, plain_module, settled
-from engram.networks.build import Model
+from engram.networks.base import Model
 from engram.networks.export_modules import Shifted
 from engram.networks.layer_units import InUnits
 from engram.runs.record import Checkpoint, RunRecord
@@ -448,10 +448,6 @@ class Learned:
         """Returns a network's parameters by the names that its module has for them.
 
         Those that are shared between layers stand under each of their names.
-
-        Args:
-            served: The network.
-            some: Names of those that are wanted.
 
         Raises:
             Refused: If the module that predicts with them is another than the network's own.

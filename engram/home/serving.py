@@ -13,7 +13,7 @@ from engram.core.tree import is_finite
 from engram.data.federated import FederatedData
 from engram.data.schema.columns import Schema
 from engram.home.exported import Form
-from engram.networks.build import Model
+from engram.networks.base import Model
 from engram.networks.export_modules import Mixture, Recalling, Shifted, shifted
 from engram.scoring.metrics import Targets
 from engram.settings.errors import Refused
@@ -60,13 +60,7 @@ def settled(served: Served, trainer: Callable[[], Trainer], client: int) -> Serv
 
 
 def check_finite(experiment: Experiment, served: Served, name: str) -> None:
-    """Refuses models that are no longer numbers after fine-tuning.
-
-    Args:
-        experiment: The settings.
-        served: As ``settled`` returns it.
-        name: The client's name.
-    """
+    """Refuses models that are no longer numbers after fine-tuning."""
     e = experiment
     if not all(map(is_finite, served.models)):
         raise Refused(

@@ -21,11 +21,6 @@ def agreement(
 ) -> tuple[bool, frozenset[str]]:
     """Takes a forward and a backward pass of two batches, in training and in evaluation.
 
-    Args:
-        module: The module.
-        skeleton: The same as functions.
-        example: Two rows or more.
-
     Returns:
         Whether ``vmap`` of its functions takes torch's passes, and names of parameters that then
         never have a gradient.

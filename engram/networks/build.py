@@ -7,39 +7,11 @@ import torch
 from torch import Generator, Tensor
 
 from engram.core.checks import require
-from engram.networks.base import Inputs, Model, Statistics, with_personal
+from engram.networks.base import Inputs, Model, Statistics
 from engram.networks.built_in import build_model
 from engram.networks.catalogue import built_in_module, with_group_norm
-from engram.networks.layer_units import in_units, standardized_loss, with_units
-from engram.networks.loss_fit import check_fit, row_loss, tried
-from engram.networks.losses import (
-    cross_entropy,
-    dense_loss_of,
-    mean_loss,
-    rows_of,
-    squared_error,
-)
 from engram.networks.module import from_module
 from engram.networks.registry import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known
-
-__all__ = [
-    "Model",
-    "build_model",
-    "check_fit",
-    "count_parameters",
-    "cross_entropy",
-    "dense_loss_of",
-    "in_units",
-    "mean_loss",
-    "network",
-    "row_loss",
-    "rows_of",
-    "squared_error",
-    "standardized_loss",
-    "tried",
-    "with_personal",
-    "with_units",
-]
 
 Norm = Literal["batch", "group"]
 

@@ -13,7 +13,7 @@ from engram.core.derivatives import LossWithDerivatives
 from engram.core.standardization import Standard
 from engram.core.types import Batch, LossFn, Params, Weighted
 from engram.networks.base import Model
-from engram.scoring.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task
+from engram.scoring.tasks import CLASSIFICATION, RowLoss, Task
 
 
 def mean_loss(model: Model, task: Task) -> LossFn:
@@ -60,20 +60,10 @@ def rows_of(task: Task) -> RowLoss:
     return task.rows
 
 
-def cross_entropy(model: Model) -> LossFn:
-    """Builds the mean negative log-likelihood of a batch of classes, in nats."""
-    return mean_loss(model, CLASSIFICATION)
-
-
-def squared_error(model: Model) -> LossFn:
-    """Builds the mean squared error of a batch, over its rows (k) and outputs (k, out)."""
-    return mean_loss(model, REGRESSION)
-
-
 def dense_loss_of(
     task: Task, layers: int, outputs: int, standard: Standard | None = None
 ) -> tuple[LossWithDerivatives, Callable[[Tensor], Tensor]]:
-    """Builds the same for stacked dense networks, with its derivatives written out.
+    """Builds the loss of stacked dense networks, with its derivatives written out.
 
     Args:
         task: What is learned.

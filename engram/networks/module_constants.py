@@ -16,10 +16,6 @@ def digest_of_constants(module: nn.Module, trained: Collection[str]) -> bytes | 
     Two modules of one digest compute the same with the same parameters: it covers frozen layers,
     buffers, and what else the module holds, such as tensors and numbers that it drew.
 
-    Args:
-        module: The module.
-        trained: Names of parameters and buffers that do not count.
-
     Returns:
         The digest; None if something in the module cannot be pickled.
     """

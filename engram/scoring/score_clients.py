@@ -51,12 +51,7 @@ class Scorer:
     models: ServedModels
 
     def blocks(self, clients: Sequence[int], memories: Sequence[Memory]) -> list[list[int]]:
-        """Returns blocks of clients that are scored together, by position.
-
-        Args:
-            clients: The clients to score.
-            memories: Their memories.
-        """
+        """Returns blocks of clients that are scored together, by position."""
         # Clients that fine-tune on as many rows, and keep the same slots.
         alike: dict[tuple[int, *tuple[Hashable, ...]], list[int]] = {}
         for i, (client, memory) in enumerate(zip(clients, memories, strict=True)):

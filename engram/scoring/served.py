@@ -22,7 +22,8 @@ from engram.core.slots import has_common, has_tuned
 from engram.core.types import Batch, LossFn, Params
 from engram.data.federated import FederatedData
 from engram.networks.base import Inputs, Outputs
-from engram.networks.build import dense_loss_of, mean_loss, standardized_loss
+from engram.networks.layer_units import standardized_loss
+from engram.networks.losses import dense_loss_of, mean_loss
 from engram.scoring.mixtures import mixture
 from engram.scoring.neighbor_votes import with_votes
 from engram.scoring.query_rows import Queries, Support, padded, shuffled, tuned_on

@@ -16,13 +16,13 @@ from engram.core.method import Phase
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream, generator
 from engram.methods.fedavg import FedAvg
-from engram.networks.build import cross_entropy
 from engram.scoring.score_columns import COMMON
 from engram.settings.families import METHODS
 from engram.settings.network import method
 from tests.support import (
     SEVEN,
     assert_same,
+    cross_entropy,
     draw,
     initial_model,
     run_rounds,

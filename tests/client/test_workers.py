@@ -16,7 +16,7 @@ from torch import nn
 
 import engram
 from engram.client.memory import RamStore
-from engram.cohort.trainer import chunks, lent_memories, worker_process, workers
+from engram.cohort.trainer import chunks, client_memory, worker_process, workers
 from engram.cohort.trainer.chunks import deal, score
 from engram.cohort.trainer.shared_tensors import Arena
 from engram.cohort.trainer.worker_pool import training
@@ -135,14 +135,14 @@ def test_a_process_that_is_lost_costs_no_bit(code, caplog, monkeypatch, others):
     caplog.set_level(logging.WARNING, "flwr.engram")
     e = small_of_any(method="ditto", num_clients=12, clients_per_round=12)
     whole, kept, _ = rounds_of(e, 1)
-    before, here = lent_memories.Lent.save, os.getpid()
+    before, here = client_memory.Lent.save, os.getpid()
 
     def save(self, client, memory, *, server_round, durable):
         if server_round == 2 and os.getpid() != here:
             os.kill(os.getpid(), code)
         before(self, client, memory, server_round=server_round, durable=durable)
 
-    monkeypatch.setattr(lent_memories.Lent, "save", save)
+    monkeypatch.setattr(client_memory.Lent, "save", save)
     found, memories, left = rounds_of(e, 3)
     assert (left, memories) == (1, kept)
     for mine, same in zip(whole, found, strict=True):
@@ -157,14 +157,14 @@ def test_a_process_that_is_lost_costs_no_bit(code, caplog, monkeypatch, others):
 def test_a_process_that_hangs_costs_no_bit_and_stops_nobody(monkeypatch, given_way):
     e = small_of_any(method="ditto", num_clients=12, clients_per_round=12)
     whole, kept, _ = rounds_of(e, 1)
-    load, here = lent_memories.Lent.load, os.getpid()
+    load, here = client_memory.Lent.load, os.getpid()
 
     def hanging(self, client, *, before):
         while os.getpid() != here:
             time.sleep(60)
         return load(self, client, before=before)
 
-    monkeypatch.setattr(lent_memories.Lent, "load", hanging)
+    monkeypatch.setattr(client_memory.Lent, "load", hanging)
     found, memories, left = rounds_of(e, 3)
     assert (left, memories) == (3, kept)
     for mine, same in zip(whole, found, strict=True):

@@ -12,7 +12,7 @@ from engram.core.derivatives import by_autograd, by_functions
 from engram.core.method import Phase
 from engram.core.rounds import Stepper
 from engram.core.slot_optimizers import optimizer_of
-from engram.networks.build import mean_loss
+from engram.networks.losses import mean_loss
 from engram.networks.module import from_module
 from engram.scoring.tasks import CLASSIFICATION
 

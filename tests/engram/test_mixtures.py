@@ -8,7 +8,8 @@ from torch import nn
 
 from engram.core.method import Served
 from engram.core.types import Weighted
-from engram.networks.build import build_model, mean_loss
+from engram.networks.built_in import build_model
+from engram.networks.losses import mean_loss
 from engram.networks.module import from_module
 from engram.scoring.mixtures import loss_of, mixture, row_losses
 from engram.scoring.tasks import TASKS

@@ -12,7 +12,8 @@ from engram.core.derivatives import (
     by_hand,
     hessian_product,
 )
-from engram.networks.build import build_model, mean_loss
+from engram.networks.built_in import build_model
+from engram.networks.losses import mean_loss
 from engram.scoring.tasks import REGRESSION
 from tests.support import draw
 

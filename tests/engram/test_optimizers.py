@@ -14,7 +14,7 @@ from engram.methods.ditto import Ditto
 from engram.methods.fedavg import FedAvg
 from engram.methods.fedrep import FedRep
 from engram.methods.local import Local
-from engram.networks.build import mean_loss
+from engram.networks.losses import mean_loss
 from engram.networks.module import from_module
 from engram.networks.optimizers import optimizer, step_factors
 from engram.scoring.tasks import REGRESSION

@@ -31,11 +31,11 @@ from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.data.federated import FederatedData, model_for
 from engram.data.load_federation import federated_data
 from engram.data.npz import read_npz
-from engram.networks.build import cross_entropy
 from engram.online.studies.server_steps import STEPS, train_rounds, tune
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.experiment import Experiment
 from engram.studies.figures import new_table
+from tests.support import cross_entropy
 
 _MNIST = {"train": 6000, "test": 2000}  # rows, drawn at random
 _FACTOR = 4

@@ -11,8 +11,9 @@ from engram.core.checks import must, require
 from engram.core.types import Params
 from engram.data.federated import FederatedData, Split
 from engram.data.lazy import RowNumbers
-from engram.networks.base import Inputs, Outputs
-from engram.networks.build import Model, row_loss, rows_of, tried
+from engram.networks.base import Inputs, Model, Outputs
+from engram.networks.loss_fit import row_loss, tried
+from engram.networks.losses import rows_of
 from engram.scoring.metrics import BUILT_IN, Metric
 from engram.scoring.score_metrics import NoScore, measure
 from engram.scoring.tasks import Task

@@ -18,7 +18,7 @@ from engram.data.federated import Split
 from engram.data.lazy import RowNumbers
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.poisson_samples import row_samples
-from engram.networks.build import Model
+from engram.networks.base import Model
 
 if TYPE_CHECKING:
     from engram.settings.experiment import Experiment

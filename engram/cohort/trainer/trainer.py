@@ -50,8 +50,7 @@ from engram.data.federated import FederatedData, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
 from engram.guards.outgoing_updates import Sending
 from engram.guards.row_privacy import ByExamples
-from engram.networks.base import matching
-from engram.networks.build import Model
+from engram.networks.base import Model, matching
 from engram.networks.optimizers import by_pattern, step_factors
 from engram.scoring.score_clients import Scorer
 from engram.scoring.served import ServedModels
@@ -418,13 +417,7 @@ class Trainer:
             return
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
-        """Stores the memories of clients after a round; returns their updates.
-
-        Args:
-            done: The outcome of their training.
-            asked: What all clients of the round were asked.
-            chunk: The clients.
-        """
+        """Stores the memories of clients after a round; returns their updates."""
         left, beside = self._sending.leave(done, asked, chunk, self._memories)
         self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left

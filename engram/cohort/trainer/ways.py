@@ -25,13 +25,9 @@ from engram.core.slot_optimizers import Optimizer
 from engram.core.standardization import Standard
 from engram.core.types import Batch, Params
 from engram.guards.row_privacy import ByExamples, by_examples, dense_sums, summed
-from engram.networks.build import (
-    Model,
-    dense_loss_of,
-    in_units,
-    mean_loss,
-    standardized_loss,
-)
+from engram.networks.base import Model
+from engram.networks.layer_units import in_units, standardized_loss
+from engram.networks.losses import dense_loss_of, mean_loss
 from engram.networks.registry import FLAT
 from engram.scoring.tasks import Task
 
@@ -137,18 +133,12 @@ class Learner(NamedTuple):
         return reported
 
     def trains(self, way: str, task: Task, factor: float = 1.0) -> Way:
-        """Returns a way to train a cohort.
-
-        Args:
-            way: Its name, one of ``engram.wire.wire.WAYS``.
-            task: The task.
-            factor: The schedule's factor of step sizes.
-        """
+        """Returns a way to train a cohort."""
         missed = dict[str, bool]()
         build = builder(self.settings, self._on(self.objective(task, way, missed)))
         running, still = self.network.running, self.model.unreached
         stepper = Stepper(self.optimizer, factor, running, self.model.statistics, still, missed)
-        problem = Problem(build, stepper, self._reported(task, way))
+        problem = Problem(build, stepper.take, self._reported(task, way))
         if way == "dense":
             _, targets = self._dense(task)
             return partial(dense, problem, targets=targets, features=self.model.features)

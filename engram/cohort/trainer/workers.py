@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.cohort.trainer.chunks import Asked, Chunk, Parts, in_order
-from engram.cohort.trainer.lent_memories import lent, returned
+from engram.cohort.trainer.client_memory import lent, returned
 from engram.cohort.trainer.shared_tensors import Arena, copied
 from engram.cohort.trainer.worker_pool import others_train, threads_of_grpc
 from engram.cohort.trainer.worker_process import Helper, Made, Result, Token, forked, made

@@ -19,7 +19,7 @@ from engram.core.rounds import Stepper, first_steps, merged
 from engram.core.slot_optimizers import SGD
 from engram.core.slots import mean_of, pick
 from engram.networks.base import moved
-from engram.networks.build import dense_loss_of
+from engram.networks.losses import dense_loss_of
 from engram.scoring.tasks import CLASSIFICATION
 
 CLIENTS, STEPS, ROWS, WIDTH, ETA = 6, 4, 5, 100, 0.1
