@@ -1,19 +1,17 @@
 """Evidence of a model, from the rows at hand or the run's scores: scores, intervals, ranges."""
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engram.core.arrays import Array
 from engram.data.federated import FederatedData, Split
 from engram.data.lazy import RowNumbers
-from engram.data.ranges import Range, inputs_in, ranges_of, some_of
+from engram.data.ranges import inputs_in, ranges_of, some_of
 from engram.data.schema.columns import Schema
-from engram.home.card import ScoreEstimate, mean_of, scored
+from engram.home.card import Evidence, ScoreEstimate, mean_of, scored
 from engram.home.confidence import of_proportion
 from engram.home.prediction_intervals import USUAL, Interval, coverage, intervals_of, outputs_of
 from engram.home.run_models import Learned
@@ -32,32 +30,6 @@ from engram.tables.federation.molar import Molar
 from engram.tables.site import Rows
 
 _ENOUGH: Final = 9  # rows by which intervals of the usual probability are known
-
-
-class Evidence(NamedTuple):
-    """Evidence of a model from rows.
-
-    Attributes:
-        scores: By what they are of, figures.
-        ranges: Where the inputs lie in the rows that it has learned from.
-        intervals: Of predictions, where these are values.
-    """
-
-    scores: dict[str, list[ScoreEstimate]]
-    ranges: Sequence[Range] = ()
-    intervals: Sequence[Interval] = ()
-
-    @classmethod
-    def of_table(
-        cls,
-        scores: dict[str, list[ScoreEstimate]],
-        x: Array,
-        schema: Schema,
-        intervals: Sequence[Interval],
-    ) -> Self:
-        """Returns figures, the ranges of a table's columns, and intervals."""
-        found = inputs_in(torch.from_numpy(x), schema)
-        return cls(scores, ranges_of(found), intervals)
 
 
 def of_client(

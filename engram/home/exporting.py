@@ -1,7 +1,7 @@
 """Exports a model of a run: a client's own, or the common one."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +12,8 @@ from engram.core.slots import is_known, unknown
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind, Schema
 from engram.data.tables.tables import family_of
-from engram.home.card import ScoreEstimate, card, cells
-from engram.home.evidence import Evidence, of_coefficients, of_network
+from engram.home.card import Evidence, packaged
+from engram.home.evidence import of_coefficients, of_network
 from engram.home.exported import Exported, Form, Format, Package, check_format
 from engram.home.run_models import Learned
 from engram.home.serving import RECALLS, form_of, without_medians
@@ -43,22 +43,19 @@ def package_of(learned: Learned, client: int | None) -> Package:
 
 
 def _network(learned: Learned, client: int | None) -> Package:
-    e = learned.experiment
-    module = common_model(learned) if client is None else personal_model(learned, client)
-    notes = notes_on(learned, module, common=client is None)
+    e, rows, kind = learned.experiment, _rows(learned), learned.kind
     if client is None:
-        rows = f"{_rows(learned)}, {e.num_clients} clients"
-        schema = schema_here(learned, None)
+        module, rows = common_model(learned), f"{rows}, {e.num_clients} clients"
     else:
-        name = learned.called(client)
-        rows = f"{_rows(learned)}: rows of client {name}, and others'"
-        schema = schema_here(learned, client if e.partition == "natural" else None)
+        module = learned.module(learned.personal(client), learned.network_of(client), client)
+        kind = learned.kind_of(client)
+        rows = f"{rows}: rows of client {learned.called(client)}, and others'"
+    notes = notes_on(learned, module, common=client is None)
+    schema = schema_here(learned, client if e.partition == "natural" else None)
     found = of_network(learned, module, client, schema)
-    kind = learned.kind if client is None else learned.kind_of(client)
     known: dict[str, Any] = {"classes": kind.class_names, "kind": kind._replace(schema=schema)}
-    known |= {"ranges": found.ranges, "intervals": found.intervals}
     exported = exported_as(learned, form_of(module), client, **known)
-    return with_card(learned, exported, module, rows, found.scores, notes)
+    return with_card(learned, exported, module, rows, found, notes)
 
 
 def _rows(learned: Learned) -> str:
@@ -92,11 +89,6 @@ def schema_here(learned: Learned, owner: int | None) -> Schema | None:
         if here and not learned.experiment.source.in_memory:
             raise
         return elsewhere
-
-
-def personal_model(learned: Learned, client: int) -> nn.Module:
-    """Returns a client's model."""
-    return learned.module(learned.personal(client), learned.network_of(client), client)
 
 
 def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
@@ -160,11 +152,9 @@ def of_table(
     e = learned.experiment
     module = layered(found.state, family_of(e))
     kind = Kind(schema=found.schema, classes=learned.kind.classes)
-    known: dict[str, Any] = {"kind": kind, "classes": found.outputs}
-    known |= {"ranges": evidence.ranges, "intervals": evidence.intervals}
-    exported = exported_as(learned, "layers", client, **known)
-    package = with_card(learned, exported, module, learned.rows_in_words, evidence.scores, notes)
-    return package._replace(table=found.table)
+    exported = exported_as(learned, "layers", client, kind=kind, classes=found.outputs)
+    rows = learned.rows_in_words
+    return with_card(learned, exported, module, rows, evidence, notes, found.table)
 
 
 def with_card(
@@ -172,21 +162,20 @@ def with_card(
     exported: Exported,
     module: nn.Module,
     rows: str,
-    scores: Mapping[str, list[ScoreEstimate]],
+    evidence: Evidence,
     notes: Sequence[str],
+    table: str = "",
 ) -> Package:
-    """Returns a model with its card; for the arguments see ``card``."""
+    """Returns a model with its card; for the arguments see ``packaged``."""
     config, results = learned.record.config, learned.record.results or {}
     if why := learned.record.other_rows:
         notes = [*notes, f"{why}: what is said of rows is true of those that are there now."]
     versions = ", ".join(f"{name} {found}" for name, found in config["versions"].items())
-    made = {
-        "run": f"{learned.record.folder.name}, {learned.when}",
-        "engine": config["engine"],
-        "versions": versions,
-    }
-    text = card(exported, made=made, rows=rows, scores=scores, privacy=results, notes=notes)
-    return Package(exported, module, text, cells(scores), notes)
+    run = f"{learned.record.folder.name}, {learned.when}"
+    made = {"run": run, "engine": config["engine"], "versions": versions}
+    return packaged(
+        exported, module, evidence, made=made, rows=rows, privacy=results, notes=notes, table=table
+    )
 
 
 class Written(NamedTuple):

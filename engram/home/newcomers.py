@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from engram.data.ranges import inputs_in, ranges_of
 from engram.data.schema.columns import Kind
 from engram.data.source import Source
 from engram.data.standardize import own_units, standardized_by
-from engram.home.card import ScoreEstimate, scored
+from engram.home.card import Evidence, ScoreEstimate, scored
 from engram.home.evidence import intervals_on, of_network
 from engram.home.exported import Package, check_format
 from engram.home.exporting import (
@@ -98,22 +97,20 @@ def _kind_of(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> Kind:
 def _network(learned: Learned, path: Path, name: str) -> Package:
     newcomer, number = newcomer_of(learned, path), learned.experiment.num_clients
     everything = np.arange(newcomer.size)
+    kind = _kind_of(learned, newcomer, everything)
     if newcomer.y is None:
-        module = common_model(learned, _kind_of(learned, newcomer, everything))
-        scores, intervals = dict[str, list[ScoreEstimate]](), list[Interval]()
-        ranges = of_network(learned, module, None, newcomer.kind.schema).ranges
+        module = common_model(learned, kind)
+        found = Evidence({}, of_network(learned, module, None, newcomer.kind.schema).ranges)
         notes = [UNLABELED, *notes_on(learned, module, common=True)]
     else:
         module = adapted(learned, newcomer, everything, number)
         scores, intervals = _scores(learned, newcomer, number)
         ranges = ranges_of(inputs_in(newcomer.x, newcomer.kind.schema))
+        found = Evidence(scores, ranges, intervals)
         notes = notes_on(learned, module, common=False)
-    kind = _kind_of(learned, newcomer, everything)
-    known: dict[str, Any] = {"classes": kind.class_names, "kind": kind}
-    known |= {"ranges": ranges, "intervals": intervals}
-    exported = exported_as(learned, form_of(module), name, **known)
+    exported = exported_as(learned, form_of(module), name, classes=kind.class_names, kind=kind)
     rows = f"{newcomer.size} rows of {path}, and the run's"
-    return with_card(learned, exported, module, rows, scores, notes)
+    return with_card(learned, exported, module, rows, found, notes)
 
 
 def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int) -> nn.Module:

@@ -10,26 +10,25 @@ from engram.client.disk import DiskStore
 from engram.client.memory import RamStore
 from engram.client.served_slots import Scored, read_scored
 from engram.client.training_description import Training
-from engram.cohort.trainer.client_memory import Recollection
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.method import Served
 from engram.core.rounds import received_by
 from engram.core.slots import flat, is_known, unflat, unknown
 from engram.core.standardization import Units
-from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.types import Params
 from engram.data.federated import FederatedData, model_for
 from engram.data.schema.columns import Kind, Schema
 from engram.data.standardize import own_units
 from engram.data.tables.tables import TableData, family_of, own_table, table_data
-from engram.home.card import card, cells
-from engram.home.evidence import Evidence, of_client, of_test
+from engram.home.card import Evidence, packaged
+from engram.home.evidence import of_client, of_test
 from engram.home.exported import Exported, Package
 from engram.home.serving import (
     RECALLS,
     check_finite,
     form_of,
     plain_module,
+    served_of,
     settled,
     without_medians,
 )
@@ -93,16 +92,16 @@ def _packed(
     evidence: Evidence,
     made: dict[str, str],
     notes: list[str],
+    table: str = "",
 ) -> Package:
     e, client = training.experiment, known["client"]
     if training.has_other_rows:
         notes = [*notes, _OTHER_ROWS]
-    exported = Exported(**known, ranges=evidence.ranges, intervals=evidence.intervals)
     # Only the coordinator knows how much privacy was spent.
     spent: dict[str, Any] | None = {} if e.privacy == "none" else None
     rows = f"{e.source.described}: rows of client {client}, and others'"
-    text = card(exported, made=made, rows=rows, scores=evidence.scores, privacy=spent, notes=notes)
-    return Package(exported, module, text, cells(evidence.scores), notes)
+    how: dict[str, Any] = {"made": made, "rows": rows, "privacy": spent, "notes": notes}
+    return packaged(Exported(**known), module, evidence, **how, table=table)
 
 
 # --- Coefficients --------------------------------------------------------------------------------
@@ -125,7 +124,7 @@ def _table(
     kind = Kind(schema=schema, classes=training.kind.classes)
     known |= {"kind": kind, "classes": found.outputs}
     known |= {"form": "layers", "outputs": "values"}
-    return _packed(training, known, module, evidence, made, notes)._replace(table=found.table)
+    return _packed(training, known, module, evidence, made, notes, found.table)
 
 
 def _of_rows(training: Training, client: int, found: Coefficients, data: TableData) -> Evidence:
@@ -193,9 +192,6 @@ def _served(training: Training, client: int, scored: Scored) -> Served:
     (method, _, _), store = server_side(e, training.kind), RamStore()
     if scored.memory is not None:
         store.save(client, scored.memory, server_round=scored.server_round, durable=0)
-    initial = network.init(torch_generator(e.seed, Stream.MODEL))
-    recollection = Recollection(store, method, initial, False, "cpu", unseen(e, UNNAMED))
-    memory = recollection.recall(client, before=scored.server_round + 1)
     start = received_by(method, method.server.start, client)
     received = unflat(scored.received, start) if scored.received else unknown(start)
     if (wrong := difference(flat(received), flat(start))) is not None:
@@ -203,7 +199,8 @@ def _served(training: Training, client: int, scored: Scored) -> Served:
             f"client {client} was served by another network than the one called {e.model} here: "
             f"{wrong}"
         )
-    served = method.serve(received, memory.kept, memory.trained)
+    given = network, store, received, client
+    served = served_of(e, method, *given, before=scored.server_round + 1, names=UNNAMED)
     if not is_known(served):
         raise Refused(
             f"client {client} remembers no whole model, and nothing is kept here of what it "

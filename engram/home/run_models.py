@@ -11,14 +11,12 @@ from torch import Tensor, nn
 
 from engram.client.disk import DiskStore
 from engram.client.memory import MemoryStore, RamStore
-from engram.cohort.trainer.client_memory import Recollection
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.checks import must
 from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by
 from engram.core.slots import flat, has_tuned, is_known, over_slots, unflat, unknown
 from engram.core.standardization import Units
-from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.types import Params
 from engram.data.client_names import shown_name
 from engram.data.datasets import read_given
@@ -30,7 +28,7 @@ from engram.data.schema.columns import Kind
 from engram.data.standardize import in_units, own_units, standardized_by
 from engram.data.tables.tables import TableData, table_data
 from engram.home.prediction_intervals import Columns, columns_of, outputs_of, targets_as_columns
-from engram.home.serving import check_finite, is_settled, plain_module, settled
+from engram.home.serving import check_finite, is_settled, plain_module, served_of, settled
 from engram.networks.base import Model
 from engram.networks.export_modules import Shifted
 from engram.networks.layer_units import InUnits
@@ -352,16 +350,9 @@ class Learned:
             raise Refused(f"client {self.called(client)} had no part in the run: {why}")
         e, method = self.experiment, self.method
         received = received_by(method, self.slots, client)
-        recollection = Recollection(
-            self._store,
-            method,
-            self.network.init(torch_generator(e.seed, Stream.MODEL)),
-            moments=False,
-            device=e.device,
-            unseen=unseen(e, self.record.names),
-        )
-        memory = recollection.recall(client, before=self.checkpoint.server_round + 1)
-        served = method.serve(received, memory.kept, memory.trained)
+        given = self.network, self._store, received, client
+        when, names = self.checkpoint.server_round + 1, self.record.names
+        served = served_of(e, method, *given, before=when, names=names)
         if self.tuned:
             if not has_tuned(replace(served, tuned=False)):
                 raise Refused(must("method", e.method, "one that serves a network, for tuned"))

@@ -7,8 +7,11 @@ from typing import Final
 import torch
 from torch import nn
 
+from engram.client.memory import MemoryStore
+from engram.cohort.trainer.client_memory import Recollection
 from engram.cohort.trainer.trainer import Trainer
-from engram.core.method import Served
+from engram.core.method import Method, Served, Slots
+from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.tree import is_finite
 from engram.data.federated import FederatedData
 from engram.data.schema.columns import Schema
@@ -16,7 +19,7 @@ from engram.home.exported import Form
 from engram.networks.base import Model
 from engram.networks.export_modules import Mixture, Recalling, Shifted, shifted
 from engram.scoring.metrics import Targets
-from engram.settings.errors import Refused
+from engram.settings.errors import Names, Refused
 from engram.settings.experiment import Experiment
 
 RECALLS: Final = (
@@ -41,6 +44,28 @@ def form_of(module: nn.Module) -> Form:
         Shifted: "shifted",
     }
     return kinds.get(type(module), "network")
+
+
+def served_of(
+    e: Experiment,
+    method: Method,
+    network: Model,
+    store: MemoryStore,
+    received: Slots,
+    client: int,
+    *,
+    before: int,
+    names: Names,
+) -> Served:
+    """Returns the served model of a client, by what it received and its memory in ``store``.
+
+    Raises:
+        MemoryMismatch: Its memory is another method's or network's.
+    """
+    initial, never = network.init(torch_generator(e.seed, Stream.MODEL)), unseen(e, names)
+    recollection = Recollection(store, method, initial, moments=False, device="cpu", unseen=never)
+    memory = recollection.recall(client, before=before)
+    return method.serve(received, memory.kept, memory.trained)
 
 
 def is_settled(served: Served) -> bool:

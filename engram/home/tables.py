@@ -15,8 +15,8 @@ from engram.data.new_rows import NewRows, read_new_rows
 from engram.data.schema.columns import Column, Schema
 from engram.data.tables.raw_tables import labels_of
 from engram.data.tables.tables import TableData, family_of, target_of
-from engram.home.card import ScoreEstimate
-from engram.home.evidence import Evidence, intervals_on, of_coefficients
+from engram.home.card import Evidence, ScoreEstimate
+from engram.home.evidence import intervals_on, of_coefficients
 from engram.home.prediction_intervals import Interval
 from engram.home.run_models import Learned
 from engram.home.serving import without_medians
