@@ -55,8 +55,7 @@ class Model(NamedTuple):
             ``moved(z, shift)`` in place of its input z, the representation, and z. None where that
             layer does not take one vector for each row, once.
         width: Numbers in a representation; 0 if there is none.
-        constants: Returns a digest of what the network holds beside its parameters, and may have
-            drawn, or None if there is no such digest. None if all that is made so are alike.
+        drawn: Whether those of other seeds may hold other constants.
         module: ``params -> module``, a plain module that computes what ``apply`` does with these
             parameters, and holds them; None if there is none.
     """
@@ -79,7 +78,7 @@ class Model(NamedTuple):
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
     represent: Callable[..., tuple[Outputs, Tensor]] | None = None
     width: int = 0
-    constants: Callable[[], bytes | None] | None = None
+    drawn: bool = False
     module: Callable[[Params], nn.Module] | None = None
 
 

@@ -49,7 +49,8 @@ def network(
     own = name in NETWORKS
     make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden, tokens)
     make = with_group_norm(make) if norm == "group" else make
-    return from_module(make, example, generator=generator, statistics=statistics)
+    model = from_module(make, example, generator=generator, statistics=statistics)
+    return model if own else model._replace(drawn=False)  # they hold no constants
 
 
 def count_parameters(

@@ -52,10 +52,10 @@ def rows_of(task: Task) -> RowLoss:
     """Returns the task's loss of each row.
 
     Raises:
-        ValueError: If it is not known as a mean over rows.
+        ValueError: If it is a user's, of whole batches.
     """
     if task.rows is None:
-        expected = "a mean over rows, whose losses can be weighted, for this method"
+        expected = "the task's own, whose rows can be weighted, for this method"
         raise ValueError(must("loss", task.own, expected))
     return task.rows
 

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from engram.networks.base import VARIANCE, Inputs, Model, Statistics, UnknownTok
 from engram.networks.functional import NORMS, Pure
 from engram.networks.traced_module import (
     Skeleton,
-    digest_of_constants,
     leaves,
     parameters_of,
     rows_of,
@@ -105,9 +103,7 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
         tokens=skeleton.tokens,
         represent=skeleton.represent if width else None,
         width=width,
-        constants=None
-        if isinstance(make, nn.Module)
-        else cache(partial(digest_of_constants, module, skeleton.start.keys())),
+        drawn=not isinstance(make, nn.Module),
         module=holding,
     )
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model

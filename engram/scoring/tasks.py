@@ -5,7 +5,6 @@ weighted, and padding left out. A loss of a user's is a function of a batch, and
 batches, as in a loop of plain torch.
 """
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -247,33 +246,3 @@ class Loss:
         require(one_or_each, "a loss", type(found).__name__ if shape is None else shape, expected)
         mean: Tensor = found if found.ndim == 0 else found.mean()
         return mean
-
-    def by_rows(self, outputs: Any, targets: "Tensor") -> "Tensor":
-        """Returns losses of rows, (k,): unreduced, if the function can, or of batches of one row.
-
-        That their mean is the batch's loss is for the caller to find out.
-        """
-        from torch.func import vmap  # noqa: PLC0415 - tasks are listed without torch
-        from torch.utils._pytree import tree_map  # noqa: PLC0415 - as torch
-
-        function = _unreduced(self._function)
-        found: Tensor = function(fitted(outputs, targets), targets)
-        if found.ndim:
-            return _by_row(found)
-
-        def one(row: Any, target: "Tensor") -> "Tensor":
-            target = target[None]
-            loss: Tensor = function(fitted(tree_map(lambda x: x[None], row), target), target)
-            return loss
-
-        return vmap(one)(outputs, targets)
-
-
-def _unreduced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a loss of torch's kind with an entry for each row; others as they are."""
-    if takes(function, "reduction"):
-        return lambda outputs, targets: function(outputs, targets, reduction="none")
-    if hasattr(function, "forward") and hasattr(function, "reduction"):
-        function = copy.copy(function)
-        function.reduction = "none"
-    return function

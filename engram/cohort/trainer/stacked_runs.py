@@ -40,9 +40,9 @@ def likeness(trainer: Trainer) -> Hashable:
     }
     free -= {f"{e.method}.eta"} if e.eta_by else set()  # by which its ratios are made
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
-    # Lazily read rows of several seeds are not joined: they may not fit into memory.
+    # Lazily read rows of several seeds are not joined, which may not fit into memory; nor are
+    # networks that may have drawn something besides their parameters.
     read = any(isinstance(leaf, Lazy) for leaf in tree_leaves(trainer.data.train.x))
-    drawn = trainer.learner.model.constants
     client = method.client
     phases = [
         (phase.batches, phase.affine, phase.one_gradient_per_batch) for phase in client.phases
@@ -61,8 +61,7 @@ def likeness(trainer: Trainer) -> Hashable:
         *(_form(slots) for slots in (method.server.start, client.start)),
         *trainer.ways,
         str(trainer.data.kind._replace(units=Units(targets=trainer.data.units.targets))),
-        drawn and drawn(),
-        e.seed if read or (drawn and drawn() is None) else None,
+        e.seed if read or trainer.learner.model.drawn else None,
     )
 
 

@@ -51,6 +51,7 @@ from engram.data.standardize import in_units, standardized
 from engram.guards.outgoing_updates import Sending
 from engram.guards.row_privacy import ByExamples
 from engram.networks.base import Model, matching
+from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
 from engram.scoring.score_clients import Scorer
 from engram.scoring.served import ServedModels
@@ -146,8 +147,9 @@ class Trainer:
         augment = AUGMENTATIONS.get(e.augment)
         try:
             metrics = self._own.metrics(e)
-            mixed = shapes.served.weights is not None
-            self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
+            if shapes.served.weights is not None:  # which weigh rows
+                rows_of(self._task)
+            self._task = on_rows(self._task, metrics, model, initial, self.data)
             etas = self._by_pattern(model, initial, "eta", e.eta_by)
             optimizer = optimizer_of(
                 e.optimizer,
