@@ -152,7 +152,8 @@ class Skeleton:
             return {name: leaf.detach() for name, leaf in self._last[3].items()}
         with torch.no_grad(), Pure(key, names=self._names(params)) as pass_:
             self._run(1, params, inputs)
-        return pass_.statistics
+        found: Params = pass_.statistics
+        return found
 
     def _names(self, params: Params) -> dict[int, str]:
         return {id(params[name]): name for name in self.running}

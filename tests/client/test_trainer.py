@@ -94,14 +94,6 @@ def test_rows_come_in_order(method, memory):
         assert t.sampler.draw([3, 7], server_round).rows[1].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("kind", ["linear", "cnn"])
-def test_other_networks_train_alike(kind):
-    e = small_of_any(model=kind, local_steps=1, hessian="exact")
-    one, _ = run_rounds(trainer(e), [[3, 12]])
-    other, _ = run_rounds(trainer(e, engine="sequential"), [[3, 12]])
-    assert_same(one.slots, other.slots, atol=1e-5)
-
-
 @pytest.mark.parametrize("memory", ["reset", "carry"])
 def test_a_round_is_the_method_run_by_hand(memory):
     e = small_of_any(memory=memory, clients_per_round=1, seed=3, hessian="exact")
@@ -180,19 +172,6 @@ def test_training_changes_neither_the_model_nor_stored_memories(method, memory, 
     assert_same(model, copy)
     if first is not None:
         assert_same(store.load(4, before=2), kept)
-
-
-@pytest.mark.parametrize(("method", "memory"), CASES)
-def test_a_client_with_a_memory_trains_alone_as_in_a_cohort(method, memory):
-    e = small_of_any(method=method, memory=memory)
-    results = []
-    for clients in ([4], [3, 4]):
-        t = trainer(e)
-        model = initial_model(t)
-        train_clients(t, model, clients, server_round=1, durable=0)
-        trained = train_clients(t, model, clients, server_round=2, durable=1)
-        results.append(over_slots(lambda leaf: leaf[-1], trained.slots))
-    assert_same(*results, atol=1e-6)
 
 
 OTHER = {

@@ -12,7 +12,7 @@ from engram.cohort.draws import Draws
 from engram.cohort.round import Cohort, Problem, stacked
 from engram.cohort.sequential import in_turn
 from engram.cohort.vmapped import at_once
-from engram.core import objective
+from engram.core import derivatives as objective
 from engram.core.method import Context, Network, Update
 from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps, merged
@@ -148,7 +148,7 @@ def train(method, way, received, kept, draws, optimizer=SGD, factor=1.0):
     """Returns what clients that keep the same slots send, and what they keep, stacked."""
     common, own = received
     reported = _DENSE if way is in_layers else loss
-    problem = Problem(lambda scales: method, Stepper(optimizer, factor), reported)
+    problem = Problem(lambda scales: method, Stepper(optimizer, factor).take, reported)
     done = way(problem, Cohort(common, own, stacked(kept), [], draws))
     assert not done.broken
     return done.sent.stack(), done.kept.stack()
