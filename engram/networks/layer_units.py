@@ -89,26 +89,16 @@ def with_units(model: Model, units: Units) -> Model:
     )
 
 
-def standardized_loss(task: Task, targets: Standard | None) -> Task:
-    """Returns a task for training: the loss of outputs and targets over the targets' deviation.
+def converted(task: Task, convert: Callable[[Tensor], Tensor] | None) -> Task:
+    """Returns the task with losses of converted outputs and targets; as it is for None.
 
-    Its value is that of the raw network's outputs on standardized targets.
+    By ``Standard.scaled``, a loss of the network's outputs has the value of standardized ones; by
+    ``Standard.restored``, one of standardized outputs is in the targets' units.
     """
-    if targets is None:
+    if convert is None:
         return task
-    return _of(task, targets.scaled)
-
-
-def in_units(task: Task, targets: Standard | None) -> Task:
-    """Returns the task with its loss in the targets' units, of standardized outputs."""
-    if targets is None:
-        return task
-    return _of(task, targets.restored)
-
-
-def _of(task: Task, converted: Callable[[Tensor], Tensor]) -> Task:
 
     def after(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return lambda outputs, targets: loss(converted(outputs), converted(targets))
+        return lambda outputs, targets: loss(convert(outputs), convert(targets))
 
     return task._replace(loss=after(task.loss), rows=task.rows and after(task.rows))

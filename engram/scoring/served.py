@@ -22,7 +22,7 @@ from engram.core.slots import has_common, has_tuned
 from engram.core.types import Batch, LossFn, Params
 from engram.data.federated import FederatedData
 from engram.networks.base import Inputs, Outputs
-from engram.networks.layer_units import standardized_loss
+from engram.networks.layer_units import converted
 from engram.networks.losses import dense_loss_of, mean_loss
 from engram.scoring.mixtures import mixture
 from engram.scoring.neighbor_votes import with_votes
@@ -97,7 +97,7 @@ class ServedModels:
     def _fine_tuning(self, task: Task) -> Callable[..., Params]:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
         e, network = self.experiment, self._network
-        learned = standardized_loss(task, self._standard)
+        learned = converted(task, self._standard and self._standard.scaled)
         loss: LossFn = mean_loss(network._replace(train=None, apply=self._apply), learned)
         optimizer = optimizer_of(e.adapt_optimizer)
         if self._dense:

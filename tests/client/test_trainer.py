@@ -126,12 +126,6 @@ def plus(x, scale, y):
     return {name: leaf + scale * y[name] for name, leaf in x.items()}
 
 
-def test_per_fedavg_is_local_moml_with_beta_one():
-    one, _ = run_rounds(trainer(small_of_any(method="per-fedavg")), [[3, 0], [3, 1]])
-    other, _ = run_rounds(trainer(small_of_any(method="local-moml", beta=1.0)), [[3, 0], [3, 1]])
-    assert_same(one.slots, other.slots)
-
-
 def test_a_carried_memory_makes_a_difference_and_a_reset_one_does_not():
     model = initial_model(trainer(small_of_any()))
     for memory, same in (("reset", True), ("carry", False)):

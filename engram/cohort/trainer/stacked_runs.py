@@ -153,7 +153,9 @@ class Stack:
         for runs in self._blocks(cohorts):
             given = {i: self._given(i, received[i], cohorts[i], server_round, losses) for i in runs}
             parts = [
-                part for i, (asked, chunk) in given.items() for part in self._parts(i, asked, chunk)
+                _Part(i, some, clients, cohort, form)
+                for i, task in given.items()
+                for some, clients, form, cohort in self._trainers[i].cohorts(*task)
             ]
             done = self._run(parts, server_round)
             for i in runs:
@@ -184,11 +186,6 @@ class Stack:
         common, own = self._trainers[i].receive(received)
         asked = Asked(common, server_round, durable=0, combine=None, losses=losses)
         return asked, Chunk([0] * len(clients), [*clients], own)
-
-    def _parts(self, i: int, asked: Asked, chunk: Chunk) -> Iterator[_Part]:
-        """Yields the cohorts of a run's round, each of clients with memories of the same form."""
-        for some, clients, form, cohort in self._trainers[i].cohorts(asked, chunk):
-            yield _Part(i, some, clients, cohort, form)
 
     def _run(self, parts: Sequence[_Part], server_round: int) -> list[Outcome]:
         """Trains clients with equal forms and numbers of rows together; keeps their order."""

@@ -26,7 +26,7 @@ from engram.core.standardization import Standard
 from engram.core.types import Batch, Params
 from engram.guards.row_privacy import ByExamples, by_examples, dense_sums, summed
 from engram.networks.base import Model
-from engram.networks.layer_units import in_units, standardized_loss
+from engram.networks.layer_units import converted
 from engram.networks.losses import dense_loss_of, mean_loss
 from engram.networks.registry import FLAT
 from engram.scoring.tasks import Task
@@ -96,7 +96,7 @@ class Learner(NamedTuple):
 
         For ``missed`` see ``Stepper``.
         """
-        learned = standardized_loss(task, self.standard)
+        learned = converted(task, self.standard and self.standard.scaled)
         loss = mean_loss(self.model, learned)
         if self.private is not None:
             layers = self.model.dense_layers if self.model.features is None else 0
@@ -122,7 +122,8 @@ class Learner(NamedTuple):
         """Returns the training loss that is reported: ``(params, batch, shift) -> ()``."""
         if way == "dense":  # where nothing is shifted: see ``fastest``
             layers = self.model.dense_layers
-            return dense_loss_of(in_units(task, self.standard), layers, self.outputs)[0].value
+            task = converted(task, self.standard and self.standard.restored)
+            return dense_loss_of(task, layers, self.outputs)[0].value
         plain = mean_loss(self.model, task)
 
         def reported(w: Params, batch: Batch, shift: Tensor | None = None) -> Tensor:
