@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from engram.client.hosts import Opening, host_of
 from engram.client.hosts.local import LocalHost
-from engram.cohort.trainer.lent_memories import Lent
+from engram.cohort.trainer.client_memory import Lent
 from engram.cohort.trainer.shared_tensors import packed, unpacked
 from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.guards.noise import simulated_noise

@@ -30,8 +30,8 @@ from engram.data.schema.columns import Kind
 from engram.data.tables.tables import own_table, table_data
 from engram.guards.clock import now
 from engram.home.card import ScoreEstimate
+from engram.home.evidence import of_test, on_test_rows
 from engram.home.exported import Exported, rebuilt
-from engram.home.model_evidence import of_test, on_test_rows
 from engram.home.node_export import remembered_package
 from engram.link.node_config import NodeConfig, hosted_clients
 from engram.settings.errors import DataError, EngramError, Refused, few_names, one_line

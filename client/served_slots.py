@@ -13,7 +13,7 @@ from engram.client.disk import DiskStore, MemoryFull
 from engram.client.requests import round_of
 from engram.core.method import Method
 from engram.core.rounds import received_by
-from engram.core.served import is_known, unknown
+from engram.core.slots import is_known, unknown
 from engram.core.types import Params
 from engram.wire.wire import ARRAYS, CLIENTS, OWN, read_list, to_params
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from engram.client.hosts import Engine
 from engram.client.ray_worker import digest_of
 from engram.cohort.trainer.chunks import Asked, Chunk, Parts, cut, in_order
-from engram.cohort.trainer.lent_memories import lent, returned
+from engram.cohort.trainer.client_memory import lent, returned
 from engram.cohort.trainer.shared_tensors import packed, unpacked
 from engram.settings.errors import EngramError, few
 from engram.settings.fingerprint import fingerprint

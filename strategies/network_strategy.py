@@ -23,8 +23,7 @@ from engram.scoring.evaluation import Evaluation, center_key
 from engram.scoring.metrics import METRICS, Metric
 from engram.scoring.score_columns import COMMON
 from engram.scoring.score_replies import collect_scores
-from engram.scoring.score_warnings import ScoreWarnings
-from engram.scoring.scorekeeping import Scorekeeper, Scoring
+from engram.scoring.scorekeeping import Scorekeeper, ScoreWarnings, Scoring
 from engram.scoring.tasks import CLASSIFICATION, task_of
 from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment

@@ -15,6 +15,8 @@ from engram.core.slots import flat, over_slots
 from engram.core.types import Weighted
 from engram.data.load_federation import federated_data
 from engram.guards.noise import secret_noise
+from engram.networks.losses import mean_loss
+from engram.scoring.tasks import CLASSIFICATION, REGRESSION
 from engram.server.roster import query_roster
 from engram.settings.experiment import Experiment, read_by
 from engram.settings.families import METHODS, family
@@ -31,6 +33,16 @@ ANY_NETWORK = [name for name in family("local") if METHODS[name].personal != "no
 PROTECTED = [name for name in ANY_NETWORK if not METHODS[name].each]
 # Those of the eight whose network needs no batch norm.
 SEVEN = [name for name in EIGHT if name in ANY_NETWORK]
+
+
+def cross_entropy(model):
+    """The mean negative log-likelihood of a batch of classes, in nats."""
+    return mean_loss(model, CLASSIFICATION)
+
+
+def squared_error(model):
+    """The mean squared error of a batch, over its rows (k) and outputs (k, out)."""
+    return mean_loss(model, REGRESSION)
 
 
 def quadratic(params, batch):

@@ -37,7 +37,7 @@ _Picked = Annotated[
 ]
 _Format = Annotated[
     str,
-    typer.Option("--format", metavar="FORMAT", help="safetensors, torch or onnx."),
+    typer.Option("--format", metavar="FORMAT", help="safetensors or onnx."),
 ]
 
 

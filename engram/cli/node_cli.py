@@ -319,7 +319,7 @@ def export(
     memory_key: _Key = None,
     format_: Annotated[
         str,
-        typer.Option("--format", metavar="FORMAT", help="safetensors, torch or onnx."),
+        typer.Option("--format", metavar="FORMAT", help="safetensors or onnx."),
     ] = "safetensors",
 ) -> None:
     """Write the model that serves a client into a folder, or its memory to a file, decrypted.

@@ -1,4 +1,4 @@
-"""Each step once for clients whose networks end in dense layers.
+"""Each step once for all clients, for networks that end in dense layers.
 
 The gradients are those of ``engram.cohort.dense_gradients``.
 
@@ -10,13 +10,14 @@ are fewer than the inputs' width.
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from engram.cohort.dense_gradients import FIRST, Examples, FirstLayerCoordinates, InputRows
-from engram.cohort.draws import ALL, Steps
+from engram.cohort.draws import ALL, Steps, arranged, groups
+from engram.cohort.learned_features import FeatureRows, Features
 from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
 from engram.cohort.span_coordinates import Places, Span, longest, make_coordinates
 from engram.core.method import Slots
@@ -24,21 +25,18 @@ from engram.core.slot_optimizers import State
 from engram.core.tree import is_finite
 from engram.core.types import Params
 
-if TYPE_CHECKING:
-    from engram.cohort.learned_features import Features
-
 Targets = Callable[[Tensor], Tensor]
 
 _CHUNK = 48  # rows of a client that a span takes in at once, so that its matrix products are large
 
 
 def dense(
-    problem: Problem, cohort: Cohort, *, targets: Targets, features: "Features | None" = None
+    problem: Problem, cohort: Cohort, *, targets: Targets, features: Features | None = None
 ) -> Outcome:
     """Trains a cohort's clients together; the optimizer's states are not returned.
 
     Args:
-        problem: With the objective ``engram.core.objective.by_hand``.
+        problem: With the objective ``engram.core.derivatives.by_hand``.
         cohort: The clients; their ``states`` must be empty.
         targets: Converts the data's targets to those of the loss.
         features: The layers before the dense ones; None if there are none. With ``features``, each
@@ -48,7 +46,6 @@ def dense(
     draws = cohort.draws
     if draws.sizes is None:
         return way(cohort, Steps(draws, [draws.size] * draws.steps))
-    from engram.cohort.ragged_batches import arranged, groups  # noqa: PLC0415 - not always needed
 
     some = groups(draws, padded=features is None)  # features may depend on other rows
     if len(some) == 1:
@@ -58,9 +55,8 @@ def dense(
 
 
 def _together(
-    problem: Problem, cohort: Cohort, steps: Steps, *, targets: Targets, features: "Features | None"
+    problem: Problem, cohort: Cohort, steps: Steps, *, targets: Targets, features: Features | None
 ) -> Outcome:
-    """Trains clients whose steps are taken together."""
     method, clients = problem.build(cohort.scales), cohort.clients
     common = tree_map(lambda leaf: leaf.expand(clients, *leaf.shape), cohort.common)
     received, kept = common | cohort.own, cohort.kept
@@ -79,7 +75,7 @@ def _together(
     for h, batches in enumerate(zip(*[stream] * cohort.draws.batches, strict=True)):
         at = cohort.draws.phase(h)
         before = _fit(work, batches[-1]), _fit(states[at], batches[-1])
-        after = problem.stepper.take(method.client.phases[at], *before, batches)
+        after = problem.take(method.client.phases[at], *before, batches)
         work, states[at] = steps.moved(h, after, before)
     received = _fit(received, batches[-1])
     sent, kept = method.client.end(received, work)
@@ -131,13 +127,10 @@ def pays(model: Params, drawn: int) -> bool:
 
 
 def _first_layers(slots: Slots) -> list[str]:
-    """Returns the slots that have a first layer."""
     return [s for s, x in slots.items() if isinstance(x, dict) and FIRST in x]
 
 
-def _coordinates(
-    cohort: Cohort, steps: Steps, features: "Features | None"
-) -> FirstLayerCoordinates:
+def _coordinates(cohort: Cohort, steps: Steps, features: Features | None) -> FirstLayerCoordinates:
     """Chooses the coordinates of first layers; see ``make_coordinates``."""
     every = (cohort.common, cohort.own, cohort.kept)
     bases = [slots[s][FIRST] for slots in every for s in _first_layers(slots)]
@@ -150,7 +143,7 @@ def _coordinates(
 
 
 def _held(coordinates: FirstLayerCoordinates, *every: Slots) -> tuple[Slots, ...]:
-    """Returns slots with first layers in these coordinates, whose bases they are, in this order."""
+    """Returns slots with their first layers in these coordinates, as the bases in order."""
     number, found = count(), list[Slots]()
     for slots in every:
         held = {s: slots[s] | {FIRST: coordinates.base(next(number))} for s in _first_layers(slots)}
@@ -167,7 +160,7 @@ def _fit(held: Any, batch: Examples) -> Any:
 
 
 def _examples(
-    coordinates: FirstLayerCoordinates, steps: Steps, targets: Targets, features: "Features | None"
+    coordinates: FirstLayerCoordinates, steps: Steps, targets: Targets, features: Features | None
 ) -> Iterator[Examples]:
     """Yields the initial batch, if any, and then those of each step.
 
@@ -182,8 +175,6 @@ def _examples(
             y = steps.draws.take(ALL, start, stop, out=coordinates.drawn[:, slice(*seen)])[1]
             rows = coordinates.see(*seen)
         else:
-            from engram.cohort.learned_features import FeatureRows  # noqa: PLC0415 - not always needed
-
             assert isinstance(coordinates, Span)  # for mypy: see ``_coordinates``
             x, y = steps.draws.take(ALL, start, stop)
             rows = FeatureRows(features, coordinates, places, x, stop)

@@ -31,7 +31,7 @@ class FirstLayer(Protocol):
         """Returns the change (c, k, out) of the outputs along a direction of both."""
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
-        """Maps ``delta``, the gradient by outputs, to that by the weight and what lies below."""
+        """Maps ``delta``, the gradient by outputs, to gradients by the weight and lower layers."""
 
 
 class InputRows(Protocol):
@@ -58,14 +58,10 @@ class FirstLayerCoordinates(Protocol):
         """Returns a weight that clients begin with in these coordinates, for every client."""
 
     def reading(self, held: Sequence[Tensor]) -> Self:
-        """Returns the coordinates for outputs of combinations of these weights, and of gradients.
-
-        Args:
-            held: The weights, in these coordinates.
-        """
+        """Returns the coordinates for outputs of combinations of these weights, and gradients."""
 
     def see(self, start: int, stop: int) -> InputRows:
-        """Returns drawn rows for gradients, in the order in which they were drawn."""
+        """Returns drawn rows for gradients, in the order of the draw."""
 
     def see_others(self, x: Tensor) -> InputRows:
         """Returns other rows (c, k, in), for outputs only."""
@@ -76,14 +72,11 @@ class FirstLayerCoordinates(Protocol):
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
         """Returns the clients' mean weight (out, in); the shares (c,) add up to 1."""
 
-    def of(self, clients: list[int]) -> Self:
-        """Returns the coordinates of some of the clients, by position."""
-
-    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
+    def of(self, clients: list[int] | slice, weight: Tensor | None = None) -> Self:
         """Returns the coordinates of some clients.
 
         Args:
-            clients: Which.
+            clients: Their positions.
             weight: The first base, (out, in), if it is the same for all of them; else None.
         """
 
@@ -159,13 +152,8 @@ class PlainCoordinates(NamedTuple):
         mean: Tensor = torch.tensordot(shares, held, dims=1)
         return mean
 
-    def of(self, clients: list[int]) -> Self:
-        """See ``FirstLayerCoordinates.of``."""
-        bases = tuple(base if base.ndim == 2 else base[clients] for base in self.bases)
-        return self._replace(bases=bases, drawn=self.drawn[clients])
-
-    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """See ``FirstLayerCoordinates.narrow``; the weights themselves need no base."""
+    def of(self, clients: list[int] | slice, weight: Tensor | None = None) -> Self:
+        """See ``FirstLayerCoordinates.of``; the weights themselves need no base."""
         del weight
         bases = tuple(base if base.ndim == 2 else base[clients] for base in self.bases)
         return self._replace(bases=bases, drawn=self.drawn[clients])
@@ -253,7 +241,7 @@ SQUARED_ERROR: Final = _squared_error()  # the mean over rows and outputs
 def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivatives:
     """Builds the mean loss of each client's batch, with its derivatives.
 
-    It equals ``cross_entropy`` or ``squared_error`` of ``engram.networks.build``, for stacked
+    It equals ``engram.networks.losses.mean_loss`` of classification or regression, for stacked
     parameters of the same names; ``dense0.weight`` may be in any linear coordinates that the batch
     supports. Batches are ``Examples``.
 

@@ -85,7 +85,6 @@ class _Entered(NamedTuple):
         return learned | {FIRST: dual(first, tangent)}
 
     def _placed(self, rows: Tensor) -> slice:
-        """Adds rows to the span, and returns their coordinates' place."""
         start, count = self.places.take(rows.shape[1]), rows.shape[1]
         self.span.rows[:, start : start + count] = rows
         first = len(self.span.bases) + start

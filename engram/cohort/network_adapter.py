@@ -11,13 +11,7 @@ from engram.networks.base import Model
 
 
 def network_of(model: Model, initial: Params, draw: Callable[[], Params]) -> Network:
-    """Converts a model to the network of a method's ``Context``.
-
-    Args:
-        model: The model.
-        initial: Its parameters before training.
-        draw: Draws other initial parameters, new ones in each call.
-    """
+    """Converts a model to the network of a method's ``Context``."""
 
     def represent(
         params: Params, batch: Batch, shift: Tensor | None = None

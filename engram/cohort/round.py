@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from engram.core.settings import with_values
 from engram.core.slot_optimizers import State
 from engram.core.slots import over_slots
 from engram.core.types import Batch, Params, Scale
+from engram.scoring.mixtures import loss_of
 
 Build = Callable[[Mapping[str, Scale]], Method]
 """``scales -> method``: builds the method with these settings replaced; see ``Cohort.scales``."""
@@ -32,35 +33,25 @@ def builder(settings: Any, context: Context) -> Build:
     return built
 
 
-class TakesSteps(Protocol):
-    """Local steps, such as ``engram.core.rounds.Stepper``."""
-
-    def take(
-        self, phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
-    ) -> tuple[Slots, State]:
-        """See ``Stepper.take``."""
-
-
 class Problem(NamedTuple):
     """The method and the loss that clients train on, in one way to train them.
 
     Attributes:
         build: Builds the method on an objective of this way.
-        stepper: Takes local steps.
+        take: Takes a local step: see ``engram.core.rounds.Stepper.take``.
         loss: ``(params, batch[, shift]) -> ()``: the training loss that is reported, of a model.
     """
 
     build: Build
-    stepper: TakesSteps
+    take: Callable[[Phase, Slots, State, tuple[Batch, ...]], tuple[Slots, State]]
     loss: Callable[..., Tensor]
 
     def reported(self, served: Served, batch: Batch) -> Tensor:
-        """Returns the training loss of what serves a client, on a batch."""
+        """Returns the training loss of a client's served model on a batch."""
         if len(served.models) == 1:
             shift = () if served.shift is None else (served.shift,)
             found: Tensor = self.loss(served.models[0], batch, *shift)
             return found
-        from engram.scoring.mixtures import loss_of  # noqa: PLC0415 - few methods have mixtures
 
         return loss_of(served, self.loss, batch)
 
@@ -105,7 +96,7 @@ class Cohort(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Slots of several clients, whose first dense layers may be stored in other coordinates.
+    """Slots of several clients, with first dense layers in any coordinates.
 
     Attributes:
         slots: The slots, each array with a leading client axis.
@@ -115,23 +106,16 @@ class Held(NamedTuple):
     slots: Slots
     coordinates: FirstLayerCoordinates | None = None
 
-    def of(self, clients: list[int]) -> Self:
-        """Returns the slots of the clients at these positions."""
-        return self._replace(
-            slots=over_slots(lambda leaf: leaf[clients], self.slots),
-            coordinates=self.coordinates and self.coordinates.of(clients),
-        )
-
-    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """Returns the slots of consecutive clients.
+    def of(self, clients: list[int] | slice, weight: Tensor | None = None) -> Self:
+        """Returns the slots of the clients at these positions.
 
         Args:
-            clients: Their positions.
+            clients: The positions.
             weight: The first layer at which all of them began; None if they began apart.
         """
         return self._replace(
             slots=over_slots(lambda leaf: leaf[clients], self.slots),
-            coordinates=self.coordinates and self.coordinates.narrow(clients, weight),
+            coordinates=self.coordinates and self.coordinates.of(clients, weight),
         )
 
     def stack(self) -> Slots:
@@ -178,11 +162,11 @@ class Outcome(NamedTuple):
     broken: dict[int, int]
 
     def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """Returns the outcome of consecutive clients; see ``Held.narrow``."""
+        """Returns the outcome of consecutive clients; see ``Held.of``."""
         states: Any = [tree_map(lambda leaf: leaf[clients], x) if x else x for x in self.states]
         return self._replace(
-            sent=self.sent.narrow(clients, weight),
-            kept=self.kept.narrow(clients, weight),
+            sent=self.sent.of(clients, weight),
+            kept=self.kept.of(clients, weight),
             states=states,
             losses=self.losses[clients],
             broken={

@@ -151,13 +151,8 @@ class Span(NamedTuple):
                 found += torch.einsum("co,coi->oi", shared[:, j], base)
         return found
 
-    def of(self, clients: list[int]) -> Self:
+    def of(self, clients: list[int] | slice, weight: Tensor | None = None) -> Self:
         """See ``FirstLayerCoordinates.of``."""
-        bases = tuple(base if base.ndim == 2 else base[clients] for base in self.bases)
-        return self._replace(bases=bases, rows=self.rows[clients])
-
-    def narrow(self, clients: slice, weight: Tensor | None) -> Self:
-        """See ``FirstLayerCoordinates.narrow``."""
         first, *others = (base if base.ndim == 2 else base[clients] for base in self.bases)
         bases = (first if weight is None else weight, *others)
         return self._replace(bases=bases, rows=self.rows[clients])
@@ -176,7 +171,7 @@ class Span(NamedTuple):
         return SpannedRows(of_bases, gram, b + start, b + known)
 
     def pull(self, delta: Tensor, held: Tensor) -> Tensor:
-        """Returns the gradient (c, k, in) by rows of which ``delta`` is that by their outputs."""
+        """Returns the gradient (c, k, in) by rows, of ``delta``, that by their outputs."""
         b = len(self.bases)
         known = self.rows[:, : held.shape[1] - b]
         found = torch.bmm(torch.bmm(delta, held[:, b:].mT), known)
@@ -222,7 +217,7 @@ def _outputs(weight: Tensor, x: Tensor) -> Tensor:
 
 
 def longest(out: int, width: int, size: int) -> int:
-    """Returns for how many rows of a round, at most, a span is cheaper than the weights (out, in).
+    """Returns the largest number of rows for which a span is cheaper than the weights.
 
     Its Gram products grow with the square of the rows, where weights take two products of each
     batch with them, and some passes of memory.

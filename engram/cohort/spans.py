@@ -9,7 +9,7 @@ nothing is added to a matrix of the layer's size, or subtracted from one, until 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from torch import Tensor
 from torch.nn import functional
@@ -18,7 +18,7 @@ from torch.utils._pytree import register_pytree_node
 from engram.cohort.dense import Targets
 from engram.cohort.dense_gradients import FIRST, Examples
 from engram.cohort.learned_features import FeatureRows, Features
-from engram.cohort.round import Cohort, Outcome, Problem, TakesSteps
+from engram.cohort.round import Cohort, Outcome, Problem
 from engram.cohort.sequential import in_turn
 from engram.cohort.span_coordinates import Full, Places, Span
 from engram.core.method import Method, Phase, Slots
@@ -35,7 +35,7 @@ def in_spans(
     """Trains a cohort's clients one after the other; see ``in_turn``.
 
     Args:
-        problem: With the objective ``engram.core.objective.by_hand``. Its method's phases are
+        problem: With the objective ``engram.core.derivatives.by_hand``. Its method's phases are
             affine, and its optimizer remembers nothing.
         cohort: The clients; their ``states`` must be empty.
         gradients: How many of them a step takes, as ``engram.core.method_shapes.gradients_of``
@@ -65,8 +65,15 @@ def in_spans(
 
         return method._replace(client=method.client._replace(begin=begun, end=ended))
 
-    moves = _Moves(problem.stepper, spans)
-    return in_turn(problem._replace(build=build, stepper=moves), cohort)
+    def take(
+        phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
+    ) -> tuple[Slots, State]:
+        def step(work: Slots, examples: tuple[Batch, ...]) -> Slots:
+            return problem.take(phase, work, {}, examples)[0]
+
+        return spans.through(step, work, batches), states
+
+    return in_turn(problem._replace(build=build, take=take), cohort)
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ class _Spans:
         slots: Slots,
         batches: tuple[Batch, ...],
     ) -> Slots:
-        """Calls ``function(slots, batches)`` and returns what it does, with ``_Held`` layers."""
+        """Calls ``function(slots, batches)``; returns its slots, with ``_Held`` layers."""
         slots, span = self._entered(slots)
         examples = tuple(self._examples(span, *batch) for batch in batches)
         try:
@@ -135,23 +142,6 @@ class _Spans:
         return Examples(rows, self._targets(y)[None])
 
 
-class _Moves(NamedTuple):
-    """A ``Stepper`` whose steps are taken in spans."""
-
-    stepper: TakesSteps
-    spans: _Spans
-
-    def take(
-        self, phase: Phase, work: Slots, states: State, batches: tuple[Batch, ...]
-    ) -> tuple[Slots, State]:
-        """See ``Stepper.take``."""
-
-        def step(work: Slots, batches: tuple[Batch, ...]) -> Slots:
-            return self.stepper.take(phase, work, {}, batches)[0]
-
-        return self.spans.through(step, work, batches), states
-
-
 def _weights(slots: Slots) -> Slots:
     """Returns slots with first layers as weights, the same layers as the same ones."""
     found: dict[int, Tensor] = {}
@@ -167,7 +157,6 @@ def _weights(slots: Slots) -> Slots:
 
 
 def _layers(slots: Slots) -> Iterator[Any]:
-    """Yields the first layers in slots."""
     for name, x in slots.items():
         if isinstance(x, dict):
             yield from _layers(x)

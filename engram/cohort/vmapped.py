@@ -26,7 +26,7 @@ def at_once(problem: Problem, cohort: Cohort) -> Outcome:
         return build(scale).client.begin(cohort.common | own, kept, batch)
 
     def take(number: int, scale: Params, *state: Any) -> tuple[Slots, State]:
-        return problem.stepper.take(build(scale).client.phases[number], *state)
+        return problem.take(build(scale).client.phases[number], *state)
 
     def end(scale: Params, own: Slots, work: Slots) -> tuple[Slots, Slots]:
         return build(scale).client.end(cohort.common | own, work)
@@ -76,7 +76,7 @@ def _pick(tree: Any, who: Who) -> Any:
 
 
 def _put(tree: Any, who: Who, some: Any, count: int = 0) -> Any:
-    """Returns a tree in which some clients' entries are replaced by ``some``.
+    """Returns a tree with some clients' entries replaced by ``some``.
 
     An empty tree of ``count`` clients begins at zero.
     """

@@ -1,4 +1,4 @@
-"""The protocol of federated methods, the round, and what acts on every method's slots.
+"""The protocol of federated methods, the round, and operations on slots.
 
 Its names here are those that a method's file needs.
 """

@@ -1,4 +1,4 @@
-"""Names of numpy's arrays by what they hold, and masked ones as such."""
+"""Types of numpy's arrays, and conversion of masked ones."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Ints = npt.NDArray[np.intp]
 
 
 def unmasked(value: Any) -> Any:
-    """Returns a masked array, or a list of such, with NaN for what is masked; all else as it is.
+    """Returns masked arrays, or a list of them, with NaN for masked entries.
 
     Raises:
         TypeError: Something is masked that is no number.

@@ -1,4 +1,4 @@
-"""The check of arguments: an error names the argument, its value, and what is accepted."""
+"""The check of arguments: an error names the argument, its value, and the requirement."""
 
 import reprlib
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -22,7 +22,7 @@ class Fault(NamedTuple):
 
 
 def clash(key: str, value: object, expected: str, *others: str) -> Fault:
-    """Returns the fault of a setting that is impossible beside others, whose keys these are."""
+    """Returns the fault of a setting that conflicts with the settings ``others``."""
     return Fault((key, *others), must(key, value, expected))
 
 

@@ -14,7 +14,7 @@ from engram.core.types import Params
 
 
 def empty(network: Network, classes: int) -> Params:
-    """Returns the statistics of no rows, in which every class has share 0."""
+    """Returns the statistics of no rows: every class has share 0."""
     sums, shares = network.zeros(classes, network.width), network.zeros(classes)
     return {"sums": sums, "shares": shares}
 

@@ -23,7 +23,7 @@ def changes(method: Method, received: Slots, sent: Slots) -> Slots:
 
 
 def origin_of(method: Method, received: Slots, sent: Slots) -> Slots:
-    """Returns what changes are from: the received slot of a model that is sent, else zeros."""
+    """Returns each sent slot's reference: the received model, or zeros."""
     found: Slots = {}
     for slot, x in sent.items():
         if method.kinds[slot] == "model":
@@ -90,13 +90,7 @@ class Walker(NamedTuple):
         return sum(leaf.numel() for leaf in flat(self.apart(sent)[0]).values())
 
     def center(self, updates: Sequence[Update], center: Center, statistics: Center) -> Update:
-        """Returns a robust center of updates, in which all clients have the same weight.
-
-        Args:
-            updates: One update per client.
-            center: The center of parameters.
-            statistics: The center of running statistics.
-        """
+        """Returns a robust center of updates, with the same weight for all clients."""
         parts = [self.apart(update.slots) for update in updates]
         moved, rest = [flat(moved) for moved, _ in parts], [flat(rest) for _, rest in parts]
         middle = unflat(center(moved)) if moved[0] else {}  # a method may send nothing

@@ -14,7 +14,7 @@ from engram.core.types import Batch, Params
 
 
 class SlotFault(ValueError):
-    """An error of a method whose slots or phases break its contract.
+    """An error of a method: slots or phases that break its contract.
 
     Attributes:
         expected: The faulty thing, and the requirement on it.
@@ -128,7 +128,6 @@ class Contract(NamedTuple):
 
     @property
     def _claimed(self) -> list[str]:
-        """Paths of the arrays that have ranges, and of the shares beside sums."""
         claims = self.method.claims
         sums = [path for path, claim in claims.items() if claim == "sums"]
         return [*claims, *(path.removesuffix("sums") + "shares" for path in sums)]

@@ -44,7 +44,7 @@ def check_threads(threads: int) -> None:
 
 
 def available(device: str) -> int:
-    """Returns how many bytes of memory are free for this process on a device."""
+    """Returns the free bytes of memory for this process on a device."""
     if device != "cpu":
         import torch  # noqa: PLC0415 - which a node's main process does not load
 
@@ -81,7 +81,7 @@ def end_with_parent() -> None:
 def check_room(
     what: str, size: int, advice: str, *, most: int = 0, kind: type[Refused] = Refused
 ) -> None:
-    """Checks that ``what``, of at least ``size`` bytes, fits into memory before allocating it.
+    """Checks that ``size`` bytes for ``what`` fit into memory before allocating them.
 
     What takes less than a MiB does, unless ``most`` is less.
 
@@ -150,7 +150,6 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _quota(group: Path) -> float:
-    """Reads how many cores a group may use."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
     except FileNotFoundError:  # version 1

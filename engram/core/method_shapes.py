@@ -91,13 +91,12 @@ def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     return Shapes(method, common, own, *contract.round(0, received, method.client.start, None, {}))
 
 
-def gradients_of(made: Callable[[Objective], Method], work: Slots, twice: int = 2) -> int:
-    """Returns the largest number of gradients that a local step takes.
+def gradients_of(made: Callable[[Objective], Method], work: Slots) -> int:
+    """Returns the largest number of gradients of a local step; a Hessian product counts as two.
 
     Args:
         made: Builds the method on an objective.
         work: Slots that a client works on, as ``Shapes`` has them.
-        twice: Gradients that a Hessian product counts as.
     """
     taken = 0
 
@@ -109,13 +108,11 @@ def gradients_of(made: Callable[[Objective], Method], work: Slots, twice: int = 
     def product(w: Params, batch: Batch, v: Params) -> Params:
         nonlocal taken
         del w, batch
-        taken += twice
+        taken += 2
         return zeros(v)
 
-    most = 0
-    for phase in made(
-        WITHOUT_DATA._replace(gradient=gradient, hessian_product=product)
-    ).client.phases:
+    most, counting = 0, WITHOUT_DATA._replace(gradient=gradient, hessian_product=product)
+    for phase in made(counting).client.phases:
         taken = 0
         phase.direction(work, ((),) * phase.batches)
         most = max(most, taken)

@@ -10,14 +10,10 @@ from engram.core.types import Batch, Params
 
 
 def build(settings: Any, context: Context) -> Method:
-    """Builds a method whose clients keep the network's personal parameters.
+    """Builds a method with personal parameters, which its clients keep.
 
     If the network has none, they are the method's default part, ``About.personal``, such as the
     head. Running statistics that clients send are averaged, whatever the method's merge.
-
-    Args:
-        settings: The method's settings.
-        context: The problem.
 
     Raises:
         ValueError: If the method and the network do not go together.
@@ -126,7 +122,7 @@ def _without(x: Params, names: frozenset[str]) -> Params:
 
 
 def _averaging(method: Method, running: frozenset[str]) -> Method:
-    """Returns a method whose server takes the means of running statistics, whatever its merge is.
+    """Returns the method with running statistics averaged, whatever its merge.
 
     They are no parameters: a step of the server's own might make a variance negative.
     """

@@ -6,6 +6,7 @@ where several calls are in threads at once.
 """
 
 import os
+import random
 import sys
 import threading
 import warnings
@@ -87,7 +88,6 @@ def _enter(stack: ExitStack) -> None:
 
 
 def _enter_torch(stack: ExitStack) -> None:
-    """Enters the modes that torch has for a thread."""
     import torch  # noqa: PLC0415 - loaded by now
 
     stack.enter_context(torch.inference_mode(False))
@@ -140,7 +140,7 @@ _PRODUCTS: Final = ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn", "cuda.matmul")
 
 @contextmanager
 def _variables() -> Iterator[None]:
-    """Context after which the environment lacks what imports of other packages, and ours, set."""
+    """Context that removes environment variables set by imports within it."""
     lacking = [name for name in _SET_BY_IMPORTS if name not in os.environ]
     try:
         yield
@@ -162,7 +162,7 @@ _FILTERING: Final = threading.RLock()
 
 @contextmanager
 def filtering() -> Iterator[None]:
-    """Context in which one thread alone filters warnings, or redirects what is printed."""
+    """Context of one thread that filters warnings, or redirects output."""
     with _FILTERING, warnings.catch_warnings():
         yield
 
@@ -197,7 +197,6 @@ def on_threads(count: int) -> Iterator[None]:
 
 
 def _elsewhere(function: Callable[..., _T], *given: Any) -> _T:
-    """Calls a function in a new thread."""
     found: list[_T] = []
     thread = threading.Thread(target=lambda: found.append(function(*given)))
     thread.start()
@@ -244,9 +243,7 @@ def drawing(seed: int | None = None) -> Iterator[None]:
     with _DRAWING, ExitStack() as stack:
         stack.callback(generator.set_state, generator.get_state())
         if seed is not None:
-            import random  # noqa: PLC0415 - rarely needed
-
-            import numpy as np  # noqa: PLC0415 - likewise
+            import numpy as np  # noqa: PLC0415 - not every caller of this module loads it
 
             stack.callback(np.random.set_state, np.random.get_state())
             stack.callback(random.setstate, random.getstate())
@@ -265,7 +262,7 @@ _NAMED: ContextVar[Named | None] = ContextVar("_NAMED", default=None)
 
 
 def named_here() -> Named:
-    """Returns what has been named in the call under way."""
+    """Returns the objects that were registered in the current call."""
     return _NAMED.get() or {}
 
 
@@ -287,5 +284,5 @@ class Registry(dict[str, _T]):
         return found
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Returns what is called so, or the default."""
+        """Returns the object registered under ``name``, or ``default``."""
         return named_here().get((id(self), name), super().get(name, default))

@@ -70,7 +70,7 @@ class Stepper(NamedTuple):
 
 
 def first_steps(phases: Sequence[Phase], steps: int) -> list[int]:
-    """Returns the step, from 0, at which each phase begins in a round of ``steps`` steps."""
+    """Returns the first step of each phase, from 0, in a round of ``steps``."""
     starts, at = [0], 0
     for phase in phases[:-1]:
         count = math.ceil(round(phase.fraction * steps, 9))  # 0.07 * 100 is more than 7
@@ -107,6 +107,6 @@ def merged(method: Method, server: Slots, updates: Sequence[Update], mean: Mean 
 
 
 def weighed(method: Method, by: Weighting) -> Method:
-    """Returns a method whose server weighs all updates by rows, or by clients."""
+    """Returns the method with updates weighted by rows, or by clients."""
     merge = method.server.merge._replace(by=by)
     return method._replace(server=method.server._replace(merge=merge))

@@ -1,4 +1,4 @@
-"""Settings of methods: frozen dataclasses whose fields carry ranges and meanings."""
+"""Settings of methods: frozen dataclasses with ranges and meanings of fields."""
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
@@ -71,20 +71,13 @@ def method(
     compared: bool = False,
     reference: bool = False,
 ) -> Callable[[_C], _C]:
-    """Registers a class as a method: makes it a frozen dataclass whose values are in their ranges.
+    """Registers a class as a method: a frozen dataclass with checked ranges.
 
     Its annotated fields are the settings: ``Annotated[type, ranges of annotated_types, Search,
     OnServer, "meaning"]``, each with a default; ``OnServer`` if clients do not read it. The first
     line of its docstring describes the method in a few words. It has ``build(context) -> Method``,
     and may have ``faults()``, which yields a ``Fault`` for each impossible combination of settings.
-
-    Args:
-        name: As for ``About``.
-        source: As for ``About``.
-        tasks: As for ``About``.
-        personal: As for ``About``.
-        compared: As for ``About``.
-        reference: As for ``About``.
+    The arguments are the attributes of ``About``.
     """
 
     def register(cls: _C) -> _C:
@@ -117,7 +110,7 @@ def numbers(cls: type) -> dict[str, bool]:
 
 
 def with_values(settings: Any, values: Mapping[str, Scale]) -> Any:
-    """Returns settings with other values, which are not checked.
+    """Returns settings with other, unchecked values.
 
     ``numbers`` may be tensors, with an entry for each of several clients.
     """

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from engram.core.method import Kind, Slots, Update
+from engram.core.method import Kind, Served, Slots, Update
 from engram.core.types import Params
 
 
@@ -128,7 +129,7 @@ class Tally(NamedTuple):
         return self.zero | {"steps": next(iter(self.zero.values())).new_zeros(())}
 
     def add(self, tally: Params, seen: Params) -> Params:
-        """Returns the slot after a step in which ``seen`` was observed."""
+        """Returns the slot after a step that observed ``seen``."""
         return {n: leaf + seen.get(n, 1.0) for n, leaf in tally.items()}
 
     def mean(self, tally: Params) -> Params:
@@ -149,3 +150,32 @@ def or_common(rows: Params, common: Params, known: Tensor, clients: Sequence[int
         n: torch.where(mine.view(-1, *[1] * common[n].ndim), leaf[list(clients)], common[n])
         for n, leaf in rows.items()
     }
+
+
+# --- Served models -------------------------------------------------------------------------------
+
+
+def has_common(common: Slots, served: Served) -> bool:
+    """Returns whether clients receive a common model: a slot ``model`` with all parameters.
+
+    Args:
+        common: Slots that all clients receive alike.
+        served: The models that serve a client.
+    """
+    whole: bool = common.get("model", {}).keys() == served.models[0].keys()
+    return whole
+
+
+def has_tuned(served: Served) -> bool:
+    """Returns whether the served model can be fine-tuned and is not yet."""
+    return len(served.models) == 1 and not served.tuned and served.neighbors is None
+
+
+def unknown(slots: Slots) -> Slots:
+    """Returns slots of NaN, in place of values on other machines; see ``is_known``."""
+    return over_slots(lambda leaf: torch.full_like(leaf, torch.nan), slots)
+
+
+def is_known(served: Served) -> bool:
+    """Returns whether a served model depends on no slot that is ``unknown``."""
+    return not any(leaf.isnan().any() for leaf in tree_leaves(served) if torch.is_tensor(leaf))

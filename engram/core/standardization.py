@@ -52,7 +52,7 @@ class Standard(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Count, means and squared deviations of columns: what a site tells of its rows.
+    """Count, means and squared deviations of a site's columns.
 
     They say as much as sums and sums of squares, and lose no digits where a mean is far from 0.
 
@@ -115,7 +115,7 @@ def merged(parts: Iterable[Moments]) -> Moments | None:
 
 
 def comparable(parts: Sequence[Moments]) -> list[bool]:
-    """Returns which sites' moments can be merged; one site's could otherwise be all that counts.
+    """Returns a mask of the sites with mergeable moments: no single site may dominate.
 
     Those must be of as many columns as most have. A column's size at a site is the root mean square
     of its values; it must be at most a million times that at the median site, which is the lower
@@ -147,7 +147,7 @@ class Tokenizer(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Any) -> Self:
-        """Reads what JSON makes of ``_asdict``, of whoever wrote it.
+        """Reads untrusted JSON of ``_asdict``.
 
         Raises:
             TypeError: It is something else.
@@ -173,7 +173,7 @@ class Units(NamedTuple):
     text: Tokenizer | None = None
 
     def to_json(self) -> dict[str, dict[str, Any]]:
-        """Returns what ``from_json`` reads."""
+        """Converts to JSON for ``from_json``."""
         there = {name: part for name, part in self._asdict().items() if part is not None}
         return {
             name: {
@@ -185,7 +185,7 @@ class Units(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Reads what ``to_json`` returned.
+        """Reads the JSON of ``to_json``.
 
         Raises:
             KeyError, TypeError: It is something else.

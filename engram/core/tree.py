@@ -95,5 +95,4 @@ def is_finite(x: Any, leading: int = 0) -> Tensor:
 
 
 def _along(scale: Tensor, leaf: Tensor) -> Tensor:
-    """Reshapes a scale per stacked model so that it broadcasts over a leaf."""
     return scale.to(leaf).reshape((*scale.shape, *[1] * (leaf.ndim - scale.ndim)))

@@ -17,7 +17,7 @@ Scale = float | Tensor  # a step size or weight; a tensor holds one for each of 
 
 
 class Weighted(NamedTuple):
-    """A batch whose rows count differently: its loss is the sum of rows' losses by their weights.
+    """A batch with weights of rows: its loss is their weighted sum.
 
     Attributes:
         batch: As a loss takes it, of k rows.

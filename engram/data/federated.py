@@ -18,15 +18,10 @@ from engram.core.streams import Stream, torch_generator
 from engram.data.lazy import Lazy, RowNumbers, UnreadableRow
 from engram.data.schema.columns import Kind, Schema
 from engram.data.shapes import described, example, size
-from engram.networks.base import Inputs, UnknownToken
-from engram.networks.build import (
-    Model,
-    check_fit,
-    count_parameters,
-    network,
-    with_personal,
-    with_units,
-)
+from engram.networks.base import Inputs, Model, UnknownToken, with_personal
+from engram.networks.build import count_parameters, network
+from engram.networks.layer_units import with_units
+from engram.networks.loss_fit import check_fit
 from engram.networks.registry import CHARACTERS, TEXTS
 from engram.scoring.tasks import task_of
 from engram.settings.errors import UNNAMED, DataError, Names, Refused, one_line

@@ -1,16 +1,20 @@
-"""Model cards for people: what a model is, what it was trained on, and how well it does."""
+"""Model cards for people: a model's description, training data and scores."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from engram.core.arrays import Array
+from engram.data.ranges import Range, inputs_in, ranges_of
+from engram.data.schema.columns import Schema
 from engram.home.confidence import of_draws, of_mean, of_proportion
-from engram.home.exported import Exported
+from engram.home.exported import Exported, Package
+from engram.home.prediction_intervals import Interval
 from engram.networks.base import Outputs
 from engram.scoring.metrics import Metric
 from engram.scoring.score_metrics import measure
@@ -43,6 +47,32 @@ class ScoreEstimate(NamedTuple):
     value: float | None
     low: float | None = None
     high: float | None = None
+
+
+class Evidence(NamedTuple):
+    """Evidence of a model from rows.
+
+    Attributes:
+        scores: By what they are of, figures.
+        ranges: Where the inputs lie in the rows that it has learned from.
+        intervals: Of predictions, where these are values.
+    """
+
+    scores: dict[str, list[ScoreEstimate]]
+    ranges: Sequence[Range] = ()
+    intervals: Sequence[Interval] = ()
+
+    @classmethod
+    def of_table(
+        cls,
+        scores: dict[str, list[ScoreEstimate]],
+        x: Array,
+        schema: Schema,
+        intervals: Sequence[Interval],
+    ) -> Self:
+        """Returns figures, the ranges of a table's columns, and intervals."""
+        found = inputs_in(torch.from_numpy(x), schema)
+        return cls(scores, ranges_of(found), intervals)
 
 
 def scored(metrics: Sequence[Metric], outputs: Outputs, targets: Tensor) -> list[ScoreEstimate]:
@@ -97,7 +127,7 @@ def _of_rows(metric: Metric, outputs: Outputs, targets: Tensor) -> npt.NDArray[n
 
 
 class _Link(NamedTuple):
-    """A function of each row's value whose mean gives the value of all rows."""
+    """A function of rows' values, with a mean that gives the overall value."""
 
     of: Callable[[Any], Any]
     back: Callable[[float], float]
@@ -113,7 +143,7 @@ _LINKS: Final = (
 def _link(
     metric: Metric, rows: npt.NDArray[np.float64], value: Callable[[Any], float]
 ) -> _Link | None:
-    """Returns the link by which a metric is a mean over rows; None if it is none.
+    """Returns the link that makes a metric a mean over rows, or None.
 
     Where it is not known, it is tried on several samples of the rows: a score such as F1 may be a
     mean on one of them, and then is none on others.
@@ -140,26 +170,32 @@ def mean_of(name: str, rows: Tensor) -> ScoreEstimate:
     return ScoreEstimate(name, float(values.mean()), *(of_mean(values) or (None, None)))
 
 
-def card(
+def packaged(
     exported: Exported,
+    module: nn.Module,
+    evidence: Evidence,
     *,
     made: Mapping[str, str],
     rows: str,
-    scores: Mapping[str, Sequence[ScoreEstimate]],
     privacy: Mapping[str, Any] | None,
     notes: Sequence[str] = (),
-) -> str:
-    """Returns a model card, in Markdown.
+    table: str = "",
+) -> Package:
+    """Returns a model with its evidence and its card, in Markdown.
 
     Args:
-        exported: The model.
+        exported: The model's description.
+        module: The model.
+        evidence: Its scores, ranges of inputs, and intervals.
         made: How the model was made: more lines of the card's table, by heading.
         rows: The data that it was trained on.
-        scores: Its scores, by the name of the rows that were scored.
         privacy: The privacy spent, ``epsilon`` and ``delta``; empty without differential privacy;
             None if only the coordinator knows.
         notes: What else its users should know.
+        table: Its coefficients as a CSV file.
     """
+    exported = exported._replace(ranges=evidence.ranges, intervals=evidence.intervals)
+    scores = _cells(evidence.scores)
     settings, method = exported.settings, METHODS[exported.settings["method"]]
     inputs = ", ".join(exported.kind.schema.names) if exported.kind.schema else ""
     about = {
@@ -175,7 +211,7 @@ def card(
     lines = [f"# {exported.what[0].upper()}{exported.what[1:]}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in about.items()]
     lines += ["", "## Scores", ""]
-    lines += _table(cells(scores)) if scores else ["None: there are no scores of this model here."]
+    lines += _table(scores) if scores else ["None: there are no scores of this model here."]
     lines += ["", "## Intervals", "", *_intervals(exported)] if exported.intervals else []
     lines += ["", "## Privacy", "", _privacy(privacy), ""]
     lines += [_RANGES, ""] if exported.ranges else []
@@ -184,10 +220,10 @@ def card(
     aside = {*MachineSettings.all_keys(), "out", "resume", "timeout"}
     known = {key: value for key, value in settings.items() if key not in aside}
     lines += [f"| `{key}` | {_cell(value)} |" for key, value in known.items()]
-    return "\n".join(lines) + "\n"
+    return Package(exported, module, "\n".join(lines) + "\n", scores, notes, table)
 
 
-def cells(scores: Mapping[str, Sequence[ScoreEstimate]]) -> list[tuple[str, ...]]:
+def _cells(scores: Mapping[str, Sequence[ScoreEstimate]]) -> list[tuple[str, ...]]:
     """Returns scores as rows of a table: the rows scored, the metric, its value and interval."""
     found: list[tuple[str, ...]] = []
     for what, some in scores.items():
@@ -199,7 +235,7 @@ def cells(scores: Mapping[str, Sequence[ScoreEstimate]]) -> list[tuple[str, ...]
 
 
 def _intervals(exported: Exported) -> list[str]:
-    """Returns a table of how far targets lie from predictions, and its explanation."""
+    """Returns the table of interval radii, with its explanation."""
     rows = [
         f"| {level:.0%} | {', '.join(f'{radius:.4g}' for radius in radii)} |"
         for level, radii in exported.intervals

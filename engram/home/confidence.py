@@ -17,7 +17,7 @@ _Array = npt.NDArray[np.float64]
 
 
 def of_proportion(hits: float, rows: int) -> tuple[float, float]:
-    """Returns the interval of the probability of a hit, of which ``rows`` rows have ``hits``.
+    """Returns the confidence interval of a probability, from ``hits`` in ``rows`` trials.
 
     It is Clopper and Pearson's (1934), whose coverage is at least the level at any probability and
     number of rows; also where all rows are hits.

@@ -1,24 +1,135 @@
-"""Evidence of a run's models: from the rows at hand, or from the run's scores."""
+"""Evidence of a model, from the rows at hand or the run's scores: scores, intervals, ranges."""
+
+from functools import partial
+from typing import Final, NamedTuple
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from engram.data.federated import FederatedData, Split
+from engram.data.lazy import RowNumbers
 from engram.data.ranges import inputs_in, ranges_of, some_of
 from engram.data.schema.columns import Schema
-from engram.home.card import ScoreEstimate
-from engram.home.model_evidence import Evidence, of_client, of_test
+from engram.home.card import Evidence, ScoreEstimate, mean_of, scored
+from engram.home.confidence import of_proportion
+from engram.home.prediction_intervals import USUAL, Interval, coverage, intervals_of, outputs_of
 from engram.home.run_models import Learned
+from engram.networks.base import Outputs, called
+from engram.networks.export_modules import layered
+from engram.scoring.metrics import fitted
+from engram.scoring.query_rows import query_rows
 from engram.scoring.score_columns import COMMON, TUNED
+from engram.scoring.tasks import TASKS
 from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
+from engram.tables.families import FAMILIES
 from engram.tables.federation.coefficients import Coefficients
 from engram.tables.federation.molar import Molar
+from engram.tables.site import Rows
+
+_ENOUGH: Final = 9  # rows by which intervals of the usual probability are known
+
+
+def of_client(
+    e: Experiment, data: FederatedData, module: nn.Module, client: int, schema: Schema | None
+) -> Evidence:
+    """Evaluates a client's network on its rows.
+
+    Its intervals are by its validation rows, if these are enough, and hold as its test rows say;
+    else they are by its test rows.
+
+    Args:
+        e: The settings.
+        data: The rows; those for validation are None if they have chosen the network.
+        module: The network.
+        client: The client's number.
+        schema: The schema of inputs, where these are columns with names.
+    """
+    ranges = ranges_of(inputs_in(some_of(data.train, data.train.rows[client]), schema))
+    if client in data.unscored:
+        return Evidence({}, ranges)
+    tested = _answered(data.test, query_rows(e, data.test, client), module)
+    count = f"its {len(tested.y)} test rows"
+    scores = {count: _scored_on(e, data, client, tested)}
+    held_out = data.validation
+    if held_out is None or len(kept := held_out.rows[client]) < _ENOUGH:
+        return Evidence(scores, ranges, intervals_on(e, *tested))
+    intervals = intervals_on(e, *_answered(held_out, kept, module))
+    for interval in intervals:
+        if interval.level == USUAL:
+            inside = coverage(*tested, interval).double().mean(dim=1)
+            share = float(inside.mean())
+            ends = of_proportion(float(inside.sum()), len(inside))
+            what = f"its intervals of {USUAL:g}, by its {len(kept)} validation rows, on {count}"
+            scores |= {what: [ScoreEstimate("coverage", share, *ends)]}
+    return Evidence(scores, ranges, intervals)
+
+
+class _Answered(NamedTuple):
+    """A model's outputs on rows, and their targets, (n, ...)."""
+
+    outputs: Outputs
+    y: Tensor
+
+
+def _answered(split: Split, rows: RowNumbers, module: nn.Module) -> _Answered:
+    x, y = split.take(torch.from_numpy(rows), exact=True)
+    return _Answered(outputs_of(partial(called, module), x, len(y)), y)
+
+
+def on_test_rows(
+    e: Experiment, data: FederatedData, module: nn.Module, client: int
+) -> tuple[int, list[ScoreEstimate]]:
+    """Returns a client's number of test rows, and a network's scores on them."""
+    tested = _answered(data.test, query_rows(e, data.test, client), module)
+    return len(tested.y), _scored_on(e, data, client, tested)
+
+
+def _scored_on(
+    e: Experiment, data: FederatedData, client: int, tested: _Answered
+) -> list[ScoreEstimate]:
+    name = data.names.get(client, client)
+    metrics = [metric.of(name) for metric in e.of(NetworkMethod).metrics(e)]
+    return scored(metrics, tested.outputs, tested.y)
+
+
+def of_test(
+    e: Experiment, found: Coefficients, test: Rows | None
+) -> tuple[dict[str, list[ScoreEstimate]], list[Interval]]:
+    """Returns scores and intervals of coefficients on test rows; neither if there are none."""
+    if test is None:
+        return {}, []
+    family = FAMILIES[e.of(Molar).family]
+    with torch.no_grad():
+        eta = layered(found.state)(torch.from_numpy(test.x))[:, 0].numpy()
+    rows, means = family.loss(eta, test.y), family.mean(eta)
+    scores = {f"its {len(rows)} test rows": [mean_of("loss", torch.from_numpy(rows))]}
+    return scores, intervals_on(e, torch.from_numpy(means), torch.from_numpy(test.y))
+
+
+def intervals_on(e: Experiment, outputs: Outputs, targets: Tensor) -> list[Interval]:
+    """Returns intervals of predictions, if these are values, by rows that are new to the model.
+
+    There are none where a row's outputs are something else than its targets, such as a mean and a
+    variance.
+    """
+    if isinstance(e.own, NetworkMethod):
+        values = TASKS[e.task].targets == "values"
+    else:
+        values = e.of(Molar).family != "logistic"
+    alike = getattr(fitted(outputs, targets), "shape", None) == targets.shape
+    return intervals_of(outputs, targets) if values and alike else []
+
+
+# --- Of a run's models ----------------------------------------------------------------------------
 
 
 def of_network(
     learned: Learned, module: nn.Module, client: int | None, schema: Schema | None
 ) -> Evidence:
-    """Returns what the rows say of a client's model, or of the common one.
+    """Evaluates a client's network, or the common one, on the rows at hand.
 
     Where they are elsewhere, it is the run's scores, without intervals.
     """
@@ -34,7 +145,6 @@ def of_network(
 
 
 def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:
-    """Returns what the run says of its common model; nothing where it has scored none."""
     e, results = learned.experiment, learned.results
     metrics = e.of(NetworkMethod).metrics(e)
     names = [metric.name for metric in metrics if metric.name + COMMON in results]
@@ -54,7 +164,7 @@ def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
 
 
 def of_coefficients(learned: Learned, found: Coefficients, client: int | None) -> Evidence:
-    """Returns what the run, and the rows, say of a client's coefficients, or of the common ones."""
+    """Evaluates a client's coefficients, or the common ones, by the run and the rows."""
     e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
     scores: dict[str, list[ScoreEstimate]] = {}
     if client is not None:

@@ -1,7 +1,7 @@
 """A model in a folder of its own, which needs neither its run nor its data.
 
-``model.safetensors``, ``model.pt`` (what ``torch.load`` reads) or ``model.onnx`` holds the model;
-``model.json`` says what it is, with a checksum of the model's file; ``card.md`` says it to people.
+``model.safetensors`` or ``model.onnx`` holds the model; ``model.json`` says what it is, with a
+checksum of the model's file; ``card.md`` says it to people.
 """
 
 import hashlib
@@ -38,16 +38,14 @@ from engram.settings.experiment import Experiment
 from engram.settings.files import open_file, read_json, replace_file
 from engram.wire.checksums import checked, summed
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
-from engram.wire.torch_file import tensors_from_saved, tensors_to_saved
 
-Format = Literal["safetensors", "torch", "onnx"]
+Format = Literal["safetensors", "onnx"]
 Form = Literal["network", "shifted", "mixture", "recalling", "layers"]
 """Form of a model: the run's network; it with a bias before its last layer; several of them; it
 with votes of the client's rows; or dense layers."""
 
 FORMATS: Final[dict[Format, str]] = {
     "safetensors": "model.safetensors",
-    "torch": "model.pt",
     "onnx": "model.onnx",
 }
 """The formats of a model's file, and what it is called."""
@@ -98,7 +96,7 @@ class Exported(NamedTuple):
         return Experiment.from_config(self.settings | {"device": "cpu"})
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what ``from_json`` reads."""
+        """Converts to JSON for ``from_json``."""
         lists = {
             "ranges": [each._asdict() for each in self.ranges],
             "intervals": [each._asdict() for each in self.intervals],
@@ -107,7 +105,7 @@ class Exported(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Reads what ``to_json`` returned.
+        """Reads the JSON of ``to_json``.
 
         Raises:
             KeyError, TypeError, ValueError: If it is something else.
@@ -121,32 +119,41 @@ class Exported(NamedTuple):
         }
         return cls(**known | {"kind": kind} | lists)
 
-    def write(
-        self, folder: Path, module: nn.Module, format_: Format, beside: Mapping[str, str]
-    ) -> None:
-        """Writes the model into a folder, which is made: ``model.json`` comes last.
 
-        Args:
-            folder: The folder.
-            module: The model.
-            format_: The format of its file.
-            beside: Further files of text, by name: its card, at least.
+class Package(NamedTuple):
+    """A model with its description and its card.
+
+    Attributes:
+        exported: The description.
+        module: The model.
+        card: The card, in Markdown.
+        scores: The rows of the card's table of scores.
+        notes: What its users should know.
+        table: Its coefficients as a CSV file; empty for a network.
+    """
+
+    exported: Exported
+    module: nn.Module
+    card: str
+    scores: list[tuple[str, ...]]
+    notes: Sequence[str] = ()
+    table: str = ""
+
+    def write(self, folder: Path, format_: Format) -> None:
+        """Writes all of it into a folder, which is made: ``model.json`` comes last.
 
         Raises:
             Refused: If it cannot be written, or the format cannot hold it.
         """
-        data = _bytes_of(module, format_, self.kind)
-        about = self.to_json() | {
-            "format": format_,
-            "sha256": hashlib.sha256(data).hexdigest(),
-        }
-        text_of_about = json.dumps(summed(about), indent=2).encode()
+        data = _bytes_of(self.module, format_, self.exported.kind)
+        sums = {"format": format_, "sha256": hashlib.sha256(data).hexdigest()}
+        about = json.dumps(summed(self.exported.to_json() | sums), indent=2)
+        texts = {"card.md": self.card} | ({"coefficients.csv": self.table} if self.table else {})
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(folder / FORMATS[format_], data)
-            for name, text in beside.items():
+            for name, text in (texts | {_ABOUT: about}).items():
                 replace_file(folder / name, text.encode())
-            replace_file(folder / _ABOUT, text_of_about)
         except OSError as error:
             raise Refused(f"{folder} cannot be written: {error.strerror}") from error
 
@@ -166,7 +173,7 @@ def check_format(name: str) -> Format:
 
 
 def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
-    """Returns what a folder's model is, its format, and its file.
+    """Returns a folder's description, format and file.
 
     Raises:
         Refused: If the folder holds no model, or one that has been altered.
@@ -217,15 +224,14 @@ def load_model(folder: str | Path) -> nn.Module:
 
 def _loaded(folder: str | Path, exported: Exported, format_: Format, data: bytes) -> nn.Module:
     if format_ == "onnx":
-        expected = "safetensors or torch to be loaded as a module (onnxruntime runs the others)"
+        expected = "safetensors to be loaded as a module (onnxruntime runs the others)"
         raise Refused(must(f"format of {folder}", format_, expected))
     with _named(folder):
-        return rebuilt(exported, _tensors(format_, data))
+        return rebuilt(exported, _tensors(data))
 
 
 @contextmanager
 def _named(folder: str | Path) -> Iterator[None]:
-    """Names the folder in what is refused."""
     try:
         yield
     except Refused as error:
@@ -236,7 +242,7 @@ def _named(folder: str | Path) -> Iterator[None]:
 def runner(
     folder: str | Path, limits: Limits = USUAL
 ) -> Iterator[tuple[Exported, Callable[[Any], Any]]]:
-    """Returns what a folder's model is, and what runs it on rows, whatever its format is.
+    """Returns a folder's description, and a function from rows to outputs, for any format.
 
     Args:
         folder: As ``engram export`` has written it.
@@ -274,7 +280,6 @@ def rebuilt(exported: Exported, state: Params) -> nn.Module:
 
 
 def _blank(exported: Exported, state: Params) -> nn.Module:
-    """Returns the model with other numbers."""
     e = exported.experiment
     if exported.form == "layers":
         return layered(state, getattr(e.own, "family", "linear"))
@@ -303,16 +308,13 @@ def _bytes_of(module: nn.Module, format_: Format, kind: Kind) -> bytes:
     if format_ == "onnx":
         return to_onnx(module, kind)
     # Copies, since layers may share some, which the format does not know.
-    state = {name: leaf.detach().clone() for name, leaf in module.state_dict().items()}
-    if format_ == "safetensors":
-        return tensors_to_bytes(state)
-    return tensors_to_saved(state)
+    return tensors_to_bytes({n: leaf.detach().clone() for n, leaf in module.state_dict().items()})
 
 
-def _tensors(format_: Format, data: bytes) -> Params:
+def _tensors(data: bytes) -> Params:
     try:
-        found = tensors_from_bytes(data) if format_ == "safetensors" else tensors_from_saved(data)
+        found = tensors_from_bytes(data)
         require(len(found) <= _MOST, "arrays of a model", len(found), f"at most {_MOST}")
     except ValueError as error:
-        raise Refused(f"{FORMATS[format_]}: {error}") from error
+        raise Refused(f"{FORMATS['safetensors']}: {error}") from error
     return found

@@ -1,25 +1,22 @@
 """Exports a model of a run: a client's own, or the common one."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from engram.cli.arguments import arguments
-from engram.core.served import is_known, unknown
+from engram.core.slots import is_known, unknown
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind, Schema
 from engram.data.tables.tables import family_of
-from engram.home.card import ScoreEstimate, card, cells
+from engram.home.card import Evidence, packaged
 from engram.home.evidence import of_coefficients, of_network
-from engram.home.exported import Exported, Form, Format, check_format
-from engram.home.model_evidence import Evidence
-from engram.home.packages import Package, check_free
+from engram.home.exported import Exported, Form, Format, Package, check_format
 from engram.home.run_models import Learned
-from engram.home.serving import RECALLS, form_of
+from engram.home.serving import RECALLS, form_of, without_medians
 from engram.home.tables import coefficients_of
 from engram.networks.export_modules import Recalling, layered
 from engram.scoring.tasks import TASKS
@@ -46,22 +43,19 @@ def package_of(learned: Learned, client: int | None) -> Package:
 
 
 def _network(learned: Learned, client: int | None) -> Package:
-    e = learned.experiment
-    module = common_model(learned) if client is None else personal_model(learned, client)
-    notes = notes_on(learned, module, common=client is None)
+    e, rows, kind = learned.experiment, _rows(learned), learned.kind
     if client is None:
-        rows = f"{_rows(learned)}, {e.num_clients} clients"
-        schema = schema_here(learned, None)
+        module, rows = common_model(learned), f"{rows}, {e.num_clients} clients"
     else:
-        name = learned.called(client)
-        rows = f"{_rows(learned)}: rows of client {name}, and others'"
-        schema = schema_here(learned, client if e.partition == "natural" else None)
+        module = learned.module(learned.personal(client), learned.network_of(client), client)
+        kind = learned.kind_of(client)
+        rows = f"{rows}: rows of client {learned.called(client)}, and others'"
+    notes = notes_on(learned, module, common=client is None)
+    schema = schema_here(learned, client if e.partition == "natural" else None)
     found = of_network(learned, module, client, schema)
-    kind = learned.kind if client is None else learned.kind_of(client)
     known: dict[str, Any] = {"classes": kind.class_names, "kind": kind._replace(schema=schema)}
-    known |= {"ranges": found.ranges, "intervals": found.intervals}
     exported = exported_as(learned, form_of(module), client, **known)
-    return with_card(learned, exported, module, rows, found.scores, notes)
+    return with_card(learned, exported, module, rows, found, notes)
 
 
 def _rows(learned: Learned) -> str:
@@ -71,7 +65,7 @@ def _rows(learned: Learned) -> str:
 
 
 def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
-    """Returns what the users of a network should know."""
+    """Returns notes for the users of a network."""
     notes = [RECALLS] if isinstance(module, Recalling) else []
     if common and not is_known(learned.newcomers(unknown(learned.method.client.start))):
         notes.append("Some of its parameters are each client's own, and are here as they began.")
@@ -81,12 +75,12 @@ def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
 
 
 def schema_here(learned: Learned, owner: int | None) -> Schema | None:
-    """Returns the schema of inputs, with what stands for a missing value in a client's rows.
+    """Returns the schema of inputs, with the client's values for missing ones.
 
     Where the table is elsewhere, that is unknown: then the schema refuses missing values.
     """
     schema = learned.kind.schema
-    if schema is None or schema.missing != "median":
+    if (elsewhere := without_medians(schema)) == schema:
         return schema
     try:
         return learned.data.schema_of(owner)
@@ -94,12 +88,7 @@ def schema_here(learned: Learned, owner: int | None) -> Schema | None:
         here = learned.checkpoint.memories is not None
         if here and not learned.experiment.source.in_memory:
             raise
-        return replace(schema, missing="refuse")
-
-
-def personal_model(learned: Learned, client: int) -> nn.Module:
-    """Returns what a client is served by."""
-    return learned.module(learned.personal(client), learned.network_of(client), client)
+        return elsewhere
 
 
 def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
@@ -117,7 +106,7 @@ def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
 
 
 def exported_as(learned: Learned, form: Form, client: int | str | None, **more: Any) -> Exported:
-    """Returns what a model of a run is.
+    """Returns the description of a run's model.
 
     Args:
         learned: What the run has learned.
@@ -163,11 +152,9 @@ def of_table(
     e = learned.experiment
     module = layered(found.state, family_of(e))
     kind = Kind(schema=found.schema, classes=learned.kind.classes)
-    known: dict[str, Any] = {"kind": kind, "classes": found.outputs}
-    known |= {"ranges": evidence.ranges, "intervals": evidence.intervals}
-    exported = exported_as(learned, "layers", client, **known)
-    package = with_card(learned, exported, module, learned.rows_in_words, evidence.scores, notes)
-    return package._replace(table=found.table)
+    exported = exported_as(learned, "layers", client, kind=kind, classes=found.outputs)
+    rows = learned.rows_in_words
+    return with_card(learned, exported, module, rows, evidence, notes, found.table)
 
 
 def with_card(
@@ -175,21 +162,20 @@ def with_card(
     exported: Exported,
     module: nn.Module,
     rows: str,
-    scores: Mapping[str, list[ScoreEstimate]],
+    evidence: Evidence,
     notes: Sequence[str],
+    table: str = "",
 ) -> Package:
-    """Returns a model with its card; for the arguments see ``card``."""
+    """Returns a model with its card; for the arguments see ``packaged``."""
     config, results = learned.record.config, learned.record.results or {}
     if why := learned.record.other_rows:
         notes = [*notes, f"{why}: what is said of rows is true of those that are there now."]
     versions = ", ".join(f"{name} {found}" for name, found in config["versions"].items())
-    made = {
-        "run": f"{learned.record.folder.name}, {learned.when}",
-        "engine": config["engine"],
-        "versions": versions,
-    }
-    text = card(exported, made=made, rows=rows, scores=scores, privacy=results, notes=notes)
-    return Package(exported, module, text, cells(scores), notes)
+    run = f"{learned.record.folder.name}, {learned.when}"
+    made = {"run": run, "engine": config["engine"], "versions": versions}
+    return packaged(
+        exported, module, evidence, made=made, rows=rows, privacy=results, notes=notes, table=table
+    )
 
 
 class Written(NamedTuple):
@@ -249,5 +235,6 @@ def free_folder(out: Path | None, name: str) -> Path:
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "client"
     plain = f"client-{plain}" if plain.isdecimal() else plain
     folder = Path(f"{plain}-model") if out is None else out
-    check_free(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(f"{folder} is there already: give out another folder")
     return folder

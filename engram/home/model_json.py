@@ -55,7 +55,7 @@ class ModelJson(Stored):
     classes: list[str]
     client: _Text
     source: _Text
-    format: Literal["safetensors", "torch", "onnx"]
+    format: Literal["safetensors", "onnx"]
     sha256: str
     ranges: Annotated[list[_Range], Field(default_factory=list)]
     intervals: Annotated[list[_Interval], Field(default_factory=list)]

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +20,9 @@ from engram.data.ranges import inputs_in, ranges_of
 from engram.data.schema.columns import Kind
 from engram.data.source import Source
 from engram.data.standardize import own_units, standardized_by
-from engram.home.card import ScoreEstimate, scored
-from engram.home.evidence import of_network
-from engram.home.exported import check_format
+from engram.home.card import Evidence, ScoreEstimate, scored
+from engram.home.evidence import intervals_on, of_network
+from engram.home.exported import Package, check_format
 from engram.home.exporting import (
     Written,
     common_model,
@@ -34,8 +33,6 @@ from engram.home.exporting import (
     with_card,
     written,
 )
-from engram.home.model_evidence import intervals_on
-from engram.home.packages import Package
 from engram.home.prediction_intervals import Interval, outputs_of
 from engram.home.run_models import Learned
 from engram.home.serving import check_finite, form_of, plain_module, settled
@@ -92,7 +89,7 @@ def newcomer_of(learned: Learned, path: Path) -> Newcomer:
 
 
 def _kind_of(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> Kind:
-    """Returns what its rows are like, with its own units by these rows, where a run has such."""
+    """Returns the kind of its rows, with units of its own by these rows."""
     units = own_units(learned.experiment, newcomer.data(rows, 0), 0)
     return newcomer.kind._replace(units=units)
 
@@ -100,22 +97,20 @@ def _kind_of(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> Kind:
 def _network(learned: Learned, path: Path, name: str) -> Package:
     newcomer, number = newcomer_of(learned, path), learned.experiment.num_clients
     everything = np.arange(newcomer.size)
+    kind = _kind_of(learned, newcomer, everything)
     if newcomer.y is None:
-        module = common_model(learned, _kind_of(learned, newcomer, everything))
-        scores, intervals = dict[str, list[ScoreEstimate]](), list[Interval]()
-        ranges = of_network(learned, module, None, newcomer.kind.schema).ranges
+        module = common_model(learned, kind)
+        found = Evidence({}, of_network(learned, module, None, newcomer.kind.schema).ranges)
         notes = [UNLABELED, *notes_on(learned, module, common=True)]
     else:
         module = adapted(learned, newcomer, everything, number)
         scores, intervals = _scores(learned, newcomer, number)
         ranges = ranges_of(inputs_in(newcomer.x, newcomer.kind.schema))
+        found = Evidence(scores, ranges, intervals)
         notes = notes_on(learned, module, common=False)
-    kind = _kind_of(learned, newcomer, everything)
-    known: dict[str, Any] = {"classes": kind.class_names, "kind": kind}
-    known |= {"ranges": ranges, "intervals": intervals}
-    exported = exported_as(learned, form_of(module), name, **known)
+    exported = exported_as(learned, form_of(module), name, classes=kind.class_names, kind=kind)
     rows = f"{newcomer.size} rows of {path}, and the run's"
-    return with_card(learned, exported, module, rows, scores, notes)
+    return with_card(learned, exported, module, rows, found, notes)
 
 
 def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int) -> nn.Module:
@@ -160,7 +155,7 @@ def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
 
 
 def _by_itself(learned: Learned, standardize: str) -> Experiment:
-    """Returns the settings of the reference method whose clients receive and send nothing."""
+    """Returns the settings of the reference method without communication."""
     e, config = learned.experiment, learned.experiment.to_config()
     groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
     kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}
@@ -206,7 +201,7 @@ def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Outputs:
 def _scores(
     learned: Learned, newcomer: Newcomer, number: int
 ) -> tuple[dict[str, list[ScoreEstimate]], list[Interval]]:
-    """Scores the newcomer's model by cross-validation, beside what else it could have.
+    """Scores the newcomer's model and its alternatives by cross-validation.
 
     Its intervals are of the same predictions.
     """

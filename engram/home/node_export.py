@@ -1,7 +1,6 @@
 """Exports the model that serves a client of a node, without the coordinator."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -11,24 +10,28 @@ from engram.client.disk import DiskStore
 from engram.client.memory import RamStore
 from engram.client.served_slots import Scored, read_scored
 from engram.client.training_description import Training
-from engram.cohort.trainer.client_memory import Recollection
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.method import Served
 from engram.core.rounds import received_by
-from engram.core.served import is_known, unknown
-from engram.core.slots import flat, unflat
+from engram.core.slots import flat, is_known, unflat, unknown
 from engram.core.standardization import Units
-from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.types import Params
 from engram.data.federated import FederatedData, model_for
 from engram.data.schema.columns import Kind, Schema
 from engram.data.standardize import own_units
 from engram.data.tables.tables import TableData, family_of, own_table, table_data
-from engram.home.card import card, cells
-from engram.home.exported import Exported
-from engram.home.model_evidence import Evidence, of_client, of_test
-from engram.home.packages import Package
-from engram.home.serving import RECALLS, check_finite, form_of, plain_module, settled
+from engram.home.card import Evidence, packaged
+from engram.home.evidence import of_client, of_test
+from engram.home.exported import Exported, Package
+from engram.home.serving import (
+    RECALLS,
+    check_finite,
+    form_of,
+    plain_module,
+    served_of,
+    settled,
+    without_medians,
+)
 from engram.networks.export_modules import Recalling, layered
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import UNNAMED, DataError, Refused
@@ -53,11 +56,6 @@ def remembered_package(training: Training, client: int, store: DiskStore) -> Pac
 
     Of networks it is the one that was scored last; where it depends on nothing but the client's
     memory, and of coefficients, the newest one.
-
-    Args:
-        training: The training.
-        client: The client.
-        store: The training's memories.
 
     Raises:
         Refused: If nothing is kept of the client, or only a part of its model; or its rows are
@@ -94,16 +92,16 @@ def _packed(
     evidence: Evidence,
     made: dict[str, str],
     notes: list[str],
+    table: str = "",
 ) -> Package:
     e, client = training.experiment, known["client"]
     if training.has_other_rows:
         notes = [*notes, _OTHER_ROWS]
-    exported = Exported(**known, ranges=evidence.ranges, intervals=evidence.intervals)
     # Only the coordinator knows how much privacy was spent.
     spent: dict[str, Any] | None = {} if e.privacy == "none" else None
     rows = f"{e.source.described}: rows of client {client}, and others'"
-    text = card(exported, made=made, rows=rows, scores=evidence.scores, privacy=spent, notes=notes)
-    return Package(exported, module, text, cells(evidence.scores), notes)
+    how: dict[str, Any] = {"made": made, "rows": rows, "privacy": spent, "notes": notes}
+    return packaged(Exported(**known), module, evidence, **how, table=table)
 
 
 # --- Coefficients --------------------------------------------------------------------------------
@@ -115,7 +113,7 @@ def _table(
     e = training.experiment
     found = remembered(e, training.kind, memory)
     module = layered(found.state, family_of(e))
-    evidence, notes, schema = Evidence({}), list[str](), _without_medians(found.schema)
+    evidence, notes, schema = Evidence({}), list[str](), without_medians(found.schema)
     if e.own.plug_in == Molar.plug_in:
         try:
             data = own_table(e, e.source, client) if training.own else table_data(e, [client])
@@ -126,11 +124,10 @@ def _table(
     kind = Kind(schema=schema, classes=training.kind.classes)
     known |= {"kind": kind, "classes": found.outputs}
     known |= {"form": "layers", "outputs": "values"}
-    return _packed(training, known, module, evidence, made, notes)._replace(table=found.table)
+    return _packed(training, known, module, evidence, made, notes, found.table)
 
 
 def _of_rows(training: Training, client: int, found: Coefficients, data: TableData) -> Evidence:
-    """Returns what a client's rows say of its coefficients."""
     e = training.experiment
     scores, intervals = of_test(e, found, data.test[client])
     train = data.train[client]
@@ -167,7 +164,7 @@ def _network(
         schema = _schema(training, client, data())
         evidence = of_client(e, data(), module, client, schema)
     except DataError as error:
-        schema = _without_medians(training.kind.schema)
+        schema = without_medians(training.kind.schema)
         notes.append(_WITHOUT_ROWS.format(error))
     known |= {"kind": kind._replace(schema=schema), "classes": kind.class_names}
     known |= {"form": form_of(module), "outputs": TASKS[e.task].targets}
@@ -175,7 +172,7 @@ def _network(
 
 
 def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -> Units:
-    """Returns the units of a client's rows, which are its own where columns are standardized so."""
+    """Returns the units of a client's rows: its own, or the run's."""
     e = training.experiment
     table = e.privacy != "none" and e.source.has_columns
     if e.standardize == "client" or (e.standardize == "auto" and table):
@@ -184,7 +181,7 @@ def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -
 
 
 def _served(training: Training, client: int, scored: Scored) -> Served:
-    """Returns what serves a client, as its method says.
+    """Returns the served model of a client.
 
     Raises:
         Refused: If that depends on what it received, which is not here.
@@ -195,9 +192,6 @@ def _served(training: Training, client: int, scored: Scored) -> Served:
     (method, _, _), store = server_side(e, training.kind), RamStore()
     if scored.memory is not None:
         store.save(client, scored.memory, server_round=scored.server_round, durable=0)
-    initial = network.init(torch_generator(e.seed, Stream.MODEL))
-    recollection = Recollection(store, method, initial, False, "cpu", unseen(e, UNNAMED))
-    memory = recollection.recall(client, before=scored.server_round + 1)
     start = received_by(method, method.server.start, client)
     received = unflat(scored.received, start) if scored.received else unknown(start)
     if (wrong := difference(flat(received), flat(start))) is not None:
@@ -205,7 +199,8 @@ def _served(training: Training, client: int, scored: Scored) -> Served:
             f"client {client} was served by another network than the one called {e.model} here: "
             f"{wrong}"
         )
-    served = method.serve(received, memory.kept, memory.trained)
+    given = network, store, received, client
+    served = served_of(e, method, *given, before=scored.server_round + 1, names=UNNAMED)
     if not is_known(served):
         raise Refused(
             f"client {client} remembers no whole model, and nothing is kept here of what it "
@@ -216,11 +211,6 @@ def _served(training: Training, client: int, scored: Scored) -> Served:
 
 
 def _schema(training: Training, client: int, data: FederatedData) -> Schema | None:
-    """Returns the schema of inputs, with what stands for a missing value in the client's rows."""
+    """Returns the schema of inputs, with the client's values for missing ones."""
     by_task = not training.own and training.experiment.partition == "natural"
     return data.schema_of(client if by_task else None)
-
-
-def _without_medians(schema: Schema | None) -> Schema | None:
-    """Returns a schema that refuses missing values, if medians of rows elsewhere stand for them."""
-    return replace(schema, missing="refuse") if schema and schema.missing == "median" else schema

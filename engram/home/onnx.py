@@ -1,4 +1,4 @@
-"""Models as ONNX files: what onnxruntime, and whatever else reads them, computes alike."""
+"""Models as ONNX files, with outputs equal to the module's."""
 
 import contextlib
 import io
@@ -24,20 +24,20 @@ _CLOSE: Final = 1e-4  # outputs may differ by so much, beside their size
 
 
 def check_onnx() -> None:
-    """Refuses, in one line, where what writes and runs ONNX files is not installed."""
+    """Refuses in one line if the packages for ONNX are not installed."""
     if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
         raise Refused("format onnx needs more packages: pip install 'engram[onnx]'")
 
 
 def input_names(inputs: Any) -> list[str]:
-    """Returns what the inputs are called: ``x``; of several, ``x0`` and so on, or their names."""
+    """Returns the inputs' names: ``x``; of several, ``x0`` and so on, or their keys."""
     if isinstance(inputs, dict):
         return list(inputs)
     return [f"x{i}" for i in range(len(inputs))] if isinstance(inputs, tuple) else ["x"]
 
 
 def to_onnx(module: nn.Module, kind: Kind) -> bytes:
-    """Returns a module as an ONNX file, whose outputs have been compared with the module's.
+    """Exports a module as an ONNX file, and compares its outputs with the module's.
 
     Its inputs are called as ``input_names`` says, with any number of rows, and its output
     ``outputs``.
@@ -69,10 +69,10 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
     except Exception as error:  # of any of several packages
         why = one_line(" ".join(str(error).split()))
         raise Refused(
-            f"format must be safetensors or torch for this model, which ONNX cannot express: {why}"
+            f"format must be safetensors for this model, which ONNX cannot express: {why}"
         ) from error
     if not same:
-        raise Refused("format must be safetensors or torch: as ONNX it computes something else")
+        raise Refused("format must be safetensors: as ONNX it computes something else")
     return found
 
 
@@ -90,7 +90,6 @@ def on_tensors(runs: Runs, kind: Kind) -> Callable[[Any], Tensor]:
 
 
 def _example(module: nn.Module, kind: Kind) -> Any:
-    """Returns rows as the module takes them."""
     if not kind.columns:
         return example(kind.inputs, _ROWS)
     dtype = next(module.parameters()).dtype
@@ -114,7 +113,7 @@ def _same(module: nn.Module, inputs: Any, runs: Callable[[Any], Tensor]) -> bool
 
 
 def _decompositions() -> Any:
-    """Returns what ONNX's exporter does not know, by what it knows."""
+    """Returns decompositions of operators that ONNX's exporter lacks."""
     table = torch.export.default_decompositions()
 
     def distances(x: Tensor, y: Tensor, p: float = 2.0, mode: Any = None) -> Tensor:

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from psutil import Process
+from safetensors.numpy import load, save
 
 from engram.core.machine import available
 from engram.settings.errors import Refused, one_line
@@ -63,8 +64,6 @@ def run_apart(data: bytes, limits: Limits) -> Iterator[Runs]:
     Raises:
         Refused: If it is no such file, has numbers in others, or exceeds a limit; also by calls.
     """
-    from safetensors.numpy import load, save  # noqa: PLC0415 - slow to import
-
     pipe, other = multiprocessing.Pipe()
     words = (str(other.fileno()), str(limits.seconds), str(limits.bytes))
     try:
@@ -113,7 +112,7 @@ def _why(number: int, limits: Limits) -> str:
 
 
 def session(data: bytes) -> Runs:
-    """Returns what runs an ONNX file, in this process.
+    """Loads an ONNX file, in this process; returns the function that runs it.
 
     Raises:
         Refused: If it is none, or has numbers in other files.
@@ -163,7 +162,6 @@ def _serve(pipe: Connection, seconds: float, most: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     import onnx  # noqa: F401, PLC0415 - before the limit, which is for what the file takes
     import onnxruntime  # noqa: F401, PLC0415 - likewise
-    from safetensors.numpy import load, save  # noqa: PLC0415 - likewise
 
     limit = Process().memory_info().vms + most
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 from torch.utils._pytree import tree_leaves
 
 from engram.core.arrays import Bools
@@ -20,9 +21,6 @@ from engram.home.prediction_intervals import USUAL as LEVEL
 from engram.home.prediction_intervals import Columns, Interval, columns_of, ends_of, outputs_of
 from engram.settings.errors import Refused, few_names, one_line
 from engram.settings.files import replace_file
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 IMPUTED: Final = "imputed"
 OUTSIDE: Final = "outside"
@@ -44,7 +42,7 @@ class Predictions(NamedTuple):
         notes: What is strange about the rows.
     """
 
-    table: "pd.DataFrame"
+    table: pd.DataFrame
     notes: list[str]
 
     @property
@@ -73,8 +71,6 @@ def predict(
     Raises:
         Refused: If the model cannot be used, or the rows are others than it knows.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
     with runner(model, limits) as (exported, runs):
         interval = _interval(model, exported.intervals, level)
         found = read_new_rows(rows, exported.kind, exported.settings)
@@ -107,7 +103,7 @@ def predict(
 
 
 def _marks(what: str, rows: Mapping[str, Bools], size: int) -> Columns:
-    """Returns a column with the names of the inputs of which a row is among these, if there are."""
+    """Returns a column of the marked inputs' names, unless no row has one."""
     found = np.full(size, "", dtype=object)
     for name, some in rows.items():
         found[some] += f"; {name}"

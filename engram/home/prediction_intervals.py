@@ -1,18 +1,34 @@
-"""A model's predictions as columns of a table for people."""
+"""Prediction intervals of any regression, and predictions as columns of a table for people.
 
+Intervals are by split conformal prediction (Lei et al., 2018). Let r_1, ..., r_n be the absolute
+errors of a model on rows that it has not learned from. Of a new row of the same kind, the target
+lies within
+
+    r_(k),  k = ceil((n + 1) level),
+
+of the prediction with a probability of at least ``level``, and of at most level + 1 / (n + 1) where
+no errors are equal. That holds for every model and every distribution, since the rank of the new
+row's error among all n + 1 is uniform; it is of rows and calibrations drawn together, and not of
+rows with given inputs.
+"""
+
+import math
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from engram.core.arrays import Array
 from engram.core.machine import check_room
 from engram.networks.base import Inputs, Outputs
-from engram.scoring.conformal import radii
 from engram.settings.errors import Refused
 
+LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
+_EXACT: Final = 1e-9  # products such as 110 * 0.9 are rounded upward
 USUAL: Final = 0.9
 """The probability of intervals, unless another is asked for."""
 
@@ -42,15 +58,14 @@ class Interval(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Reads what JSON makes of ``_asdict``."""
+        """Reads the JSON of ``_asdict``."""
         return cls(float(found["level"]), tuple(map(float, found["radii"])))
 
 
 def intervals_of(outputs: Tensor, targets: Tensor) -> list[Interval]:
-    """Returns what a model's outputs (n, ...) on rows that it has not learned from say of others.
+    """Returns conformal intervals from outputs (n, ...) on rows unseen in training.
 
-    There is none for a probability for which there are too few rows; see
-    ``engram.scoring.conformal``.
+    There is none for a probability for which there are too few rows.
     """
     errors = _errors(outputs, targets)
     if not errors.isfinite().all():
@@ -58,8 +73,21 @@ def intervals_of(outputs: Tensor, targets: Tensor) -> list[Interval]:
     return [Interval(level, tuple(r.tolist())) for level, r in radii(errors.numpy()).items()]
 
 
+def radii(errors: Array, levels: Sequence[float] = LEVELS) -> dict[float, Array]:
+    """Returns the radii (m,) of prediction intervals, by level.
+
+    Args:
+        errors: Absolute errors on rows that the model has not learned from, shape (n, m).
+        levels: The probabilities, in (0, 1). One for which there are too few rows is left out: 0.9
+            needs 9.
+    """
+    ranked, count = np.sort(errors, axis=0), len(errors)
+    ranks = {level: math.ceil((count + 1) * level - _EXACT) for level in levels}
+    return {level: ranked[rank - 1] for level, rank in ranks.items() if rank <= count}
+
+
 def coverage(outputs: Tensor, targets: Tensor, interval: Interval) -> Tensor:
-    """Returns which of some rows' targets, (n, m), lie within an interval of their outputs."""
+    """Returns a mask of targets, (n, m), within an interval of their outputs."""
     return _errors(outputs, targets) <= torch.tensor(interval.radii, dtype=torch.float64)
 
 

@@ -11,15 +11,12 @@ from torch import Tensor, nn
 
 from engram.client.disk import DiskStore
 from engram.client.memory import MemoryStore, RamStore
-from engram.cohort.trainer.client_memory import Recollection
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.checks import must
 from engram.core.method import Method, Served, Slots
 from engram.core.rounds import received_by
-from engram.core.served import has_tuned, is_known, unknown
-from engram.core.slots import flat, over_slots, unflat
+from engram.core.slots import flat, has_tuned, is_known, over_slots, unflat, unknown
 from engram.core.standardization import Units
-from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.types import Params
 from engram.data.client_names import shown_name
 from engram.data.datasets import read_given
@@ -31,8 +28,8 @@ from engram.data.schema.columns import Kind
 from engram.data.standardize import in_units, own_units, standardized_by
 from engram.data.tables.tables import TableData, table_data
 from engram.home.prediction_intervals import Columns, columns_of, outputs_of, targets_as_columns
-from engram.home.serving import check_finite, is_settled, plain_module, settled
-from engram.networks.build import Model
+from engram.home.serving import check_finite, is_settled, plain_module, served_of, settled
+from engram.networks.base import Model
 from engram.networks.export_modules import Shifted
 from engram.networks.layer_units import InUnits
 from engram.runs.record import Checkpoint, RunRecord
@@ -70,7 +67,7 @@ class Learned:
 
     @property
     def picked(self) -> bool:
-        """Whether validation rows have picked the round whose models are wanted."""
+        """Whether these are models of the round that validation rows picked."""
         return bool(self._pick)
 
     @cached_property
@@ -147,7 +144,7 @@ class Learned:
 
     @property
     def _on_nodes(self) -> bool:
-        """Whether clients were nodes' of Flower, whose rows and memories may be elsewhere."""
+        """Whether clients were on Flower's nodes, with rows and memories of their own."""
         return bool(self.record.config["engine"] == "flower")
 
     def _trained_on(self, data: FederatedData) -> bool:
@@ -175,7 +172,7 @@ class Learned:
         return model_for(self.experiment, self.kind_of(client))
 
     def kind_of(self, client: int) -> Kind:
-        """Returns what a client's rows are like, with its own units, where it has such.
+        """Returns the kind of a client's rows, with its own units if it has any.
 
         Raises:
             DataError: If it has, and its rows are elsewhere.
@@ -234,7 +231,7 @@ class Learned:
 
     @property
     def _keeps(self) -> bool:
-        """Whether clients are served by what they keep."""
+        """Whether clients' memories affect their models."""
         if not self.trains_network:
             return True
         method, start = self.method, self.method.client.start
@@ -251,7 +248,7 @@ class Learned:
         return self._store.load(client, before=self.checkpoint.server_round + 2) or {}
 
     def _beside(self) -> MemoryStore:
-        """Returns the memories of a run on Ray, whose nodes keep them in the run's folder.
+        """Returns the memories of a run on Ray, from the run's folder.
 
         Raises:
             Refused: If the nodes are elsewhere.
@@ -279,7 +276,7 @@ class Learned:
 
     @property
     def when(self) -> str:
-        """The round whose models these are, in words."""
+        """The round of these models, in words."""
         if self._pick:
             return f"after round {self.checkpoint.server_round}, which validation rows pick"
         return f"after {self.results['rounds']} rounds"
@@ -313,7 +310,7 @@ class Learned:
         return found
 
     def newcomers(self, kept: Slots | None = None) -> Served:
-        """Returns what serves a client that never took part.
+        """Returns the served model of a client outside the run.
 
         Args:
             kept: What it keeps; None for what clients begin with.
@@ -343,7 +340,7 @@ class Learned:
         return found
 
     def personal(self, client: int) -> Served:
-        """Returns what serves a client, with its model chosen and fine-tuned.
+        """Returns a client's served model, chosen and fine-tuned.
 
         Raises:
             Refused: If its memory is elsewhere, or its rows are and its model is chosen by them or
@@ -353,16 +350,9 @@ class Learned:
             raise Refused(f"client {self.called(client)} had no part in the run: {why}")
         e, method = self.experiment, self.method
         received = received_by(method, self.slots, client)
-        recollection = Recollection(
-            self._store,
-            method,
-            self.network.init(torch_generator(e.seed, Stream.MODEL)),
-            moments=False,
-            device=e.device,
-            unseen=unseen(e, self.record.names),
-        )
-        memory = recollection.recall(client, before=self.checkpoint.server_round + 1)
-        served = method.serve(received, memory.kept, memory.trained)
+        given = self.network, self._store, received, client
+        when, names = self.checkpoint.server_round + 1, self.record.names
+        served = served_of(e, method, *given, before=when, names=names)
         if self.tuned:
             if not has_tuned(replace(served, tuned=False)):
                 raise Refused(must("method", e.method, "one that serves a network, for tuned"))
@@ -393,7 +383,7 @@ class Learned:
         return {name: numbers(split) for name, split in parts.items()}
 
     def predictions(self, client: int) -> Columns:
-        """Returns the targets of a client's test rows, and what its model predicts, as columns."""
+        """Returns targets and predictions of a client's test rows, as columns."""
         rows = torch.from_numpy(np.sort(self.data.test.rows[client]))
         (x, y), targets = self.data.test.take(rows, exact=True), TASKS[self.experiment.task].targets
         module = self.module(self.personal(client), self.network_of(client), client)
@@ -401,7 +391,7 @@ class Learned:
         return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)
 
     def _rows_of(self, client: int) -> FederatedData:
-        """Returns the rows, for a client that is served by what is made of them.
+        """Returns the rows, for a model that is made of them.
 
         Raises:
             Refused: If they are on its node.
@@ -441,7 +431,7 @@ class Learned:
         return self.parameters(common, {n for n, leaf in w.items() if not leaf.isnan().any()})
 
     def module(self, served: Served, network: Model, client: int) -> nn.Module:
-        """Returns what serves a client as one plain module; see ``plain_module``."""
+        """Returns the served model as one plain module; see ``plain_module``."""
         targets = TASKS[self.experiment.task].targets
         return plain_module(network, served, targets, lambda: self._rows_of(client), client)
 
@@ -449,10 +439,6 @@ class Learned:
         """Returns a network's parameters by the names that its module has for them.
 
         Those that are shared between layers stand under each of their names.
-
-        Args:
-            served: The network.
-            some: Names of those that are wanted.
 
         Raises:
             Refused: If the module that predicts with them is another than the network's own.
@@ -485,6 +471,5 @@ def _longer(leaf: Tensor, like: Tensor) -> Tensor:
 
 
 def _arrays(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yields parameters and buffers, under each of their names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)

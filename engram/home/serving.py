@@ -1,20 +1,25 @@
 """The model that serves a client, as ``Method.serve`` says, as one plain module."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import torch
 from torch import nn
 
+from engram.client.memory import MemoryStore
+from engram.cohort.trainer.client_memory import Recollection
 from engram.cohort.trainer.trainer import Trainer
-from engram.core.method import Served
+from engram.core.method import Method, Served, Slots
+from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.tree import is_finite
 from engram.data.federated import FederatedData
+from engram.data.schema.columns import Schema
 from engram.home.exported import Form
-from engram.networks.build import Model
+from engram.networks.base import Model
 from engram.networks.export_modules import Mixture, Recalling, Shifted, shifted
 from engram.scoring.metrics import Targets
-from engram.settings.errors import Refused
+from engram.settings.errors import Names, Refused
 from engram.settings.experiment import Experiment
 
 RECALLS: Final = (
@@ -24,6 +29,11 @@ RECALLS: Final = (
 """The note of a model that is a ``Recalling``."""
 
 _BLOCK = 1024  # rows that are represented at once
+
+
+def without_medians(schema: Schema | None) -> Schema | None:
+    """Returns a schema that refuses missing values, if medians of rows elsewhere stand for them."""
+    return replace(schema, missing="refuse") if schema and schema.missing == "median" else schema
 
 
 def form_of(module: nn.Module) -> Form:
@@ -36,13 +46,35 @@ def form_of(module: nn.Module) -> Form:
     return kinds.get(type(module), "network")
 
 
+def served_of(
+    e: Experiment,
+    method: Method,
+    network: Model,
+    store: MemoryStore,
+    received: Slots,
+    client: int,
+    *,
+    before: int,
+    names: Names,
+) -> Served:
+    """Returns the served model of a client, by what it received and its memory in ``store``.
+
+    Raises:
+        MemoryMismatch: Its memory is another method's or network's.
+    """
+    initial, never = network.init(torch_generator(e.seed, Stream.MODEL)), unseen(e, names)
+    recollection = Recollection(store, method, initial, moments=False, device="cpu", unseen=never)
+    memory = recollection.recall(client, before=before)
+    return method.serve(received, memory.kept, memory.trained)
+
+
 def is_settled(served: Served) -> bool:
     """Returns whether a client's rows have no part in its models: chosen by loss, or fine-tuned."""
     return served.weights is not None or (len(served.models) == 1 and not served.tuned)
 
 
 def settled(served: Served, trainer: Callable[[], Trainer], client: int) -> Served:
-    """Returns what serves a client, with its model chosen and fine-tuned.
+    """Returns a client's served model, chosen and fine-tuned.
 
     Args:
         served: As the method says.
@@ -53,13 +85,7 @@ def settled(served: Served, trainer: Callable[[], Trainer], client: int) -> Serv
 
 
 def check_finite(experiment: Experiment, served: Served, name: str) -> None:
-    """Refuses models that are no longer numbers after fine-tuning.
-
-    Args:
-        experiment: The settings.
-        served: As ``settled`` returns it.
-        name: The client's name.
-    """
+    """Refuses models that are no longer numbers after fine-tuning."""
     e = experiment
     if not all(map(is_finite, served.models)):
         raise Refused(
@@ -75,7 +101,7 @@ def plain_module(
     data: Callable[[], FederatedData],
     client: int,
 ) -> nn.Module:
-    """Returns what serves a client as one plain module, in evaluation mode.
+    """Returns a served model as one plain module, in evaluation mode.
 
     Args:
         network: The network.

@@ -1,6 +1,5 @@
 """Models of methods that train no network of the user's: coefficients, and users' networks."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +15,11 @@ from engram.data.new_rows import NewRows, read_new_rows
 from engram.data.schema.columns import Column, Schema
 from engram.data.tables.raw_tables import labels_of
 from engram.data.tables.tables import TableData, family_of, target_of
-from engram.home.card import ScoreEstimate
-from engram.home.evidence import of_coefficients
-from engram.home.model_evidence import Evidence, intervals_on
+from engram.home.card import Evidence, ScoreEstimate
+from engram.home.evidence import intervals_on, of_coefficients
 from engram.home.prediction_intervals import Interval
 from engram.home.run_models import Learned
+from engram.home.serving import without_medians
 from engram.networks.export_modules import layered
 from engram.settings.errors import DataError, Refused, one_line
 from engram.tables.federation.coefficients import Coefficients, linear, remembered
@@ -56,16 +55,15 @@ def coefficients_of(learned: Learned, client: int | None) -> Coefficients:
 
 
 def _schema(learned: Learned, found: Coefficients, client: int | None) -> Schema:
-    """Returns a model's schema, with what stands for a missing value in a client's rows.
+    """Returns a model's schema, with the client's values for missing ones.
 
     Where the table is elsewhere, that is unknown: then the schema refuses missing values.
     """
-    if found.schema.missing != "median":
-        return found.schema
     try:
-        return learned.tables.schema_of(client)
+        median = found.schema.missing == "median"
+        return learned.tables.schema_of(client) if median else found.schema
     except DataError:
-        return replace(found.schema, missing="refuse")
+        return without_medians(found.schema) or found.schema
 
 
 def _common(learned: Learned) -> Coefficients:
@@ -87,7 +85,7 @@ def _number(value: float | None) -> float:
 
 
 def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, list[str]]:
-    """Returns a newcomer's model, what its rows say of it, and notes for its card.
+    """Returns a newcomer's model, its evidence, and notes for its card.
 
     Raises:
         Refused: If the method is none of regressions, or the rows cannot be used.
@@ -158,7 +156,6 @@ def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
 
 
 def _means(learned: Learned, memory: Params, x: Tensor) -> Tensor:
-    """Returns what a site's coefficients predict of rows."""
     found = remembered(learned.experiment, learned.kind, memory)
     with torch.no_grad():
         means: Tensor = layered(found.state, learned.experiment.of(Molar).family)(x)

@@ -84,8 +84,8 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_messa
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from engram.core.memory_budget import MemoryBudget
 from engram.settings.errors import Refused, one_line
+from engram.wire.memory_budget import MemoryBudget
 
 __all__ = [
     "CHUNK",

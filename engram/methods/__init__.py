@@ -1,1 +1,1 @@
-"""Methods that train networks, one file each: settings, client, server, what serves."""
+"""Methods that train networks, one file each: settings, client, server, served model."""

@@ -25,7 +25,7 @@ _FIRST: Final = ("local-moml", "per-fedavg")
 
 
 def entries() -> dict[str, dict[str, Any]]:
-    """Returns the entries of the methods in this package, in the order in which they are listed."""
+    """Returns the entries of the methods in this package, in their order."""
     for path in sorted(_FOLDER.glob("*.py")):
         if path.stem not in _NOT_METHODS:
             importlib.import_module(f"engram.methods.{path.stem}")
@@ -35,7 +35,7 @@ def entries() -> dict[str, dict[str, Any]]:
 
 
 def entry_of(cls: Any) -> dict[str, Any]:
-    """Returns a method's entry: what it says of itself, its settings, and facts of what it builds.
+    """Returns a method's entry: its description, settings, and facts of its slots.
 
     Raises:
         SlotFault: The method does not keep its contract.

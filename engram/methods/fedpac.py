@@ -145,7 +145,7 @@ class FedPac:
 
 
 def head_weights(updates):
-    """Returns the weights (m, m) by which each of m clients mixes the heads of all.
+    """Returns the weights (m, m) of all heads in each client's mixture.
 
     Those of client i minimize what a mixture is expected to lose on its rows, over the simplex: its
     variance, and its bias where the rows of others look different,
@@ -181,7 +181,7 @@ def head_weights(updates):
 
 
 def shortened(updates, origins):
-    """Returns updates whose models are at most three times as far from ``origins`` as the median's.
+    """Returns the updates at most three median distances from ``origins``.
 
     A client may weigh more in another's head than it does in a mean, and the common body is trained
     under that head. So ``max-norm``, which lets one go several times as far as is usual, is too

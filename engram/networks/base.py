@@ -1,4 +1,4 @@
-"""Networks as functions of a parameter dictionary, some of whose entries are each client's own."""
+"""Networks as functions of a parameter dictionary, with personal entries."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
@@ -34,11 +34,8 @@ class Model(NamedTuple):
         train: ``(params, inputs, key) -> outputs``, in training; the key, a whole number of shape
             (), determines what is dropped. None if it does what ``apply`` does.
         noisy: Whether ``train`` needs a key.
-        together: ``(params (c, ...), inputs (c, k, ...)) -> outputs (c, k, ...)``, what ``train``
-            does for c networks, faster than by ``vmap``; None if that is not known.
         statistics: ``(params, inputs, [key]) -> statistics``: running statistics after ``train``
             of these; None if the network keeps none.
-        statistics_together: The same of c networks at once, as ``together``.
         features: ``(params, inputs (k, ...)) -> (k, width)``: the inputs of the first dense layer;
             None if these are the flattened inputs, or there are no dense layers.
         dense_layers: Number of dense layers, with ReLU in between, at the network's end, called
@@ -50,9 +47,6 @@ class Model(NamedTuple):
         tokens: For each input that goes to an embedding, how many tokens this has; None for other
             inputs, or if there are no such inputs.
         vectorizes: Whether ``torch.func.vmap`` can run it.
-        by_itself: Whether the module itself takes its passes, which have first derivatives alone:
-            it has hooks on parameters or a checkpointed part, for example, or ``max_norm``, so that
-            ``statistics`` has parameters, too.
         unreached: Names of parameters that never have a gradient, if it ``vectorizes``.
         personal: Names of parameters that each client keeps to itself.
         names: What a module calls its parameters, where they have other names here.
@@ -61,8 +55,7 @@ class Model(NamedTuple):
             ``moved(z, shift)`` in place of its input z, the representation, and z. None where that
             layer does not take one vector for each row, once.
         width: Numbers in a representation; 0 if there is none.
-        constants: Returns a digest of what the network holds beside its parameters, and may have
-            drawn, or None if there is no such digest. None if all that is made so are alike.
+        drawn: Whether those of other seeds may hold other constants.
         module: ``params -> module``, a plain module that computes what ``apply`` does with these
             parameters, and holds them; None if there is none.
     """
@@ -75,20 +68,17 @@ class Model(NamedTuple):
     parameters: int
     train: Callable[[Params, Inputs, Tensor | None], Outputs] | None = None
     noisy: bool = False
-    together: Callable[[Params, Tensor], Outputs] | None = None
     statistics: Callable[..., Params] | None = None
-    statistics_together: Callable[[Params, Tensor], Params] | None = None
     least_rows: int = 1
     running: frozenset[str] = frozenset()
     tokens: Any = None
     vectorizes: bool = True
-    by_itself: bool = False
     unreached: frozenset[str] = frozenset()
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
     represent: Callable[..., tuple[Outputs, Tensor]] | None = None
     width: int = 0
-    constants: Callable[[], bytes | None] | None = None
+    drawn: bool = False
     module: Callable[[Params], nn.Module] | None = None
 
 
@@ -116,7 +106,7 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Returns a copy of a module with the hooks on its parameters, which torch leaves out."""
+    """Copies a module with the hooks on its parameters, unlike ``deepcopy``."""
     found = copy.deepcopy(module)
     for mine, theirs in zip(found.parameters(), module.parameters(), strict=True):
         mine._backward_hooks = theirs._backward_hooks
@@ -128,7 +118,7 @@ def copied(module: nn.Module) -> nn.Module:
 def matching(
     model: Model, names: Iterable[str], patterns: Mapping[str, float], key: str
 ) -> dict[str, float]:
-    """Returns the numbers of parameters whose own names match patterns: the first one's.
+    """Returns the number of the first matching pattern for each parameter.
 
     Raises:
         ValueError: If a pattern matches nothing; ``key`` is what has it.
@@ -148,7 +138,7 @@ def matching(
 def with_personal(
     model: Model, names: Iterable[str], *, personal: str, share: str, running: bool
 ) -> Model:
-    """Returns a network some of whose parameters are each client's own.
+    """Returns the network with personal parameters.
 
     Args:
         model: The network.

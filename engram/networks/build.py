@@ -7,39 +7,11 @@ import torch
 from torch import Generator, Tensor
 
 from engram.core.checks import require
-from engram.networks.base import Inputs, Model, Statistics, with_personal
+from engram.networks.base import Inputs, Model, Statistics
 from engram.networks.built_in import build_model
-from engram.networks.layer_units import in_units, standardized_loss, with_units
-from engram.networks.loss_fit import check_fit, row_loss, tried
-from engram.networks.losses import (
-    cohort_losses,
-    cross_entropy,
-    dense_loss_of,
-    mean_loss,
-    rows_of,
-    squared_error,
-)
+from engram.networks.catalogue import built_in_module, with_group_norm
+from engram.networks.module import from_module
 from engram.networks.registry import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known
-
-__all__ = [
-    "Model",
-    "build_model",
-    "check_fit",
-    "cohort_losses",
-    "count_parameters",
-    "cross_entropy",
-    "dense_loss_of",
-    "in_units",
-    "mean_loss",
-    "network",
-    "row_loss",
-    "rows_of",
-    "squared_error",
-    "standardized_loss",
-    "tried",
-    "with_personal",
-    "with_units",
-]
 
 Norm = Literal["batch", "group"]
 
@@ -73,19 +45,18 @@ def network(
     _check(name, example)
     if name in FLAT:
         return build_model(name, input_shape=example.shape[1:], outputs=outputs, hidden=hidden)
-    from engram.networks.catalogue import built_in_module, with_group_norm
-    from engram.networks.module import from_module
 
     own = name in NETWORKS
     make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden, tokens)
     make = with_group_norm(make) if norm == "group" else make
-    return from_module(make, example, generator=generator, statistics=statistics)
+    model = from_module(make, example, generator=generator, statistics=statistics)
+    return model if own else model._replace(drawn=False)  # they hold no constants
 
 
 def count_parameters(
     name: str, example: Inputs, *, outputs: int, hidden: Sequence[int], tokens: int = 0
 ) -> int:
-    """Returns how many parameters a built-in network has, without making room for them.
+    """Counts the parameters of a built-in network, without allocating them.
 
     For the arguments, and what is raised, see ``network``. One of ``NETWORKS`` has 0, since only
     who wrote it knows what making it does.
@@ -96,7 +67,6 @@ def count_parameters(
     if name in FLAT:
         shape = example.shape[1:]
         return build_model(name, input_shape=shape, outputs=outputs, hidden=hidden).parameters
-    from engram.networks.catalogue import built_in_module
 
     make = built_in_module(name, example, outputs, hidden, tokens)
     with torch.device("meta"):

@@ -166,7 +166,6 @@ def _plain_dense(sizes: Sequence[int]) -> dict[str, nn.Module]:
 
 
 def _plain_cnn(channels: int, sizes: Sequence[int]) -> dict[str, nn.Module]:
-    """Returns the layers of ``_cnn``."""
     layers: dict[str, nn.Module] = {}
     for layer, size in enumerate(pairwise([channels, *_CHANNELS])):
         layers[f"conv{layer}"] = nn.Conv2d(*size, _KERNEL, padding=_KERNEL // 2, device="meta")

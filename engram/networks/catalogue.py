@@ -27,7 +27,7 @@ _OPTIONS: Final = {"googlenet": _ALONE, "inception_v3": _ALONE}
 def built_in_module(
     name: str, example: Inputs, outputs: int, hidden: Sequence[int], tokens: int = 0
 ) -> Callable[[], nn.Module]:
-    """Returns what makes a built-in module.
+    """Returns the constructor of a built-in module.
 
     Args:
         name: One of these:
@@ -74,7 +74,7 @@ def built_in_module(
 
 
 def with_group_norm(make: Make) -> Callable[[], nn.Module]:
-    """Returns what makes the same module, with group norm in place of batch norm.
+    """Returns a constructor of the module with group norm in place of batch norm.
 
     There are two groups, as in Reddi et al., "Adaptive Federated Optimization" (2021); or one, of
     an odd number of channels.
@@ -99,7 +99,6 @@ def _group_norm(norm: Any) -> nn.Module:
 def _with(
     module: nn.Module, kinds: tuple[type[nn.Module], ...], other: Callable[[Any], nn.Module]
 ) -> nn.Module:
-    """Replaces the parts of some kinds, in place; returns the module."""
     for part in list(module.modules()):
         for name, child in part.named_children():
             if isinstance(child, kinds):
@@ -224,7 +223,6 @@ class _Attending(nn.Module):
 
 
 def _classifying(inputs: int, widths: Sequence[int], outputs: int) -> nn.Sequential:
-    """Returns dense layers with ReLU in between."""
     layers: list[nn.Module] = []
     for size in pairwise([inputs, *widths]):
         layers += [nn.Linear(*size), nn.ReLU()]

@@ -1,4 +1,4 @@
-"""Plain modules around networks: what serves a client where that is not one network alone."""
+"""Plain modules around networks: shifted, mixed, or with votes of rows."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ Mean = Literal["linear", "logistic", "poisson"]
 
 
 class Shifted(nn.Module):
-    """A network whose last layer takes its representation plus a bias, or through a gate.
+    """A network with a bias on, or a gate before, its last layer's input.
 
     Args:
         network: The network.
@@ -39,7 +39,7 @@ class Shifted(nn.Module):
 
 
 def shifted(network: nn.Module, bias: Tensor) -> nn.Module:
-    """Returns a network whose last layer takes its representation plus a bias, or through a gate.
+    """Returns a network with a bias on, or a gate before, its last layer's input.
 
     It is the network itself where its last layer is linear and has a bias of its own, which is
     changed: ``W (z + b) + c = W z + (W b + c)``. No parameters of a network take up a gate.
@@ -57,7 +57,7 @@ def shifted(network: nn.Module, bias: Tensor) -> nn.Module:
 
 
 class Mixture(nn.Module):
-    """Several networks, whose predictions are mixed.
+    """A mixture of several networks' predictions.
 
     Args:
         networks: The networks.
@@ -74,13 +74,13 @@ class Mixture(nn.Module):
         self._targets = targets
 
     def forward(self, *args: Any, **named: Any) -> Outputs:
-        """Returns what ``engram.scoring.mixtures.mixture`` makes of the networks' outputs."""
+        """Returns the mixture of the networks' outputs."""
         found = [called(network, named or args)[None] for network in self.networks]
         return mixture(self._targets, found, self.weights[None])[0]
 
 
 class Recalling(nn.Module):
-    """A network whose predictions are mixed with votes of a client's rows.
+    """A network mixed with votes of a client's rows.
 
     Args:
         network: The network.
@@ -127,7 +127,7 @@ class Recalling(nn.Module):
 
 @contextmanager
 def _tapped(network: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Changes what a network's last layer that has parameters takes, as long as this lasts."""
+    """Context that changes the input of a network's last layer with parameters."""
     handle = _last(network).register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
     try:
         yield
@@ -136,7 +136,6 @@ def _tapped(network: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[
 
 
 def _last(network: nn.Module) -> nn.Module:
-    """Returns a network's last layer that has parameters."""
     *_, (last, _) = leaves(network, ())
     return network.get_submodule(last.rpartition(".")[0])
 

@@ -1,4 +1,4 @@
-"""Modules as functions: what ``torch.nn`` does by side effects, done by values that are passed in.
+"""Modules as functions: side effects of ``torch.nn`` as arguments and results.
 
 Dropout draws from the process's generator, and batch norm writes its running statistics in place.
 Neither is a function of its arguments, so neither gives the same numbers on every engine, and under
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from engram.core.checks import must
+from engram.core.checks import must, require
 from engram.core.derivatives import differentiates_twice, vectorized
 from engram.networks.base import UnknownToken
 from engram.networks.recurrent import KERNELS, recurrent
@@ -71,7 +71,6 @@ class Pure(TorchFunctionMode):
         pooled: Whether something was pooled.
         viewed: Whether images were viewed in another shape.
         embedded: What went to an embedding, and how many tokens that has.
-        renormed: Embeddings whose rows torch would shorten in place, by their ``max_norm``.
         statistics: Running statistics after this pass, by name.
     """
 
@@ -92,7 +91,6 @@ class Pure(TorchFunctionMode):
         self.pooled = False
         self.viewed = False
         self.embedded: list[tuple[Tensor, int]] = []
-        self.renormed: list[Tensor] = []
         self.statistics: dict[str, Tensor] = {}
 
     def __torch_function__(
@@ -228,26 +226,20 @@ class Pure(TorchFunctionMode):
 
     # --- Embeddings ------------------------------------------------------------------------
 
-    def _apart(self, weight: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Returns an embedding that torch may write into, as it does where there is a max_norm."""
-        if (args[1] if len(args) > 1 else kwargs.get("max_norm")) is None:
-            return weight
-        self.renormed.append(weight)
-        return weight.clone()
-
     def embedding_bag(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """See ``torch.nn.functional.embedding_bag``."""
-        return functional.embedding_bag(x, self._apart(weight, args, kwargs), *args, **kwargs)
+        _refuse_max_norm(args, kwargs)
+        return functional.embedding_bag(x, weight, *args, **kwargs)
 
     def embedding(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """See ``torch.nn.functional.embedding``; NaN for what is beyond its end, under ``vmap``.
+        """See ``torch.nn.functional.embedding``; NaN for unknown tokens, under ``vmap``.
 
         There the embeddings of several clients are stacked: it would be in the next one.
         """
         if not decomposes():
             self.embedded.append((x, len(weight)))
+            _refuse_max_norm(args, kwargs)
             try:
-                weight = self._apart(weight, args, kwargs)
                 return functional.embedding(x, weight, *args, **kwargs)
             except IndexError as error:
                 expected = f"tokens 0 to {len(weight) - 1}, as the network's embedding has them"
@@ -279,10 +271,16 @@ class Pure(TorchFunctionMode):
         return recurrent(kernel, args, unrolled=decomposes(), dropout=self.dropout)
 
     def packing(self, *args: Any) -> Any:
-        """See ``torch.nn.utils.rnn.pack_padded_sequence``; values say what is computed."""
+        """See ``torch.nn.utils.rnn.pack_padded_sequence``; it looks at values."""
         if vectorized():
             raise RuntimeError("packed sequences have no rule for vmap")
         return torch._pack_padded_sequence(*args)
+
+
+def _refuse_max_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses an embedding that torch would write into: no engine may change a model so."""
+    longest = args[1] if len(args) > 1 else kwargs.get("max_norm")
+    require(longest is None, "max_norm of an embedding", longest, "None")
 
 
 def _recurring(kernel: Callable[..., Any]) -> Callable[..., Any]:

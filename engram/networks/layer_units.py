@@ -44,16 +44,14 @@ class InUnits(nn.Module):
         if self._inputs:  # of one tensor
             (x,) = args
             # Rows may be in float64, of which the network is not.
-            dtype = (
-                next(self.network.parameters(), x).dtype if x.dtype == torch.float64 else x.dtype
-            )
+            dtype = torch.float32 if x.dtype == torch.float64 else x.dtype
             args = (((x.double() - self.input_mean) / self.input_deviation).to(dtype),)
         outputs = called(self.network, named or args)
         return self.target_mean + self.target_deviation * outputs if self._targets else outputs
 
 
 def with_units(model: Model, units: Units) -> Model:
-    """Returns a network whose outputs are mean + deviation * raw, in the targets' units.
+    """Returns the network with outputs in the targets' units: mean + deviation * raw.
 
     Its parameters stay those of the raw network. It takes inputs that are standardized before; only
     ``module`` gives a plain module that takes them in their own units.
@@ -87,32 +85,20 @@ def with_units(model: Model, units: Units) -> Model:
     return model._replace(
         apply=restored(model.apply),
         train=restored(model.train),
-        together=restored(model.together),
         represent=inner and represent,
     )
 
 
-def standardized_loss(task: Task, targets: Standard | None) -> Task:
-    """Returns a task for training: the loss of outputs and targets over the targets' deviation.
+def converted(task: Task, convert: Callable[[Tensor], Tensor] | None) -> Task:
+    """Returns the task with losses of converted outputs and targets; as it is for None.
 
-    Its value is that of the raw network's outputs on standardized targets.
+    By ``Standard.scaled``, a loss of the network's outputs has the value of standardized ones; by
+    ``Standard.restored``, one of standardized outputs is in the targets' units.
     """
-    if targets is None:
+    if convert is None:
         return task
-    return _of(task, targets.scaled)
-
-
-def in_units(task: Task, targets: Standard | None) -> Task:
-    """Returns a task whose loss, of raw outputs and standardized targets, is in own units."""
-    if targets is None:
-        return task
-    return _of(task, targets.restored)
-
-
-def _of(task: Task, converted: Callable[[Tensor], Tensor]) -> Task:
-    """Returns a task whose losses are of converted outputs and targets."""
 
     def after(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        return lambda outputs, targets: loss(converted(outputs), converted(targets))
+        return lambda outputs, targets: loss(convert(outputs), convert(targets))
 
     return task._replace(loss=after(task.loss), rows=task.rows and after(task.rows))

@@ -12,7 +12,7 @@ from engram.core.checks import require
 from engram.core.types import Params
 from engram.networks.base import Inputs, Model, Outputs
 from engram.networks.base import called as outputs_of
-from engram.scoring.tasks import Loss, RowLoss, Task
+from engram.scoring.tasks import Loss, Task
 
 _WANTED: Final = {
     "classes": "of 2 axes or more, the second of {} classes (if there are more, set num-classes)",
@@ -86,31 +86,6 @@ def tried(task: Task, outputs: Outputs, targets: Tensor) -> Task:
     return task._replace(vectorizes=_vectorizes(task, outputs, targets)) if task.own else task
 
 
-def row_loss(task: Task, outputs: Outputs, targets: Tensor) -> RowLoss | None:
-    """Returns a loss by rows: a user's, if its mean is the loss of these rows and of halves.
-
-    Args:
-        task: The task.
-        outputs: Of some rows, (k, ...).
-        targets: Those of the same rows, which should differ: class weights, for example, cancel in
-            a batch of a single class.
-    """
-    if not isinstance(task.loss, Loss):
-        return task.rows
-    rows = task.loss.by_rows
-    half = len(targets) // 2
-    with torch.no_grad():
-        for some in (slice(None), slice(half), slice(half, None)):
-            part, own = tree_map(lambda leaf, some=some: leaf[some], outputs), targets[some]
-            try:
-                alike = torch.allclose(rows(part, own).mean(), task.loss(part, own), rtol=1e-4)
-            except Exception:  # a loss may be one that takes no batch of one row, for example
-                return None
-            if not alike:
-                return None
-    return rows
-
-
 def _leaf(output: Tensor) -> Tensor:
     return output.detach().requires_grad_(output.is_floating_point())
 
@@ -135,7 +110,7 @@ def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:
 
 
 def _targets(task: Task, found: Any, outputs: int) -> Tensor:
-    """Returns targets of two rows, which have several axes if the network's outputs do."""
+    """Returns targets of two rows, with as many axes as the outputs need."""
     several = isinstance(found, Tensor) and found.ndim > 2
     if task.targets == "classes":
         return torch.zeros(2, *(found.shape[2:] if several else ()), dtype=torch.int64)
@@ -162,7 +137,7 @@ def _fits(task: Task, found: Tensor, outputs: int) -> bool:
 
 
 def _last_layer(model: Model, params: Params, example: Inputs) -> str:
-    """Names the last layer that a module calls; "" of what is no module."""
+    """Names the last layer that a module calls; "" without a module."""
     if model.module is None:
         return ""
     module, last = model.module(params), ""

@@ -1,4 +1,4 @@
-"""The mean loss of a batch, as a function of parameters: what local steps lower."""
+"""The mean loss of a batch, as a function of parameters."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,7 @@ from engram.core.derivatives import LossWithDerivatives
 from engram.core.standardization import Standard
 from engram.core.types import Batch, LossFn, Params, Weighted
 from engram.networks.base import Model
-from engram.scoring.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task
+from engram.scoring.tasks import CLASSIFICATION, RowLoss, Task
 
 
 def mean_loss(model: Model, task: Task) -> LossFn:
@@ -37,24 +37,6 @@ def mean_loss(model: Model, task: Task) -> LossFn:
     return loss
 
 
-def cohort_losses(model: Model, task: Task) -> LossFn | None:
-    """Builds the mean losses (c,) of c networks on a batch each; None if ``together`` is."""
-    together = model.together
-    if together is None:
-        return None
-
-    def losses(params: Params, batch: Batch) -> Tensor:
-        batch, weights = batch if isinstance(batch, Weighted) else (batch, None)
-        inputs, targets = batch
-        outputs = together(params, inputs)
-        if weights is None:
-            return _losses(task, outputs, targets)
-        rows = _rows(rows_of(task), outputs, targets)
-        return torch.einsum("ck,ck...->c...", rows, weights)
-
-    return losses
-
-
 def _losses(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
     """Returns the losses (c,) of batches: outputs (c, k, ...) and targets (c, k, ...)."""
     if task.rows is None:
@@ -63,7 +45,6 @@ def _losses(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _rows(rows: RowLoss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Returns the losses (c, k) of rows."""
     return rows(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
 
 
@@ -71,28 +52,18 @@ def rows_of(task: Task) -> RowLoss:
     """Returns the task's loss of each row.
 
     Raises:
-        ValueError: If it is not known as a mean over rows.
+        ValueError: If it is a user's, of whole batches.
     """
     if task.rows is None:
-        expected = "a mean over rows, whose losses can be weighted, for this method"
+        expected = "the task's own, whose rows can be weighted, for this method"
         raise ValueError(must("loss", task.own, expected))
     return task.rows
-
-
-def cross_entropy(model: Model) -> LossFn:
-    """Builds the mean negative log-likelihood of a batch of classes, in nats."""
-    return mean_loss(model, CLASSIFICATION)
-
-
-def squared_error(model: Model) -> LossFn:
-    """Builds the mean squared error of a batch, over its rows (k) and outputs (k, out)."""
-    return mean_loss(model, REGRESSION)
 
 
 def dense_loss_of(
     task: Task, layers: int, outputs: int, standard: Standard | None = None
 ) -> tuple[LossWithDerivatives, Callable[[Tensor], Tensor]]:
-    """Builds the same for stacked dense networks, with its derivatives written out.
+    """Builds the loss of stacked dense networks, with its derivatives written out.
 
     Args:
         task: What is learned.
@@ -110,7 +81,7 @@ def dense_loss_of(
 
 
 def _by_autograd(task: Task) -> Output:
-    """Returns a loss of outputs z (c, k, out), whose derivatives by z are autograd's.
+    """Returns the task's loss of outputs z (c, k, out), with autograd's derivatives.
 
     Each batch's loss depends on this batch's outputs alone, so one pass is right for all of them.
     """

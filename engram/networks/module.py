@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -15,10 +14,15 @@ from engram.core.checks import require
 from engram.core.process_modes import drawing
 from engram.core.types import Params
 from engram.networks.agreement import agreement
-from engram.networks.base import VARIANCE, Inputs, Model, Statistics, UnknownToken, called, copied
+from engram.networks.base import VARIANCE, Inputs, Model, Statistics, UnknownToken, called
 from engram.networks.functional import NORMS, Pure
-from engram.networks.module_constants import digest_of_constants
-from engram.networks.traced_module import Skeleton, leaves, parameters_of, rows_of, same
+from engram.networks.traced_module import (
+    Skeleton,
+    leaves,
+    parameters_of,
+    rows_of,
+    same,
+)
 
 Make = nn.Module | Callable[[], nn.Module]
 """A module, whose parameters are where every run starts, or what makes one: a class, a function."""
@@ -66,10 +70,8 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
     trained, kind = any(n not in running for n, _ in leaves(module, running)), type(module).__name__
     require(trained, "a network", kind, "one with parameters that are trained")
     skeleton = _pure(module, example, running, fixed=statistics == "fixed")
-    vectorizes, itself, unreached = agreement(module, skeleton, example)
-    passes = itself or skeleton
-    grouped = itself is None and skeleton.can_group(example)
-    width = skeleton.width if itself is None else 0
+    vectorizes, unreached = agreement(module, skeleton, example)
+    width = skeleton.width
 
     def init(generator: Generator) -> Params:
         own = _seed(make, generator)
@@ -86,27 +88,22 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
 
     model = Model(
         init,
-        passes.apply,
+        skeleton.apply,
         None,
         dense_layers=0,
         activations=_activations(module, example),
         parameters=sum(leaf.numel() for leaf in skeleton.start.values()),
-        train=passes.train,
+        train=skeleton.train,
         noisy=skeleton.noisy,
-        together=skeleton.together if grouped else None,
-        statistics_together=skeleton.statistics_together if grouped and running else None,
-        statistics=passes.statistics if running or skeleton.renormed else None,
+        statistics=skeleton.statistics if running else None,
         vectorizes=vectorizes,
-        by_itself=itself is not None,
         unreached=unreached,
         least_rows=skeleton.least_rows(example),
         running=running,
         tokens=skeleton.tokens,
         represent=skeleton.represent if width else None,
         width=width,
-        constants=None
-        if isinstance(make, nn.Module)
-        else cache(partial(digest_of_constants, module, skeleton.start.keys())),
+        drawn=not isinstance(make, nn.Module),
         module=holding,
     )
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
@@ -119,33 +116,14 @@ def _seed(make: Make, generator: Generator) -> int:
 
 
 def _made(make: Make, example: Inputs) -> nn.Module:
-    """Returns a module all of whose parameters are drawn: lazy layers take shapes from a call."""
+    """Returns a module with its lazy layers initialized by a call."""
     made = make if isinstance(make, nn.Module) else make()
     require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
-    if _is_double(made):
-        made = copied(made) if made is make else made
-        made.register_forward_pre_hook(_in_double, with_kwargs=True)
     for name, leaf in made.named_parameters():  # before a call blames something else
-        fits = not leaf.requires_grad or leaf.dtype in (torch.float32, torch.float64)
-        require(fits, name, str(leaf.dtype), "float32 or float64, for it is trained")
+        fits = not leaf.requires_grad or leaf.dtype == torch.float32
+        require(fits, name, str(leaf.dtype), "float32, for it is trained (module.float())")
     _try(made, example)
     return made
-
-
-def _is_double(module: nn.Module) -> bool:
-    """Returns whether a module computes in float64 throughout."""
-    return {leaf.dtype for leaf in module.parameters()} == {torch.float64}
-
-
-def _in_double(module: nn.Module, args: Any, named: Any) -> Any:
-    """Has a module take its float32 inputs in float64."""
-    del module
-
-    def double(leaf: Any) -> Any:
-        single = isinstance(leaf, Tensor) and leaf.dtype == torch.float32
-        return leaf.double() if single else leaf
-
-    return tree_map(double, (args, named))
 
 
 @contextmanager
@@ -170,7 +148,6 @@ def _trying(module: nn.Module, example: Inputs) -> Iterator[None]:
 
 
 def _try(module: nn.Module, example: Inputs) -> None:
-    """Calls a module once, in evaluation."""
     training = module.training
     try:
         with _trying(module, example), Pure(torch.zeros((), dtype=torch.int64)):
@@ -180,7 +157,6 @@ def _try(module: nn.Module, example: Inputs) -> None:
 
 
 def _running(module: nn.Module) -> frozenset[str]:
-    """Returns the names of batch norm's running statistics."""
     found = set[str]()
     for name, part in module.named_modules():
         if isinstance(part, NORMS) and part.running_mean is not None:
@@ -243,7 +219,7 @@ def _pure(module: nn.Module, example: Inputs, running: Set[str], *, fixed: bool)
 
 def _tail(module: nn.Module) -> list[int]:
     """Returns the places of a Sequential's last Linear layers with ReLU in between."""
-    if type(module) is not nn.Sequential or _is_double(module):  # dense layers are of float32
+    if type(module) is not nn.Sequential:
         return []
     parts = list(module)
     start = len(parts)
@@ -299,7 +275,6 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
         init=init,
         apply=named(model.apply),
         train=None,
-        together=named(model.together),
         represent=named(model.represent),
         module=named(model.module),
         features=features,

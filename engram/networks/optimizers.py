@@ -90,7 +90,7 @@ def schedule(function: Callable[[int], float], name: str = "") -> Callable[[int]
 
 
 def step_factors(name: str, rounds: int) -> list[float]:
-    """Returns by what a schedule multiplies the step size in each of so many rounds.
+    """Returns a schedule's factors of the step size in each round.
 
     Raises:
         ValueError: If a user's schedule gives anything but a finite number, 0 or more.
@@ -111,7 +111,7 @@ def step_factors(name: str, rounds: int) -> list[float]:
 
 
 def _refuse_torchs(function: Callable[..., Any], key: str, expected: str) -> None:
-    """Refuses what steps a module's parameters itself: ``torch.optim.SGD``, or a partial of it."""
+    """Refuses torch's own optimizers and schedulers, or a partial of one."""
     made = getattr(function, "func", function)
     place = str(getattr(made, "__module__", ""))
     require(not place.startswith("torch.optim"), key, f"{place}.{name_of(made)}", expected)

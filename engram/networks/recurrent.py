@@ -13,7 +13,7 @@ Dropout = Callable[[Tensor, float, bool], Tensor]
 def recurrent(
     kernel: Callable[..., Any], args: tuple[Any, ...], *, unrolled: bool, dropout: Dropout
 ) -> Any:
-    """Returns what a kernel, such as ``torch.lstm``, returns: outputs, and states at the end.
+    """Runs a kernel, such as ``torch.lstm``; returns outputs, and states at the end.
 
     Args:
         kernel: One of ``KERNELS``.

@@ -1,4 +1,4 @@
-"""A module as pure functions of a parameter dictionary, and what is found out about it."""
+"""A module as pure functions of a parameter dictionary, and its properties."""
 
 import copy
 import threading
@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engram.core.types import Params
 from engram.networks.base import Inputs, Outputs, called, moved
 from engram.networks.functional import NORMS, Pure, decomposes
-from engram.networks.grouped import Features, Images
 
 
 class Skeleton:
@@ -28,9 +27,6 @@ class Skeleton:
             if isinstance(part, NORMS):
                 part.num_batches_tracked = None  # it would be counted up, in place
         self.start = params = parameters_of(module, running)
-        # Those that are not float32 here are what clients and server have in float32.
-        typed = ((name, leaf.dtype) for name, leaf in leaves(module, running))
-        self._dtypes = {name: dtype for name, dtype in typed if dtype != torch.float32}
         self._places = [_places(mode, params) for mode in self._modes]
         self._last: tuple[Any, ...] = ()  # training pass: of what, and what came of it
         self.running, self.fixed, self._turn = running, fixed, threading.Lock()
@@ -39,26 +35,16 @@ class Skeleton:
         for mode in self._modes:
             mode.get_submodule(last.rpartition(".")[0]).register_forward_pre_hook(self._tapped)
         # What a forward pass calls, it says itself.
-        self._casts = False
-        own = self._typed(params)
         with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
-            outputs, taken = self._tapping(None, lambda: self._run(1, own, example))
-        self._casts = any(x.dtype == torch.float64 for x in tensors_of(outputs))
+            _, taken = self._tapping(None, lambda: self._run(1, params, example))
         shapes = [leaf.shape if isinstance(leaf, Tensor) else () for leaf in taken]
         vectors = [shape for shape in shapes if len(shape) == 2 and shape[0] == rows_of(example)]
         self.width: int = vectors[0][1] if len(shapes) == len(vectors) == 1 and "." in last else 0
         whole = {(leaf.data_ptr(), leaf.numel()): size for leaf, size in seen.embedded}
         self.tokens = tree_map(lambda leaf: whole.get((leaf.data_ptr(), leaf.numel())), example)
         self.noisy = seen.drawn > 0
-        names = {id(leaf): name for name, leaf in own.items()}
-        self.renormed = frozenset(names[id(x)] for x in seen.renormed if id(x) in names)
-        self._views = seen.viewed or bool(seen.renormed)
+        self._views = seen.viewed
         self._pure = self.noisy or bool(running) or fixed or seen.pooled or self._views
-
-    def _typed(self, params: Params) -> Params:
-        """Returns parameters of the types that the module has them in."""
-        found = {name: params[name].to(dtype) for name, dtype in self._dtypes.items()}
-        return params | found if found else params
 
     def _run(self, mode: int, params: Params, inputs: Inputs) -> Outputs:
         places = self._places[mode]
@@ -67,8 +53,7 @@ class Skeleton:
                 for holder, at in slots:
                     holder[at] = params[name]
             try:
-                outputs = called(self._modes[mode], inputs)
-                return tree_map(in_single, outputs) if self._casts else outputs
+                return called(self._modes[mode], inputs)
             finally:
                 for slots in places.values():
                     for holder, at in slots:
@@ -87,7 +72,7 @@ class Skeleton:
     def _tapping(
         self, shift: Tensor | None, forward: Callable[[], Outputs]
     ) -> tuple[Outputs, list[Any]]:
-        """Returns a forward pass's outputs, and what its last layer takes before it is moved."""
+        """Returns a forward pass's outputs, and its last layer's unshifted input."""
         taken: list[Any] = []
         self._tap.taken, self._tap.shift = taken, shift
         try:
@@ -109,7 +94,7 @@ class Skeleton:
             return self.train(params, inputs, key) if training else self.apply(params, inputs)
 
         outputs, (z,) = self._tapping(shift, forward)
-        return outputs, z.float() if self._dtypes else z
+        return outputs, z
 
     def changed(self, module: nn.Module, buffers: Params) -> list[str]:
         """Returns names of a module's buffers and parameters that passes have changed.
@@ -129,7 +114,7 @@ class Skeleton:
         return list(dict.fromkeys(found))
 
     def least_rows(self, example: Inputs) -> int:
-        """Returns how many rows a batch needs in training: one may be too few to normalize by."""
+        """Returns the least rows of a batch in training: 2 with batch norm, else 1."""
         params = {name: leaf.detach() for name, leaf in self.start.items()}
         one = tree_map(lambda leaf: leaf[:1], example)
         try:
@@ -141,7 +126,6 @@ class Skeleton:
 
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
         """Calls the module in evaluation; see ``Model.apply``."""
-        params = self._typed(params)
         if not decomposes() and not self.running and not self._views:
             return self._run(0, params, inputs)
         with Pure(None):
@@ -149,59 +133,27 @@ class Skeleton:
 
     def train(self, params: Params, inputs: Inputs, key: Tensor | None) -> Outputs:
         """Calls the module in training; see ``Model.train``."""
-        own = self._typed(params)
         if not decomposes() and not self._pure:
-            return self._run(1, own, inputs)
+            return self._run(1, params, inputs)
         if decomposes() or not self.running:
             with Pure(key, fixed=self.fixed):
-                return self._run(1, own, inputs)
-        with Pure(key, names=self._names(own)) as pass_:
-            outputs = self._run(1, own, inputs)
-        self._last = inputs, key, addresses_of(params), pass_.statistics
+                return self._run(1, params, inputs)
+        with Pure(key, names=self._names(params)) as pass_:
+            outputs = self._run(1, params, inputs)
+        self._last = inputs, key, _addresses_of(params), pass_.statistics
         return outputs
-
-    def together(self, params: Params, inputs: Tensor) -> Tensor:
-        """Calls many networks at once; see ``engram.networks.grouped``."""
-        with Pure(None, fixed=self.fixed):
-            found = self._run(1, self._typed(params), Images.of(inputs))
-        if not isinstance(found, Features):
-            raise NotImplementedError("outputs that are no rows")
-        return found.x
-
-    def can_group(self, example: Inputs) -> bool:
-        """Returns whether ``together`` has a rule for all that the module does, and it is right."""
-        image = isinstance(example, Tensor) and example.ndim == 4 and example.is_floating_point()
-        if not image or self.noisy:
-            return False
-        ours = {name: torch.stack([leaf, 0.9 * leaf]) for name, leaf in self.start.items()}
-        inputs = torch.stack([example, example.flip(0)])
-        try:
-            with torch.no_grad():
-                found = self.together(ours, inputs)
-                alone = [
-                    self.train({name: leaf[i] for name, leaf in ours.items()}, inputs[i], None)
-                    for i in range(2)
-                ]
-        except Exception:  # of what has no rule; it may be anything that a module does with it
-            return False
-        return bool(torch.allclose(found, torch.stack(alone), rtol=1e-3, atol=1e-4))
 
     def statistics(self, params: Params, inputs: Inputs, key: Tensor | None = None) -> Params:
         """Returns the running statistics after a pass in training; see ``Model.statistics``."""
-        # A gradient has been taken there, if the rule takes it at the model itself.
-        if not decomposes() and repeats(self._last, inputs, key, params):
-            return {name: leaf.detach().float() for name, leaf in self._last[3].items()}
-        return self._after(params, inputs, key)
-
-    def statistics_together(self, params: Params, inputs: Tensor) -> Params:
-        """Returns the running statistics of many networks at once."""
-        return self._after(params, Images.of(inputs), None)
-
-    def _after(self, params: Params, inputs: Inputs, key: Tensor | None) -> Params:
-        own = self._typed(params)
-        with torch.no_grad(), Pure(key, names=self._names(own)) as pass_:
-            self._run(1, own, inputs)
-        return {name: leaf.float() for name, leaf in pass_.statistics.items()}
+        # A gradient has been taken there, if the rule takes it at the model itself. Whoever asks
+        # holds on to the model and the batch: what is new is elsewhere in memory.
+        last = self._last and (self._last[0] is inputs and self._last[1] is key)
+        if not decomposes() and last and self._last[2] == _addresses_of(params):
+            return {name: leaf.detach() for name, leaf in self._last[3].items()}
+        with torch.no_grad(), Pure(key, names=self._names(params)) as pass_:
+            self._run(1, params, inputs)
+        found: Params = pass_.statistics
+        return found
 
     def _names(self, params: Params) -> dict[int, str]:
         return {id(params[name]): name for name in self.running}
@@ -232,7 +184,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def rows_of(inputs: Inputs) -> int:
-    """Returns how many rows there are."""
+    """Returns the number of rows."""
     return len(tree_leaves(inputs)[0])
 
 
@@ -241,23 +193,8 @@ def tensors_of(outputs: Outputs) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
 
-def in_single(leaf: Any) -> Any:
-    """Returns float64 as float32, and anything else as it is."""
-    double = isinstance(leaf, Tensor) and leaf.dtype == torch.float64
-    return leaf.float() if double else leaf
-
-
-def addresses_of(params: Params) -> list[int]:
-    """Returns where parameters are in memory."""
+def _addresses_of(params: Params) -> list[int]:
     return [leaf.data_ptr() for leaf in params.values()]
-
-
-def repeats(last: tuple[Any, ...], inputs: Inputs, key: Tensor | None, params: Params) -> bool:
-    """Returns whether the last pass, of inputs, key and addresses, was of these.
-
-    Whoever asks holds on to the model and the batch: what is new is elsewhere in memory.
-    """
-    return bool(last) and last[0] is inputs and last[1] is key and last[2] == addresses_of(params)
 
 
 _Slot = tuple[Any, Any]  # a dictionary or a list, and where in it a tensor stands

@@ -1,1 +1,1 @@
-"""Scores of clients' models: tasks, metrics, what serves a client, the best round."""
+"""Scores of clients' models: tasks, metrics, served models, the best round."""

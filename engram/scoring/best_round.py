@@ -50,14 +50,7 @@ class Selection(NamedTuple):
     def after(
         self, server_round: int, evaluation: Evaluation, metric: Metric, unseen: frozenset[int]
     ) -> Self:
-        """Returns the selection after another evaluation; of two equal ones, the first stays.
-
-        Args:
-            server_round: The round that was evaluated.
-            evaluation: Its scores.
-            metric: The metric that is compared.
-            unseen: Clients that never train.
-        """
+        """Returns the selection after another evaluation; of two equal ones, the first stays."""
         found = {name: leaf.clone().fill_(torch.nan) for name, leaf in self.columns.items()}
         for name, column in evaluation.columns.items():
             found[name][evaluation.clients] = torch.from_numpy(column)
@@ -91,7 +84,7 @@ class Selection(NamedTuple):
 
     @classmethod
     def from_state(cls, which: str, state: Params) -> Self:
-        """Reads what ``to_state`` returned of the selection for a model."""
+        """Reads a model's selection from the tensors of ``to_state``."""
         mark = _mark(which)
         own = {n.removeprefix(mark): leaf for n, leaf in state.items() if n.startswith(mark)}
         columns = {n.removeprefix(_COLUMN): leaf for n, leaf in own.items() if _COLUMN in n}

@@ -88,13 +88,13 @@ class Metric(NamedTuple):
         return "mean" if isfinite(self.low) and isfinite(self.high) else "median"
 
     def of(self, client: str | int | None) -> Self:
-        """Returns the metric of a client, whose name the score is given if it wants it."""
+        """Returns the metric of one client, with its name passed to scores that take it."""
         if not self.named:
             return self
         return self._replace(score=partial(self.score, client=client), named=False)
 
     def to_config(self) -> dict[str, object]:
-        """Returns what a record keeps of it: how its values are to be read."""
+        """Returns the metric's description for records."""
         ends = {end: v for end, v in (("low", self.low), ("high", self.high)) if isfinite(v)}
         return {"better": self.better, "meaning": self.meaning, "percent": self.percent, **ends}
 
@@ -203,6 +203,13 @@ def name_of(function: Callable[..., Any]) -> str:
     return name.replace("_", "-")
 
 
+def torch_functional() -> Any:
+    """``torch.nn.functional``, when it is called: metrics and tasks are listed without torch."""
+    from torch.nn import functional  # noqa: PLC0415 - as above
+
+    return functional
+
+
 def named(names: Iterable[str]) -> list[Metric]:
     """Returns metrics by their names."""
     return [METRICS[name] for name in names]
@@ -269,11 +276,14 @@ def auc(outputs: "Tensor", targets: "Tensor") -> float:
 @metric(low=0, better="lower", most=104.0, targets=("classes", "labels", "tokens"))
 def log_loss(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Mean negative log-likelihood of a class, label or token, in nats."""
-    from torch.nn import functional  # noqa: PLC0415 - metrics are listed without torch
-
+    functional = torch_functional()
+    loss: Tensor
     if outputs.ndim == targets.ndim:
-        return functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs))
-    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=-1)
+        loss = functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs))
+    else:
+        flat = outputs.flatten(0, -2), targets.flatten()
+        loss = functional.cross_entropy(*flat, ignore_index=-1)
+    return loss
 
 
 # More than any vocabulary has: a model that gives all tokens the same probability does better.
@@ -303,12 +313,10 @@ def ece(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 
 
 def _each(outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
-    """Returns the probability of each class or label, and which is the case, both (n, k)."""
-    from torch import arange  # noqa: PLC0415 - metrics are listed without torch
-
+    """Returns the probabilities and indicators of classes or labels, both (n, k)."""
     if outputs.ndim == targets.ndim:
         return outputs.double().sigmoid(), targets > 0.5
-    classes = arange(outputs.shape[-1], device=targets.device)
+    classes = targets.new_ones(outputs.shape[-1]).cumsum(0) - 1
     return outputs.double().softmax(-1), targets[:, None] == classes
 
 

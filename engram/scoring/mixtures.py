@@ -1,4 +1,4 @@
-"""Mixtures of what several models predict, and the loss of a client that is served by several."""
+"""Mixtures of several models' predictions, and their loss."""
 
 from collections.abc import Sequence
 

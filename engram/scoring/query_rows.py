@@ -55,7 +55,7 @@ def padded(
 
 
 def query_rows(experiment: "Experiment", test: Split, client: int) -> RowNumbers:
-    """Returns the test rows on which a client is scored: all, or all but its support rows."""
+    """Returns a client's scored test rows: all, or all but its support rows."""
     if experiment.protocol != "few-shot":
         return test.rows[client]
     return shuffled(experiment, test, client)[experiment.adapt_shots :]

@@ -51,12 +51,7 @@ class Scorer:
     models: ServedModels
 
     def blocks(self, clients: Sequence[int], memories: Sequence[Memory]) -> list[list[int]]:
-        """Returns which clients are scored at once, by position.
-
-        Args:
-            clients: The clients to score.
-            memories: Their memories.
-        """
+        """Returns blocks of clients that are scored together, by position."""
         # Clients that fine-tune on as many rows, and keep the same slots.
         alike: dict[tuple[int, *tuple[Hashable, ...]], list[int]] = {}
         for i, (client, memory) in enumerate(zip(clients, memories, strict=True)):
@@ -110,7 +105,6 @@ class Scorer:
     def _columns(
         self, serve: Mapping[str, Answer], queries: Queries, clients: Sequence[int]
     ) -> dict[str, Tensor]:
-        """Returns the metric columns of each model."""
         names, (said, y) = self.models.called(clients), self.models.answers(serve, queries)
         columns: dict[str, Tensor] = {}
         for which in self.models.suffixes:

@@ -31,7 +31,7 @@ class Column(NamedTuple):
     optional: bool
 
     def impossible(self, values: Sequence[float]) -> str | None:
-        """Returns what is wrong with values that a node sent; None if they are possible."""
+        """Returns the fault of values from a node, or None."""
         metric = self.metric
         low, high = metric.low - _ROUNDING, metric.high + _ROUNDING
 

@@ -40,21 +40,17 @@ def collect_scores(
     lacking: list[str] = []
     for message, clients in asked:
         reply = answers.get(message.metadata.message_id)
+        who = f"clients {few(clients, names)}"
         if reply is None:
-            lacking.append(f"clients {few(clients, names)}: no reply")
+            lacking.append(f"{who}: no reply")
             continue
         read = partial(screen_scores, server_round=server_round, asked=clients, columns=columns)
         found = read_reply(reply, read)
         if isinstance(found, Rejected):
             kinds[found.kind] += 1
-            lacking.append(f"clients {few(clients, names)}: {found.reason}")
-            _log.warning(
-                "round %d: clients %s lack scores (%s): %s",
-                server_round,
-                few(clients, names),
-                found.kind,
-                found.reason,
-            )
+            lacking.append(f"{who}: {found.reason}")
+            told = "round %d: %s lack scores (%s): %s"
+            _log.warning(told, server_round, who, found.kind, found.reason)
         else:
             scores |= found
     more = f"; ... {len(lacking)} in all" if len(lacking) > _TOLD else ""

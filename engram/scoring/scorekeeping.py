@@ -1,14 +1,16 @@
 """Keeps the scores of a run: the last evaluation, and the best one on validation rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from logging import getLogger
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
 import numpy as np
 
+from engram.core.arrays import Bools
 from engram.core.method_shapes import Shapes
-from engram.core.served import has_common, has_tuned
+from engram.core.slots import has_common, has_tuned
 from engram.core.streams import scored
 from engram.core.types import Params
 from engram.data.client_names import all_unseen
@@ -18,11 +20,12 @@ from engram.scoring.evaluation import Evaluation, Scored, outlying, summary
 from engram.scoring.metrics import METRICS, Metric
 from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column, columns_of, told
 from engram.scoring.tasks import CLASSIFICATION
-from engram.settings.errors import Names, RunStopped
+from engram.settings.errors import Names, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
 from engram.strategies.base import Row
 
+_log = getLogger("flwr.engram")
 _ACCURACY = (METRICS["accuracy"], CLASSIFICATION.metric)
 
 
@@ -51,7 +54,7 @@ class Scoring(NamedTuple):
 
     @classmethod
     def of(cls, experiment: Experiment, shapes: Shapes, names: Names) -> Self:
-        """Returns the scoring of an experiment, whose clients have these names.
+        """Returns the scoring of an experiment.
 
         Raises:
             Refused: As ``all_unseen``.
@@ -194,3 +197,51 @@ class Scorekeeper:
     def state(self, state: Params) -> None:
         self._selections = {which: Selection.from_state(which, state) for which in self._selections}
         self._count()
+
+
+class ScoreWarnings:
+    """Warns of infinite losses, of means of a few clients, and once of clients without scores.
+
+    Args:
+        private: Whether no client tells its scores, as where privacy is ``example``.
+    """
+
+    def __init__(self, *, private: bool) -> None:
+        self._private = private
+        self._silent: set[int] = set()  # clients that were warned of
+
+    def see(self, server_round: int, scores: Scorekeeper, names: Names) -> None:
+        """Warns of the last evaluation's scores, of which there are some."""
+        evaluation = scores.evaluation
+        assert evaluation is not None  # for mypy: somebody was scored
+        silent = set(evaluation.silent) - self._silent
+        self._silent |= silent
+        found = [] if self._private else [("clients %s keep their scores to themselves", silent)]
+        for what, clients in (*found, *_lost(evaluation)):
+            if clients:
+                _log.warning(f"round %d: {what}", server_round, few(sorted(clients), names))
+        for name, far in scores.outlying.items():
+            line = "round %d: the mean %s is what clients %s say, and no others; its median counts"
+            _log.warning(line, server_round, name, few(far, names))
+
+
+def _lost(evaluation: Evaluation) -> Iterator[tuple[str, set[int]]]:
+    """Yields warnings of infinite losses, and their clients."""
+    nobody = np.zeros(len(evaluation.clients), dtype=bool)
+
+    def lost(which: str) -> Bools:
+        column = evaluation.columns.get(f"loss{which}")
+        return nobody if column is None else np.isinf(column)
+
+    common, served = lost(COMMON), lost("")
+    tuned = lost(TUNED) if f"loss{TUNED}" in evaluation.columns else served
+    for what, some in (
+        ("the common model's loss on test rows is not finite for clients %s", common),
+        ("the loss on test rows is not finite for clients %s", served & ~common),
+        (
+            "fine-tuning diverged for clients %s: if their inputs and targets are of usual size, "
+            "lower adapt-lr",
+            tuned & ~common & ~served,
+        ),
+    ):
+        yield what, set(np.array(evaluation.clients)[some].tolist())

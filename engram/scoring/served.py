@@ -14,15 +14,18 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engram.cohort.dense_gradients import FIRST, Examples, logits
 from engram.cohort.span_coordinates import make_coordinates
 from engram.cohort.trainer.ways import Learner
+from engram.core.derivatives import by_autograd
 from engram.core.method import Neighbors, Served, Slots
 from engram.core.method_shapes import Shapes
-from engram.core.objective import by_autograd
-from engram.core.served import has_common, has_tuned
 from engram.core.slot_optimizers import optimizer_of
+from engram.core.slots import has_common, has_tuned
 from engram.core.types import Batch, LossFn, Params
 from engram.data.federated import FederatedData
 from engram.networks.base import Inputs, Outputs
-from engram.networks.build import dense_loss_of, mean_loss, standardized_loss
+from engram.networks.layer_units import converted
+from engram.networks.losses import dense_loss_of, mean_loss
+from engram.scoring.mixtures import mixture
+from engram.scoring.neighbor_votes import with_votes
 from engram.scoring.query_rows import Queries, Support, padded, shuffled, tuned_on
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.scoring.score_metrics import flattened, measure, of
@@ -94,7 +97,7 @@ class ServedModels:
     def _fine_tuning(self, task: Task) -> Callable[..., Params]:
         # Fine-tuning sees the network as it serves: without dropout and new batch statistics.
         e, network = self.experiment, self._network
-        learned = standardized_loss(task, self._standard)
+        learned = converted(task, self._standard and self._standard.scaled)
         loss: LossFn = mean_loss(network._replace(train=None, apply=self._apply), learned)
         optimizer = optimizer_of(e.adapt_optimizer)
         if self._dense:
@@ -146,8 +149,6 @@ class ServedModels:
             )
             served = serve(own, kept)
         if served.weights is not None:
-            from engram.scoring.mixtures import mixture  # noqa: PLC0415 - few methods have mixtures
-
             apply, pi = self._for_each(self._apply), served.weights
             return found | {
                 "": lambda x: mixture(
@@ -170,11 +171,9 @@ class ServedModels:
         return rows
 
     def _applied(self, w: Params) -> Answer:
-        """Returns the models of clients."""
         return partial(self._for_each(self._apply), w)
 
     def _apply(self, w: Params, x: Inputs) -> Outputs:
-        """Returns the outputs of one model, with its ``SHIFT`` if there is one."""
         return self._represent(w, x)[0] if SHIFT in w else self._network.apply(w, x)
 
     def _represent(self, w: Params, x: Inputs) -> tuple[Outputs, Tensor]:
@@ -186,9 +185,7 @@ class ServedModels:
         return found
 
     def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
-        """Returns models whose outputs are mixed with votes of the clients' training rows."""
-        from engram.scoring.neighbor_votes import with_votes  # noqa: PLC0415 - few methods have neighbors
-
+        """Returns models with votes of the clients' training rows."""
         train = self.data.train
         memory = padded(train, train.rows, clients)
         represented = self._for_each(self._represent)
@@ -237,7 +234,7 @@ class ServedModels:
         return self._tunes([client])(model, *(of(batch, 0) for batch in support.batches()))
 
     def _tunes(self, clients: Sequence[int]) -> Callable[..., Params]:
-        """Returns the function that fine-tunes, which takes one client if the loss has its name."""
+        """Returns the fine-tuning function, of one client if the loss takes its name."""
         if not self._task.named:
             return self._personalize
         (name,) = self.called(clients)
@@ -253,7 +250,6 @@ class ServedModels:
         return e.adapt_shots if self._few_shot else max(1, e.adapt_steps) * self._batch(client)
 
     def _batch(self, client: int) -> int:
-        """Returns the number of rows in each step of a client's fine-tuning."""
         if self._few_shot:
             return self.experiment.adapt_shots
         return min(self.experiment.batch_size, len(self.data.train.rows[client]))
@@ -329,7 +325,6 @@ class ServedModels:
         return said, torch.cat(targets, dim=1)
 
     def _in_blocks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Splits rows (c, n) along n into blocks that fit into memory."""
         return torch.split(rows, max(1, BLOCK // (self.row * len(rows))), 1)
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:

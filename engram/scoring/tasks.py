@@ -5,7 +5,6 @@ weighted, and padding left out. A loss of a user's is a function of a batch, and
 batches, as in a loop of plain torch.
 """
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -13,7 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from engram.core.checks import require
 from engram.core.process_modes import Registry
-from engram.scoring.metrics import IGNORED, Metric, Targets, fitted, name_of, takes
+from engram.scoring.metrics import (
+    IGNORED,
+    Metric,
+    Targets,
+    fitted,
+    name_of,
+    takes,
+    torch_functional,
+)
 
 # Listing tasks, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -55,7 +62,7 @@ class Task(NamedTuple):
     named: bool = False
 
     def of(self, client: str | int | None) -> Self:
-        """Returns the task of a client, whose name the loss is given if it wants it."""
+        """Returns the task of one client, with its name passed to losses that take it."""
         if not (self.named and isinstance(self.loss, Loss)):
             return self
         return self._replace(loss=self.loss.of(client))
@@ -77,9 +84,8 @@ class Task(NamedTuple):
 
 
 def _cross_entropy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
-
-    return functional.cross_entropy(outputs, targets)  # one operation for all rows
+    found: Tensor = torch_functional().cross_entropy(outputs, targets)  # one operation for all rows
+    return found
 
 
 def _mean(rows: RowLoss) -> "Callable[..., Tensor]":
@@ -87,9 +93,7 @@ def _mean(rows: RowLoss) -> "Callable[..., Tensor]":
 
 
 def _negative_log_likelihood(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
-
-    losses = functional.cross_entropy(outputs, targets, reduction="none")
+    losses: Tensor = torch_functional().cross_entropy(outputs, targets, reduction="none")
     if losses.ndim == 1:
         return losses
     return losses.flatten(1).sum(1) / (targets != IGNORED).flatten(1).sum(1).clamp(min=1)
@@ -100,22 +104,18 @@ def _squared(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 
 
 def _binary(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
-
     outputs = _fitting(outputs, targets)
-    losses = functional.binary_cross_entropy_with_logits(
-        outputs, targets.to(outputs), reduction="none"
-    )
-    return _by_row(losses)
+    loss = torch_functional().binary_cross_entropy_with_logits
+    return _by_row(loss(outputs, targets.to(outputs), reduction="none"))
 
 
 def _next_token(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
-
     # Flat, outputs stay in their order: with classes on the second axis, torch copies them.
-    losses = functional.cross_entropy(
-        outputs.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-1
-    ).view(targets.shape)
+    losses: Tensor = (
+        torch_functional()
+        .cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-1)
+        .view(targets.shape)
+    )
     return losses.sum(1) / (targets != -1).sum(1).clamp(min=1)
 
 
@@ -246,33 +246,3 @@ class Loss:
         require(one_or_each, "a loss", type(found).__name__ if shape is None else shape, expected)
         mean: Tensor = found if found.ndim == 0 else found.mean()
         return mean
-
-    def by_rows(self, outputs: Any, targets: "Tensor") -> "Tensor":
-        """Returns losses of rows, (k,): unreduced, if the function can, or of batches of one row.
-
-        That their mean is the batch's loss is for the caller to find out.
-        """
-        from torch.func import vmap  # noqa: PLC0415 - tasks are listed without torch
-        from torch.utils._pytree import tree_map  # noqa: PLC0415 - as torch
-
-        function = _unreduced(self._function)
-        found: Tensor = function(fitted(outputs, targets), targets)
-        if found.ndim:
-            return _by_row(found)
-
-        def one(row: Any, target: "Tensor") -> "Tensor":
-            target = target[None]
-            loss: Tensor = function(fitted(tree_map(lambda x: x[None], row), target), target)
-            return loss
-
-        return vmap(one)(outputs, targets)
-
-
-def _unreduced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a loss of torch's kind with an entry for each row; others as they are."""
-    if takes(function, "reduction"):
-        return lambda outputs, targets: function(outputs, targets, reduction="none")
-    if hasattr(function, "forward") and hasattr(function, "reduction"):
-        function = copy.copy(function)
-        function.reduction = "none"
-    return function

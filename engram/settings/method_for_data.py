@@ -26,7 +26,7 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind
-from engram.networks.build import Model
+from engram.networks.base import Model
 from engram.settings.errors import Refused, one_line
 
 if TYPE_CHECKING:

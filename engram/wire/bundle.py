@@ -12,10 +12,10 @@ from typing import Final, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from engram.core.memory_budget import MemoryBudget
 from engram.link.flower import recorddict_from_bytes, recorddict_to_bytes
 from engram.settings.errors import Refused, brief, one_line
 from engram.wire.mapped_arrays import Mapped, join
+from engram.wire.memory_budget import MemoryBudget
 from engram.wire.wire import parts_of
 
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord)

@@ -105,9 +105,6 @@ def register():
                     "centers": mean["after"],
                 }
 
-            def serve(received, kept, trained):
-                return Served((received["body"] | received["head"],))
-
             first = pick(network.initial, head)
             start = {
                 "body": pick(network.initial, body),
@@ -247,29 +244,6 @@ def test_a_first_round_is_that_of_a_plain_loop(tmp_path):
         torch.testing.assert_close(found["heads/dense1.weight"][i], mixed, atol=1e-5, rtol=1e-4)
 
 
-def test_at_once_and_in_turn_give_equal_numbers(tmp_path):
-    from engram.simulations.engine import simulate
-
-    results = [
-        simulate(experiment(), tmp_path / engine, engine=engine)
-        for engine in ("sequential", "vectorized")
-    ]
-    assert_near(arrays(tmp_path / "vectorized"), arrays(tmp_path / "sequential"))
-    for metric in ("loss", "accuracy"):
-        one, other = (found["clients"][metric] for found in results)
-        np.testing.assert_allclose(one, other, atol=1e-4)
-
-
-def test_a_resumed_run_gives_what_one_does_at_a_stretch(tmp_path):
-    from engram.simulations.engine import simulate
-
-    simulate(experiment(), tmp_path / "whole")
-    simulate(experiment(num_rounds=2), tmp_path / "run")
-    simulate(experiment(resume=str(tmp_path / "run")), tmp_path / "run")
-    whole, found = arrays(tmp_path / "whole"), arrays(tmp_path / "run")
-    assert all(torch.equal(found[name], leaf) for name, leaf in whole.items())
-
-
 def test_clients_are_scored_by_what_serves_them_and_export_it(tmp_path):
     run = engram.simulate(method="heads", out=tmp_path / "run", progress=False, **QUICK)
     slots = arrays(tmp_path / "run")
@@ -317,13 +291,6 @@ def test_every_slot_that_leaves_is_clipped_and_noised():
         assert {name.partition("/")[0] for name, leaf in moved.items() if leaf.any()} == SLOTS
     for name, leaf in flat(noisy).items():
         torch.testing.assert_close(leaf - flat(clipped)[name], torch.full_like(leaf, 0.03))
-
-
-def test_its_private_runs_end(tmp_path):
-    from engram.simulations.engine import simulate
-
-    e = experiment(clip=0.5, privacy="local", noise_multiplier=0.1)
-    assert simulate(e, tmp_path / "run")["epsilon"] > 0
 
 
 def test_what_needs_a_mean_is_refused_by_name():

@@ -6,7 +6,7 @@ import torch
 
 from engram.api import load_run
 from engram.core.rounds import received_by
-from engram.networks.build import mean_loss
+from engram.networks.losses import mean_loss
 from engram.runs.record import RunRecord
 from engram.scoring.tasks import CLASSIFICATION
 from engram.settings.errors import Refused

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from engram.cohort.trainer.diagnosis import Seen, cause_of
-from engram.core.objective import by_autograd
+from engram.core.derivatives import by_autograd
 
 W = {"weight": torch.full((3, 2), 0.1), "bias": torch.zeros(3), "norm.running_var": torch.ones(3)}
 X = torch.tensor([[0.5, -1.0], [2.0, 0.0], [1.0, 3.0], [0.0, -2.0]])

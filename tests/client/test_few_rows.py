@@ -118,7 +118,7 @@ def tuned(module, start, data, client):
         ("vmap", Small, "vectorized", 3),
         ("dense", dense, "vectorized", 1),
         ("dense", dense, "vectorized", 3),
-        ("grouped", Convolved, "vectorized", 1),
+        ("vmap", Convolved, "vectorized", 1),
         ("in-turn", Convolved, "sequential", 3),
     ],
 )

@@ -11,7 +11,6 @@ from engram.client.disk import DiskStore
 from engram.client.memory import RamStore
 from engram.core.slots import over_slots
 from engram.core.streams import Stream, generator
-from engram.networks.build import cross_entropy
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from tests.client.networks import CASES, IMAGES, Normed
@@ -23,6 +22,7 @@ from tests.client.test_modules import (  # noqa: F401 - a fixture is used by bei
 from tests.support import (
     SEVEN,
     assert_same,
+    cross_entropy,
     initial_model,
     run_rounds,
     scores_of,

@@ -8,10 +8,10 @@ from engram.client.memory import RamStore
 from engram.core.method import Served
 from engram.core.streams import Stream, generator
 from engram.data.load_federation import federated_data
-from engram.networks.build import cross_entropy
 from engram.scoring.score_columns import TUNED
 from tests.support import (
     assert_same,
+    cross_entropy,
     initial_model,
     scores_of,
     small_of_any,

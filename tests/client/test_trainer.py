@@ -16,13 +16,13 @@ from engram.core.method import Phase
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream, generator
 from engram.methods.fedavg import FedAvg
-from engram.networks.build import cross_entropy
 from engram.scoring.score_columns import COMMON
 from engram.settings.families import METHODS
 from engram.settings.network import method
 from tests.support import (
     SEVEN,
     assert_same,
+    cross_entropy,
     draw,
     initial_model,
     run_rounds,
@@ -94,14 +94,6 @@ def test_rows_come_in_order(method, memory):
         assert t.sampler.draw([3, 7], server_round).rows[1].tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("kind", ["linear", "cnn"])
-def test_other_networks_train_alike(kind):
-    e = small_of_any(model=kind, local_steps=1, hessian="exact")
-    one, _ = run_rounds(trainer(e), [[3, 12]])
-    other, _ = run_rounds(trainer(e, engine="sequential"), [[3, 12]])
-    assert_same(one.slots, other.slots, atol=1e-5)
-
-
 @pytest.mark.parametrize("memory", ["reset", "carry"])
 def test_a_round_is_the_method_run_by_hand(memory):
     e = small_of_any(memory=memory, clients_per_round=1, seed=3, hessian="exact")
@@ -132,12 +124,6 @@ def test_a_round_is_the_method_run_by_hand(memory):
 
 def plus(x, scale, y):
     return {name: leaf + scale * y[name] for name, leaf in x.items()}
-
-
-def test_per_fedavg_is_local_moml_with_beta_one():
-    one, _ = run_rounds(trainer(small_of_any(method="per-fedavg")), [[3, 0], [3, 1]])
-    other, _ = run_rounds(trainer(small_of_any(method="local-moml", beta=1.0)), [[3, 0], [3, 1]])
-    assert_same(one.slots, other.slots)
 
 
 def test_a_carried_memory_makes_a_difference_and_a_reset_one_does_not():
@@ -180,19 +166,6 @@ def test_training_changes_neither_the_model_nor_stored_memories(method, memory, 
     assert_same(model, copy)
     if first is not None:
         assert_same(store.load(4, before=2), kept)
-
-
-@pytest.mark.parametrize(("method", "memory"), CASES)
-def test_a_client_with_a_memory_trains_alone_as_in_a_cohort(method, memory):
-    e = small_of_any(method=method, memory=memory)
-    results = []
-    for clients in ([4], [3, 4]):
-        t = trainer(e)
-        model = initial_model(t)
-        train_clients(t, model, clients, server_round=1, durable=0)
-        trained = train_clients(t, model, clients, server_round=2, durable=1)
-        results.append(over_slots(lambda leaf: leaf[-1], trained.slots))
-    assert_same(*results, atol=1e-6)
 
 
 OTHER = {
@@ -428,13 +401,13 @@ def test_a_loss_of_a_methods_own_is_lowered_whatever_the_network(settings):
 
 @pytest.mark.parametrize(
     ("times", "fastest"),
-    [((9.0, 1.0, 4.0, 2.0, 5.0, 4.0), "vmap"), ((1.0, 9.0, 4.0, 9.0, 2.0, 4.0), "in-turn")],
+    [((9.0, 1.0, 2.0, 5.0), "vmap"), ((1.0, 9.0, 9.0, 2.0), "in-turn")],
 )
 def test_the_way_that_takes_the_first_step_fastest_trains_from_then_on(monkeypatch, times, fastest):
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.GELU(), nn.Linear(8, 10))
-    engram.model(lambda: deepcopy(net), "net-of-three-ways")
-    t = trainer(small(method="fedavg", model="net-of-three-ways"))
-    assert t.ways == ("in-turn", "vmap", "grouped")
+    engram.model(lambda: deepcopy(net), "net-of-two-ways")
+    t = trainer(small(method="fedavg", model="net-of-two-ways"))
+    assert t.ways == ("in-turn", "vmap")
     clock = iter(accumulate(chain.from_iterable((0.0, time) for time in times)))
     monkeypatch.setattr("engram.cohort.trainer.ways.time.process_time", lambda: next(clock))
     for server_round in (1, 2):  # the clock has no further times

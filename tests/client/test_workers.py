@@ -7,7 +7,6 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
-from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -17,7 +16,7 @@ from torch import nn
 
 import engram
 from engram.client.memory import RamStore
-from engram.cohort.trainer import chunks, lent_memories, worker_process, workers
+from engram.cohort.trainer import chunks, client_memory, worker_process, workers
 from engram.cohort.trainer.chunks import deal, score
 from engram.cohort.trainer.shared_tensors import Arena
 from engram.cohort.trainer.worker_pool import training
@@ -69,9 +68,7 @@ def others(monkeypatch):
     here, taken = os.getpid(), worker_process.Token.taken
     some = staticmethod(lambda queue: None if os.getpid() == here else taken(queue))
     monkeypatch.setattr(worker_process.Token, "taken", some)
-    monkeypatch.setattr(workers, "_PATIENCE", float("inf"))
-
-    monkeypatch.setattr(workers._Team, "_starved", lambda *_: False)
+    monkeypatch.setattr(workers, "_PATIENCE", 10**4)
 
 
 @pytest.fixture
@@ -138,14 +135,14 @@ def test_a_process_that_is_lost_costs_no_bit(code, caplog, monkeypatch, others):
     caplog.set_level(logging.WARNING, "flwr.engram")
     e = small_of_any(method="ditto", num_clients=12, clients_per_round=12)
     whole, kept, _ = rounds_of(e, 1)
-    before, here = lent_memories.Lent.save, os.getpid()
+    before, here = client_memory.Lent.save, os.getpid()
 
     def save(self, client, memory, *, server_round, durable):
         if server_round == 2 and os.getpid() != here:
             os.kill(os.getpid(), code)
         before(self, client, memory, server_round=server_round, durable=durable)
 
-    monkeypatch.setattr(lent_memories.Lent, "save", save)
+    monkeypatch.setattr(client_memory.Lent, "save", save)
     found, memories, left = rounds_of(e, 3)
     assert (left, memories) == (1, kept)
     for mine, same in zip(whole, found, strict=True):
@@ -160,14 +157,14 @@ def test_a_process_that_is_lost_costs_no_bit(code, caplog, monkeypatch, others):
 def test_a_process_that_hangs_costs_no_bit_and_stops_nobody(monkeypatch, given_way):
     e = small_of_any(method="ditto", num_clients=12, clients_per_round=12)
     whole, kept, _ = rounds_of(e, 1)
-    load, here = lent_memories.Lent.load, os.getpid()
+    load, here = client_memory.Lent.load, os.getpid()
 
     def hanging(self, client, *, before):
         while os.getpid() != here:
             time.sleep(60)
         return load(self, client, before=before)
 
-    monkeypatch.setattr(lent_memories.Lent, "load", hanging)
+    monkeypatch.setattr(client_memory.Lent, "load", hanging)
     found, memories, left = rounds_of(e, 3)
     assert (left, memories) == (3, kept)
     for mine, same in zip(whole, found, strict=True):
@@ -367,35 +364,6 @@ def test_others_help_where_it_pays(seconds, monkeypatch):
     monkeypatch.setattr(workers, "_PAYS", PAYS)
     e = small_of_any(method="fedavg", num_clients=12, clients_per_round=12)
     assert rounds_of(e, 0)[2] == (2 if seconds > 1 else 1)
-
-
-def test_others_that_are_no_help_rest_ever_longer():
-    pace, alone = workers._Pace(1.0), []
-    for _ in range(100):
-        alone.append(pace.alone)
-        pace = pace.after(1.0 if pace.alone else 1.3)
-    asked = [at for at, mine in enumerate(alone) if not mine]
-    assert asked == [0, 1, 3, 6, 11, 20, 37, 70]  # after 0, 1, 2, 4, 8, 16, 32 rounds alone
-    assert not workers._Pace(1.0).after(0.6).alone
-    slow = workers._Pace(1.0).after(1.3).after(1.3).after(2.0)  # the round alone was slow, too
-    assert not slow.after(1.3).after(1.3).alone
-    once = workers._Pace(1.0).after(1.3).after(0.6)
-    assert not once.after(1.3).alone  # as if it had not been
-
-
-@pytest.mark.parametrize(
-    ("used", "starved"),
-    [
-        ([0.013, 0.011], False),
-        ([0.009, 0.009], False),  # by a clock that is four milliseconds late
-        ([0.013, 0.002], True),
-        ([0.0, 0.0], True),
-    ],
-)
-def test_whoever_has_a_core_is_not_taken_for_starved(monkeypatch, used, starved):
-    monkeypatch.setattr(workers.time, "perf_counter", lambda: 5.0 + 0.014)
-    team = SimpleNamespace(_used=lambda: [1.0 + each for each in used], _out=[{(1, 1), (1, 2)}])
-    assert workers._Team._starved(team, 0, [1.0, 1.0], 5.0) is starved
 
 
 def test_chunks_are_all_clients_in_their_order():

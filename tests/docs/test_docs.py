@@ -21,7 +21,7 @@ from engram.core.contract import Contract
 from engram.core.method import Context
 from engram.core.method_shapes import WITHOUT_DATA, shapes_of
 from engram.core.personal_parameters import build
-from engram.core.served import has_common, has_tuned
+from engram.core.slots import has_common, has_tuned
 from engram.networks.vision import torchvision
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.experiment import Experiment

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.scoring.conformal import LEVELS, radii
+from engram.home.prediction_intervals import LEVELS, radii
 from tests.tables import entry
 
 

@@ -20,15 +20,10 @@ from engram.cohort.learned_features import FeatureRows
 from engram.cohort.span_coordinates import Full, Places, Span, make_coordinates
 from engram.core.derivatives import hessian_product
 from engram.core.tree import add_scaled, is_finite
-from engram.networks.build import (
-    build_model,
-    cross_entropy,
-    dense_loss_of,
-    mean_loss,
-    squared_error,
-)
+from engram.networks.built_in import build_model
+from engram.networks.losses import dense_loss_of, mean_loss
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION
-from tests.support import assert_same, draw
+from tests.support import assert_same, cross_entropy, draw, squared_error
 from tests.tables import entry
 
 CLIENTS, ROWS, CLASSES = 3, 4, 3

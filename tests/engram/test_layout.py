@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from engram.cohort.channels_last import channels_last
+from engram.cohort.sequential import channels_last
 from tests.tables import entry
 
 

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from engram.networks.build import build_model, cross_entropy
+from engram.networks.built_in import build_model
+from tests.support import cross_entropy
 from tests.tables import entry
 
 

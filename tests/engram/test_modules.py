@@ -6,11 +6,12 @@ from torch import nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
-from engram.core.objective import by_autograd
-from engram.networks.build import cross_entropy, mean_loss
+from engram.core.derivatives import by_autograd
 from engram.networks.functional import Pure, uniform
+from engram.networks.losses import mean_loss
 from engram.networks.module import from_module
 from engram.scoring.tasks import TASKS
+from tests.support import cross_entropy
 
 
 def seeded(seed=0):

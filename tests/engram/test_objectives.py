@@ -2,13 +2,18 @@
 
 import pytest
 import torch
-from torch.func import vmap
 from torch.testing import assert_close
 
 from engram.cohort.dense_gradients import product_by_tangents
-from engram.core.derivatives import LossWithDerivatives, hessian_product
-from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
-from engram.networks.build import build_model, mean_loss
+from engram.core.derivatives import (
+    LossWithDerivatives,
+    by_autograd,
+    by_functions,
+    by_hand,
+    hessian_product,
+)
+from engram.networks.built_in import build_model
+from engram.networks.losses import mean_loss
 from engram.scoring.tasks import REGRESSION
 from tests.support import draw
 
@@ -38,7 +43,6 @@ def plain_gradient(w, batch):
 MADE = {
     "functions": FUNCTIONS,
     "autograd": by_autograd(LOSS),
-    "cohorts": by_cohorts(LOSS, vmap(LOSS)),
     "hand": by_hand(LossWithDerivatives(LOSS, FUNCTIONS.gradient, hessian_product(LOSS), 0)),
     "tangents": FUNCTIONS._replace(hessian_product=product_by_tangents(plain_gradient)),
 }

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from engram.core.objective import by_autograd
+from engram.core.derivatives import by_autograd
 from engram.core.rounds import Stepper
 from engram.core.slot_optimizers import check_optimizer, optimizer_of
 from engram.methods.ditto import Ditto
 from engram.methods.fedavg import FedAvg
 from engram.methods.fedrep import FedRep
 from engram.methods.local import Local
-from engram.networks.build import mean_loss
+from engram.networks.losses import mean_loss
 from engram.networks.module import from_module
 from engram.networks.optimizers import optimizer, step_factors
 from engram.scoring.tasks import REGRESSION

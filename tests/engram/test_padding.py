@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.cohort.draws import Draws
-from engram.cohort.ragged_batches import arranged, groups
+from engram.cohort.draws import Draws, arranged, groups
 from tests.tables import entry
 
 SIZES = np.array([[3, 3, 1, 0], [3, 2, 0, 0], [3, 3, 3, 2], [3, 3, 2, 0], [1, 0, 0, 0]])

@@ -5,7 +5,7 @@ import torch
 from engram.cohort.stacked_models import expand, stacked_loss
 from engram.meta.protonet import protonet, prototypical_logits, prototypical_loss
 from engram.meta.single_node import Episode
-from engram.networks.build import build_model
+from engram.networks.built_in import build_model
 from tests.support import gen
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from engram.networks.build import build_model
+from engram.networks.built_in import build_model
 from engram.networks.module import from_module
 from tests.client.networks import IMAGES, Characters, Normed, TiedCharacters, TwoInputs
 from tests.support import assert_same

@@ -5,8 +5,8 @@ import torch
 
 from engram.cohort.dense_gradients import CROSS_ENTROPY, SQUARED_ERROR
 from engram.cohort.stacked_models import Layout, dense_stacks, outputs, stacked_loss
-from engram.networks.build import build_model, cross_entropy, squared_error
-from tests.support import assert_same, gen
+from engram.networks.built_in import build_model
+from tests.support import assert_same, cross_entropy, gen, squared_error
 
 R, B, K = 2, 2, 5
 

@@ -31,9 +31,10 @@ from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.data.federated import FederatedData, model_for
 from engram.data.load_federation import federated_data
 from engram.data.npz import read_npz
-from engram.networks.build import cross_entropy
+from engram.networks.losses import mean_loss
 from engram.online.studies.server_steps import STEPS, train_rounds, tune
 from engram.scoring.score_columns import COMMON, TUNED
+from engram.scoring.tasks import CLASSIFICATION
 from engram.settings.experiment import Experiment
 from engram.studies.figures import new_table
 
@@ -57,7 +58,7 @@ def run(e: Experiment, data: FederatedData, name: str, size: float) -> StepResul
     Raises:
         RunStopped: If it diverged.
     """
-    loss = cross_entropy(model_for(e, data.kind))
+    loss = mean_loss(model_for(e, data.kind), CLASSIFICATION)
     rows = data.train.take(torch.from_numpy(np.concatenate(data.train.rows)))
     marks = (max(1, e.num_rounds // 20), max(1, e.num_rounds // 4), e.num_rounds)
     losses = {}

@@ -17,13 +17,13 @@ from google.protobuf.message import DecodeError as ProtobufError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.core.memory_budget import MemoryBudget
 from engram.link.flower import Parcel, local_run, name_message, pack, unpack
 from engram.link.inbox import Limits, _unpacked
 from engram.settings.errors import Refused
 from engram.settings.fingerprint import source_root
 from engram.wire.bundle import bundle, unbundle
 from engram.wire.mapped_arrays import Spool
+from engram.wire.memory_budget import MemoryBudget
 
 MIB = 2**20
 LIMITS = Limits(5 * MIB, 100, 60)

@@ -9,14 +9,13 @@ from engram.core.slots import unflat
 from engram.core.tree import add_scaled
 from engram.data.federated import model_for
 from engram.guards.noise import simulated_noise
-from engram.networks.build import cross_entropy
 from engram.online.domains import ball
 from engram.online.doubling_trick import in_epochs
 from engram.online.universal import universal_ensemble
 from engram.server.roster import query_roster
 from engram.strategies.network_strategy import Federated
 from engram.wire.wire import to_params
-from tests.support import assert_same, grid, small_of_any, trainer, write_npz
+from tests.support import assert_same, cross_entropy, grid, small_of_any, trainer, write_npz
 
 ROUNDS, RADIUS = 40, 4.0
 

@@ -3,8 +3,7 @@
 import pytest
 
 from engram.scoring.score_columns import columns_of
-from engram.scoring.score_warnings import ScoreWarnings
-from engram.scoring.scorekeeping import Scorekeeper, Scoring
+from engram.scoring.scorekeeping import Scorekeeper, ScoreWarnings, Scoring
 from engram.scoring.tasks import CLASSIFICATION
 
 INF, NAN = float("inf"), float("nan")

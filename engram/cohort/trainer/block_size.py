@@ -15,7 +15,7 @@ _BLOCK: Final = 2**25  # most numbers that a block holds on a CPU: with more, ca
 
 
 def block_of(trainer: "Trainer", size: int, rows: int) -> tuple[int, int]:
-    """Returns the number of clients to train at once, and how many bytes one of them takes.
+    """Returns the number of clients to train at once, and the bytes of one.
 
     Args:
         trainer: Trains them in one of its ways.
@@ -50,7 +50,7 @@ def block_of(trainer: "Trainer", size: int, rows: int) -> tuple[int, int]:
 
 
 def block_size(each: int, budget: int, *, device: str) -> int:
-    """Returns how many clients to train at once.
+    """Returns the number of clients to train at once.
 
     Args:
         each: Bytes that one client needs.

@@ -1,4 +1,4 @@
-"""A round's clients, dealt in chunks, and what came of these, collected by groups of clients.
+"""A round's clients in chunks, and their outcomes by groups of clients.
 
 Chunks are trained, or scored, one after the other, or beside each other.
 """

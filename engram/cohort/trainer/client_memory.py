@@ -1,10 +1,10 @@
 """Clients' memories: slots and optimizer's states that they keep from round to round."""
 
-from collections.abc import Hashable, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 from torch.utils._pytree import tree_map
@@ -16,6 +16,10 @@ from engram.core.method import Method, Slots
 from engram.core.slot_optimizers import State
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.types import Params
+
+if TYPE_CHECKING:
+    from engram.cohort.trainer.chunks import Asked
+    from engram.cohort.trainer.trainer import Trainer
 
 _KEPT, _OPTIMIZER, _BESIDE = "kept", "optimizer", "beside"
 
@@ -80,7 +84,7 @@ class Recollection:
         return Memory(kept, [by_phase.get(str(at), {}) for at in phases], True, form)
 
     def beside(self, client: int, *, before: int) -> Params:
-        """Returns what a client keeps beside the method's slots, by path, on the CPU."""
+        """Returns the arrays that a client keeps beside the method's slots, by path."""
         found = self.store.load(client, before=before) or {}
         return {
             path.removeprefix(f"{_BESIDE}/"): leaf
@@ -152,6 +156,53 @@ class Recollection:
             if beside:
                 memory |= {f"{_BESIDE}/{path}": leaf for path, leaf in beside[i].items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
+
+
+# --- Loans to other processes --------------------------------------------------------------------
+
+Loan = dict[int, tuple[int, Params]]
+"""By client, the round that made its memory, and the memory."""
+
+
+class Lent:
+    """Memories of a chunk's clients: those that they come with, and those that training makes."""
+
+    def __init__(self) -> None:
+        self.lent: Mapping[int, tuple[int, Params]] = {}
+        self.made: dict[int, Params] = {}
+
+    def load(self, client: int, *, before: int) -> Params | None:
+        """As ``MemoryStore.load``."""
+        del before
+        return self.lent[client][1] if client in self.lent else None
+
+    def newest(self, client: int, *, before: int) -> int:
+        """As ``MemoryStore.newest``."""
+        del before
+        return self.lent[client][0] if client in self.lent else 0
+
+    def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
+        """As ``MemoryStore.save``."""
+        del server_round, durable
+        self.made[client] = memory
+
+
+def lent(trainer: "Trainer", clients: Sequence[int], server_round: int) -> Loan:
+    """Returns the memories of those clients that have one."""
+    store = trainer.store
+    found = {c: store.load(c, before=server_round) for c in clients}
+    return {
+        client: (store.newest(client, before=server_round), memory)
+        for client, memory in found.items()
+        if memory is not None
+    }
+
+
+def returned(trainer: "Trainer", asked: "Asked", made: Mapping[int, Params]) -> None:
+    """Stores the memories that a round has made elsewhere."""
+    for client, memory in made.items():
+        when = {"server_round": asked.server_round, "durable": asked.durable}
+        trainer.store.save(client, memory, **when)
 
 
 def _form(arrays: Params) -> Hashable:

@@ -167,6 +167,5 @@ def _place(odd: Tensor, rows: Seen) -> str:
 
 
 def _on(targets: Tensor) -> str:
-    """Lists the targets of a batch, if they are few."""
     few = [f"{target:g}" for target in sorted(set(targets.flatten().tolist()))]
     return f", on a batch with targets {', '.join(few)}" if len(few) <= _TARGETS else ""

@@ -11,8 +11,8 @@ from engram.core.checks import must, require
 from engram.core.types import Params
 from engram.data.federated import FederatedData, Split
 from engram.data.lazy import RowNumbers
-from engram.networks.base import Inputs, Outputs
-from engram.networks.build import Model, row_loss, rows_of, tried
+from engram.networks.base import Inputs, Model, Outputs
+from engram.networks.loss_fit import tried
 from engram.scoring.metrics import BUILT_IN, Metric
 from engram.scoring.score_metrics import NoScore, measure
 from engram.scoring.tasks import Task
@@ -26,8 +26,6 @@ def on_rows(
     network: Model,
     w: Params,
     data: FederatedData,
-    *,
-    mixed: bool,
 ) -> Task:
     """Tries a task's loss and the metrics on rows of the first client that has any.
 
@@ -40,7 +38,6 @@ def on_rows(
         network: The network.
         w: Its parameters.
         data: The rows.
-        mixed: Whether clients are served by mixtures, which need losses row by row.
 
     Returns:
         The task, with facts about its loss that the trial has shown.
@@ -62,9 +59,6 @@ def on_rows(
             outputs = network.train(w, x, torch.zeros((), dtype=torch.int64, device=y.device))
     found = tried(task.of(name), outputs, y)
     task = task._replace(vectorizes=found.vectorizes and not task.named)
-    if mixed:
-        task = task._replace(rows=row_loss(task.of(name), outputs, _spread(task, y, data.outputs)))
-        rows_of(task)
     split = data.test if len(data.test.rows[client]) else data.train
     x, y = _taken(split, _some(split, client, _SCORED))
     with torch.no_grad():
@@ -99,7 +93,6 @@ def _taken(split: Split, rows: RowNumbers) -> tuple[Inputs, Tensor]:
 
 
 def _some(split: Split, client: int, most: int) -> RowNumbers:
-    """Returns some of a client's rows, from the first to the last."""
     own = split.rows[client]
     return own[np.linspace(0, len(own) - 1, min(most, len(own))).astype(np.int64)]
 
@@ -111,14 +104,3 @@ def _varied(split: Split, client: int) -> RowNumbers:
     first = np.unique(kinds.numpy(), axis=0, return_index=True)[1]
     ordered = np.concatenate([first, np.setdiff1d(np.arange(len(rows)), first)])
     return np.resize(rows[ordered[:_TRAINED]], max(2, min(_TRAINED, len(rows))))
-
-
-def _spread(task: Task, y: Tensor, outputs: int) -> Tensor:
-    """Replaces targets by all classes in turn; values stay as they are.
-
-    So a trial has the same result on all nodes, whatever rows their clients have.
-    """
-    if task.targets == "values":
-        return y
-    count = 2 if task.targets == "labels" else outputs
-    return (torch.arange(y.numel(), device=y.device) % count).view_as(y).to(y)

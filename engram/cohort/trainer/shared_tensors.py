@@ -29,7 +29,7 @@ class Arena:
         self._end = 0
 
     def clear(self) -> None:
-        """Takes all objects out: what is put in next replaces them."""
+        """Frees the space of all objects."""
         self._end = 0
 
     def close(self) -> None:
@@ -67,14 +67,14 @@ class Arena:
 
 
 def packed(thing: object) -> bytes:
-    """Returns an object as bytes, from which ``unpacked`` gets it."""
+    """Returns an object as bytes for ``unpacked``."""
     found = io.BytesIO()
     _Pickler(found, protocol=5).dump(thing)
     return found.getvalue()
 
 
 def unpacked(data: bytes) -> Any:
-    """Returns an object whose tensors are its own."""
+    """Returns the object of ``packed``, with tensors of its own."""
     return tree_map(copied, pickle.loads(data))
 
 

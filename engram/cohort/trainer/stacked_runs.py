@@ -40,9 +40,9 @@ def likeness(trainer: Trainer) -> Hashable:
     }
     free -= {f"{e.method}.eta"} if e.eta_by else set()  # by which its ratios are made
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
-    # Lazily read rows of several seeds are not joined: they may not fit into memory.
+    # Lazily read rows of several seeds are not joined, which may not fit into memory; nor are
+    # networks that may have drawn something besides their parameters.
     read = any(isinstance(leaf, Lazy) for leaf in tree_leaves(trainer.data.train.x))
-    drawn = trainer.learner.model.constants
     client = method.client
     phases = [
         (phase.batches, phase.affine, phase.one_gradient_per_batch) for phase in client.phases
@@ -61,19 +61,17 @@ def likeness(trainer: Trainer) -> Hashable:
         *(_form(slots) for slots in (method.server.start, client.start)),
         *trainer.ways,
         str(trainer.data.kind._replace(units=Units(targets=trainer.data.units.targets))),
-        drawn and drawn(),
-        e.seed if read or (drawn and drawn() is None) else None,
+        e.seed if read or trainer.learner.model.drawn else None,
     )
 
 
 def _form(tree: Any) -> Hashable:
-    """Returns the names and shapes of the tensors in nested dictionaries."""
     leaves, names = tree_flatten(tree)
     return str(names), *(leaf.shape for leaf in leaves)
 
 
 class _Part(NamedTuple):
-    """Clients of one run whose memories have the same form.
+    """Clients of one run with memories of the same form.
 
     Attributes:
         run: The run.
@@ -91,7 +89,7 @@ class _Part(NamedTuple):
 
 
 class Stack:
-    """Trainers of several runs, whose clients train together.
+    """Trainers of several runs that train together.
 
     Args:
         trainers: One for each run, all of the same ``likeness``. Those of the same seed share a
@@ -155,7 +153,9 @@ class Stack:
         for runs in self._blocks(cohorts):
             given = {i: self._given(i, received[i], cohorts[i], server_round, losses) for i in runs}
             parts = [
-                part for i, (asked, chunk) in given.items() for part in self._parts(i, asked, chunk)
+                _Part(i, some, clients, cohort, form)
+                for i, task in given.items()
+                for some, clients, form, cohort in self._trainers[i].cohorts(*task)
             ]
             done = self._run(parts, server_round)
             for i in runs:
@@ -182,15 +182,10 @@ class Stack:
         server_round: int,
         losses: bool,
     ) -> tuple[Asked, Chunk]:
-        """Returns what a run's clients are asked in a round."""
+        """Returns the request to a run's clients in a round."""
         common, own = self._trainers[i].receive(received)
         asked = Asked(common, server_round, durable=0, combine=None, losses=losses)
         return asked, Chunk([0] * len(clients), [*clients], own)
-
-    def _parts(self, i: int, asked: Asked, chunk: Chunk) -> Iterator[_Part]:
-        """Yields the cohorts of a run's round, each of clients with memories of the same form."""
-        for some, clients, form, cohort in self._trainers[i].cohorts(asked, chunk):
-            yield _Part(i, some, clients, cohort, form)
 
     def _run(self, parts: Sequence[_Part], server_round: int) -> list[Outcome]:
         """Trains clients with equal forms and numbers of rows together; keeps their order."""
@@ -236,7 +231,6 @@ class Stack:
             raise failed(trainer, part.clients, error, server_round) from error
 
     def _joined(self, parts: Sequence[_Part]) -> Cohort:
-        """Joins the cohorts of several runs."""
         cohorts = [part.cohort for part in parts]
         own, kept, states = _cat(
             [(_each(cohort) | cohort.own, cohort.kept, list(cohort.states)) for cohort in cohorts]
@@ -277,12 +271,11 @@ def _each(cohort: Cohort) -> Slots:
 
 
 def _cat(trees: Sequence[Any]) -> Any:
-    """Concatenates trees of tensors along the first axis."""
     return tree_map(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
-    """Returns one split with all rows, and the row number at which each given split begins."""
+    """Returns one split of all rows, and the first row number of each split."""
     first = splits[0]
     if len(splits) == 1:
         return first, [0]

@@ -32,6 +32,7 @@ from engram.cohort.trainer.chunks import (
     outcome_of,
 )
 from engram.cohort.trainer.client_memory import Memory, Recollection
+from engram.cohort.trainer.diagnosis import told_cause
 from engram.cohort.trainer.loss_trial import on_rows
 from engram.cohort.trainer.sampler import Sampler
 from engram.cohort.trainer.ways import Learner, quickest
@@ -47,9 +48,13 @@ from engram.core.types import Params
 from engram.data.augmentations import AUGMENTATIONS, check_augmentation
 from engram.data.federated import FederatedData, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
-from engram.networks.base import matching
-from engram.networks.build import Model
+from engram.guards.outgoing_updates import Sending
+from engram.guards.row_privacy import ByExamples
+from engram.networks.base import Model, matching
+from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
+from engram.scoring.score_clients import Scorer
+from engram.scoring.served import ServedModels
 from engram.scoring.tasks import Task, task_of
 from engram.settings.errors import Refused, one_line
 from engram.settings.method_for_data import check_kept, set_aside, shapes_on
@@ -57,9 +62,6 @@ from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
     from engram.guards.noise import Noise
-    from engram.guards.outgoing_updates import Sending
-    from engram.guards.row_privacy import ByExamples
-    from engram.scoring.score_clients import Scorer
     from engram.settings.experiment import Experiment
 
 __all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
@@ -145,8 +147,9 @@ class Trainer:
         augment = AUGMENTATIONS.get(e.augment)
         try:
             metrics = self._own.metrics(e)
-            mixed = shapes.served.weights is not None
-            self._task = on_rows(self._task, metrics, model, initial, self.data, mixed=mixed)
+            if shapes.served.weights is not None:  # which weigh rows
+                rows_of(self._task)
+            self._task = on_rows(self._task, metrics, model, initial, self.data)
             etas = self._by_pattern(model, initial, "eta", e.eta_by)
             optimizer = optimizer_of(
                 e.optimizer,
@@ -166,7 +169,7 @@ class Trainer:
                 optimizer=optimizer,
                 standard=self._standard,
                 work=shapes.work,
-                private=_mechanism(e),
+                private=ByExamples(e.clip, e.noise_multiplier) if self._private else None,
             )
             self._check_network(model)
             self.method: Method = self.learner.method(self._task)
@@ -196,11 +199,11 @@ class Trainer:
         if vectorized:
             keeps = self._memories.moments
             self.ways = self.learner.fastest(
-                e, self._task, shapes, rows=self._rows, size=self._size, keeps=keeps
+                e, shapes, rows=self._rows, size=self._size, keeps=keeps
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
         what = self.method, shapes, self.learner.network.running, data.names
-        self._sending = _sending(e, *what, noise=noise, covers=self._covers)
+        self._sending = Sending(e, *what, noise=noise, covers=self._covers)
         self._checked: set[frozenset[str]] = set()
         self.way = ""
         self.block, self.bytes_each = block_of(self, self._size, self._rows)
@@ -211,25 +214,17 @@ class Trainer:
         return matching(model, [n for n in w if n not in model.running], by_pattern(text), key)
 
     def _check_network(self, model: Model) -> None:
-        """Checks that the steps of the method and of privacy can be taken on the network."""
-        e, learner = self.experiment, self.learner
+        """Checks that the steps of privacy can be taken on the network."""
+        e = self.experiment
         if self._private and (model.statistics is not None or model.least_rows > 1):
             expected = "one without batch norm, such as norm group, where privacy is example"
             raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
-        plain = "one whose gradients torch.func takes (no hooks, checkpoints or max_norm)"
-        private = model.vectorizes or not self._private
-        require(private, "model", e.model, f"{plain} where privacy is example")
-        dropping = model.by_itself and model.noisy and e.device != "cpu"  # torch draws apart there
-        require(not dropping, "device", e.device, "cpu for dropout beside hooks or checkpoints")
-        twice = model.by_itself and learner.gradients(3) != learner.gradients()
-        require(not twice, "model", e.model, f"{plain} for second derivatives, as in {e.method}")
+        plain = "one that looks at no values (torch.func.vmap runs it) where privacy is example"
+        require(model.vectorizes or not self._private, "model", e.model, plain)
 
     @cached_property
     def scorer(self) -> "Scorer":
         """Scores the clients; tuning trains many whom it never scores."""
-        from engram.scoring.score_clients import Scorer  # noqa: PLC0415 - a round needs none
-        from engram.scoring.served import ServedModels  # noqa: PLC0415 - likewise
-
         what = self.experiment, self.learner, self.data, self._task, self.shapes
         return Scorer(ServedModels(*what, vectorized=self._vectorized))
 
@@ -334,7 +329,7 @@ class Trainer:
         ]
 
     def _block(self, asked: Asked, chunk: Chunk) -> tuple[Outcome, dict[int, str]]:
-        """Trains clients at once; returns their outcome, and causes of what broke by position."""
+        """Trains clients at once; returns their outcome, and causes of failures by position."""
         parts, places, causes = [], [], dict[int, str]()
         for some, clients, _, cohort in self.cohorts(asked, chunk):
             try:
@@ -347,8 +342,6 @@ class Trainer:
                 words = f"method {name}, round {asked.server_round}: {cause_of(name, error)}"
                 raise ClientFailed(words + _TOGETHER * ("vmap" in words)) from error
             for i in [*part.broken][:_EXPLAINED]:
-                from engram.cohort.trainer.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
-
                 task = self._task.of(self.data.names.get(clients[i], clients[i]))
                 causes[some[i]] = told_cause(self, task, cohort.of([i]), clients[i])
             parts.append(part)
@@ -358,7 +351,7 @@ class Trainer:
     def cohorts(
         self, asked: Asked, chunk: Chunk
     ) -> Iterator[tuple[list[int], list[int], Hashable, Cohort]]:
-        """Draws the rows of clients in cohorts whose memories have the same form.
+        """Draws the rows of clients, in cohorts with memories of the same form.
 
         Yields:
             The cohort's positions in ``chunk.clients``, its clients, the form, and the cohort.
@@ -426,16 +419,8 @@ class Trainer:
             return
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
-        """Stores the memories of clients after a round, and returns what leaves them.
-
-        Args:
-            done: The outcome of their training.
-            asked: What all clients of the round were asked.
-            chunk: The clients.
-        """
-        left, beside = done, list[Params]()
-        if self._sending is not None:
-            left, beside = self._sending.leave(done, asked, chunk, self._memories)
+        """Stores the memories of clients after a round; returns their updates."""
+        left, beside = self._sending.leave(done, asked, chunk, self._memories)
         self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left
 
@@ -457,27 +442,7 @@ class Trainer:
         Raises:
             EngramError: It brings changes of slots that none of them holds.
         """
-        if self._sending is None:
-            return arrays
         return self._sending.received(arrays, version, clients, self._memories, server_round)
-
-
-def _mechanism(e: "Experiment") -> "ByExamples | None":
-    """Returns the mechanism of steps that hide single rows; None of other runs."""
-    if e.privacy != "example":
-        return None
-    from engram.guards.row_privacy import ByExamples  # noqa: PLC0415 - runs without privacy need none
-
-    return ByExamples(e.clip, e.noise_multiplier)
-
-
-def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
-    """Returns what changes what clients send; None where it leaves them as it is."""
-    if e.compress == "none" and (not e.update_clip or e.clip_quantile):
-        return None
-    from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed
-
-    return Sending(e, *args, **how)
 
 
 def _first(stack: Any) -> Any:

@@ -13,28 +13,25 @@ from torch import Generator, Tensor
 from engram.cohort.dense import dense, pays
 from engram.cohort.dense_gradients import FIRST, product_by_tangents
 from engram.cohort.round import Cohort, Outcome, Problem, builder
-from engram.core.derivatives import all_at_once
+from engram.cohort.sequential import in_turn
+from engram.cohort.spans import STEPS, in_spans
+from engram.cohort.vmapped import at_once
+from engram.core.derivatives import by_autograd, by_functions, by_hand
 from engram.core.method import Context, Method, Network, Objective, Slots
 from engram.core.method_shapes import Shapes, gradients_of
-from engram.core.objective import by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper
 from engram.core.slot_optimizers import Optimizer
 from engram.core.standardization import Standard
 from engram.core.types import Batch, Params
-from engram.networks.build import (
-    Model,
-    cohort_losses,
-    dense_loss_of,
-    in_units,
-    mean_loss,
-    standardized_loss,
-)
+from engram.guards.row_privacy import ByExamples, by_examples, dense_sums, summed
+from engram.networks.base import Model
+from engram.networks.layer_units import converted
+from engram.networks.losses import dense_loss_of, mean_loss
 from engram.networks.registry import FLAT
 from engram.scoring.tasks import Task
 
 if TYPE_CHECKING:
-    from engram.guards.row_privacy import ByExamples
     from engram.settings.experiment import Experiment
 
 Way = Callable[[Cohort], Outcome]
@@ -75,7 +72,7 @@ class Learner(NamedTuple):
         """Numbers in the network's parameters."""
         return sum(leaf.numel() for leaf in self.network.initial.values())
 
-    def gradients(self, twice: int = 2) -> int:
+    def gradients(self) -> int:
         """Returns the gradients that a local step takes; 0 if unknown. See ``gradients_of``."""
 
         def made(objective: Objective) -> Method:
@@ -83,7 +80,7 @@ class Learner(NamedTuple):
 
         try:
             with torch.device("meta"):
-                return gradients_of(made, self.work, twice)
+                return gradients_of(made, self.work)
         except Exception:  # a user's method may read its batches, of which there are none here
             return 0
 
@@ -99,11 +96,9 @@ class Learner(NamedTuple):
 
         For ``missed`` see ``Stepper``.
         """
-        learned = standardized_loss(task, self.standard)
+        learned = converted(task, self.standard and self.standard.scaled)
         loss = mean_loss(self.model, learned)
         if self.private is not None:
-            from engram.guards.row_privacy import by_examples, dense_sums, summed  # noqa: PLC0415 - rarely needed
-
             layers = self.model.dense_layers if self.model.features is None else 0
             sums = dense_sums(learned.loss, layers) if layers else summed(loss)
             return by_examples(sums, self.private)
@@ -118,10 +113,6 @@ class Learner(NamedTuple):
         if way == "in-spans":
             by_tangents = product_by_tangents((dense := self._dense(task)[0]).gradient)
             return by_hand(replace(dense, hessian_product=by_tangents), criterion)
-        if way == "grouped":
-            losses = cohort_losses(self.model, learned)
-            assert losses is not None  # for mypy: see ``fastest``
-            return by_cohorts(loss, losses, criterion)
         return by_functions(loss, criterion)
 
     def _dense(self, task: Task) -> Any:
@@ -131,12 +122,9 @@ class Learner(NamedTuple):
         """Returns the training loss that is reported: ``(params, batch, shift) -> ()``."""
         if way == "dense":  # where nothing is shifted: see ``fastest``
             layers = self.model.dense_layers
-            return dense_loss_of(in_units(task, self.standard), layers, self.outputs)[0].value
+            task = converted(task, self.standard and self.standard.restored)
+            return dense_loss_of(task, layers, self.outputs)[0].value
         plain = mean_loss(self.model, task)
-        if way == "grouped":
-            losses = cohort_losses(self.model, task)
-            assert losses is not None  # for mypy: see ``fastest``
-            plain = all_at_once(losses)
 
         def reported(w: Params, batch: Batch, shift: Tensor | None = None) -> Tensor:
             if shift is None:
@@ -145,62 +133,39 @@ class Learner(NamedTuple):
 
         return reported
 
-    def _statistics(self, way: str) -> Callable[..., Params] | None:
-        if way == "grouped":
-            together = self.model.statistics_together
-            return together and all_at_once(together)
-        return self.model.statistics
-
     def trains(self, way: str, task: Task, factor: float = 1.0) -> Way:
-        """Returns a way to train a cohort.
-
-        Args:
-            way: Its name, one of ``engram.wire.wire.WAYS``.
-            task: The task.
-            factor: The schedule's factor of step sizes.
-        """
+        """Returns a way to train a cohort."""
         missed = dict[str, bool]()
         build = builder(self.settings, self._on(self.objective(task, way, missed)))
-        running, statistics, still = (
-            self.network.running,
-            self._statistics(way),
-            self.model.unreached,
-        )
-        stepper = Stepper(self.optimizer, factor, running, statistics, still, missed)
-        problem = Problem(build, stepper, self._reported(task, way))
+        running, still = self.network.running, self.model.unreached
+        stepper = Stepper(self.optimizer, factor, running, self.model.statistics, still, missed)
+        problem = Problem(build, stepper.take, self._reported(task, way))
         if way == "dense":
             _, targets = self._dense(task)
             return partial(dense, problem, targets=targets, features=self.model.features)
         if way == "in-spans":
-            from engram.cohort.spans import in_spans  # noqa: PLC0415 - not always needed
-
             assert self.model.features is not None  # for mypy: see ``fastest``
             _, targets = self._dense(task)
             how = {"targets": targets, "features": self.model.features}
             return partial(in_spans, problem, gradients=self.gradients(), **how)
         if way == "in-turn":
-            from engram.cohort.sequential import in_turn  # noqa: PLC0415 - not always needed
-
             return partial(in_turn, problem)
-        from engram.cohort.vmapped import at_once  # noqa: PLC0415 - likewise
 
         return partial(at_once, problem)
 
     def fastest(
         self,
         experiment: "Experiment",
-        task: Task,
         shapes: Shapes,
         *,
         rows: int,
         size: int,
         keeps: bool,
     ) -> tuple[str, ...]:
-        """Returns the ways of which one may be the fastest, if ``vmap`` can run the network.
+        """Returns the candidates for the fastest way, for networks that ``vmap`` can run.
 
         Args:
             experiment: The settings.
-            task: The task.
             shapes: The method's slots of one client.
             rows: Rows that a client draws in a round.
             size: Rows of a batch.
@@ -229,15 +194,11 @@ class Learner(NamedTuple):
             # A large network fills the caches: finishing one client first is faster.
             spans = written_out and not self.optimizer.remembers  # with features, if it came here
             return ("in-spans",) if spans and self._fits(size) else ("in-turn",)
-        losses = [cohort_losses(model, t) for t in (task, standardized_loss(task, self.standard))]
-        together = ("vmap",) if None in losses else ("vmap", "grouped")
         # Of a user's network training finds out which is faster.
-        return together if name in FLAT else ("in-turn", *together)
+        return ("vmap",) if name in FLAT else ("in-turn", "vmap")
 
     def _fits(self, size: int) -> bool:
         """Returns whether a span of some steps' rows is cheaper than the weights."""
-        from engram.cohort.spans import STEPS  # noqa: PLC0415 - not always needed
-
         drawn = STEPS * self.gradients() * size
         return drawn > 0 and pays(self.network.initial, 2 * drawn)
 

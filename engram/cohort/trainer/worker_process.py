@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from engram.cohort.trainer.chunks import Asked, Chunk, Parts
-from engram.cohort.trainer.lent_memories import Lent, Loan
+from engram.cohort.trainer.client_memory import Lent, Loan
 from engram.cohort.trainer.shared_tensors import Arena, Place
 from engram.core.process_modes import filtering
 from engram.core.types import Params

@@ -3,8 +3,8 @@
 They score clients likewise. The others are forked from this process, so that they have its data,
 its networks and its functions without a copy, also those that are written in a notebook. All take
 one chunk after the other of a pipe, so that one whose core is busy takes fewer. When none is left,
-and one that was taken is with a process that gets no core, this process trains it, too, and whoever
-is first gives the outcome.
+and one that was taken is not back after a chunk's time, this process trains it, too, and whoever is
+first gives the outcome.
 The chunks are those of a single process (``chunks.deal``), and are merged in their order: neither
 the number of processes nor who trains a chunk changes a bit.
 
@@ -17,17 +17,15 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from itertools import islice
 from logging import getLogger
 from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-import psutil
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.cohort.trainer.chunks import Asked, Chunk, Parts, in_order
-from engram.cohort.trainer.lent_memories import lent, returned
+from engram.cohort.trainer.client_memory import lent, returned
 from engram.cohort.trainer.shared_tensors import Arena, copied
 from engram.cohort.trainer.worker_pool import others_train, threads_of_grpc
 from engram.cohort.trainer.worker_process import Helper, Made, Result, Token, forked, made
@@ -45,11 +43,7 @@ _PAYS: Final = 0.02  # seconds of one core that a round takes, from which on oth
 _SHARE: Final = 2  # processes together take half of the free memory
 _AHEAD: Final = 512  # tokens that a pipe is given at once, which then never waits
 _INBOXES: Final = 2  # so that rounds go on while a late process still reads one
-_REST: Final = 32  # most rounds that this process trains alone before it asks for help again
-_LOOK: Final = 0.1  # of a chunk's time: how often those who train one are looked at
-_PATIENCE: Final = 1  # of a chunk's time: how long one that runs is waited for
-_RUNS: Final = 0.5  # of the time: what a process that has a core uses at least
-_CPU_CLOCK: Final = 2  # of a process, as clock_getcpuclockid makes its number of the process's
+_PATIENCE: Final = 1  # of a chunk's time: how long one that others train is waited for
 _ALONE: Final = "a process that trained clients %s: from now on one process trains all of them"
 
 
@@ -66,15 +60,13 @@ class Workers:
         self._experiment = experiment
         self._trainer: Trainer | None = None
         self._team: _Team | None = None
-        self._pace = _Pace(0.0)
 
     def __call__(
         self, trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk]
     ) -> Iterator[Parts]:
         """Trains the chunks of a round; yields their outcomes in the order of the chunks."""
         if asked.scores:
-            helps = self._trainer is trainer and not self._pace.alone
-            team = self._team if helps else None
+            team = self._team if self._trainer is trainer else None
             yield from (team.train if team else in_order)(trainer, asked, chunks)
             return
         if self._trainer is not trainer:
@@ -82,23 +74,15 @@ class Workers:
             self._trainer = trainer
             took = []
             for chunk in chunks[:2]:
-                start = time.process_time(), time.perf_counter()
+                start = time.process_time()
                 parts = trainer.chunk(asked, chunk)
-                took.append((time.process_time() - start[0], time.perf_counter() - start[1]))
+                took.append(time.process_time() - start)
                 yield parts
-            core, wall = map(min, zip(*took, strict=True))
-            count = self._count(trainer, chunks, core * len(chunks))
+            count = self._count(trainer, chunks, min(took) * len(chunks))
             self._team = _Team(trainer, count - 1) if count > 1 else None
-            self._pace = _Pace(wall / steps_of(trainer, chunks[0]))
             chunks = chunks[2:]
-        if self._team is None or len(chunks) < 2:
-            yield from in_order(trainer, asked, chunks)
-            return
-        alone, begun = self._pace.alone, time.perf_counter()
-        yield from (in_order if alone else self._team.train)(trainer, asked, chunks)
-        if not self._experiment.cores:
-            steps = sum(steps_of(trainer, chunk) for chunk in chunks)
-            self._pace = self._pace.after((time.perf_counter() - begun) / steps)
+        team = self._team if len(chunks) > 1 else None
+        yield from (team.train if team else in_order)(trainer, asked, chunks)
 
     @property
     def processes(self) -> int:
@@ -118,7 +102,7 @@ class Workers:
         self._team = self._trainer = None
 
     def _count(self, trainer: "Trainer", chunks: Sequence[Chunk], seconds: float) -> int:
-        """Returns how many processes train; 1 for this one alone."""
+        """Returns the number of processes that train; 1 for this one alone."""
         wanted = self._experiment.cores
         if wanted == 1 or (not wanted and seconds < _PAYS):
             return 1
@@ -151,37 +135,6 @@ def warn_alone(experiment: "Experiment", why: str) -> None:
     """Warns that one process trains all clients although others were asked for."""
     if experiment.cores > 1:
         _log.warning("cores=%d: one process trains all clients, since %s", experiment.cores, why)
-
-
-class _Pace(NamedTuple):
-    """Rounds that this process trains alone, since others were no help.
-
-    Others help in a round; if that took longer than alone twice in a row, this process trains the
-    next one alone, which shows how long that takes now, and the next time twice as many. So others
-    that always wait for a busy core cost little, and are asked again when it may be free.
-
-    Attributes:
-        seconds: Of a step in this process's last round alone.
-        left: Rounds that this process still trains alone.
-        rest: Rounds alone after the next one in which others are no help.
-    """
-
-    seconds: float
-    left: int = 0
-    rest: int = 0
-
-    @property
-    def alone(self) -> bool:
-        """Whether the next round is trained by this process alone."""
-        return self.left > 0
-
-    def after(self, seconds: float) -> "_Pace":
-        """Returns what holds after a round with so many seconds a step."""
-        if self.alone:
-            return self._replace(seconds=seconds, left=self.left - 1)
-        if seconds < self.seconds:
-            return self._replace(rest=0)
-        return self._replace(left=self.rest, rest=min(max(1, 2 * self.rest), _REST))
 
 
 class _Team:
@@ -232,14 +185,12 @@ class _Team:
     ) -> Iterator[Parts]:
         done = dict[int, Made | None]()
         tokens = self._tokens(trainer, asked, chunks, inbox)
-        with self._apart():
-            self._give(tokens, inbox)
-        start = since = time.perf_counter()
-        before = self._used()
+        self._give(tokens, inbox)
+        start = time.perf_counter()
         first = trainer.chunk(asked, chunks[0])
         each = (time.perf_counter() - start) / steps_of(trainer, chunks[0])
         yield first
-        idle = 0.0  # when this process had nothing more to do
+        waited = 0.0  # since this process has nothing more to do
         for number, chunk in enumerate(chunks[1:], start=1):
             while True:
                 self._collect(done, 0)
@@ -250,48 +201,17 @@ class _Team:
                     self._out[inbox].discard(token[:2])
                     if token.number == number:
                         break
-                    other, since, before = chunks[token.number], time.perf_counter(), self._used()
+                    other = chunks[token.number]
                     come = lent(trainer, other.clients, asked.server_round)
                     done[token.number] = made(trainer, asked, other, come)
                     continue
-                expected = each * steps_of(trainer, chunk)
-                idle = idle or time.perf_counter()
-                if time.perf_counter() - idle > _PATIENCE * expected:
+                left = _PATIENCE * each * steps_of(trainer, chunk) - waited
+                if left <= 0:
                     break
-                self._collect(done, _LOOK * expected)
-                if self._starved(inbox, before, since) and number not in done:
-                    break
+                begun = time.perf_counter()
+                self._collect(done, left)
+                waited += time.perf_counter() - begun
             yield self._merged(trainer, asked, chunk, done.pop(number, None))
-
-    @contextmanager
-    def _apart(self) -> Iterator[None]:
-        """Context in which processes wake on other cores than this one's, which is not left.
-
-        Linux would wake them here, where they wait until it moves them, if no core is idle.
-        """
-        everywhere = os.sched_getaffinity(0)
-        elsewhere = everywhere - {psutil.Process().cpu_num()}
-        for cores_ in (elsewhere or everywhere, everywhere):
-            for helper in self.helpers:
-                with suppress(OSError):  # it has died, as its line says
-                    os.sched_setaffinity(helper.process.pid or 0, cores_)
-            if cores_ is not everywhere:
-                yield
-
-    def _starved(self, inbox: int, before: list[float], since: float) -> bool:
-        """Returns whether others who train had no core since then, at least for a chunk's time.
-
-        In a shorter time it could not be told: some kernels note only every 4 ms what a process of
-        another core has used.
-        """
-        least = _RUNS * (time.perf_counter() - since)
-        run = sum(now - then > least for then, now in zip(before, self._used(), strict=False))
-        return run < len(self._out[inbox])
-
-    def _used(self) -> list[float]:
-        """Returns how many seconds of a core each process has used."""
-        pids = [helper.process.pid or 0 for helper in self.helpers]
-        return [time.clock_gettime((~pid << 3) | _CPU_CLOCK) for pid in pids]
 
     def _merged(self, trainer: "Trainer", asked: Asked, chunk: Chunk, found: Made | None) -> Parts:
         """Stores the memories of a chunk, or trains it here if nobody else has."""
@@ -324,7 +244,7 @@ class _Team:
     def _tokens(
         self, trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk], inbox: int
     ) -> Iterator[Token]:
-        """Shares what a round's clients receive; yields a token for each chunk but the first."""
+        """Shares a round's inputs; yields a token for each chunk but the first."""
         box, out = self._inboxes[inbox], self._out[inbox]
         self._dealt += 1
         box.clear()
@@ -335,7 +255,6 @@ class _Team:
             yield Token(self._dealt, number, inbox, same, place)
 
     def _give(self, tokens: Iterator[Token], inbox: int) -> None:
-        """Fills the queue up."""
         some = islice(tokens, _AHEAD - len(self._out[inbox]))
         if given := b"".join(token.packed() for token in some):
             os.write(self._end, given)
@@ -364,7 +283,7 @@ class _Team:
 
 
 def steps_of(trainer: "Trainer", chunk: Chunk) -> int:
-    """Returns what a chunk's time is proportional to: its rows, or its clients of equal steps."""
+    """Returns the size of a chunk's work: its rows, or its clients of equal steps."""
     if not trainer.experiment.local_epochs:
         return len(chunk.clients)
     return sum(len(trainer.data.train.rows[client]) for client in chunk.clients)

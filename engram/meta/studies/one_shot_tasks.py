@@ -17,7 +17,7 @@ from engram.meta.fine_tune import fine_tune
 from engram.meta.protonet import prototypical_logits, prototypical_loss
 from engram.meta.studies.problem import Problem
 from engram.meta.studies.published import Split
-from engram.networks.build import build_model
+from engram.networks.built_in import build_model
 from engram.settings.errors import DataError, Refused
 
 _STEPS: Final = 20  # adaptation steps in tests, as in the authors' code for Omniglot

@@ -8,7 +8,7 @@ from engram.cohort.stacked_models import Layout
 from engram.core.derivatives import LossWithDerivatives
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Batch, Params
-from engram.networks.build import Model
+from engram.networks.base import Model
 
 
 class Problem:

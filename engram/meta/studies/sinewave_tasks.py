@@ -12,7 +12,7 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.types import Batch, Params
 from engram.meta.fine_tune import fine_tune
 from engram.meta.studies.problem import Problem
-from engram.networks.build import build_model
+from engram.networks.built_in import build_model
 
 ALPHA: Final = 0.01  # of every adaptation, in training and in testing
 SHOTS: Final = 10

@@ -12,14 +12,14 @@ from engram.cohort.draws import Draws
 from engram.cohort.round import Cohort, Problem, stacked
 from engram.cohort.sequential import in_turn
 from engram.cohort.vmapped import at_once
-from engram.core import objective
+from engram.core import derivatives as objective
 from engram.core.method import Context, Network, Update
 from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps, merged
 from engram.core.slot_optimizers import SGD
 from engram.core.slots import mean_of, pick
 from engram.networks.base import moved
-from engram.networks.build import dense_loss_of
+from engram.networks.losses import dense_loss_of
 from engram.scoring.tasks import CLASSIFICATION
 
 CLIENTS, STEPS, ROWS, WIDTH, ETA = 6, 4, 5, 100, 0.1
@@ -148,7 +148,7 @@ def train(method, way, received, kept, draws, optimizer=SGD, factor=1.0):
     """Returns what clients that keep the same slots send, and what they keep, stacked."""
     common, own = received
     reported = _DENSE if way is in_layers else loss
-    problem = Problem(lambda scales: method, Stepper(optimizer, factor), reported)
+    problem = Problem(lambda scales: method, Stepper(optimizer, factor).take, reported)
     done = way(problem, Cohort(common, own, stacked(kept), [], draws))
     assert not done.broken
     return done.sent.stack(), done.kept.stack()

@@ -2,7 +2,7 @@
 
 import torch
 
-from engram.core import objective
+from engram.core import derivatives as objective
 from engram.core.method import Context, Network, Update
 from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps, merged, received_by

@@ -28,7 +28,6 @@ from tests.engram.methods.problem import (
     SHAPES,
     STEPS,
     W,
-    average,
     batch,
     built,
     context_of,
@@ -39,7 +38,6 @@ from tests.engram.methods.problem import (
     run,
     run_round,
     served,
-    trained,
 )
 from tests.tables import EIGHT
 
@@ -235,7 +233,7 @@ def test_settings_of_several_runs_are_one_more_axis(name, field, slot, way):
 
     method, reported = build_with({}), OBJECTIVES[way].loss
     start, twice = method.client.start, draws_of(method, 1, [1, 1])
-    problem = Problem(build_with, Stepper(SGD), reported)
+    problem = Problem(build_with, Stepper(SGD).take, reported)
     cohort = Cohort(method.server.start, {}, stacked([start, start]), [], twice)
     scales = {"eta": torch.tensor([0.1, 0.05]), field: torch.tensor([0.0, 0.7])}
     done = way(problem, cohort._replace(scales=scales))
@@ -265,8 +263,3 @@ def test_settings_are_in_their_ranges_and_have_meanings():
         assert about(cls).source, name
         with pytest.raises(ValueError, match="must be"):
             pytest.fail(f"{name} takes {cls(eta=-1.0)}")
-
-
-def test_a_mean_of_two_is_halfway():
-    _, server, _ = run(METHODS["ditto"](), cohorts=[[1, 4]])
-    assert_close(server["model"], average(trained(W, 1, 1), trained(W, 4, 1)), **CLOSE)

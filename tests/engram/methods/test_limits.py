@@ -7,15 +7,12 @@ from torch.testing import assert_close
 from engram.core.slot_optimizers import optimizer_of
 from engram.methods.apfl import Apfl
 from engram.methods.ditto import Ditto
-from engram.methods.fedadagrad import FedAdagrad
-from engram.methods.fedadam import FedAdam
 from engram.methods.fedala import FedAla
 from engram.methods.fedavg import FedAvg
 from engram.methods.feddbe import FedDbe
 from engram.methods.fedem import FedEm
 from engram.methods.fedproto import FedProto
 from engram.methods.fedprox import FedProx
-from engram.methods.fedyogi import FedYogi
 from engram.methods.ifca import Ifca
 from engram.methods.local import Local
 from engram.methods.local_moml import LocalMoml
@@ -23,15 +20,11 @@ from engram.methods.mr_mtl import MrMtl
 from engram.methods.per_fedavg import PerFedAvg
 from engram.methods.pfedhn import PFedHn
 from tests.engram.methods.problem import (
-    COHORTS,
     ETA,
-    STEPS,
     W,
     average,
-    batch,
     built,
     draw,
-    gradient,
     plus,
     run,
     served,
@@ -82,21 +75,6 @@ def test_clients_are_served_by_local_models(settings, options):
     assert_close(own_models(settings, **options), own_models(Local(), **options), **CLOSE)
 
 
-def test_mr_mtl_sends_the_client_s_own_model():
-    _, server, memories = run(MrMtl(), cohorts=[[1, 4]])
-    assert_close(server["model"], average(memories[1]["own"], memories[4]["own"]), **CLOSE)
-
-
-def test_apfl_without_a_model_of_its_own_is_served_by_the_common_one():
-    method, server, memories = run(Apfl(alpha=0.0))
-    assert_close(served(method, server, memories, 0).models[0], server["model"])
-
-
-def test_fedala_with_weights_that_rest_at_0_is_fedavg_by_the_other_steps():
-    _, server, _ = run(FedAla(weight_eta=0.0, weight_share=0.5), cohorts=[[1]])
-    assert_close(server["model"], trained(W, 1, 1, steps=range(2, STEPS)), **CLOSE)
-
-
 def test_fedala_serves_the_mixture_of_the_newest_model_and_what_a_client_keeps():
     method, w, v = built(FedAla()), draw(1), draw(2)
     for weight, expected in ((0.0, w), (1.0, v), (0.25, plus(w, 0.25, plus(v, -1.0, w)))):
@@ -138,30 +116,6 @@ def test_pfedhn_without_embeddings_is_fedavg():
     assert_close(server["model"], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("make", "kept"), [(FedAdagrad, 1.0), (FedYogi, 1.0), (FedAdam, 0.99)], ids=str
-)
-def test_a_server_s_optimizer_with_a_large_tau_is_fedavg_at_the_step_size_eta_over_tau(make, kept):
-    # v stays near tau^2, of which adam forgets a hundredth; and eta / (sqrt(v) + tau) is 1.
-    tau = 1e4
-    settings = make(server_eta=tau * (1 + kept**0.5), tau=tau, beta1=0.0)
-    _, server, _ = run(settings, cohorts=COHORTS[:1])
-    assert_close(server["model"], run(FedAvg(), cohorts=COHORTS[:1])[1]["model"], **CLOSE)
-
-
-def test_adagrad_of_the_server_is_torch_s():
-    settings = FedAdagrad(server_eta=0.1, tau=0.2, beta1=0.0)
-    _, server, _ = run(settings, cohorts=[[1]] * 4)
-    w = {n: torch.nn.Parameter(x.clone()) for n, x in W.items()}
-    torch_s = torch.optim.Adagrad(w.values(), lr=0.1, initial_accumulator_value=0.04, eps=0.2)
-    for server_round in range(1, 5):
-        now = {n: x.detach() for n, x in w.items()}
-        for n, x in trained(now, 1, server_round).items():
-            w[n].grad = now[n] - x
-        torch_s.step()
-    assert_close(server["model"], {n: x.detach() for n, x in w.items()}, **CLOSE)
-
-
 @pytest.mark.parametrize("hessian", ["exact", "first-order", "finite-difference"])
 def test_local_moml_with_beta_1_is_per_fedavg_and_forgets(hessian):
     how = {"alpha": 0.2, "eta": ETA, "hessian": hessian}
@@ -170,11 +124,3 @@ def test_local_moml_with_beta_1_is_per_fedavg_and_forgets(hessian):
     assert method.client.initial_rows == 0
     assert not any(memories.values())
     assert_close(server, run(PerFedAvg(**how))[1], **CLOSE)
-
-
-def test_per_fedavg_with_alpha_0_is_gradient_descent_on_the_last_batches():
-    _, server, _ = run(PerFedAvg(alpha=0.0, eta=ETA, hessian="exact"), cohorts=[[1]])
-    w = W
-    for h in range(STEPS):
-        w = plus(w, -ETA, gradient(w, batch(1, 1, h, 2)))
-    assert_close(server["model"], w, **CLOSE)

@@ -1,10 +1,8 @@
 """Folders of models that somebody else has made: refused in one line, whatever they hold."""
 
 import hashlib
-import io
 import json
 import os
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,6 @@ from engram.home.onnx_sandbox import Limits, run_apart
 from engram.home.predicting import predict
 from engram.settings.errors import Refused
 from engram.wire.checksums import summed
-from engram.wire.torch_file import tensors_from_saved, tensors_to_saved
 from tests.tables import entry
 
 ROWS = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
@@ -170,54 +167,6 @@ def test_a_process_that_dies_is_named():
         with pytest.raises(Refused, match=r"its process ended with SIGKILL: if it needs more than"):
             runs({"x": ROWS})
     assert not process.is_running()
-
-
-# --- Torch's own format --------------------------------------------------------------------------
-
-
-def archive(pickled, compression=zipfile.ZIP_STORED):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", compression) as made:
-        made.writestr("archive/data.pkl", pickled)
-        made.writestr("archive/version", "3\n")
-        made.writestr("archive/data/0", bytes(2**20))
-    return file.getvalue()
-
-
-def test_tensors_come_back_whatever_their_type():
-    drawn = torch.Generator().manual_seed(0)
-    types = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.uint16)
-    state = {f"w{i}": torch.randn(3, 4, generator=drawn).to(t) for i, t in enumerate(types)}
-    state |= {"none": torch.zeros(0, 2), "one": torch.tensor(2.5), "t": torch.rand(2, 3).t()}
-    found = tensors_from_saved(tensors_to_saved(state))
-    assert list(found) == list(state)
-    for name, leaf in state.items():
-        assert found[name].dtype == leaf.dtype
-        assert torch.equal(found[name], leaf), name
-
-
-LONG = b"\x80\x02}(X\x01\x00\x00\x00acbuiltins\nbytearray\n\x8a\x05\x00\x00\x00\x00\x10\x85Ru."
-TWICE = b"".join(b"h%ch%c\x86q%c" % (i, i, i + 1) for i in range(1, 60))
-TUPLES = b"\x80\x02}K\x01K\x02\x86q\x01" + TWICE + b"K\x01s."
-SIZES = (
-    b"\x80\x02}X\x01\x00\x00\x00actorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storage"
-    b"ctorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuJ\x00\x00\x04\x00tQK\x00"
-    b"J\x00\x00\x00\x40\x85K\x00\x85\x89ccollections\nOrderedDict\n)RtRs."
-)
-
-
-def test_no_archive_takes_more_than_its_size(forged):
-    for data, message in [
-        (archive(b"\x80\x02}.", zipfile.ZIP_DEFLATED), "must be stored as it is, got one that is"),
-        (archive(LONG), "got a pickle with GLOBAL builtins bytearray"),
-        (archive(TUPLES), "got a pickle with BINGET 1"),
-        (archive(SIZES), "its tensors are larger than the file"),
-        (archive(b"\x80\x02(}K\x01t."), "it holds no tensors"),
-        (archive(b"}" * 2**14 + b"."), "data.pkl is too large for 3 members"),
-        (b"PK\x03\x04 and no more", "it holds no tensors"),
-    ]:
-        with entry(data), pytest.raises(Refused, match=message):
-            load_model(forged(data, "torch"))
 
 
 # --- Sizes ---------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_a_loaded_model_predicts_what_the_runs_scores_say(method, personal, run_
 @pytest.mark.parametrize("settings", ONNX, ids=lambda own: "-".join(own.values()))
 def test_onnx_computes_the_same(settings, run_of, tmp_path):
     run = run_of(**settings)
-    plain = load_model(run.export(0, out=tmp_path / "plain", format="torch"))
+    plain = load_model(run.export(0, out=tmp_path / "plain"))
     forms = {"knn-per": "recalling", "fedem": "mixture", "gpfl": "shifted"}
     form = forms.get(settings["method"], "network")
     x, _ = run.learned.data.test.take(torch.arange(40))
@@ -201,7 +201,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(run_of, tmp_path, monkey
     run = run_of(method="fedavg")
     with pytest.raises(Refused, match=r"client must be in 0\.\.5, got 6"):
         run.export(6)
-    with pytest.raises(Refused, match="format must be one of safetensors, torch, onnx, got 'pkl'"):
+    with pytest.raises(Refused, match="format must be one of safetensors, onnx, got 'pkl'"):
         run.export(1, format="pkl")
     monkeypatch.setattr(onnx, "find_spec", lambda name: None)
     with pytest.raises(Refused, match="onnx needs more packages: pip install 'engram"):
@@ -306,5 +306,5 @@ def test_an_onnx_file_needs_no_network_of_the_users(tmp_path, monkeypatch):
     monkeypatch.delitem(registry.NETWORKS, "convolutions")
     found = predict(folder, tmp_path / "rows.npz", tmp_path / "found.csv").table
     np.testing.assert_allclose(found["probability 2"], expected[:, 2], atol=1e-6)
-    with pytest.raises(Refused, match="must be safetensors or torch to be loaded as a module"):
+    with pytest.raises(Refused, match="must be safetensors to be loaded as a module"):
         load_model(folder)

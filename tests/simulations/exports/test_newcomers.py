@@ -197,12 +197,12 @@ def test_a_site_that_comes_later_has_the_coefficients_of_a_transfer(tables):
 def test_a_table_of_a_newcomer_is_cross_validated(tables, settings):
     run = regress(**settings)
     tables.iloc[:30].drop(columns="site").to_csv("new.csv", index=False)
-    _, package = adapted_into(run.learned, "new.csv", None, "torch")
+    _, package = adapted_into(run.learned, "new.csv", None, "safetensors")
     losses = [float(value) for _, _, value, _ in package.scores]
     assert len(losses) == 3
     assert all(0.03 < loss < 0.3 for loss in losses)  # the noise's variance is 0.09
     tables.iloc[:5].drop(columns=["site", "pressure"]).to_csv("bare.csv", index=False)
-    _, bare = adapted_into(run.learned, "bare.csv", None, "torch")
+    _, bare = adapted_into(run.learned, "bare.csv", None, "safetensors")
     coef = bare.module.layer0.weight[0].tolist()
     assert coef == run.results["shared"]["coef"][:2]
 
@@ -227,7 +227,7 @@ def test_a_newcomers_table_comes_in_any_format(tables):
         np.testing.assert_allclose(weights, found[0][0], rtol=1e-9)
         np.testing.assert_allclose(values, found[0][1], rtol=1e-9)
     (Path("folder") / "y.npy").unlink()
-    _, bare = adapted_into(run.learned, "folder", None, "torch")
+    _, bare = adapted_into(run.learned, "folder", None, "safetensors")
     assert bare.module.layer0.weight[0].tolist() == run.results["shared"]["coef"][:2]
 
 

@@ -80,7 +80,7 @@ def test_onnx_of_coefficients_is_in_double_precision(tmp_path):
         out="run",
         progress=False,
     )
-    module = load_model(run.export(1, out="plain", format="torch"))
+    module = load_model(run.export(1, out="plain"))
     x = torch.randn(7, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with runner(run.export(1, out="onnx", format="onnx")) as (_, runs):
         torch.testing.assert_close(runs(x), module(x).detach(), rtol=1e-12, atol=1e-12)

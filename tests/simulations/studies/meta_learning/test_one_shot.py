@@ -15,8 +15,9 @@ from engram.meta.studies.methods import METHODS
 from engram.meta.studies.one_shot_tasks import OneShot
 from engram.meta.studies.published import ONE_SHOT_PUBLISHED, SPLITS, TABLE_4, Split
 from engram.meta.studies.sweep import Sweep, SweepRun, run_sweep
-from engram.networks.build import build_model, cross_entropy
+from engram.networks.built_in import build_model
 from engram.settings.errors import DataError, Refused
+from tests.support import cross_entropy
 from tests.tables import entry
 
 WAYS, EACH, PIXELS = 3, 8, 12

@@ -13,7 +13,8 @@ from engram.meta.studies.episodes import EpisodeSampler
 from engram.meta.studies.methods import METHODS, RuleArguments
 from engram.meta.studies.sinewave_tasks import UNSEEN, Sinewave
 from engram.meta.studies.sweep import Sweep, SweepRun, check_sweep, run_sweep
-from engram.networks.build import build_model, squared_error
+from engram.networks.built_in import build_model
+from tests.support import squared_error
 
 NETWORK = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
 LOSS = squared_error(NETWORK)
