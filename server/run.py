@@ -20,11 +20,9 @@ from engram.core.checks import must
 from engram.core.types import Params
 from engram.data.digests import rows_of
 from engram.data.schema.columns import Kind
-from engram.guards.accountant import PrivacyAccountant
+from engram.guards.accountant import PrivacyAccountant, guarantee, is_weak, noised_by
 from engram.guards.client_epsilon import ASKED
-from engram.guards.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.noised_scores import noised_by
 from engram.runs.progress import PROGRESS, RunProgress
 from engram.runs.record import Checkpoint, Memories, RunRecord
 from engram.server.grid import PatientGrid

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from functools import partial
 from logging import getLogger
 from typing import Any, Self
 
@@ -15,7 +16,6 @@ from engram.core.slots import flat, unflat
 from engram.core.tree import multiplied
 from engram.core.types import Params
 from engram.guards.aggregation import server_step_notes
-from engram.guards.compressed_messages import Traffic, is_traffic
 from engram.guards.noise import Noise
 from engram.networks.registry import FLAT
 from engram.scoring.best_round import is_selection
@@ -32,11 +32,11 @@ from engram.settings.fingerprint import fingerprint
 from engram.settings.network import NetworkMethod
 from engram.strategies.async_rounds import AtWork, Sent, by_wave, is_timing, joined, pacing_of
 from engram.strategies.base import Row, RunStrategy, strategies, widened
-from engram.strategies.message_content import outgoing
+from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
 from engram.strategies.reply_border import first_answers
 from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Together, Wave
 from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
-from engram.strategies.train_replies import collect_replies
+from engram.strategies.train_replies import collect_replies, screen
 from engram.wire.roster import Roster
 from engram.wire.tensors import difference
 from engram.wire.wire import CLIENTS, NOISE, to_params, to_record, units_entries
@@ -394,21 +394,18 @@ class Federated(RunStrategy):
         if isinstance(self._pacing, AtWork):
             due, self._sent = self._pacing.due(server_round, due, came)
         self.waves = [sent.wave for sent in due]
-        method, traffic = self.rounds.merge.method, self._traffic
-        replied = [
-            collect_replies(
-                mine,
-                sent.asked,
+        merge, traffic, replied = self.rounds.merge, self._traffic, []
+        for sent, mine in zip(due, by_wave(came, due), strict=True):
+            read = partial(
+                screen,
                 server_round=sent.wave.server_round,
                 shapes=self.rounds.shapes,
-                roster=self.roster,
                 most=self.most,
-                merge=self.rounds.merge,
+                merge=merge,
                 loss=sent.loss,
-                coded=traffic.coded(method, sent.wave) if traffic else None,
+                coded=traffic.coded(merge.method, sent.wave) if traffic else None,
             )
-            for sent, mine in zip(due, by_wave(came, due), strict=True)
-        ]
+            replied.append(collect_replies(mine, sent.asked, self.roster.examples, read))
         model, metrics = self.learn(server_round, *replied)
         return to_record(model), MetricRecord(metrics)
 

@@ -19,6 +19,7 @@ from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.guards.aggregation import Merge, merge_of
 from engram.guards.noise import Noise
+from engram.guards.secret_samples import secret_cohort
 from engram.guards.update_bounds import comparable, shortened
 from engram.guards.weight_limit import weight_limit
 from engram.settings.errors import UNNAMED, Names, RunStopped, few
@@ -137,8 +138,6 @@ class Rounds(NamedTuple):
             unseen: Clients that never train.
         """
         if self.secret:
-            from engram.strategies.secret_cohorts import secret_cohort  # noqa: PLC0415 - rarely needed
-
             e, noise = self.merge.settings, self.merge.noise
             return secret_cohort(e, server_round, clients, noise, absent=absent, unseen=unseen)
         absent = {*absent, *unseen}

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.core.arrays import Bools
 from engram.core.streams import Stream, generator
 
 
@@ -37,16 +36,6 @@ def secret_noise(size: int, stream: Stream, *keys: int) -> Tensor:
     parts = torch.from_numpy((whole.astype(np.float64) + 0.5) * 2.0**-52)
     normal: Tensor = torch.special.ndtri(parts)
     return normal.float()
-
-
-def taken(normal: Tensor, rate: float) -> Bools:
-    """Returns for standard normal numbers whether each is below the quantile of ``rate``.
-
-    So each is taken with this probability, in (0, 1], independently.
-    """
-    below = torch.special.ndtri(torch.tensor(rate, dtype=torch.float64))
-    found: Bools = (normal.double() < below).numpy()
-    return found
 
 
 def simulated_bytes(seed: int, server_round: int, client: int) -> Callable[[int], bytes]:

@@ -13,8 +13,8 @@ from engram.cohort.trainer.chunks import ClientFailed
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.clip_and_noise import Walker
 from engram.core.slots import flat
-from engram.guards.local_noise import leave_covered
 from engram.guards.noise import simulated_noise
+from engram.guards.outgoing_updates import leave_clients
 from engram.link.flower import local_run
 from engram.settings.errors import REFUSED
 from engram.sites.audit import Audit
@@ -221,7 +221,7 @@ def test_large_slots_do_not_round_a_change_up():
     received = {"model": {"w": torch.full((size,), 2.0**24)}}
     sent = {"model": {"w": torch.full((1, size), 2.0**24 + 2)}}
     when = {"clients": [0], "server_round": 1, "noise": simulated_noise(0)}
-    left = leave_covered(e, walker, received, sent, **when)["model"]["w"]
+    left = leave_clients(e, walker, received, {}, sent, **when)["model"]["w"]
     change = float((left.double() - 2.0**24).mean())
     assert abs(change - 1.1) < 5 * deviation / math.sqrt(size)
     assert left.dtype == torch.float32

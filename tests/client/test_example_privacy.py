@@ -15,11 +15,10 @@ from dp_accounting.pld import PLDAccountant
 from engram.client import app as module
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.accountant import PrivacyAccountant
-from engram.guards.aggregation import spent
+from engram.guards.accountant import PrivacyAccountant, spent
 from engram.guards.calibration import row_rate
 from engram.guards.noise import secret_noise, simulated_noise
-from engram.guards.poisson_samples import row_samples
+from engram.guards.secret_samples import row_samples
 from engram.link.flower import local_run
 from engram.settings.errors import Refused
 from engram.sites.ledger import Ledger

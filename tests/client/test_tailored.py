@@ -13,7 +13,7 @@ from engram.link.flower import local_run
 from engram.runs.record import RunRecord
 from engram.settings.errors import REFUSED
 from engram.simulations.engine import simulate
-from engram.strategies.message_content import outgoing
+from engram.strategies.compressed_messages import outgoing
 from engram.tune.runs import LockStep
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, to_params, to_record
 from tests.support import assert_same, initial_model, scores_of, small, trainer

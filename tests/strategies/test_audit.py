@@ -19,11 +19,12 @@ from engram.core.clip_and_noise import Walker
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
 from engram.core.streams import Stream
-from engram.guards.aggregation import Merge, spent
+from engram.guards.accountant import spent
+from engram.guards.aggregation import Merge
 from engram.guards.calibration import sampling_rate
 from engram.guards.noise import simulated_noise
+from engram.guards.secret_samples import poisson_cohort, subset_cohort
 from engram.strategies.rounds import Rounds
-from engram.strategies.secret_cohorts import poisson_cohort, subset_cohort
 from tests.support import small, trainer
 
 CANARIES, ROUNDS, DELTA = 400, 5, 1e-5

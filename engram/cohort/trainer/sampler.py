@@ -116,7 +116,7 @@ class Sampler:
     def _sampled(self, clients: Sequence[int], server_round: int) -> Draws:
         """Draws Poisson samples, which are padded to the same size."""
         from engram.guards.noise import secret_noise  # noqa: PLC0415 - rarely needed
-        from engram.guards.poisson_samples import row_samples  # noqa: PLC0415 - rarely needed
+        from engram.guards.secret_samples import row_samples  # noqa: PLC0415 - rarely needed
 
         e, noise = self._experiment, self._noise or secret_noise
         rows, size, sample = row_samples(
