@@ -140,7 +140,7 @@ def secure(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Scores the node's clients, and keeps what served them."""
+    """Scores the node's clients, and keeps their slots for exports."""
 
     def answer(node: _Node, request: Request) -> _Answered:
         paid = node.pays(round_of(message.content))
@@ -182,7 +182,7 @@ def _scored(node: "_Node", request: Request) -> Message:
 
 
 class _Answered(NamedTuple):
-    """An answer, and what only the site's own log has of it.
+    """An answer, and its entries in the site's own log.
 
     Attributes:
         message: The answer.
@@ -304,7 +304,7 @@ class _Asked(NamedTuple):
 
 
 def _asked(message: Message, context: Context, received: int) -> _Asked:
-    """Reads what a message asks for; data are not read yet.
+    """Reads the request of a message; data are not read yet.
 
     Raises:
         EngramError: It is impossible, or the site's policy is against it.

@@ -1,4 +1,4 @@
-"""A client's memory: what it keeps between the rounds that it takes part in.
+"""A client's memory: arrays that it keeps between its rounds.
 
 It belongs to the client and never leaves its machine. It is tied to the round that wrote it, so
 that a round that is repeated after a crash starts from the same memory and gives the same numbers.
@@ -65,7 +65,7 @@ class RamStore:
         return newest_of(self._versions.get(client, {}), before)
 
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
-        """As ``MemoryStore.save``, but keeps only one older version, whatever ``durable`` is.
+        """As ``MemoryStore.save``, but keeps one older version, for any ``durable``.
 
         Nothing in RAM outlives the process, so only a round that this process repeats can ask for
         an older version.

@@ -46,7 +46,7 @@ class Covers(NamedTuple):
         return RecordDict({ROSTER: ConfigRecord(entry)})
 
     def training(self, content: RecordDict) -> RecordDict:
-        """Returns an answer to a round of training whose update has noise, without all else."""
+        """Returns an answer to a round of training that has a noisy update alone."""
         details = dict(content.config_records[CLIENTS])
         clients = len(read_list(content.config_records[CLIENTS], "ids", int))
         details |= {"examples": [1] * clients, "losses": []}
@@ -98,7 +98,7 @@ class Covers(NamedTuple):
 
 
 class RowCovers:
-    """Covers the answers of a training whose steps hide single rows.
+    """Covers the answers of a training under example privacy.
 
     Numbers of rows are taken to be known, and are sent. Scores have no noise, and stay.
     """
@@ -108,14 +108,14 @@ class RowCovers:
         return content
 
     def training(self, content: RecordDict) -> RecordDict:
-        """Returns an answer to a round without seconds, which tell how many rows were drawn."""
+        """Returns an answer to a round without seconds, which tell the number of rows."""
         details = dict(content.config_records[CLIENTS])
         details.pop(SECONDS, None)
         return RecordDict({**content, CLIENTS: ConfigRecord(details)})
 
 
 def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
-    """Returns what covers a training's answers; None if no noise is of its clients' own."""
+    """Returns the covers of a training's answers; None without noise of its clients' own."""
     e = experiment
     if e.privacy == "example":
         return RowCovers()
@@ -147,5 +147,5 @@ def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDic
 
 
 def _means(scores: Mapping[str, list[float]], bounded: Sequence[Column]) -> dict[str, float]:
-    """Returns the means over clients, which Flower's own strategies expect."""
+    """Returns means over clients, as Flower's own strategies expect."""
     return {column.name: sum(scores[column.name]) / len(scores[column.name]) for column in bounded}

@@ -78,7 +78,7 @@ def check_source(content: RecordDict) -> None:
 
 
 def check_settings(content: RecordDict, experiment: Experiment) -> None:
-    """Refuses a message of a server whose settings differ from those that this node was given.
+    """Refuses a message whose server has other settings than this node.
 
     Raises:
         EngramError: They differ in something that bears on the numbers.

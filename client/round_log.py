@@ -26,7 +26,7 @@ _MOST: Final = 3  # metrics that a line names; JSON has all
 
 
 class Exchanged(NamedTuple):
-    """The run that a message is of, and what answering it took.
+    """The run of a message, and the cost of its answer.
 
     Attributes:
         run: The run's number.
@@ -52,7 +52,7 @@ class Exchanged(NamedTuple):
 def noted(
     message: Message, reply: Message, exchanged: Exchanged, audit: Audit, *, counts: bool
 ) -> Message:
-    """Notes what a node did for a message, and returns its reply.
+    """Logs the answer to a message, and returns it.
 
     What the audit cannot have is replaced by an error: nothing else leaves the site unnoted.
 
@@ -63,7 +63,7 @@ def noted(
         audit: The node's audit.
         counts: Whether it counts as a round of the day.
     """
-    fields = fields_of(message, reply, exchanged)
+    fields = _fields(message, reply, exchanged)
     if fields is None:
         return reply
     level = WARNING if "why" in fields else INFO
@@ -77,14 +77,8 @@ def noted(
     return reply
 
 
-def fields_of(message: Message, reply: Message, exchanged: Exchanged) -> dict[str, Any] | None:
-    """Returns what a node did for a message, for its logs; None if that was nothing to note.
-
-    Args:
-        message: The message, unbundled.
-        reply: The reply, before it is bundled.
-        exchanged: Its run, and its cost.
-    """
+def _fields(message: Message, reply: Message, exchanged: Exchanged) -> dict[str, Any] | None:
+    """Returns the log entry of a message; None if there is nothing to note."""
     kind = message.metadata.message_type
     told = {key: value for key, value in exchanged._asdict().items() if value is not None}
     fields: dict[str, Any] = {"kind": kind, **told}
@@ -113,7 +107,7 @@ def in_words(fields: Mapping[str, Any]) -> str:
     """Returns a line about a round: run, method, round, clients, rows, loss, bytes, seconds.
 
     Args:
-        fields: What ``fields_of`` returned, or a line of the audit.
+        fields: The fields of an answer, or a line of the audit.
     """
     begin = f"run {fields['run']}" if "run" in fields else "this node"
     begin += f", {fields['method']}" if "method" in fields else ""
@@ -127,22 +121,19 @@ def in_words(fields: Mapping[str, Any]) -> str:
     if fields["kind"] in _TOLD:
         return f"{begin}: {_TOLD[fields['kind']]}; {fields['sent']} bytes sent"
     some = list(fields["metrics"].items())[:_MOST]
+    epsilon = f"; epsilon {fields['epsilon']:.4g} so far" if "epsilon" in fields else ""
     clients = fields["clients"]
     return (
         f"{begin}, round {fields['round']}: {_DONE[fields['kind']]} clients "
         f"{clients if isinstance(clients, str) else few(clients)} on {fields['rows']} rows in "
         f"{fields['seconds']:.2f} s{''.join(f', {name} {value:.4g}' for name, value in some)}; "
-        f"{fields['received']} bytes received, {fields['sent']} sent{_epsilon(fields)}"
+        f"{fields['received']} bytes received, {fields['sent']} sent{epsilon}"
     )
 
 
 def metrics_of(reply: Message) -> dict[str, Any]:
     """Returns the figures of a reply, with the number of rows behind it; none of an error."""
     return dict(reply.content.metric_records.get(METRICS, {})) if reply.has_content() else {}
-
-
-def _epsilon(fields: Mapping[str, Any]) -> str:
-    return f"; epsilon {fields['epsilon']:.4g} so far" if "epsilon" in fields else ""
 
 
 def _bounded(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Scored(NamedTuple):
 
 
 def needs_received(method: Method) -> bool:
-    """Returns whether the model of some client depends on what it receives."""
+    """Whether the model of any client depends on received slots."""
     received = unknown(received_by(method, method.server.start, 0))
     served = (method.serve(received, method.client.start, trained) for trained in (True, False))
     return not all(map(is_known, served))
@@ -76,7 +76,7 @@ def keep_scored(
 
 
 def read_scored(store: DiskStore, client: int) -> Scored | None:
-    """Returns what ``keep_scored`` kept of a client; None if it kept nothing.
+    """Returns the slots of ``keep_scored`` for a client; None if there are none.
 
     Raises:
         MemoryMismatch: If it is damaged, or encrypted with another key.

@@ -96,7 +96,7 @@ def note_training(
 
 
 def read_training(folder: Path) -> Training:
-    """Reads what ``note_training`` wrote.
+    """Reads the description of ``note_training``.
 
     Raises:
         Refused: If the file is missing, or damaged.

@@ -21,7 +21,7 @@ _NUMBERS: Final = ("client", "round", "KiB")  # columns of a table
 
 
 class Kept(NamedTuple):
-    """A client's newest memory in one training, or what serves it, where it keeps no memory.
+    """A client's newest memory in one training, or else the slots that serve it.
 
     Attributes:
         training: The training's name.

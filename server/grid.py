@@ -275,7 +275,7 @@ class PatientGrid(Grid):
         return self._aloft
 
     def _set_aside(self, waiting: dict[str, Asked], enough: float) -> dict[str, Asked]:
-        """Keeps what later rounds wait for; returns the messages that are given up."""
+        """Keeps messages that later rounds wait for; returns those given up."""
         if enough == math.inf:
             return waiting
         now, barred = time.monotonic(), self._barred()

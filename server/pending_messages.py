@@ -1,4 +1,4 @@
-"""Messages to nodes that are in transit, and what can be read from them and their replies."""
+"""Messages in transit to nodes, and their replies."""
 
 from typing import NamedTuple, Self
 
@@ -70,7 +70,7 @@ def opened(reply: Message) -> Message:
 
 
 def trained_for(reply: Message, latency: float) -> float:
-    """Returns how long the node says it trained; 0 if that is impossible."""
+    """Returns the seconds of training that a node reports; 0 if impossible."""
     if not reply.has_content() or CLIENTS not in reply.content.config_records:
         return 0.0
     seconds = reply.content.config_records[CLIENTS].get(SECONDS, 0.0)

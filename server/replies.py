@@ -1,4 +1,4 @@
-"""Limits what a SuperLink takes from a node: one reply at a time, in its own name, of bounded size.
+"""Limits of replies to a SuperLink: one at a time, in its own name, of bounded size.
 
 Flower's Fleet API stores whatever a registered node pushes, unchecked. Twenty thousand small
 records block its database for longer than others wait, and a reply of gigabytes is stored whole. A
@@ -49,7 +49,7 @@ class _Reply:
 
 
 class GuardedFleet:
-    """Flower's Fleet API, with checks on what nodes push, and with sites that leave.
+    """Flower's Fleet API, with checks of pushed replies, and with sites that leave.
 
     Args:
         fleet: Flower's own.
@@ -105,7 +105,7 @@ class GuardedFleet:
         return answer
 
     def _note(self, node: Any, header: Any, tree: Any, answer: Any) -> None:
-        """Notes the reply whose parts a node may send now."""
+        """Notes the reply to which a node may send parts now."""
         self._counters.add("replies")
         with self._counting:
             reply = self._replies.get(node.node_id)
@@ -167,7 +167,7 @@ class GuardedFleet:
 
 
 def _fault(request: Any) -> str:
-    """Returns what is wrong with a push, by which no honest node would fail; "" if nothing is."""
+    """Describes a fault of a push that no honest node would have; "" for none."""
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         return f"one reply must be pushed at a time, got {len(request.messages_list)}"
     (header,), (tree,) = request.messages_list, request.message_object_trees

@@ -296,7 +296,7 @@ class Attendance:
 
     @property
     def approving(self) -> list[int]:
-        """Clients whose sites approve each run before they take part in it, ascending."""
+        """Clients of sites that approve each run first, ascending."""
         entries = self._answers.entries
         return sorted(client for client, node in self._hosts.items() if entries[node].approval)
 
@@ -322,7 +322,7 @@ class Attendance:
         return self._reasons(self.absent())
 
     def too_few(self, least: int) -> str:
-        """Describes that too few clients can take part, and what is known of the others."""
+        """Describes a lack of clients, and the reasons of those missing."""
         absent = self.absent()
         among = len(self.counted)
         there = among - len(absent)

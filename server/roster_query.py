@@ -142,7 +142,7 @@ class Answers:
         return entry._replace(clients=own, left_out=left_out, unscored=unscored)
 
     def forget(self, node: int) -> None:
-        """Forgets the answer of a node whose client is no member any more."""
+        """Forgets the answer of a node."""
         self.entries.pop(node, None)
 
     def called(self, node: int) -> str:
@@ -196,7 +196,7 @@ class Answers:
         return there.issuperset(self._membership.members()) and not self.silent
 
     def in_words(self) -> tuple[str, str]:
-        """Returns what is known of nodes that do not serve, and a remedy; either may be empty."""
+        """Describes the nodes that do not serve, and a remedy; either may be empty."""
         nodes = [*self.refusals, *sorted(self.silent)]
         told = [f"{self.called(node)} {self.at_work(node)}" for node in nodes]
         known, remedy = self._membership.known() if self._membership else ("", "")

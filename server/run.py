@@ -48,7 +48,7 @@ class Round(NamedTuple):
 
 @runtime_checkable
 class Staged(Protocol):
-    """A grid whose nodes come and go by a script."""
+    """A grid of scripted nodes that come and go."""
 
     def stage(self, server_round: int, *, training: bool) -> None:
         """Lets those come and go that do so before a round, or before its evaluation."""
@@ -157,7 +157,7 @@ def run(
 
 @dataclass
 class _Run:
-    """A run in progress: the arguments of ``run``, and what it built from them."""
+    """A run in progress."""
 
     grid: Grid
     strategy: RunStrategy
@@ -179,7 +179,7 @@ class _Run:
         self.unpaid: list[list[int]] = []  # clients with noise on scores, before there is one
 
     def whole(self, engine: str) -> Row:
-        """Runs what is left, and records and returns the results."""
+        """Runs the remaining rounds, and records and returns the results."""
         record, e = self.record, self.experiment
         model, rows = self.rounds(engine)
         times = [row["ms"] for row in rows if "ms" in row]
@@ -302,7 +302,7 @@ class _Run:
             self.accountant.note(clients)
 
     def _picked(self, number: int, model: Params) -> dict[str, Checkpoint]:
-        """Returns what there is after a round, for each model for which it is the best so far."""
+        """Returns a checkpoint for each model of which the round is the best so far."""
         keys = [key for key, at in self.strategy.picks.items() if at == number]
         if not keys:
             return {}

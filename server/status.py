@@ -1,4 +1,4 @@
-"""The nodes of a federation, and the clients' parts in a run: what `engram status` shows."""
+"""The nodes of a federation, and the clients' parts in a run, for `engram status`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

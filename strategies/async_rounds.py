@@ -68,13 +68,13 @@ class Sent(NamedTuple):
 
 
 class AtWork(Together):
-    """Buffered asynchronous rounds of nodes, whose time passes by itself.
+    """Buffered asynchronous rounds of nodes, in real time.
 
     A client that has answered is asked again, or another in its place, when the next round begins.
     """
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
-        """Returns who is asked beside the clients in ``working``."""
+        """Returns the clients to ask beside those in ``working``."""
         free = self._wanted - len(self.working)
         clients = draw(server_round, free, self.working) if free > 0 else []
         return [Wave(server_round, slots, clients)]
@@ -98,7 +98,7 @@ class AtWork(Together):
 
 
 class Timed(Together):
-    """Synchronous rounds on a simulated clock, whose second is the only state."""
+    """Synchronous rounds on a simulated clock; the second is the state."""
 
     def __init__(self, experiment: Experiment, ends: Ends) -> None:
         super().__init__(experiment.clients_per_round)
@@ -106,7 +106,7 @@ class Timed(Together):
         self.state = {f"{_STATE}now": torch.zeros((), dtype=torch.float64)}
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
-        """Returns who trains in a round, which is who answers in time.
+        """Returns the clients of a round that answer in time.
 
         Raises:
             RunStopped: Nobody does.
@@ -167,7 +167,7 @@ class Buffered(Together):
         self._slots = {version: unflat(x, self._like) for version, x in every.items()}
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
-        """Returns whose answers fill the buffer, by the slots on which they have worked."""
+        """Returns the clients whose answers fill the buffer, by their initial slots."""
         version = server_round - 1
         self._slots[version] = slots
         landed, self._flights = landings(
@@ -190,14 +190,14 @@ class Buffered(Together):
 
 
 def _staleness(rounds: Sequence[int]) -> Row:
-    """Returns the record's entry of how many rounds old clients' models were."""
+    """Returns the record's entry of the mean staleness, in rounds."""
     return {"staleness": sum(rounds) / len(rounds)} if rounds else {}
 
 
 def pacing_of(
     experiment: Experiment, roster: Roster, shapes: Shapes, like: Slots, size: int | None = None
 ) -> Together:
-    """Returns who trains when, in an experiment.
+    """Returns the scheduler of an experiment.
 
     Args:
         experiment: The settings.
@@ -239,7 +239,7 @@ def is_timing(name: str) -> bool:
 
 
 def by_wave(replies: Iterable[Message], due: Sequence[Sent]) -> list[list[Message]]:
-    """Parts replies by the waves whose messages they answer; the last one has those to none."""
+    """Groups replies by wave; strays go to the last one."""
     of = {name: i for i, sent in enumerate(due) for name in sent.names}
     found: list[list[Message]] = [[] for _ in due]
     for reply in replies if found else ():

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 class RunStrategy(Strategy):
-    """A Flower strategy whose run can be stopped and resumed.
+    """A Flower strategy of a run that can be stopped and resumed.
 
     Attributes:
         scored_from: The first round with an evaluation; None if there is only one evaluation,
@@ -83,12 +83,12 @@ class RunStrategy(Strategy):
         raise Refused("start-from must be empty for a method that trains no network")
 
     def forget(self, clients: Sequence[int]) -> None:
-        """Forgets what the server keeps to serve clients that are no members any more."""
+        """Forgets the server's entries of clients that are no members any more."""
         del clients
 
     @abstractmethod
     def askable(self, grid: Grid) -> int:
-        """Returns how many clients are on nodes that can be asked now."""
+        """Returns the number of clients on nodes that can be asked now."""
 
     @property
     @abstractmethod
@@ -118,7 +118,7 @@ class RunStrategy(Strategy):
         return {}
 
     def unscored(self, row: Row) -> Row:
-        """Returns a round's record without what its evaluation has added."""
+        """Returns a round's record without the entries of its evaluation."""
         return row
 
     def client_scores(self) -> Row:

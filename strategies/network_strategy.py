@@ -229,7 +229,7 @@ class Federated(RunStrategy):
         return self._hold(unflat(flat(server.start) | found, server.start))
 
     def forget(self, clients: Sequence[int]) -> None:
-        """Makes the server's entries of clients what they were before their first rounds."""
+        """Resets the server's entries of clients to their initial values."""
         at, start = torch.tensor(clients), flat(self.rounds.merge.method.server.start)
         for path, axes in self.rounds.axes().items():
             for axis in axes:
@@ -376,7 +376,7 @@ class Federated(RunStrategy):
         return sorted([*asked, *self._pacing.late])
 
     def askable(self, grid: Grid) -> int:
-        """Returns how many clients are on nodes that can be asked now."""
+        """Returns the number of clients on nodes that can be asked now."""
         return len(self.roster.nodes) - len(self._absent(grid) | self._scores.scoring.unseen)
 
     def _absent(self, grid: Grid) -> set[int]:
@@ -410,7 +410,7 @@ class Federated(RunStrategy):
         return to_record(model), MetricRecord(metrics)
 
     def learn(self, server_round: int, *replied: TrainReplies) -> tuple[Params, Row]:
-        """Merges what the clients of a round's waves have made of their slots.
+        """Merges the updates of a round's waves.
 
         Returns:
             The next slots that are sent to all clients unchanged, and the round's metrics:

@@ -1,4 +1,4 @@
-"""The border that every reply crosses: whatever reading one raises is the fault of its sender."""
+"""Reading of replies: any exception is the fault of the sender."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -101,7 +101,7 @@ def first_answers(
 
 
 def read_reply(reply: Message, read: Callable[[RecordDict], _T]) -> _T | Rejected:
-    """Returns what is read from a reply, or why it is left out; raises nothing.
+    """Reads a reply, or returns why it is left out; raises nothing.
 
     Args:
         reply: The reply, which may hold anything.

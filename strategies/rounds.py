@@ -74,7 +74,7 @@ class Together:
         self.row: Row = {}
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
-        """Returns who trains in a round that starts from ``slots``."""
+        """Returns the clients of a round that starts from ``slots``."""
         return [Wave(server_round, slots, draw(server_round, self._wanted, ()))]
 
 

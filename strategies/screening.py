@@ -1,4 +1,4 @@
-"""Screening of what comes of a round, without messages. Nothing that a client sends is trusted."""
+"""Screening of updates, without messages. Nothing that a client sends is trusted."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -86,7 +86,7 @@ class TrainReplies(NamedTuple):
 
     @property
     def diverged(self) -> dict[int, str]:
-        """Clients whose models became non-finite, with likely causes."""
+        """Clients with non-finite models, and likely causes."""
         found = {c: reason for _, reply in self.accepted for c, reason in reply.failed.items()}
         for clients, reply in self.rejected:
             if reply.kind in ("diverged", "non-finite"):
@@ -95,7 +95,7 @@ class TrainReplies(NamedTuple):
 
     @property
     def left_out(self) -> dict[int, str]:
-        """Clients whose updates are not merged, with the reason in a word or two."""
+        """Clients without a merged update, with the reason in a word or two."""
         found = {client: "no reply" for clients in self.silent for client in clients}
         found |= {client: reply.kind for clients, reply in self.rejected for client in clients}
         return found | {c: "diverged" for _, reply in self.accepted for c in reply.failed}
@@ -139,7 +139,7 @@ class TrainReplies(NamedTuple):
 def judged(
     trained: Trained, *, most: int, merge: Merge, loss: Metric | None
 ) -> Accepted | Rejected:
-    """Checks the numbers of an outcome whose form is right; the arguments are those of ``screen``.
+    """Checks the numbers of a well-formed outcome; arguments as for ``screen``.
 
     Returns:
         The updates, or why they are left out.
@@ -185,7 +185,7 @@ def _below_zero(params: Params, merge: Merge) -> bool:
 def implausible(
     accepted: list[tuple[list[int], Accepted]], merge: Merge, server: Slots
 ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
-    """Rejects replies, two or more, whose models lie much farther from the old one than most do.
+    """Rejects replies, of two or more, whose models moved much farther than most.
 
     Finite numbers can be as harmful as infinite ones. Of two replies, and where most models have
     not moved, there is no usual distance: one is then rejected if it is farther than the other by
@@ -221,7 +221,7 @@ def _moved(method: Method, received: Slots, sent: Slots) -> float:
 
 
 def first_of(reasons: Iterable[str]) -> str:
-    """Returns the first of clients' reasons, which mostly are alike, and how many there are."""
+    """Returns the first of clients' reasons, and their number."""
     first, *others = dict.fromkeys(reasons)
     return f"{first} (the first of {1 + len(others)} reasons)" if others else first
 

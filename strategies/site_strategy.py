@@ -55,12 +55,12 @@ class SiteStrategy(RunStrategy):
         self.sites = roster.sites()
 
     def askable(self, grid: Grid) -> int:
-        """Returns how many sites are on nodes that can be asked now."""
+        """Returns the number of sites on nodes that can be asked now."""
         present = set(grid.get_node_ids())
         return sum(node in present for node in self.sites.nodes.values())
 
     def row(self, absent: Mapping[int, str]) -> Row:
-        """Returns the sites asked or absent, and how many had no part in the round."""
+        """Returns the cohort of a round, and the number of absent sites."""
         return {"cohort": sorted({*self.cohort, *absent}), "left-out": len(absent)}
 
     @property
@@ -77,7 +77,7 @@ class SiteStrategy(RunStrategy):
         arrays: Callable[[list[int]], Records | None],
         among: Collection[int] | None = None,
     ) -> list[Message]:
-        """Returns a message for every online node, and notes which clients it asks.
+        """Returns a message for every online node, and notes the clients it asks.
 
         Args:
             kind: Type of the messages.
@@ -154,7 +154,7 @@ class SiteStrategy(RunStrategy):
             raise RunStopped(f"{usable} of {self._least} sites are usable{reasons}")
 
     def name_bounded(self, clients: Iterable[int], max_weight: float) -> dict[str, list[int]]:
-        """Warns once of each client whose claimed weight exceeds ``max_weight``.
+        """Warns once of each client with a claimed weight above ``max_weight``.
 
         Returns:
             The round's metric ``bounded``, a list of these clients; empty if there are none.
@@ -198,7 +198,7 @@ def read_split(
 
 
 def sites_in_words(row: Mapping[str, Any]) -> str:
-    """Returns how many sites took part, and how many did not; "" for another kind of row."""
+    """Describes the numbers of sites in a round; "" for another kind of row."""
     if "sites" not in row:
         return ""
     left_out = row["left-out"]
@@ -207,7 +207,7 @@ def sites_in_words(row: Mapping[str, Any]) -> str:
 
 
 def regret_in_words(row: Mapping[str, Any]) -> str:
-    """Returns how many sites took part, and their regret; "" for another kind of row.
+    """Describes the numbers of sites and their regret; "" for another kind of row.
 
     Of a sum over turns it says how many turns that are, and how many it lacks; of a mean over
     sites, how many sites that are, unless it is all.

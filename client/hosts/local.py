@@ -168,7 +168,7 @@ def _open(opening: Opening) -> LocalHost:
 
 
 def hosted_by(opening: Opening, data: FederatedData) -> LocalHost:
-    """Returns the host of an opening's clients, whose data have been loaded."""
+    """Returns the host of an opening's clients, with loaded data."""
     e, store, engine, noise = opening.experiment, opening.store, opening.engine, opening.noise
     trainer = Trainer(e, data, store, engine=engine, noise=noise, covers=opening.covers)
     return LocalHost(trainer, least_drawn=opening.least_drawn)
@@ -236,7 +236,7 @@ def _shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
 
 
 def _own(requests: Sequence[Request], group: Iterable[int]) -> Slots:
-    """Returns the slots of which each client of a group receives its own, in their order."""
+    """Returns the clients' own received slots, stacked in the order of a group."""
     each = [_slots(requests[i].message.content, OWN) for i in group]
     found: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)
     return found

@@ -145,7 +145,7 @@ class PrivacyAccountant:
 
     @property
     def claim(self) -> dict[str, Any]:
-        """The entries of a run's results: ``spent``, and what it is about.
+        """The entries of a run's results: ``spent``, and its definition of privacy.
 
         ``adjacency`` names the pairs of federations that cannot be told apart; ``sampling-rate`` is
         there where epsilon is amplified by sampling.
@@ -182,7 +182,7 @@ def spent(e: Experiment, rounds: int, rows: int = 0) -> float:
 
 
 def adjacency(e: Experiment) -> str:
-    """Returns in words which pairs of federations a private run makes hard to tell apart."""
+    """Describes the adjacency of federations under a private run."""
     if e.privacy == "example" and e.own.turns:
         return "one of a client's turns is replaced by any other"
     if e.privacy == "example":
@@ -193,7 +193,7 @@ def adjacency(e: Experiment) -> str:
 
 
 def guarantee(e: Experiment) -> str:
-    """Returns the largest epsilon that the run can spend, and what that means; "" without privacy.
+    """Describes the largest epsilon of a run, and its meaning; "" without privacy.
 
     Unless cohorts are secret, it is that of a client that is asked in every round.
     """
@@ -239,7 +239,7 @@ def _is_known(e: Experiment) -> bool:
 
 
 def noised_by(replies: Iterable[Message], clients: int) -> list[int]:
-    """Returns the clients whose scores have the noise of local privacy, by what nodes say.
+    """Returns the clients whose scores have the noise of local privacy, as nodes report it.
 
     Args:
         replies: The answers to an evaluation, by whoever sent them.

@@ -43,7 +43,7 @@ class Split(NamedTuple):
 
 
 def split(multiplier: float, clients: int) -> Split:
-    """Returns the releases that cost together what one with ``multiplier`` costs.
+    """Splits a release into one of updates and one of the count, at the same cost.
 
     The paper has sigma_b = m / 20. With less than 20 z clients that would take most of the budget,
     or more than all of it; here sigma_b is z then, and z_d is 1.15 z.
@@ -53,7 +53,7 @@ def split(multiplier: float, clients: int) -> Split:
 
 
 def adaptive(method: Method, first: float) -> Method:
-    """Returns a method whose server has the bound in a slot, ``first`` before the first round.
+    """Wraps a method: its server holds the bound in a slot, ``first`` at the start.
 
     Its merge takes the next bound from the mean's slot of that name, see ``adaptive_mean``.
 

@@ -1,4 +1,4 @@
-"""Checks and bounds of what clients claim, so that no claim is more than a share of the truth.
+"""Range checks and bounds of the weights and statistics that clients claim.
 
 Some slots hold weights and denominators: shares of classes, choices of models, traces. A method
 declares their ranges, ``Method.claims``. An update outside of them is impossible, and left out;
@@ -58,7 +58,7 @@ def projected(claims: Mapping[str, Claim], slots: Slots) -> Slots:
 def bounded(
     claims: Mapping[str, Claim], updates: Sequence[Update], *, amount: float, mean: float
 ) -> list[Update]:
-    """Returns updates whose claims are bounded by comparison; each is possible by itself.
+    """Bounds the claims of updates, each possible by itself, by comparison.
 
     Args:
         claims: The method's claims.

@@ -142,7 +142,7 @@ class TopK(NamedTuple):
     share: float
 
     def kept(self, shape: tuple[int, ...]) -> int:
-        """Returns how many numbers of an array are kept."""
+        """Returns the number of entries of an array that are sent."""
         count = math.prod(shape)
         kept = math.ceil(self.share * count)
         return kept if (_FLOAT + _width(count)) * kept < _FLOAT * count else count
@@ -272,7 +272,7 @@ class Layout(NamedTuple):
 def fed_back(
     layout: Layout, arrays: Params, residual: Params, draw: Draw
 ) -> tuple[Tensor, Params, Params]:
-    """Writes arrays with what was left out before.
+    """Encodes arrays with error feedback.
 
     Args:
         layout: How they are written.
@@ -291,7 +291,7 @@ def fed_back(
 
 
 def _width(count: int) -> int:
-    """Returns how many bytes, of 4 at most, a place among so many numbers takes."""
+    """Returns the bytes, 4 at most, of an index into ``count`` numbers."""
     return max(1, -(-(count - 1).bit_length() // 8)) if count else 1
 
 

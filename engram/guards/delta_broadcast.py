@@ -1,4 +1,4 @@
-"""A server's model in fewer bytes: it moves by what is written of it, and by nothing else.
+"""Compressed broadcast: the server's model moves by its encoded change alone.
 
 With a codec Q and the slots w that all clients receive, a round makes of a merge's w' ::
 
@@ -34,12 +34,12 @@ _RESIDUAL: Final = "broadcast-residual-"  # followed by a slot's name
 
 
 def depth_of(layout: Layout) -> int:
-    """Returns how many changes together take fewer bytes than all slots; at least 1."""
+    """Returns the most changes that take fewer bytes than all slots; at least 1."""
     return max(1, (layout.plain_size - 1) // max(1, layout.size))
 
 
 def advanced(layout: Layout, before: Params, sent: Params) -> Params:
-    """Returns arrays after a change: w + Q, and what is written as it is."""
+    """Applies a decoded change: w + Q, and plain arrays as they are."""
     moved = {path: before[path] + sent[path] for path in layout.shrunk}
     return sent | moved
 
@@ -47,7 +47,7 @@ def advanced(layout: Layout, before: Params, sent: Params) -> Params:
 def broadcast(
     method: Method, layout: Layout, *, whole: bool, draw: Callable[[int], Draw]
 ) -> Method:
-    """Returns a method whose server moves the slots that all clients receive by what is written.
+    """Wraps a method: its server moves the broadcast slots by their encoded change.
 
     Args:
         method: The method.

@@ -39,7 +39,7 @@ def secret_noise(size: int, stream: Stream, *keys: int) -> Tensor:
 
 
 def simulated_bytes(seed: int, server_round: int, client: int) -> Callable[[int], bytes]:
-    """Returns a source of bytes, of which a client makes its share of noise. It protects nobody."""
+    """Returns a seeded source of bytes for a client's share of noise. It protects nobody."""
     return generator(seed, Stream.CLIENT_NOISE, server_round, client).bytes
 
 

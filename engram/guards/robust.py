@@ -88,7 +88,7 @@ def nearest(models: Sequence[Params], malicious: int) -> list[int]:
 
 
 def geometric_median(models: Sequence[Params], steps: int = 64, smooth: float = 1e-6) -> Params:
-    """Returns the point whose distances to all models have the least sum: RFA.
+    """Returns the geometric median of models: RFA.
 
     It is found by the smoothed Weiszfeld algorithm (Pillutla et al., Alg. 2, with equal weights),
 

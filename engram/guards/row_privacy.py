@@ -50,7 +50,7 @@ class ByExamples(NamedTuple):
 
 
 def by_examples(sums: Sums, how: ByExamples) -> Objective:
-    """Builds the objective of a private step, whose batches are ``Sampled``.
+    """Builds the objective of private steps on ``Sampled`` batches.
 
     A method can take one gradient of a batch, and look at rows in no other way.
     """
@@ -131,7 +131,7 @@ def _affine(w: Params, layer: int, x: Tensor) -> Tensor:
 
 
 def _scale(norms: Tensor, taken: Tensor, bound: float) -> Tensor:
-    """Returns what each row's gradient is multiplied by; 0 if it is not finite."""
+    """Returns the factor of each row's gradient; 0 if that is not finite."""
     return torch.where(norms.isfinite(), (bound / norms).clamp(max=1.0), 0.0) * taken
 
 

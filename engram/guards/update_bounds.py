@@ -61,7 +61,7 @@ def shortened(replies: TrainReplies, merge: Merge, server: Slots, most: float) -
 
 
 def comparable(replies: TrainReplies, merge: Merge, most: float) -> TrainReplies:
-    """Bounds what clients claim: see ``engram.guards.claimed_ranges.bounded``.
+    """Bounds the claims of updates: see ``engram.guards.claimed_ranges.bounded``.
 
     Args:
         replies: The replies that are to be merged.
@@ -75,7 +75,7 @@ def comparable(replies: TrainReplies, merge: Merge, most: float) -> TrainReplies
 
 
 def _parts(merge: Merge, server: Slots, update: Update) -> dict[str, tuple[Params, Params]]:
-    """Returns the arrays that are measured together, and those from which they have changed."""
+    """Groups an update's arrays by norm: the arrays, and their values before the round."""
     received = received_by(merge.method, server, update.client or 0)
     sent = flat(update.slots)
     origin = flat(origin_of(merge.method, received, update.slots))

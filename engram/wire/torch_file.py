@@ -1,4 +1,4 @@
-"""Tensors as ``torch.save`` writes them, read from files of whoever made them.
+"""Tensors in the format of ``torch.save``, read from untrusted files.
 
 What ``torch.load`` reads with ``weights_only`` runs nobody's code, but may take any amount of time
 and memory: members of the archive may be compressed, and the pickle in it make arrays of bytes of
@@ -37,7 +37,7 @@ _GLOBALS: Final = {
 
 
 def tensors_to_saved(params: Params) -> bytes:
-    """Returns tensors as what ``torch.load`` reads."""
+    """Returns tensors in the format of ``torch.save``."""
     file = io.BytesIO()
     torch.save(dict(params), file)
     return file.getvalue()

@@ -271,5 +271,5 @@ def _cipher(state: Advertised, public: bytes) -> AESGCM:
 
 
 def _way(told: bytes, sender: int, receiver: int) -> bytes:
-    """Returns what sealed shares are bound to: the round, who seals them, and for whom."""
+    """Returns the associated data of a sealed share: round, sender, receiver."""
     return told + sender.to_bytes(8) + receiver.to_bytes(8)

@@ -179,7 +179,7 @@ class _Exchange:
         return found
 
     def _masked(self, shares: Mapping[int, Mapping[int, bytes]]) -> dict[int, _Trained]:
-        """Passes on the shares for each party, has it train, and returns what it sends."""
+        """Relays the shares to each party, and collects its masked update."""
         messages = {party: self._messages[self._nodes[party]] for party in shares}
         for party, message in messages.items():
             sealed = {other: mine[party] for other, mine in shares.items() if other != party}
@@ -220,7 +220,7 @@ class _Exchange:
         messages: Mapping[int, Message],
         read: Callable[[int, RecordDict], T | Rejected],
     ) -> dict[int, T]:
-        """Sends messages, and returns what is read of the answers, by the messages' keys.
+        """Sends messages, and reads their answers, by the messages' keys.
 
         Raises:
             RunStopped: There are fewer than the threshold.
@@ -262,7 +262,7 @@ class _Exchange:
         return _Trained(details, way if way in WAYS else "", words.numpy().view(np.uint32))
 
     def _summed(self, trained: Mapping[int, _Trained], total: Words) -> TrainReplies:
-        """Returns the mean of updates by their sum, and who is left out."""
+        """Returns the mean of updates from their sum, and the sites left out."""
         strategy, session = self._strategy, self._session
         ids = sorted(client for each in trained.values() for client in each.details.ids)
         weight = sum(min(strategy.roster.examples[client], session.most) for client in ids)
@@ -285,7 +285,7 @@ class _Exchange:
         return self._left_out(lost)._replace(accepted=[(everyone, accepted)])
 
     def _warn_of_later_answers(self, nodes: Set[int]) -> None:
-        """Warns of sites whose updates are in the sum, and whose later answers are not as asked."""
+        """Warns of sites in the sum that failed in a later stage."""
         for node, why in sorted(self._lost.items()):
             if node in nodes and why is not None:
                 _log.warning(

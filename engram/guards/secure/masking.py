@@ -1,4 +1,4 @@
-"""A host whose updates leave masked: the server learns their sum over sites, and no single one.
+"""A host of masked updates: the server learns their sum over sites alone.
 
 It stands before the host that trains. The state of a round is in this object alone, for that round
 alone: each stage takes it out, so that none is answered twice, and what is refused ends the round

@@ -50,14 +50,14 @@ def public_of(private: bytes) -> bytes:
 
 
 def commitment(seed: bytes) -> bytes:
-    """Returns a digest by which a seed is recognized that others' shares have given."""
+    """Returns the commitment to a seed: a digest that its reconstruction must match."""
     return hashlib.sha256(b"engram secure seed" + seed).digest()
 
 
 def pairwise(
     own: int, private: bytes, publics: Mapping[int, bytes], purpose: bytes, size: int
 ) -> Words:
-    """Returns the sum of a party's masks with others, which theirs cancel (Fig. 4, round 2).
+    """Returns the sum of a party's pairwise masks, which the others' cancel (Fig. 4, round 2).
 
         sum over v of PRG(s_uv) for v < u, and of -PRG(s_uv) for v > u
 

@@ -1,4 +1,4 @@
-"""Updates as whole numbers modulo 2^32, whose sum does not wrap.
+"""Fixed-point updates modulo 2^32: their sum does not wrap.
 
 A client's update is clipped to norm C, so that each of its numbers lies in [-C, C], and its weight
 is a fraction of the largest one. A sum over n clients then lies in [-n C, n C], for which the

@@ -109,7 +109,7 @@ class Advert(NamedTuple):
 
 
 def threshold(parties: int, fraction: float) -> int:
-    """Returns how many of the parties must stay: the least number above that fraction of them.
+    """Returns the threshold: the least number of parties above a fraction of them.
 
     Raises:
         ValueError: ``fraction`` is not in [0.5, 1).
@@ -132,7 +132,7 @@ def transcript(session: Session, adverts: Iterable[Advert]) -> bytes:
 
 
 def words_of_survivors(told: bytes, survivors: Iterable[int]) -> bytes:
-    """Returns the bytes that a party signs who was told these survivors (Fig. 4, round 3)."""
+    """Returns the bytes that a party signs for these survivors (Fig. 4, round 3)."""
     return b"engram secure survivors\n" + told + b"".join(map(_number, sorted(survivors)))
 
 

@@ -36,5 +36,5 @@ def from_vector(method: Method, received: Slots, like: Slots, vector: Floats) ->
 
 
 def numbers(like: Slots) -> int:
-    """Returns how many numbers an update in these shapes has."""
+    """Returns the length of an update in these shapes."""
     return sum(prod(leaf.shape) for leaf in flat(like).values())

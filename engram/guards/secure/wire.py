@@ -1,4 +1,4 @@
-"""Messages of a secure round: what each stage asks of a party, and what it answers.
+"""Messages of a secure round: the entries of each stage.
 
 All entries are bytes by party, and the sender of none is trusted.
 """
@@ -46,7 +46,7 @@ def to_entries(data: Mapping[int, bytes]) -> dict[str, Any]:
 
 
 def read_entries(record: ConfigRecord) -> dict[int, bytes]:
-    """Reads what ``to_entries`` wrote.
+    """Reads the entries of ``to_entries``.
 
     Raises:
         KeyError: An entry is missing.
@@ -76,7 +76,7 @@ def advert_to_bytes(advert: Advert) -> bytes:
 
 
 def advert_from_bytes(party: int, data: bytes) -> Advert:
-    """Reads what ``advert_to_bytes`` wrote.
+    """Reads the bytes of ``advert_to_bytes``.
 
     Raises:
         ValueError: There are too few bytes.
