@@ -31,6 +31,8 @@ from engram.data.schema.columns import SUMS, Kind
 from engram.data.tables.table_summary import site_schema
 from engram.guards.calibration import is_scored
 from engram.guards.clock import now
+from engram.guards.secure.masking import MaskingHost
+from engram.guards.secure.secure_parties import of_node
 from engram.link.node_config import NodeConfig, hosted_clients, memory_folder, read_node_config
 from engram.scoring.score_columns import Column
 from engram.settings.errors import AWAITED, REFUSED, DataError, EngramError, Refused, one_line
@@ -410,9 +412,6 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     training_from_now_on(experiment.cpu_threads)
     host = _host(experiment, config, store, policy)
     if experiment.aggregation == "secure" and isinstance(host, LocalHost):
-        from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
-        from engram.guards.secure.secure_parties import of_node  # noqa: PLC0415 - likewise
-
         parties = of_node(config, experiment.num_clients)
         host = MaskingHost(host, parties, least=policy.secure, state=folder.parents[1])
     if config.state is None:

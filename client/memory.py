@@ -10,6 +10,7 @@ from typing import Protocol
 
 from engram.core.types import Params
 from engram.settings.errors import EngramError
+from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
 
 class MemoryMismatch(EngramError):
@@ -78,8 +79,6 @@ class RamStore:
 
     def dump(self) -> bytes:
         """Serializes the newest memory of every client."""
-        from engram.wire.tensors import tensors_to_bytes  # noqa: PLC0415 - for checkpoints alone
-
         tensors: Params = {}
         for client, versions in self._versions.items():
             newest = max(versions)
@@ -93,8 +92,6 @@ class RamStore:
         Raises:
             MemoryMismatch: If the bytes hold no memories.
         """
-        from engram.wire.tensors import tensors_from_bytes  # noqa: PLC0415 - likewise
-
         versions: dict[int, dict[int, Params]] = defaultdict(dict)
         try:
             for key, leaf in tensors_from_bytes(data).items():

@@ -24,8 +24,7 @@ from engram.link.inbox import Limits, replies
 from engram.link.server.membership import Membership
 from engram.link.server.suspensions import Suspensions
 from engram.runs.progress import RunProgress
-from engram.server.exchange_costs import Exchange
-from engram.server.pending_messages import Asked, has_code, opened, trained_for
+from engram.server.pending_messages import Asked, Exchange, has_code, opened, trained_for
 from engram.server.stopping import is_stopping
 from engram.settings.errors import AWAITED, BUSY, UNFINISHED, UNUSABLE, few, one_line
 from engram.wire.bundle import bundle, bundled_size

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from flwr.app import ConfigRecord
@@ -23,6 +23,7 @@ from engram.data.schema.columns import Kind
 from engram.guards.accountant import PrivacyAccountant, guarantee, is_weak, noised_by
 from engram.guards.client_epsilon import ASKED
 from engram.guards.noise import Noise, secret_noise
+from engram.guards.secure.drop_outs import train_securely
 from engram.runs.progress import PROGRESS, RunProgress
 from engram.runs.record import Checkpoint, Memories, RunRecord
 from engram.server.grid import PatientGrid
@@ -31,19 +32,13 @@ from engram.server.run_start import first_arrays, former_run, kind_of, strategy_
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
+from engram.strategies.base import Round
 from engram.wire.roster import Roster
 from engram.wire.wire import TRAINING, to_params, to_record
 
 _log = getLogger("flwr.engram")
 
 _ASKED: Final = "ended {}, as `engram stop` asked for; to go on, start the run in {} again"
-
-
-class Round(NamedTuple):
-    """A round's model and metrics, as ``Strategy.aggregate_train`` returns them."""
-
-    model: Params
-    metrics: Row
 
 
 @runtime_checkable
@@ -325,7 +320,9 @@ class _Run:
                 model = self._await_clients(model)
             strategy = self.strategy
             timeout = self.experiment.timeout
-            train = self.directly or partial(self._asks(), self.grid, timeout=timeout)
+            secure = self.experiment.aggregation == "secure"
+            by_messages = train_securely if secure else train_round
+            train = self.directly or partial(by_messages, self.grid, timeout=timeout)
             accountant = self.accountant
             before_asking = (lambda: accountant.note(strategy.cohort)) if accountant else None
             after, metrics = train(
@@ -347,14 +344,6 @@ class _Run:
             metrics |= {name: total - before[name] for name, total in spent.items()}
             metrics |= patient.last.notes()
         return Round(after, metrics)
-
-    def _asks(self) -> Callable[..., Round]:
-        """Returns the function that trains a round by messages."""
-        if self.experiment.aggregation == "plain":
-            return train_round
-        from engram.guards.secure.drop_outs import train_securely  # noqa: PLC0415 - plain rounds need none of it
-
-        return train_securely
 
     def _stopping(self) -> bool:
         return isinstance(self.grid, PatientGrid) and self.grid.stopping

@@ -3,7 +3,7 @@
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -17,6 +17,13 @@ from engram.settings.experiment import Experiment
 from engram.wire.roster import Roster
 
 Row = dict[str, Any]
+
+
+class Round(NamedTuple):
+    """A round's model and metrics, as ``Strategy.aggregate_train`` returns them."""
+
+    model: Params
+    metrics: Row
 
 
 class RunStrategy(Strategy):

@@ -25,7 +25,7 @@ from engram.scoring.score_columns import COMMON
 from engram.scoring.score_replies import collect_scores
 from engram.scoring.score_warnings import ScoreWarnings
 from engram.scoring.scorekeeping import Scorekeeper, Scoring
-from engram.scoring.tasks import CLASSIFICATION, task_of
+from engram.scoring.tasks import task_of
 from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
@@ -34,7 +34,7 @@ from engram.strategies.async_rounds import AtWork, Sent, by_wave, is_timing, joi
 from engram.strategies.base import Row, RunStrategy, strategies, widened
 from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
 from engram.strategies.reply_border import first_answers
-from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Together, Wave
+from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Wave
 from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
 from engram.strategies.train_replies import collect_replies, screen
 from engram.wire.roster import Roster
@@ -54,17 +54,9 @@ class Federated(RunStrategy):
     model.
 
     Args:
+        experiment: The settings.
         rounds: The decisions of its rounds.
         roster: The clients and their nodes. Clients that have not joined are not asked.
-        max_weight: As for ``RowWeights``.
-        scoring: How clients are scored; by default, by accuracy.
-        losses: Whether clients are asked for training losses in every round; if not, only in
-            rounds whose config has ``losses`` or does not mention it.
-        loss: The metric of these losses; by default, the loss of classifiers.
-        steps: The settings to lower if the run diverges, in words.
-        notes: Further entries of the results.
-        pacing: Who trains when; by default, each cohort at once.
-        traffic: Compresses messages; by default, nothing does.
 
     Attributes:
         rounds: As given.
@@ -78,35 +70,32 @@ class Federated(RunStrategy):
         left_out: Its clients whose updates were not merged, with reasons.
     """
 
-    def __init__(
-        self,
-        rounds: Rounds,
-        roster: Roster,
-        *,
-        max_weight: float = np.inf,
-        scoring: Scoring | None = None,
-        losses: bool = False,
-        loss: Metric = CLASSIFICATION.metric,
-        steps: str = "the step size",
-        notes: Row | None = None,
-        pacing: Together | None = None,
-        traffic: Traffic | None = None,
-    ) -> None:
-        self.rounds = rounds
+    def __init__(self, experiment: Experiment, rounds: Rounds, roster: Roster) -> None:
+        e, self.rounds = experiment, rounds
         method = rounds.merge.method
         self._public = method.server.send(method.server.start, [0])[0].keys()
-        self._weights = RowWeights(rounds.merge.by, max_weight)
-        self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
+        self._weights = RowWeights(rounds.merge.by, e.max_weight)
+        scoring = Scoring.of(e, rounds.shapes, roster.names)
+        self._scores = Scorekeeper(scoring, len(roster.nodes))
         self._mean_loss = mean_of(self._scores.scoring.metrics[-1])
         self.meet(roster)
-        self._always_losses = losses
-        self._loss = loss
-        self.loss: Metric | None = loss
-        self._watch = LossWatch(steps)
-        self._notes = notes or {}
+        # Else only in rounds whose config has ``losses``, or does not mention it.
+        self._always_losses = e.model in FLAT and e.aggregation == "plain"
+        self._loss = task_of(e.task, e.loss).metric
+        self.loss: Metric | None = self._loss
+        self._watch = LossWatch(" or ".join(e.of(NetworkMethod).step_sizes()))
+        model, running = method.server.start.get("model", {}), rounds.merge.walker.running
+        parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
+        self._notes = server_step_notes(e, parameters)
+        if self._notes and not self._notes["exp-concave"]:
+            _log.warning(
+                "%d parameters are too many for the ensemble's learners for exp-concave losses",
+                parameters,
+            )
         self.slots: Slots = {}
-        self._pacing = pacing or Together(rounds.clients_per_round)
-        self._traffic = traffic
+        traffic = self._traffic = Traffic.of(e, rounds, len(roster.nodes))
+        size = traffic.size if traffic else None
+        self._pacing = pacing_of(e, roster, rounds.shapes, method.server.start, size)
         self.waves: list[Wave] = []
         self._sent: list[Sent] = []
         self._asked: list[tuple[Message, list[int]]] = []  # to score
@@ -151,31 +140,7 @@ class Federated(RunStrategy):
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run: the experiment's network, merge and cohorts."""
-        e = experiment
-        rounds = Rounds.of(e, roster.kind, noise)
-        model = rounds.merge.method.server.start.get("model", {})
-        running = rounds.merge.walker.running
-        parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
-        notes = server_step_notes(e, parameters)
-        if notes and not notes["exp-concave"]:
-            _log.warning(
-                "%d parameters are too many for the ensemble's learners for exp-concave losses",
-                parameters,
-            )
-        traffic = Traffic.of(e, rounds, len(roster.nodes))
-        start = rounds.merge.method.server.start
-        return cls(
-            rounds,
-            roster,
-            max_weight=e.max_weight,
-            scoring=Scoring.of(e, rounds.shapes, roster.names),
-            losses=e.model in FLAT and e.aggregation == "plain",
-            loss=task_of(e.task, e.loss).metric,
-            steps=" or ".join(e.of(NetworkMethod).step_sizes()),
-            notes=notes,
-            traffic=traffic,
-            pacing=pacing_of(e, roster, rounds.shapes, start, traffic.size if traffic else None),
-        )
+        return cls(experiment, Rounds.of(experiment, roster.kind, noise), roster)
 
     def _hold(self, slots: Slots) -> Params:
         """Returns the server's slots that are sent to all clients unchanged; holds the others."""

@@ -16,10 +16,9 @@ from flwr.serverapp import Grid
 
 from engram.core.method import Update
 from engram.core.types import Params
-from engram.guards.secure.quantize import Words, restore
+from engram.guards.secure.quantize import Words, from_vector, numbers, restore
 from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Advert
-from engram.guards.secure.vectors import from_vector, numbers
 from engram.guards.secure.wire import (
     MASKED,
     SECURE,
@@ -34,9 +33,9 @@ from engram.guards.secure.wire import (
     to_entries,
 )
 from engram.link.server.membership import membership_of
-from engram.server.run import Round
 from engram.settings.errors import Refused, RunStopped, few
 from engram.settings.registry import REGISTRY
+from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import Kind, Rejected, first_answers, read_reply
 from engram.strategies.screening import Accepted, TrainReplies

@@ -33,12 +33,11 @@ from engram.guards.secure.client import (
     share,
 )
 from engram.guards.secure.noise import share_of_noise
-from engram.guards.secure.quantize import quantize
+from engram.guards.secure.quantize import quantize, to_vector
 from engram.guards.secure.secure_parties import Identity, Parties
 from engram.guards.secure.secure_sums import Summed, Sums
 from engram.guards.secure.session import Session
 from engram.guards.secure.shamir import Entropy
-from engram.guards.secure.vectors import to_vector
 from engram.guards.secure.wire import (
     MASKED,
     SECURE,

@@ -55,7 +55,8 @@ def _ours(
         method, shapes, running = server_side(e, roster.kind)
         method = stepping(method, size)
         merge = Merge(method, Walker(method, running), e, secret_noise)
-        return Federated(Rounds(merge, shapes, e.seed, e.num_clients), roster)
+        unbounded = e.model_copy(update={"max_weight": math.inf})
+        return Federated(unbounded, Rounds(merge, shapes, e.seed, e.num_clients), roster)
 
     return build
 
