@@ -14,7 +14,6 @@ import torch
 from flwr.app import Message
 
 from engram.core.method import Slots, Update
-from engram.core.method_shapes import Shapes
 from engram.core.slots import flat, unflat
 from engram.core.types import Params
 from engram.guards.aggregation import Merge
@@ -25,13 +24,12 @@ from engram.strategies.base import Row
 from engram.strategies.clock import (
     Flight,
     Flights,
-    Pace,
     drawn_paces,
     in_time,
     landings,
     traced_paces,
 )
-from engram.strategies.rounds import Draw, Together, Wave
+from engram.strategies.rounds import Draw, Rounds, Together, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.roster import Roster
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
@@ -194,22 +192,18 @@ def _staleness(rounds: Sequence[int]) -> Row:
     return {"staleness": sum(rounds) / len(rounds)} if rounds else {}
 
 
-def pacing_of(
-    experiment: Experiment, roster: Roster, shapes: Shapes, like: Slots, size: int | None = None
-) -> Together:
+def pacing_of(rounds: Rounds, roster: Roster, size: int | None = None) -> Together:
     """Returns the scheduler of an experiment.
 
     Args:
-        experiment: The settings.
+        rounds: The decisions of its rounds.
         roster: The clients.
-        shapes: The slots of one client: how many bytes it receives and sends.
-        like: The server's slots.
-        size: These bytes, where messages are compressed.
+        size: Bytes that a client receives and sends, where messages are compressed.
 
     Raises:
         Refused: The file of ``clock`` is impossible.
     """
-    e = experiment
+    e = rounds.settings
     if not e.clock:
         way = AtWork if e.synchrony == "buffered" else Together
         return way(e.clients_per_round)
@@ -219,18 +213,16 @@ def pacing_of(
         if e.clock == "drawn"
         else traced_paces(Path(e.clock), clients, roster.names)
     )
-    both = shapes.traffic if size is None else size
+    both = rounds.shapes.traffic if size is None else size
 
     def ends(client: int, start: float) -> float:
-        pace: Pace = paces[client]
-        return pace.ends(start, _steps(e, roster.examples[client]), both)
+        batches = -(-roster.examples[client] // e.batch_size)
+        steps = e.local_epochs * batches if e.local_epochs else e.local_steps
+        return paces[client].ends(start, steps, both)
 
-    return Buffered(e, ends, like) if e.synchrony == "buffered" else Timed(e, ends)
-
-
-def _steps(e: Experiment, rows: int) -> int:
-    """Returns the local steps of a client in a round."""
-    return e.local_epochs * -(-rows // e.batch_size) if e.local_epochs else e.local_steps
+    if e.synchrony == "buffered":
+        return Buffered(e, ends, rounds.merge.method.server.start)
+    return Timed(e, ends)
 
 
 def is_timing(name: str) -> bool:

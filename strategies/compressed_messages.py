@@ -19,7 +19,6 @@ from engram.guards.delta_broadcast import CODE as SENT
 from engram.guards.delta_broadcast import VERSION as COUNT
 from engram.guards.delta_broadcast import depth_of
 from engram.guards.update_codec import Codes
-from engram.settings.experiment import Experiment
 from engram.strategies.rounds import Rounds, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.wire import ARRAYS, CODE, CONFIG, OWN, VERSION, to_record
@@ -71,9 +70,9 @@ class Traffic:
         self._held = torch.full((clients,), _NONE, dtype=torch.int64)
 
     @classmethod
-    def of(cls, e: Experiment, rounds: Rounds, clients: int) -> Self | None:
+    def of(cls, rounds: Rounds, clients: int) -> Self | None:
         """Builds it for a run; returns None where nothing is compressed."""
-        if e.compress == "none":
+        if (e := rounds.settings).compress == "none":
             return None
         return cls(Codes.of(e, rounds.shapes, rounds.merge.walker.running), clients)
 

@@ -54,8 +54,7 @@ class Federated(RunStrategy):
     model.
 
     Args:
-        experiment: The settings.
-        rounds: The decisions of its rounds.
+        rounds: The decisions of its rounds, by the settings of their merge.
         roster: The clients and their nodes. Clients that have not joined are not asked.
 
     Attributes:
@@ -70,8 +69,8 @@ class Federated(RunStrategy):
         left_out: Its clients whose updates were not merged, with reasons.
     """
 
-    def __init__(self, experiment: Experiment, rounds: Rounds, roster: Roster) -> None:
-        e, self.rounds = experiment, rounds
+    def __init__(self, rounds: Rounds, roster: Roster) -> None:
+        e, self.rounds = rounds.settings, rounds
         method = rounds.merge.method
         self._public = method.server.send(method.server.start, [0])[0].keys()
         self._weights = RowWeights(rounds.merge.by, e.max_weight)
@@ -93,13 +92,12 @@ class Federated(RunStrategy):
                 parameters,
             )
         self.slots: Slots = {}
-        traffic = self._traffic = Traffic.of(e, rounds, len(roster.nodes))
-        size = traffic.size if traffic else None
-        self._pacing = pacing_of(e, roster, rounds.shapes, method.server.start, size)
+        traffic = self._traffic = Traffic.of(rounds, len(roster.nodes))
+        self._pacing = pacing_of(rounds, roster, traffic.size if traffic else None)
         self.waves: list[Wave] = []
         self._sent: list[Sent] = []
         self._asked: list[tuple[Message, list[int]]] = []  # to score
-        self._warnings = ScoreWarnings(private=rounds.merge.settings.privacy == "example")
+        self._warnings = ScoreWarnings(private=e.privacy == "example")
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
         self.left_out: dict[int, str] = {}
@@ -140,7 +138,7 @@ class Federated(RunStrategy):
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run: the experiment's network, merge and cohorts."""
-        return cls(experiment, Rounds.of(experiment, roster.kind, noise), roster)
+        return cls(Rounds.of(experiment, roster.kind, noise), roster)
 
     def _hold(self, slots: Slots) -> Params:
         """Returns the server's slots that are sent to all clients unchanged; holds the others."""
@@ -264,8 +262,8 @@ class Federated(RunStrategy):
             "%d clients on %d nodes, %d a round, seed %d",
             len(self.roster.nodes),
             len(self._nodes - {None}),
-            self.rounds.clients_per_round,
-            self.rounds.seed,
+            self.rounds.settings.clients_per_round,
+            self.rounds.settings.seed,
         )
 
     def draw(
@@ -359,16 +357,15 @@ class Federated(RunStrategy):
         if isinstance(self._pacing, AtWork):
             due, self._sent = self._pacing.due(server_round, due, came)
         self.waves = [sent.wave for sent in due]
-        merge, traffic, replied = self.rounds.merge, self._traffic, []
+        method, traffic, replied = self.rounds.merge.method, self._traffic, []
         for sent, mine in zip(due, by_wave(came, due), strict=True):
             read = partial(
                 screen,
                 server_round=sent.wave.server_round,
-                shapes=self.rounds.shapes,
+                rounds=self.rounds,
                 most=self.most,
-                merge=merge,
                 loss=sent.loss,
-                coded=traffic.coded(merge.method, sent.wave) if traffic else None,
+                coded=traffic.coded(method, sent.wave) if traffic else None,
             )
             replied.append(collect_replies(mine, sent.asked, self.roster.examples, read))
         model, metrics = self.learn(server_round, *replied)

@@ -84,41 +84,28 @@ class Rounds(NamedTuple):
     Attributes:
         merge: The server's merge of the method.
         shapes: The slots of one client, whose names and shapes updates must have.
-        seed: Root of the sampling stream.
-        clients_per_round: Clients asked each round; at most as many as there are.
-        shards: As in ``draw_cohort``.
-        least: Minimum number of usable updates in a round, in clients.
         axes: Returns the axes of the server's arrays that have an entry for each client, by path.
-        secret: Whether cohorts are drawn in secret, and not by the seed.
     """
 
     merge: Merge
     shapes: Shapes
-    seed: int
-    clients_per_round: int
-    shards: int = 1
-    least: int = 1
     axes: Callable[[], Mapping[str, Sequence[int]]] = dict
-    secret: bool = False
 
     @classmethod
     def of(cls, experiment: Experiment, kind: Kind, noise: Noise) -> Self:
-        """Builds the server's side of an experiment.
-
-        Args:
-            experiment: The settings.
-            kind: Shapes and types of the clients' data.
-            noise: Source of the noise of central privacy.
+        """Builds the server's side of an experiment, for clients with this kind of data.
 
         Raises:
             Refused: The method does not go with the network, the data or the machine.
         """
-        e = experiment
-        method, shapes, running = server_side(e, kind)
-        merge = merge_of(e, method, running, noise)
-        axes = partial(client_axes, e, kind)
-        size, least = e.clients_per_round, e.least_clients
-        return cls(merge, shapes, e.seed, size, e.shards, least, axes, e.secret_cohorts)
+        method, shapes, running = server_side(experiment, kind)
+        merge = merge_of(experiment, method, running, noise)
+        return cls(merge, shapes, partial(client_axes, experiment, kind))
+
+    @property
+    def settings(self) -> Experiment:
+        """The experiment."""
+        return self.merge.settings
 
     def cohort(
         self,
@@ -137,16 +124,16 @@ class Rounds(NamedTuple):
             size: Number of clients to draw by the seed; ``clients_per_round`` by default.
             unseen: Clients that never train.
         """
-        if self.secret:
-            e, noise = self.merge.settings, self.merge.noise
+        e = self.settings
+        if e.secret_cohorts:
+            noise = self.merge.noise
             return secret_cohort(e, server_round, clients, noise, absent=absent, unseen=unseen)
-        absent = {*absent, *unseen}
-        size, shards = size or self.clients_per_round, self.shards
-        return draw_cohort(self.seed, server_round, clients, size, shards=shards, absent=absent)
+        absent, size = {*absent, *unseen}, size or e.clients_per_round
+        return draw_cohort(e.seed, server_round, clients, size, shards=e.shards, absent=absent)
 
     def screened(self, server: Slots, replies: TrainReplies) -> TrainReplies:
         """Compares updates: rejects those that lie much farther than most do, and bounds others."""
-        merge, e = self.merge, self.merge.settings
+        merge, e = self.merge, self.settings
         # Under central privacy, what is made of a reply must not depend on the others.
         if e.privacy == "central" or len(replies.accepted) < 2:
             return replies
@@ -171,14 +158,14 @@ class Rounds(NamedTuple):
         Raises:
             RunStopped: Most of the cohort diverged, or too few updates are usable.
         """
-        usable = replies.usable
+        usable, least = replies.usable, self.settings.least_clients
         if not replies.complete and 2 * len(diverged := replies.diverged) > replies.asked:
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "
                 f"{few(sorted(diverged), names)} became non-finite; {first_of(diverged.values())}"
             )
-        if usable < self.least and (replies.asked > 1 or not self.secret):
-            count = f"{usable} of {self.least} usable replies" if usable else "no usable reply"
+        if usable < least and (replies.asked > 1 or not self.settings.secret_cohorts):
+            count = f"{usable} of {least} usable replies" if usable else "no usable reply"
             raise RunStopped(f"round {server_round} has {count}; {replies.in_words(names)}")
         return [update for _, reply in replies.accepted for update in reply.updates]
 

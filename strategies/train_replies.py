@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from engram.core.method_shapes import Shapes
 from engram.core.slots import flat, unflat
 from engram.core.types import Params
-from engram.guards.aggregation import Merge
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
 from engram.strategies.compressed_messages import Coded
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted, TrainReplies, judged
 from engram.wire.training_result import Trained
 from engram.wire.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
@@ -53,11 +52,10 @@ def screen(
     content: RecordDict,
     *,
     server_round: int,
-    shapes: Shapes,
+    rounds: Rounds,
     asked: Sequence[int],
     examples: Mapping[int, int],
     most: int,
-    merge: Merge,
     loss: Metric | None,
     coded: Coded | None = None,
 ) -> Accepted | Rejected:
@@ -71,12 +69,12 @@ def screen(
     Args:
         content: The reply's content.
         server_round: The round that the reply must belong to.
-        shapes: The slots that a client sends: the reply must have their names, shapes and dtypes.
+        rounds: The slots that a client sends, whose names, shapes and dtypes the reply must have;
+            and the merge, on which depends whether it holds a mean or each client's slots.
         asked: The clients that the node was asked to train, ascending.
         examples: Their numbers of training rows in the roster, which the reply must have, since
             they are weights.
         most: Largest number of a client's rows that count; 1: clients count alike.
-        merge: The merge, on which depends whether the reply holds a mean or each client's slots.
         loss: The task's loss, if the node was asked for training losses. The reply must then have
             each client's, and none otherwise; under local privacy it may have none.
         coded: Decodes replies in bytes; None if they have the slots themselves.
@@ -85,7 +83,7 @@ def screen(
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
-    record = content.config_records[CLIENTS]
+    record, merge, like = content.config_records[CLIENTS], rounds.merge, rounds.shapes.sent
     private = merge.settings.privacy in ("local", "example") and not record.get("losses")
     details = read_clients(
         content,
@@ -98,16 +96,15 @@ def screen(
     if isinstance(details, Rejected):
         return details
     ids = details.ids
-    like = coded.like if coded else flat(shapes.sent)
     lead = None if merge.combines else len(ids)
-    params = _read_params(arrays, like, lead)
+    params = _read_params(arrays, coded.like if coded else flat(like), lead)
     if isinstance(params, Rejected):
         return params
     if coded:
         params = coded.read(params)
     rows = [examples[client] for client in ids]
     way = str(record.get("way"))
-    slots = unflat(params, shapes.sent)
+    slots = unflat(params, like)
     trained = Trained(ids, slots, rows, details.losses, details.why, way if way in WAYS else "")
     return judged(trained, most=most, merge=merge, loss=loss)
 

@@ -266,7 +266,7 @@ class _Exchange:
         ids = sorted(client for each in trained.values() for client in each.details.ids)
         weight = sum(min(strategy.roster.examples[client], session.most) for client in ids)
         if session.multiplier:  # a missing client counts as one that changed nothing
-            weight = strategy.rounds.clients_per_round
+            weight = strategy.rounds.settings.clients_per_round
         sums = restore(total, bound=session.bound, room=session.room)
         method = strategy.rounds.merge.method
         received, _ = method.server.send(strategy.slots, [])
