@@ -1,6 +1,6 @@
 """Nodes' descriptions of themselves, and the roster of clients compiled from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from flwr.app import ConfigRecord, RecordDict
@@ -79,12 +79,8 @@ class Roster(NamedTuple):
 
     def by_node(self, clients: Sequence[int]) -> Mapping[int, list[int]]:
         """Groups the given clients that have joined by node, both in ascending order."""
-        groups: dict[int, list[int]] = {}
-        for client in sorted(clients):
-            node = self.nodes[client]
-            if node is not None:
-                groups.setdefault(node, []).append(client)
-        return dict(sorted(groups.items()))
+        hosts = ((client, self.nodes[client]) for client in clients)
+        return _by_node((client, node) for client, node in hosts if node is not None)
 
     def sites(self) -> "Sites":
         """Returns the clients that have joined, as sites with tables."""
@@ -110,10 +106,14 @@ class Sites(NamedTuple):
 
     def by_node(self) -> Mapping[int, list[int]]:
         """Returns the clients grouped by their nodes, both in ascending order."""
-        groups: dict[int, list[int]] = {}
-        for client, node in sorted(self.nodes.items()):
-            groups.setdefault(node, []).append(client)
-        return dict(sorted(groups.items()))
+        return _by_node(self.nodes.items())
+
+
+def _by_node(hosts: Iterable[tuple[int, int]]) -> Mapping[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for client, node in sorted(hosts):
+        groups.setdefault(node, []).append(client)
+    return dict(sorted(groups.items()))
 
 
 def describe_node(

@@ -182,21 +182,6 @@ def test_the_same_message_again_is_answered_and_not_trained_again(tmp_path, monk
     assert again.metadata.reply_to_message_id != first.metadata.reply_to_message_id
 
 
-@pytest.mark.parametrize("change", [{"server_round": 2}, {"clients": (0,)}, {"durable": 1}])
-def test_another_message_is_trained(tmp_path, monkeypatch, change):
-    node = {"state": str(tmp_path)}
-    train(node, **CARRY)
-    answered, calls = LocalHost.train, []
-
-    def counted(*args):
-        calls.append(args)
-        return answered(*args)
-
-    monkeypatch.setattr(LocalHost, "train", counted)
-    assert train(node, **CARRY, **change).has_content()
-    assert len(calls) == 1
-
-
 def test_a_crash_before_the_reply_was_kept_gives_the_same_reply(tmp_path, monkeypatch):
     class PowerFailure(BaseException):
         pass

@@ -154,12 +154,6 @@ def test_a_private_run_tells_what_it_spent(tmp_path, privacy):
     assert not (tmp_path / "run" / "clients-asked.txt").exists()  # a simulation
 
 
-def test_another_run_tells_nothing(tmp_path):
-    assert "epsilon" not in simulate(small(clip=0.1), tmp_path / "run")
-    (row,) = report_rows(find_runs(tmp_path / "run"))
-    assert (row["epsilon"], row["delta"]) == (None, None)
-
-
 @pytest.mark.parametrize("privacy", ["local", "central"])
 def test_a_private_simulation_that_is_resumed_gives_the_same_numbers(
     tmp_path, monkeypatch, privacy

@@ -1,12 +1,10 @@
 """Seats of a run: the node of each client, among claims, kinds of data, names and rows."""
 
-import json
-
 import pytest
 from flwr.app import Error, Message
 
 from engram.core.standardization import Moments, Standard
-from engram.data.schema.columns import Kind, Schema, Told
+from engram.data.schema.columns import Kind, Told
 from engram.server import roster_query
 from engram.server.roster import Attendance, query_roster
 from engram.settings.errors import RunStopped
@@ -52,22 +50,6 @@ def test_data_of_another_kind_are_left_out(warnings_of_engram):
         {},
         {},
         0,
-    )
-
-
-def test_tables_with_the_same_columns_may_be_of_another_kind(warnings_of_engram):
-    table = {
-        "inputs": "",
-        "outputs": 0,
-        "schema": json.dumps(Schema.of_numbers(["age", "dose"]).to_json()),
-    }
-    usual = [entry([client], **table) for client in (0, 1)]
-    other = entry([2], **table | {"inputs": "float32[2]"})
-    assert begun(Scripted(*usual, other), 3, least=2).roster().nodes == [1, 2, None]
-    (told,) = (line for line in warned(warnings_of_engram) if "takes no part" in line)
-    assert told == (
-        "node 3 takes no part with clients [2]: it has inputs float32[2] and 0 outputs, and "
-        "most nodes have a table of 2 columns"
     )
 
 

@@ -18,7 +18,6 @@ from engram.guards.secure import masking
 from engram.guards.secure.wire import digests
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, RunStopped
-from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.simulations.engine import simulate
 from engram.wire.wire import config_of, to_params
@@ -455,12 +454,6 @@ def test_central_noise_comes_in_shares_of_the_sites(tmp_path):
     rho = 1 / (2 * z**2)
     epsilon = rho + 2 * np.sqrt(rho * np.log(1e5))
     assert found[1].results["epsilon"] == pytest.approx(epsilon, rel=1e-9)
-
-
-@pytest.mark.parametrize("method", ["molar", "molar-bandit", "meta-ban"])
-def test_methods_without_networks_do_not_know_it(method):
-    with pytest.raises(Refused, match=f"aggregation is not a setting of {method}"):
-        Experiment(method=method, aggregation="secure")
 
 
 def test_statistics_that_no_clip_bounds_are_refused(tmp_path):

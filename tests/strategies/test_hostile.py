@@ -243,17 +243,6 @@ def test_what_a_reply_claims_to_be_takes_no_room():
     assert peak < 2**20  # terabytes are claimed
 
 
-def test_what_nobody_reads_does_no_harm():
-    siege = Siege()
-    siege.ask_to_train()
-    for _ in range(50):
-        node = int(siege.rng.integers(NODES))
-        draft = Draft(siege.honest[node])
-        clutter(draft, siege.rng)
-        replies = [*siege.honest[:node], draft.seal(siege.asked[node]), *siege.honest[node + 1 :]]
-        assert siege.merged(replies) == siege.without(())[0]
-
-
 def test_reasons_of_clients_that_failed_are_one_short_line_each(lines):
     siege = Siege()
     siege.ask_to_train()

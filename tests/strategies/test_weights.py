@@ -104,27 +104,6 @@ def test_of_two_clients_the_smaller_sets_the_bound():
             assert_same(merged, mean_of(models(t), [5.0, 1.0]), atol=1e-6)
 
 
-UNEVEN = [
-    {},
-    {"partition": "pathological"},
-    {"partition": "dirichlet", "dirichlet_alpha": 0.3, "adapt_shots": 1},
-]
-
-
-def test_honest_federations_are_as_without_a_bound():
-    for nodes in NODES:
-        for settings in UNEVEN:
-            with entry(nodes, settings):
-                found = []
-                for bound in (5.0, 1e9):
-                    t = trainer(experiment(max_weight=bound, clients_per_round=9, **settings))
-                    found.append(rounds(t, nodes, count=3))
-                (model, metrics), (unbounded, same) = found
-                assert_same(model, unbounded)  # bit for bit
-                assert dict(metrics) == dict(same)
-                assert "bounded" not in metrics
-
-
 ALIKE = [
     {"method": "local-moml"},
     {"merge": "median"},
