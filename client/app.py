@@ -184,54 +184,29 @@ def _scored(node: "_Node", request: Request) -> Message:
 
 
 class _Answered(NamedTuple):
-    """An answer, and its entries in the site's own log.
-
-    Attributes:
-        message: The answer.
-        epsilon: Epsilon of the site's data with this answer; None if it has no total, or the
-            answer cost nothing.
-        metrics: The figures behind it, without noise; None if they are those of the answer.
-        is_new: Whether it counts as a round of the day, though nobody has trained.
-    """
+    """An answer, and its entries in the site's own log."""
 
     message: Message
-    epsilon: float | None = None
-    metrics: Mapping[str, Any] | None = None
-    is_new: bool = False
+    epsilon: float | None = None  # of the site's data with this; None without a total, or a cost
+    metrics: Mapping[str, Any] | None = None  # figures before noise; None for those of the answer
+    is_new: bool = False  # whether it counts as a round of the day, though nobody has trained
 
 
 class _Node(NamedTuple):
-    """Answers a training's messages.
-
-    Attributes:
-        host: The host of its clients.
-        experiment: The settings that the host was opened with.
-        rows: Number of training rows of each of its clients, where it outlives its process.
-        replies: The last replies.
-        kind: The kind of its rows.
-        keeps: Keeps what served clients when they were scored, of a message and its answer; None
-            of a simulation's nodes, and of methods that train no network.
-        scores: The last answer to an evaluation, where it has noise.
-        covers: Covers what answers tell, under privacy by clients' own noise, of nodes that outlive
-            their process.
-        account: The account that pays for answers, where the site sets a total.
-        policy: The site's policy.
-        withholds: The columns of scores that stay on the node.
-        data: The data as they are, where files have them.
-    """
+    """Answers a training's messages; a simulation's nodes have the first two entries alone."""
 
     host: Host
-    experiment: Experiment
-    rows: Mapping[int, int] = {}
-    replies: Replies | None = None
-    kind: Kind | None = None
-    keeps: Callable[[RecordDict, RecordDict], None] | None = None
-    scores: Replies | None = None
-    covers: Covers | RowCovers | None = None
-    account: Account | None = None
+    experiment: Experiment  # the settings that the host was opened with
+    rows: Mapping[int, int] = {}  # numbers of training rows, by client
+    replies: Replies | None = None  # the last replies
+    kind: Kind | None = None  # of its rows
+    keeps: Callable[[RecordDict, RecordDict], None] | None = None  # keeps served slots for exports
+    scores: Replies | None = None  # the last answer to an evaluation, where it has noise
+    covers: Covers | RowCovers | None = None  # under privacy by clients' own noise
+    account: Account | None = None  # where the site sets a total
     policy: Policy = UNLIMITED
-    withholds: Sequence[Column] = ()
-    data: Rows | None = None
+    withholds: Sequence[Column] = ()  # columns of scores that stay on the node
+    data: Rows | None = None  # the data as they are, where files have them
 
     def withheld(self, scores: RecordDict) -> Sequence[Column]:
         """Returns the columns of scores that stay on the node: all if a client has too few rows."""
@@ -287,22 +262,13 @@ def _answer(
 
 
 class _Asked(NamedTuple):
-    """A message that the site's policy has let in.
-
-    Attributes:
-        config: The node's configuration.
-        policy: The policy.
-        received: Bytes of the message.
-        experiment: The run's settings; None where the node's table is to be described, or a given
-            model to be scored.
-        counts: Counts an answer under the site's approval; None where it needs none.
-    """
+    """A message that the site's policy has let in."""
 
     config: NodeConfig
     policy: Policy
-    received: int
-    experiment: Experiment | None
-    counts: Callable[[Message], None] | None = None
+    received: int  # bytes of the message
+    experiment: Experiment | None  # None to describe the node's table, or score a given model
+    counts: Callable[[Message], None] | None = None  # an answer under the site's approval
 
 
 def _asked(message: Message, context: Context, received: int) -> _Asked:

@@ -27,15 +27,10 @@ _REASON: Final = "too few rows, or others than it can use: its site knows more"
 
 
 class Covers(NamedTuple):
-    """Covers the answers of a training.
+    """Covers the answers of a training."""
 
-    Attributes:
-        columns: The columns of its scores.
-        multiplier: Its noise multiplier; > 0.
-    """
-
-    columns: Sequence[Column]
-    multiplier: float
+    columns: Sequence[Column]  # of its scores
+    multiplier: float  # its noise multiplier; > 0
 
     def roster(self, content: RecordDict) -> RecordDict:
         """Returns a node's description without its clients' numbers of rows."""

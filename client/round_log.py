@@ -26,27 +26,16 @@ _MOST: Final = 3  # metrics that a line names; JSON has all
 
 
 class Exchanged(NamedTuple):
-    """The run of a message, and the cost of its answer.
-
-    Attributes:
-        run: The run's number.
-        training: The name that its memories have.
-        method: Its method.
-        received: Bytes of the message.
-        sent: Bytes of the reply.
-        seconds: From the message to the reply.
-        epsilon: Epsilon of the site's data with the reply; None if it is not counted.
-        metrics: The figures behind the reply, which it may have with noise; None if it has these.
-    """
+    """The run of a message, and the cost of its answer."""
 
     run: int
-    training: str
+    training: str  # the name that its memories have
     method: str
-    received: int
-    sent: int
-    seconds: float
-    epsilon: float | None = None
-    metrics: Mapping[str, Any] | None = None
+    received: int  # bytes of the message
+    sent: int  # bytes of the reply
+    seconds: float  # from the message to the reply
+    epsilon: float | None = None  # of the site's data with the reply; None if it is not counted
+    metrics: Mapping[str, Any] | None = None  # figures before noise; None for those of the reply
 
 
 def noted(

@@ -57,21 +57,13 @@ _FEWEST: Final = 10  # rows of a score, as of tables' figures; a policy may ask 
 
 
 class Visit(NamedTuple):
-    """A model that asks to be scored on a node.
-
-    Attributes:
-        exported: Its description.
-        parameters: Its parameters.
-        config: The node's configuration.
-        state: The folder of the node's state.
-        experiment: The model's settings, with the machine's own.
-    """
+    """A model that asks to be scored on a node."""
 
     exported: Exported
     parameters: Params
     config: NodeConfig
-    state: Path
-    experiment: Experiment
+    state: Path  # the folder of the node's state
+    experiment: Experiment  # the model's settings, with the machine's own
 
     def request(self, run: int) -> Request:
         """Returns the request for its scores; its terms are the model, and the node's own data."""

@@ -24,17 +24,11 @@ _log = getLogger("flwr.engram")
 
 
 class Scored(NamedTuple):
-    """The slots that served a client when it was scored.
-
-    Attributes:
-        server_round: The round after which it was scored.
-        received: The slots that it received, by path.
-        memory: Its memory; None if it had none yet.
-    """
+    """The slots that served a client when it was scored after a round."""
 
     server_round: int
-    received: Params
-    memory: Params | None
+    received: Params  # by path
+    memory: Params | None  # None if it had none yet
 
 
 def needs_received(method: Method) -> bool:

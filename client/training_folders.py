@@ -21,25 +21,15 @@ _NUMBERS: Final = ("client", "round", "KiB")  # columns of a table
 
 
 class Kept(NamedTuple):
-    """A client's newest memory in one training, or else the slots that serve it.
-
-    Attributes:
-        training: The training's name.
-        run: Number of its last run here; 0 if that is not known.
-        method: Its method; empty if that is not known.
-        client: The client.
-        server_round: The round that made it.
-        size: Its bytes on the disk.
-        written: When it was written, in seconds since 1970.
-    """
+    """A client's newest memory in one training, or else the slots that serve it."""
 
     training: str
-    run: int
-    method: str
+    run: int  # number of the training's last run here; 0 if that is not known
+    method: str  # empty if that is not known
     client: int
     server_round: int
-    size: int
-    written: float
+    size: int  # bytes on the disk
+    written: float  # seconds since 1970
 
 
 def kept(root: Path) -> Iterator[Kept]:

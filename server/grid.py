@@ -289,10 +289,7 @@ class PatientGrid(Grid):
     def _tell(self, waiting: Iterable[Asked], seconds: float, told: set[int] | None) -> None:
         """Logs the nodes that are waited for, once each, if they are off line or take long.
 
-        Args:
-            waiting: The messages without a reply.
-            seconds: Since when.
-            told: Nodes of which it is said already; others are added. None to say nothing.
+        ``told`` has the nodes that were logged already; None to log none.
         """
         if told is None:
             return

@@ -11,23 +11,14 @@ from engram.wire.wire import CLIENTS, COLUMNS, SECONDS, TRAINING, config_of, rea
 
 
 class Asked(NamedTuple):
-    """A message in transit.
-
-    Attributes:
-        message: The message.
-        clients: How many clients it asks; 1 if it does not say.
-        named: Which clients it names.
-        training: The name that clients keep memories of the run under.
-        columns: Whether it asks for a description of the node's table.
-        activated: Its node's activation time when it was sent.
-    """
+    """A message in transit."""
 
     message: Message
-    clients: int
-    named: list[int]
-    training: str
-    columns: bool = False
-    activated: str = ""
+    clients: int  # how many it asks; 1 if it does not say
+    named: list[int]  # the clients that it names
+    training: str  # the name that clients keep memories of the run under
+    columns: bool = False  # whether it asks for a description of the node's table
+    activated: str = ""  # its node's activation time when it was sent
 
     @classmethod
     def by(cls, message: Message) -> Self:

@@ -8,6 +8,7 @@ reply refused here is replaced by an error that says why, so that no round waits
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from logging import getLogger
 from pathlib import Path
@@ -39,13 +40,13 @@ COUNTED: Final = {
 _HEADER = 2**20  # most bytes of a reply's header, which includes its error
 
 
+@dataclass
 class _Reply:
     """A reply that a node is sending."""
 
-    def __init__(self, header: Any, left: int) -> None:
-        self.header = header
-        self.left = left  # bytes that it may still send
-        self.session = ""  # Flower's id of this attempt to push
+    header: Any
+    left: int  # bytes that it may still send
+    session: str = ""  # Flower's id of this attempt to push
 
 
 class GuardedFleet:
@@ -162,8 +163,12 @@ class GuardedFleet:
         self._refuse(node, context, reason)
 
     def _refuse(self, node: Any, context: Any, reason: str) -> NoReturn:
+        """Aborts a call as Flower does when a run is over: the node drops its reply."""
         self._counters.add("refused_replies")
-        _refuse(node, context, reason)
+        _log.warning("the reply of node %d is refused: %s", node.node_id, reason)
+        details = {"code": REFUSED, "public_message": f"the SuperLink does not take it: {reason}"}
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, json.dumps(details))
+        raise AssertionError("gRPC's abort does not return")
 
 
 def _fault(request: Any) -> str:
@@ -187,11 +192,3 @@ def _parts(tree: Any) -> Iterator[Any]:
     while left:
         yield (part := left.pop())
         left.extend(part.children)
-
-
-def _refuse(node: Any, context: Any, reason: str) -> NoReturn:
-    """Aborts a call as Flower does when a run is over: the node drops its reply, and goes on."""
-    _log.warning("the reply of node %d is refused: %s", node.node_id, reason)
-    details = {"code": REFUSED, "public_message": f"the SuperLink does not take it: {reason}"}
-    context.abort(grpc.StatusCode.PERMISSION_DENIED, json.dumps(details))
-    raise AssertionError("gRPC's abort does not return")

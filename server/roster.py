@@ -181,9 +181,9 @@ class Attendance:
             _log.warning("some clients train and are not scored: %s", self._reasons(unscored))
 
     def _known(self, least: int) -> bool:
-        """Whether it is known of all clients where they are, and enough take part.
+        """Whether all clients are accounted for, and enough take part.
 
-        That clients have too few rows may be said by others than their nodes, which may yet come.
+        Others than their nodes, which may yet come, may say that clients have too few rows.
         """
         known = len(self._hosts) + len(self._left_out) >= len(self.counted)
         return known and len(self._hosts) >= self._needed(least)
@@ -407,24 +407,23 @@ def attendance_of(
         expected = f"empty unless num-clients is the federation's, {membership.clients}"
         raise Refused(must("without", e.without, expected))
     if e.without:
-        roll = partial(_others, roll or partial(frozenset, range(clients)), e.withdrawn)
-    patience = min(60.0, e.timeout)
+        everyone: Callable[[], Set[int]] = roll or partial(frozenset, range(clients))
 
+        def others() -> Set[int]:
+            return everyone() - e.withdrawn
+
+        roll = others
     return Attendance(
         grid,
         clients,
         training=training,
         settings=e.digest(),
         kind=kind,
-        patience=patience,
+        patience=min(60.0, e.timeout),
         usable=possible_for(e),
         roll=roll,
         tokenizer=tokenizer_for(e.text) if e.text and kind is None else None,
     )
-
-
-def _others(roll: Callable[[], Set[int]], withdrawn: Set[int]) -> Set[int]:
-    return roll() - withdrawn
 
 
 def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:

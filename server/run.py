@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -130,21 +130,8 @@ def run(
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
             grid.enough = 0 if simulated or e.synchrony == "synchronous" else e.buffer_size
-        course = _Run(
-            grid,
-            strategy,
-            e,
-            record,
-            training,
-            way,
-            memories,
-            on_round,
-            attendance,
-            directly,
-            noise,
-            former,
-        )
-        found = course.whole(engine)
+        what = grid, strategy, e, record, training, way, memories
+        found = _Run(*what, on_round, attendance, directly, noise, former).whole(engine)
         if why := record.other_rows:
             _log.warning("%s", why)
         return found
@@ -248,7 +235,9 @@ class _Run:
             The last model, and the metrics of all rounds.
         """
         e, record, picked = self.experiment, self.record, dict[str, Checkpoint]()
-        saved, model = self._begun(engine)
+        checkpoint = self.begin(engine)
+        saved, model = checkpoint.server_round, checkpoint.model
+        del checkpoint  # whose model would be kept
         last, rows = saved, record.rows()
         self._account(last, rows)
         if self.directly is not None:
@@ -280,11 +269,6 @@ class _Run:
             self._evaluate(last, model)
         return model, rows
 
-    def _begun(self, engine: str) -> tuple[int, Params]:
-        """Returns the round and the model to go on from; nothing keeps the checkpoint."""
-        checkpoint = self.begin(engine)
-        return checkpoint.server_round, checkpoint.model
-
     def _account(self, last: int, rows: list[Row]) -> None:
         """Begins to account for privacy, after round ``last``, where there is any."""
         e, asked = self.experiment, None
@@ -292,7 +276,7 @@ class _Run:
             return
         if self.noise is secret_noise:
             asked = self.record.folder / ASKED
-        self.accountant = PrivacyAccountant(e, last, asked, rows, self._examples)
+        self.accountant = PrivacyAccountant(e, last, asked, rows, lambda: self._roster().examples)
         for clients in self.unpaid:
             self.accountant.note(clients)
 
@@ -307,10 +291,7 @@ class _Run:
         return dict.fromkeys(keys, pick)
 
     def _train(self, number: int, model: Params, saved: int, *, losses: bool) -> Round:
-        """Trains a round; its metrics are those of the record, but for scores.
-
-        ``saved`` is the round of the last checkpoint.
-        """
+        """Trains a round; ``saved`` is that of the last checkpoint. Metrics lack scores alone."""
         start = time.perf_counter()
         self._stage(number, training=True)
         patient = self.grid if isinstance(self.grid, PatientGrid) else None
@@ -383,9 +364,6 @@ class _Run:
     def _roster(self) -> Roster:
         return self.attendance.roster(self.clients)
 
-    def _examples(self) -> Sequence[int]:
-        return self._roster().examples
-
     def _admit(self, model: Params) -> Params:
         """Goes on with a strategy of more clients, if some have come; returns the model."""
         if self.attendance.clients == self.clients:
@@ -454,11 +432,11 @@ def train_round(
     *,
     timeout: float,
 ) -> Round:
-    """Trains one round: no evaluation, no record.
+    """Trains one round by messages: no evaluation, no record.
 
     Args:
         grid: The nodes.
-        strategy: Makes the messages, and merges the replies.
+        strategy: The strategy.
         server_round: The round, >= 1.
         model: The model to start from.
         config: Sent to every client: the training's name; ``durable``, the round of the oldest

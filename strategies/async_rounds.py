@@ -41,17 +41,11 @@ Ends = Callable[[int, float], float]
 
 
 class Sent(NamedTuple):
-    """Messages to the nodes of a wave.
-
-    Attributes:
-        wave: The wave.
-        loss: The metric of the training losses that they ask for; None for none.
-        asked: The messages, and the clients that each asks.
-    """
+    """Messages to the nodes of a wave."""
 
     wave: Wave
-    loss: Metric | None
-    asked: list[tuple[Message, list[int]]]
+    loss: Metric | None  # the metric of the training losses that they ask for; None for none
+    asked: list[tuple[Message, list[int]]]  # with the clients that each asks
 
     @property
     def names(self) -> list[str]:

@@ -22,15 +22,10 @@ _COLUMNS: Final = ("client", "step-seconds", "bandwidth")
 
 
 class Pace(NamedTuple):
-    """The speed of a client.
+    """The speed of a client."""
 
-    Attributes:
-        step: Seconds of a local step; > 0.
-        bandwidth: Bytes a second, in both directions; > 0.
-    """
-
-    step: float
-    bandwidth: float
+    step: float  # seconds of a local step; > 0
+    bandwidth: float  # bytes a second, in both directions; > 0
 
     def ends(self, start: float, steps: int, size: int) -> float:
         """Returns the second of an answer to a question at ``start``: local steps, then bytes."""
@@ -111,30 +106,18 @@ def in_time(
 
 
 class Flight(NamedTuple):
-    """A client at work.
-
-    Attributes:
-        client: The client.
-        version: The round after which the model was that it works on.
-        lands: The second at which its answer arrives.
-    """
+    """A client at work."""
 
     client: int
-    version: int
-    lands: float
+    version: int  # the round after which the model was that it works on
+    lands: float  # the second at which its answer arrives
 
 
 class Flights(NamedTuple):
-    """The clients at work in a buffered run.
+    """The clients at work in a buffered run."""
 
-    Attributes:
-        now: The second.
-        waves: How many times clients have been asked.
-        aloft: The clients at work.
-    """
-
-    now: float = 0.0
-    waves: int = 0
+    now: float = 0.0  # second
+    waves: int = 0  # how many times clients have been asked
     aloft: tuple[Flight, ...] = ()
 
     def busy(self, version: int, landed: Sequence[Flight]) -> set[int]:

@@ -23,22 +23,15 @@ from engram.strategies.rounds import Rounds, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.wire import ARRAYS, CODE, CONFIG, OWN, VERSION, to_record
 
-__all__ = ["Coded", "Traffic", "is_traffic", "outgoing"]
-
 _HELD: Final = "traffic/held"
 _NONE: Final = -1  # version that a client holds of which nothing is known
 
 
 class Coded(NamedTuple):
-    """The replies of clients that send bytes.
-
-    Attributes:
-        codes: Decodes them.
-        common: The slots that the clients received.
-    """
+    """The replies of clients that send bytes."""
 
     codes: Codes
-    common: Slots
+    common: Slots  # which the clients received
 
     @property
     def like(self) -> Params:
@@ -56,10 +49,6 @@ class Coded(NamedTuple):
 
 class Traffic:
     """Bytes of a run's messages, and the version of the slots that each client holds.
-
-    Args:
-        codes: Encodes and decodes them.
-        clients: Number of clients.
 
     Attributes:
         messages: Whether rounds are trained by messages, so that clients hold what they received.

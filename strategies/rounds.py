@@ -40,17 +40,11 @@ Draw = Callable[[int, int, Collection[int]], Sequence[int]]
 
 
 class Wave(NamedTuple):
-    """Clients that start from the same slots of the server.
+    """Clients that start from the same slots of the server."""
 
-    Attributes:
-        server_round: The round, >= 1, that follows these slots.
-        slots: The server's slots.
-        clients: The clients, ascending.
-    """
-
-    server_round: int
+    server_round: int  # the round, >= 1, that follows these slots
     slots: Slots
-    clients: Sequence[int]
+    clients: Sequence[int]  # ascending
 
 
 class Together:
@@ -117,12 +111,8 @@ class Rounds(NamedTuple):
     ) -> list[int]:
         """Draws the cohort of a round; see ``draw_cohort`` and ``secret_cohort``.
 
-        Args:
-            server_round: The round, >= 1.
-            clients: Number of clients.
-            absent: Those that cannot be asked now.
-            size: Number of clients to draw by the seed; ``clients_per_round`` by default.
-            unseen: Clients that never train.
+        ``size`` clients are drawn by the seed, or ``clients_per_round``; ``unseen`` ones never
+        train.
         """
         e = self.settings
         if e.secret_cohorts:
@@ -252,13 +242,7 @@ class RowWeights:
     def bounded(
         self, clients: Iterable[int], examples: Sequence[int], server_round: int
     ) -> list[int]:
-        """Returns a round's clients with more rows than ``most``, and warns once of each.
-
-        Args:
-            clients: The round's clients.
-            examples: All clients' numbers of rows.
-            server_round: The round.
-        """
+        """Returns a round's clients with more rows than ``most``, and warns once of each."""
         if not self._by_rows:
             return []
         bounded = sorted(client for client in clients if examples[client] > self.most)
@@ -282,8 +266,7 @@ class LossWatch:
 
     Below zero, where there are no such multiples, the loss must rise by nine times its minimum.
 
-    Args:
-        lower: The settings that the warning advises to lower, in words.
+    ``lower`` has the settings that the warning advises to lower, in words.
     """
 
     def __init__(self, lower: str) -> None:

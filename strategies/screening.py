@@ -139,11 +139,7 @@ class TrainReplies(NamedTuple):
 def judged(
     trained: Trained, *, most: int, merge: Merge, loss: Metric | None
 ) -> Accepted | Rejected:
-    """Checks the numbers of a well-formed outcome; arguments as for ``screen``.
-
-    Returns:
-        The updates, or why they are left out.
-    """
+    """Checks the numbers of a well-formed outcome; arguments as for ``screen``."""
     if not trained.clients:
         return Rejected("diverged", one_line(trained.reason, longest=REASONS))
     params, losses = flat(trained.slots), trained.losses

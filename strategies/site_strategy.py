@@ -15,8 +15,6 @@ from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.wire.roster import Roster, Sites
 from engram.wire.wire import CLIENTS, CONFIG, read_int, read_list
 
-__all__ = ["TOTALS", "SiteStrategy", "read_split", "regret_in_words", "sites_in_words"]
-
 _log = getLogger("flwr.engram")
 
 TOTALS: Final = ("turns", "reward", "regret")

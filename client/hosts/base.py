@@ -16,8 +16,6 @@ from engram.guards.noise import Noise, secret_noise
 from engram.settings.base import Families
 from engram.settings.experiment import Experiment
 
-__all__ = ["HOSTS", "Engine", "Exchanging", "Host", "Opening", "host_of", "hosts"]
-
 
 class Host(Protocol):
     """The clients of one node, or of many that share a process."""

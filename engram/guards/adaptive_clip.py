@@ -22,8 +22,6 @@ from torch import Tensor
 from engram.core.clip_and_noise import Walker
 from engram.core.method import FromMean, Method, Slots, Update
 
-__all__ = ["BOUND", "Split", "adaptive", "adaptive_mean", "split"]
-
 BOUND: Final = "clip"
 """Name of the server's slot that has the bound, a scalar."""
 
@@ -31,15 +29,10 @@ _RATE: Final = 0.2
 
 
 class Split(NamedTuple):
-    """The two releases of a round.
+    """The two releases of a round."""
 
-    Attributes:
-        updates: Noise multiplier of the sum of updates, z_d.
-        deviation: Standard deviation of the noise on the count, sigma_b.
-    """
-
-    updates: float
-    deviation: float
+    updates: float  # noise multiplier of the sum of updates, z_d
+    deviation: float  # standard deviation of the noise on the count, sigma_b
 
 
 def split(multiplier: float, clients: int) -> Split:

@@ -17,8 +17,6 @@ from engram.core.slots import flat, unflat
 from engram.core.types import Params
 from engram.guards.weight_limit import weight_limit
 
-__all__ = ["bounded", "impossible", "projected"]
-
 _ROUNDING: Final = 1e-4  # of shares that add up to 1
 
 

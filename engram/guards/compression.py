@@ -19,8 +19,6 @@ from torch import Tensor
 
 from engram.core.types import Params
 
-__all__ = ["PLAIN", "Coder", "Layout", "LowRank", "Plain", "Quantized", "TopK", "fed_back"]
-
 _BUCKET: Final = {8: 256, 4: 64}  # numbers with a scale of their own, by bits
 _FLOAT: Final = 4  # bytes of a float32
 

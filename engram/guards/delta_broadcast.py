@@ -22,8 +22,6 @@ from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.guards.compression import Draw, Layout, fed_back
 
-__all__ = ["CODE", "VERSION", "advanced", "broadcast", "depth_of"]
-
 CODE: Final = "broadcast-code"
 """Server's slot of the bytes of w, (size,); or of its last changes, (depth, size), newest last."""
 

@@ -31,22 +31,15 @@ from engram.core.tree import multiplied, norm
 from engram.core.types import Batch, LossFn, Params, Sampled
 from engram.guards.gaussian import add_normal
 
-__all__ = ["ByExamples", "by_examples", "dense_sums", "summed"]
-
 Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
 """``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``."""
 
 
 class ByExamples(NamedTuple):
-    """The mechanism of a local step.
+    """The mechanism of a local step."""
 
-    Attributes:
-        bound: Largest norm of a row's gradient, C > 0.
-        multiplier: Noise multiplier, z > 0.
-    """
-
-    bound: float
-    multiplier: float
+    bound: float  # largest norm of a row's gradient, C > 0
+    multiplier: float  # noise multiplier, z > 0
 
 
 def by_examples(sums: Sums, how: ByExamples) -> Objective:

@@ -25,23 +25,14 @@ if TYPE_CHECKING:
 
 
 class Codes(NamedTuple):
-    """The bytes of a run's messages.
+    """The bytes of a run's messages."""
 
-    Attributes:
-        up: Layout of the slots that a client sends.
-        down: Layout of the slots that all clients receive, or of their changes.
-        whole: Whether a server sends whole slots, which any client can read, or their changes.
-        kinds: Kinds of the slots.
-        like: The slots that a client sends, which have shapes only.
-        seed: Root of the stream of rounding.
-    """
-
-    up: Layout
-    down: Layout
-    whole: bool
-    kinds: Mapping[str, str]
-    like: Slots
-    seed: int
+    up: Layout  # of the slots that a client sends
+    down: Layout  # of the slots that all clients receive, or of their changes
+    whole: bool  # whether a server sends whole slots, which any client can read, or changes
+    kinds: Mapping[str, str]  # of the slots
+    like: Slots  # those that a client sends, with shapes only
+    seed: int  # root of the stream of rounding
 
     @classmethod
     def of(cls, e: "Experiment", shapes: Shapes, running: Set[str]) -> Self:

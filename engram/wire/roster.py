@@ -17,39 +17,23 @@ from engram.wire.wire import APPROVAL, COLUMNS, OWN_DATA, ROSTER, floats_of, rea
 _T = TypeVar("_T")
 
 _MOST_CLIENTS = 2**31
-
-
 _NOTHING: Final = Told()
 
 
 class NodeEntry(NamedTuple):
-    """One node's answer to the roster query.
+    """One node's answer to the roster query."""
 
-    Attributes:
-        fingerprint: Digest of the source that it runs.
-        source: Folder of this source.
-        clients: Number of training rows of each client that it hosts.
-        kind: Kind of its data.
-        names: Names of the clients that have one.
-        left_out: Its clients that take no part, since they have too few rows, and why.
-        unscored: Its clients that train, but are not scored, and why.
-        told: Moments of its training rows.
-        table: Its ``DescribedTable``, sealed for the one who asks for it.
-        approval: Whether its site approves each run before it takes part.
-        own_data: Whether its rows are its own data set, not a share of the run's.
-    """
-
-    fingerprint: str
-    source: str
-    clients: dict[int, int]
-    kind: Kind
-    names: Names = UNNAMED
-    left_out: Mapping[int, str] = {}
-    unscored: Mapping[int, str] = {}
-    told: Told = Told()
-    table: bytes | None = None
-    approval: bool = False
-    own_data: bool = False
+    fingerprint: str  # digest of the source that it runs
+    source: str  # folder of this source
+    clients: dict[int, int]  # number of training rows of each client that it hosts
+    kind: Kind  # of its data
+    names: Names = UNNAMED  # of the clients that have one
+    left_out: Mapping[int, str] = {}  # clients that take no part, for too few rows, and why
+    unscored: Mapping[int, str] = {}  # clients that train, but are not scored, and why
+    told: Told = Told()  # moments of its training rows
+    table: bytes | None = None  # its ``DescribedTable``, sealed for the one who asks for it
+    approval: bool = False  # whether its site approves each run before it takes part
+    own_data: bool = False  # whether its rows are its own data set, not a share of the run's
 
 
 class Roster(NamedTuple):
@@ -90,19 +74,12 @@ class Roster(NamedTuple):
 
 
 class Sites(NamedTuple):
-    """The sites that take part in an exchange of estimates.
+    """The sites that take part in an exchange of estimates."""
 
-    Attributes:
-        nodes: The node that hosts each client.
-        rows: Each client's number of training rows.
-        columns: Names of their tables' columns.
-        names: Names of the sites that have one.
-    """
-
-    nodes: Mapping[int, int]
-    rows: Mapping[int, int]
-    columns: list[str]
-    names: Names = UNNAMED
+    nodes: Mapping[int, int]  # the node that hosts each client
+    rows: Mapping[int, int]  # each client's number of training rows
+    columns: list[str]  # names of their tables' columns
+    names: Names = UNNAMED  # of the sites that have one
 
     def by_node(self) -> Mapping[int, list[int]]:
         """Returns the clients grouped by their nodes, both in ascending order."""

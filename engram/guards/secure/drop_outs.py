@@ -84,17 +84,11 @@ def train_securely(
 
 
 class _Trained(NamedTuple):
-    """A site's answer to the message to train.
+    """A site's answer to the message to train."""
 
-    Attributes:
-        details: Who has trained.
-        way: The way in which its clients were trained.
-        masked: The sum of their updates, masked.
-    """
-
-    details: Details
+    details: Details  # who has trained
     way: str
-    masked: Words
+    masked: Words  # the sum of their updates
 
 
 class _Exchange:

@@ -26,15 +26,10 @@ _log = logging.getLogger("flwr.engram")
 
 
 class Identity(NamedTuple):
-    """A party of secure rounds.
+    """A party of secure rounds."""
 
-    Attributes:
-        party: Its number: that of its first client.
-        key: Its registered key.
-    """
-
-    party: int
-    key: ec.EllipticCurvePrivateKey
+    party: int  # the number of its first client
+    key: ec.EllipticCurvePrivateKey  # its registered one
 
 
 class Parties(NamedTuple):

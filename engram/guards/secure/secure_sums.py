@@ -11,15 +11,10 @@ from engram.settings.files import read_file, replace_file
 
 
 class Summed(NamedTuple):
-    """A sum of updates, as a party knows it.
+    """A sum of updates, as a party knows it."""
 
-    Attributes:
-        clients: The party's own clients in it.
-        survivors: The parties whose updates are summed.
-    """
-
-    clients: list[int]
-    survivors: frozenset[int]
+    clients: list[int]  # the party's own
+    survivors: frozenset[int]  # the parties whose updates are summed
 
 
 class Sums:

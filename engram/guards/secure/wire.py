@@ -116,10 +116,7 @@ def _settings(e: Experiment) -> bytes:
 def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:
     """Returns the entries of a message with the terms that a plain round lacks.
 
-    Args:
-        asked: By party, its number of clients.
-        work: As of ``digests``.
-        model: Likewise.
+    ``asked`` has each party's number of clients; the others are of ``digests``.
     """
     parties = sorted(asked)
     counts = [asked[party] for party in parties]
@@ -127,11 +124,7 @@ def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:
 
 
 def session_of(config: ConfigRecord, e: ProtectionSettings) -> Session:
-    """Returns the terms of a round.
-
-    Args:
-        config: A message's config.
-        e: The settings.
+    """Returns the terms of a round, by a message's config.
 
     Raises:
         KeyError: An entry is missing.
