@@ -45,12 +45,7 @@ def noted(
 
     What the audit cannot have is replaced by an error: nothing else leaves the site unnoted.
 
-    Args:
-        message: The message, unbundled.
-        reply: The reply, before it is bundled.
-        exchanged: Its run, and its cost.
-        audit: The node's audit.
-        counts: Whether it counts as a round of the day.
+    ``counts`` says whether it counts as a round of the day; both messages are unbundled.
     """
     fields = _fields(message, reply, exchanged)
     if fields is None:
@@ -93,11 +88,7 @@ def _fields(message: Message, reply: Message, exchanged: Exchanged) -> dict[str,
 
 
 def in_words(fields: Mapping[str, Any]) -> str:
-    """Returns a line about a round: run, method, round, clients, rows, loss, bytes, seconds.
-
-    Args:
-        fields: The fields of an answer, or a line of the audit.
-    """
+    """Returns a line about a round: run, method, round, clients, rows, loss, bytes, seconds."""
     begin = f"run {fields['run']}" if "run" in fields else "this node"
     begin += f", {fields['method']}" if "method" in fields else ""
     if fields["kind"] in ANSWERS:

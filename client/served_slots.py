@@ -45,12 +45,7 @@ def keep_scored(
 
     If there is no room for them, a line of the log says so: scores do not depend on them.
 
-    Args:
-        store: The clients' memories.
-        needs_received: Whether models depend on what clients receive; if not, nothing is kept of
-            clients that have memories.
-        content: The message that asked for scores.
-        reply: Its answer.
+    Of clients that have memories nothing is kept unless the method ``needs_received``.
     """
     server_round, records = round_of(content), content.array_records
     common = to_params(records[ARRAYS])

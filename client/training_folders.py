@@ -77,9 +77,7 @@ def listed(found: Iterable[Kept]) -> Table:
 def prune(folder: Path, *, days: float | None) -> None:
     """Removes the memories of other trainings that have not changed for ``days`` days.
 
-    Args:
-        folder: The present training's folder, which stays.
-        days: Number of days; None to keep all.
+    The training of ``folder`` stays; None ``days`` keep all.
     """
     if days is None or not folder.parent.is_dir():
         return

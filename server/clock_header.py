@@ -13,10 +13,6 @@ class Dated:
 
     A node's calls are signed together with its time, and Flower refuses those whose time is not
     its own, without saying what its own is.
-
-    Args:
-        authentication: Flower's.
-        announced: Returns what else is sent with the answer to a call, by its name and the key.
     """
 
     def __init__(

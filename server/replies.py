@@ -50,14 +50,7 @@ class _Reply:
 
 
 class GuardedFleet:
-    """Flower's Fleet API, with checks of pushed replies, and with sites that leave.
-
-    Args:
-        fleet: Flower's own.
-        limits: Of replies.
-        counters: Counts replies and bytes.
-        folder: The coordinator's folder of the federation.
-    """
+    """Flower's Fleet API, with checks of pushed replies, and with sites that leave."""
 
     def __init__(
         self,

@@ -384,13 +384,8 @@ def attendance_of(
 ) -> Attendance:
     """Returns an experiment's attendance, before any node has been asked.
 
-    Args:
-        grid: The nodes.
-        e: The settings.
-        training: As for ``Attendance``.
-        kind: As for ``Attendance``.
-        open_: Whether the run's clients are the members of the grid's federation, as they come and
-            go; None: if they are as many when the run begins.
+    With ``open_`` the run's clients are the members of the grid's federation, as they come and
+    go; None: if they are as many when the run begins. The rest is as for ``Attendance``.
 
     Raises:
         Refused: Some clients of a run on nodes have no part in it, but its clients are not those of

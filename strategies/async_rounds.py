@@ -189,10 +189,7 @@ def _staleness(rounds: Sequence[int]) -> Row:
 def pacing_of(rounds: Rounds, roster: Roster, size: int | None = None) -> Together:
     """Returns the scheduler of an experiment.
 
-    Args:
-        rounds: The decisions of its rounds.
-        roster: The clients.
-        size: Bytes that a client receives and sends, where messages are compressed.
+    ``size`` are the bytes that a client receives and sends, where messages are compressed.
 
     Raises:
         Refused: The file of ``clock`` is impossible.
@@ -244,13 +241,6 @@ def joined(
 
     An update of slots after which t rounds have ended counts 1 / sqrt(1 + t) (Nguyen et al.,
     AISTATS 2022, Sec. 5.1): see ``Walker.rebase``.
-
-    Args:
-        merge: The merge of the updates.
-        server: The server's slots that they are merged into.
-        server_round: The round that merges them.
-        waves: The waves.
-        each: Their replies.
     """
     accepted = []
     for wave, replies in zip(waves, each, strict=True):

@@ -131,11 +131,6 @@ def outgoing(
 
     It has the common slots, one object for all messages that are alike, by which a process groups
     them, and the clients' own.
-
-    Args:
-        method: The method.
-        server: The server's slots.
-        traffic: Compresses messages; None to send the slots as they are.
     """
     arrays = flat(method.server.send(server, [0])[0])
     made = {_NONE: to_record(arrays)}

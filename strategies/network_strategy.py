@@ -269,14 +269,7 @@ class Federated(RunStrategy):
     def draw(
         self, server_round: int, model: Params, *, losses: bool, away: Set[int] = frozenset()
     ) -> None:
-        """Begins a round: its ``slots``, its ``waves``, and whether losses are wanted.
-
-        Args:
-            server_round: The round, >= 1.
-            model: The slots that are sent to all clients unchanged.
-            losses: Whether training losses are wanted.
-            away: Clients on nodes that cannot be asked now.
-        """
+        """Begins a round: its ``slots``, its ``waves``, and whether losses are wanted."""
         self.slots = self._whole(model)
         absent, unseen = self._nowhere | away, self._scores.scoring.unseen
         everyone = len(self.roster.nodes)

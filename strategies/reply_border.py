@@ -72,10 +72,6 @@ def first_answers(
 ) -> tuple[dict[str, Message], Counter[Kind]]:
     """Finds the reply that counts for each message: the first one from the node that was asked.
 
-    Args:
-        replies: The replies in the order of their arrival.
-        asked: The messages of the round.
-
     Returns:
         Replies by the id of the message that they answer, and how many others there are, by kind:
         ``sender``, ``replay`` and ``stray``.

@@ -50,9 +50,6 @@ class Wave(NamedTuple):
 class Together:
     """Rounds in which everybody who is asked trains, and time does not count.
 
-    Args:
-        wanted: Clients of a cohort.
-
     Attributes:
         working: Clients at work for later rounds.
         state: What a resumed run needs; set it to resume.
@@ -217,10 +214,8 @@ class RowWeights:
     All clients of a federation are compared, not only those of a round. In a round there are few,
     most of whom may lie by chance, and a client's weight would depend on who else is asked.
 
-    Args:
-        by: The weights of clients in the mean: ``rows`` or ``clients``.
-        max_weight: Largest weight of a client, in weights of the median client, see
-            ``engram.guards.weight_limit.weight_limit``; infinity for no bound.
+    A client counts ``max_weight`` median clients' rows at most, see ``weight_limit``, if
+    weights are ``by`` rows.
 
     Attributes:
         most: Largest number of a client's rows that count; 1 if all clients count alike.

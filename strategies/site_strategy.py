@@ -27,10 +27,6 @@ Records = Mapping[str, ArrayRecord]
 class SiteStrategy(RunStrategy):
     """Asks every online site in each round.
 
-    Args:
-        sites: The sites.
-        least: Minimum number of usable replies in a round.
-
     Attributes:
         sites: The sites, including those that have connected or moved since.
         left_out: The clients whose reply to the last round was not usable, and why.
@@ -77,14 +73,8 @@ class SiteStrategy(RunStrategy):
     ) -> list[Message]:
         """Returns a message for every online node, and notes the clients it asks.
 
-        Args:
-            kind: Type of the messages.
-            server_round: The round.
-            config: Sent to every node.
-            grid: The nodes.
-            arrays: Returns the arrays for a node, given its clients that are asked; None to send
-                it no message.
-            among: The clients to ask; None for all.
+        ``arrays`` returns those for a node, given its clients that are asked, or None to
+        send it no message; ``among`` are the clients to ask, or None for all.
         """
         present = set(grid.get_node_ids())
         self._asked, self._wanted = [], set()
@@ -110,11 +100,8 @@ class SiteStrategy(RunStrategy):
     def gather(self, server_round: int, replies: Iterable[Message], read: Read) -> dict[int, str]:
         """Reads the replies to the last messages; returns clients without usable ones, and why.
 
-        Args:
-            server_round: The round that they must belong to.
-            replies: The replies.
-            read: Reads the content of one node's reply, given the clients asked, as for
-                ``read_reply``.
+        ``read`` reads the content of one node's reply, given the clients asked, as for
+        ``read_reply``.
         """
         answers, _ = first_answers(replies, [message for message, _ in self._asked])
         asked = set(self.cohort)

@@ -26,11 +26,7 @@ def collect_replies(
 ) -> TrainReplies:
     """Screens the replies to a round's messages, each by itself.
 
-    Args:
-        replies: All replies that arrived.
-        asked: The messages, and the clients that each asks.
-        examples: Numbers of training rows of all clients of the roster.
-        read: ``screen``, but for its ``asked`` and ``examples``.
+    ``read`` is ``screen``, but for its ``asked`` and ``examples``.
     """
     answers, others = first_answers(replies, [message for message, _ in asked])
     accepted, rejected, silent = [], [], []

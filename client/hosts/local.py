@@ -182,11 +182,8 @@ def _in_groups(
 ) -> list[Message]:
     """Answers requests in groups with the same round and the same record, or version, of the model.
 
-    Args:
-        requests: The requests.
-        answer: Takes a group: the clients of each request, by the request's index.
-        aside: Clients that have too few rows for what is asked.
-        received: The arrays that messages must hold.
+    ``answer`` takes the clients of each request of a group, by the request's index; clients in
+    ``aside`` have too few rows.
     """
     replies: dict[int, Message] = {}
     groups: dict[tuple[object, ...], dict[int, list[int]]] = {}

@@ -239,12 +239,7 @@ def _is_known(e: Experiment) -> bool:
 
 
 def noised_by(replies: Iterable[Message], clients: int) -> list[int]:
-    """Returns the clients whose scores have the noise of local privacy, as nodes report it.
-
-    Args:
-        replies: The answers to an evaluation, by whoever sent them.
-        clients: How many clients there are.
-    """
+    """Returns the clients whose scores have the noise of local privacy, as nodes report it."""
     found = set[int]()
     for reply in replies:
         record = reply.content.config_records.get(CLIENTS) if reply.has_content() else None

@@ -23,9 +23,7 @@ _ROUNDING: Final = 1e-4  # of shares that add up to 1
 def impossible(claims: Mapping[str, Claim], sent: Params) -> str:
     """Describes the first claim that is out of its range; "" if there is none.
 
-    Args:
-        claims: The method's claims.
-        sent: The arrays of an update, or of several with a leading axis, by path.
+    ``sent`` has the arrays of an update, or of several with a leading axis, by path.
     """
     for path, claim in _in_order(claims):
         leaf = sent[path]

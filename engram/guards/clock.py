@@ -42,10 +42,7 @@ def sent_time(metadata: Iterable[tuple[str, str | bytes]] | None) -> datetime | 
 def outside(certificate: x509.Certificate, at: datetime, remedy: str) -> str | None:
     """Describes a time outside of a certificate's validity; None if it is within.
 
-    Args:
-        certificate: The certificate.
-        at: What this machine's clock says.
-        remedy: What to do with a certificate that has expired, if the clock is right.
+    ``remedy`` is for an expired certificate, if the clock ``at`` is right.
 
     Returns:
         The end of a sentence that begins with the certificate.

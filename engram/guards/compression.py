@@ -272,11 +272,8 @@ def fed_back(
 ) -> tuple[Tensor, Params, Params]:
     """Encodes arrays with error feedback.
 
-    Args:
-        layout: How they are written.
-        arrays: The arrays x.
-        residual: The residual e of those that are not written as they are; empty at first.
-        draw: Draws uniform numbers.
+    The residual e, by path, has the arrays that are not written as they are; it is empty at
+    first.
 
     Returns:
         The bytes, the arrays that they decode to, and the next residual.

@@ -47,11 +47,8 @@ def broadcast(
 ) -> Method:
     """Wraps a method: its server moves the broadcast slots by their encoded change.
 
-    Args:
-        method: The method.
-        layout: How these slots, or their changes, are written.
-        whole: Whether they are written, or their changes.
-        draw: Draws uniform numbers, by the version that they make.
+    ``layout`` is that of whole slots, or of their changes; ``draw`` gives uniform numbers by
+    the version that they make.
     """
     server, merge = method.server, method.server.merge
     names = server.send(server.start, [])[0].keys()

@@ -39,14 +39,8 @@ _RESIDUAL, _RECEIVED, _VERSION = "residual", "received", "version"
 class Sending:
     """Clips, noises and encodes the updates of clients, and decodes what they receive.
 
-    Args:
-        experiment: The settings.
-        method: The method.
-        shapes: The slots of a client.
-        running: Names of running statistics.
-        names: Names of clients.
-        noise: The source of the noise of local privacy; None for a secret one.
-        covers: Whether all that clients send has noise, and what diverged is sent as no change.
+    Without ``noise`` that of local privacy is secret. With ``covers`` all that clients send has
+    noise, and what diverged is sent as no change.
     """
 
     def __init__(
@@ -69,14 +63,7 @@ class Sending:
     def leave(
         self, done: Outcome, asked: Asked, chunk: Chunk, memories: Recollection
     ) -> tuple[Outcome, list[Params]]:
-        """Returns the updates that are sent, and arrays to keep beside the method's slots.
-
-        Args:
-            done: The outcome of the clients' training.
-            asked: What all clients of the round were asked.
-            chunk: The clients.
-            memories: Their memories, from before the round.
-        """
+        """Returns the updates that are sent, and arrays to keep beside the method's slots."""
         left, e = done, self._experiment
         if e.update_clip and not e.clip_quantile:  # else the server clips
             left = self._protected(done, asked, chunk)
@@ -152,13 +139,7 @@ class Sending:
     ) -> Params:
         """Returns the slots, by path, that a message brings to clients before a round.
 
-        Args:
-            arrays: The arrays of the message: the slots, or their bytes.
-            version: Version of the slots.
-            clients: The clients of the node that it names, one of which may hold the slots that
-                changes are of.
-            memories: Their memories.
-            server_round: The round.
+        One of the clients may hold the slots that the changes in ``arrays`` are of.
 
         Raises:
             EngramError: The bytes are not those of such slots, or nobody holds what they change.

@@ -37,13 +37,8 @@ def secret_cohort(
 ) -> list[int]:
     """Draws a cohort as the setting ``sampling`` says, which is not ``fixed``; ascending.
 
-    Args:
-        e: The settings.
-        server_round: The round, >= 1.
-        num_clients: Number of clients.
-        noise: Secret where cohorts are to be secret.
-        absent: Clients that cannot be asked now.
-        unseen: Clients that never train.
+    ``noise`` is secret where cohorts are to be; ``absent`` clients cannot be asked now, and
+    ``unseen`` ones never train.
     """
     if e.sampling == "poisson":
         drawn = poisson_cohort(sampling_rate(e), server_round, num_clients, noise)
@@ -80,13 +75,7 @@ def row_samples(
 ) -> tuple[Ints, int, Sample]:
     """Draws each of a client's rows in each step with probability ``min(1, batch-size / rows)``.
 
-    Args:
-        experiment: The settings.
-        train: The rows.
-        clients: The clients.
-        server_round: The round, >= 1.
-        noise: Secret where rows are to be hidden.
-        parameters: Numbers in the network's parameters.
+    ``noise`` is secret where rows are to be hidden; ``parameters`` are the network's numbers.
 
     Returns:
         Numbers of the rows (c, steps k) with padding, k, and the samples.

@@ -47,12 +47,7 @@ class Codes(NamedTuple):
     ) -> tuple[Tensor, Params]:
         """Encodes an update.
 
-        Args:
-            common: The slots that the client received.
-            sent: The slots that it sends.
-            residual: The part that it left out before, by path; empty at first.
-            client: The client.
-            server_round: The round.
+        The residual, by path, is what the client left out before; empty at first.
 
         Returns:
             The bytes, and the next residual.

@@ -36,12 +36,7 @@ def _checksum(contents: Mapping[str, Any]) -> str:
 
 
 class Journal:
-    """A file of rows, one a line, to which a process appends while others may read it.
-
-    Args:
-        path: The file; it need not exist yet.
-        kind: A row's model.
-    """
+    """A file of rows, one a line, to which a process appends while others may read it."""
 
     def __init__(self, path: Path, kind: type[Stored]) -> None:
         self.path = path

@@ -97,11 +97,8 @@ def serve_counters(
 ) -> WSGIServer | None:
     """Serves ``/metrics`` and ``/healthz`` on the loopback interface, in a thread.
 
-    Args:
-        counters: The counts.
-        port: The port; 0 for none.
-        fault: Says what is wrong with the process; "" if nothing is. ``/healthz`` then has status
-            503 and this line.
+    ``fault`` describes a fault of the process, or is empty; ``/healthz`` then has status 503
+    and this line.
 
     Returns:
         The server; None without a port.

@@ -92,12 +92,6 @@ def share(
 ) -> tuple[Shared, dict[int, bytes], bytes]:
     """Shares a party's secrets with all parties (round 1, ShareKeys).
 
-    Args:
-        state: The party.
-        adverts: The keys of U1, by party.
-        registry: The registered keys.
-        entropy: Source of the seed and of the polynomials.
-
     Returns:
         The party; for each other one, its shares, sealed; and the commitment to the seed.
 
@@ -138,9 +132,7 @@ def share(
 def open_shares(state: Shared, sealed: Mapping[int, bytes]) -> Opened:
     """Reads the shares of U2 (round 2, before the update is masked).
 
-    Args:
-        state: The party.
-        sealed: The sealed shares for it, by sender; the senders and itself are U2.
+    The senders of the sealed shares, and the party itself, are U2.
 
     Raises:
         Refused: There are too few, a sender has sent no keys, or shares were not sealed for this
@@ -206,10 +198,8 @@ def reveal(state: Agreed, signatures: Mapping[int, bytes], registry: Registry) -
     It is a share of the seed of each survivor, and of the masking key of each other party: never of
     both, since no party is in both sets, which no later call can change.
 
-    Args:
-        state: The party, of which nothing is left afterwards.
-        signatures: The survivors' signatures of U3, by signer, U4.
-        registry: The registered keys.
+    ``signatures`` are the survivors' of U3, by signer, U4. Nothing of the party is left
+    afterwards.
 
     Raises:
         Refused: They are too few, of others, or of other survivors.

@@ -94,12 +94,6 @@ class _Trained(NamedTuple):
 class _Exchange:
     """The stages of a round, and the sites that are still there.
 
-    Args:
-        grid: The nodes.
-        strategy: The server's side of the method.
-        messages: The messages to train, one for each site.
-        timeout: Seconds to wait for the answers of a stage.
-
     Raises:
         RunStopped: There are fewer than two sites.
     """

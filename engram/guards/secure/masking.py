@@ -67,12 +67,8 @@ class _Asked(NamedTuple):
 class MaskingHost:
     """Answers a secure round's stages for the clients of a host.
 
-    Args:
-        host: Trains them.
-        parties: The parties that its clients are.
-        least: Fewest parties whose sum may leave.
-        state: The node's state, which remembers sums; None to keep them in memory.
-        noise: Returns the source of a party's noise in a round; a secret one by default.
+    Sums of fewer than ``least`` parties do not leave. The node's ``state`` remembers sums;
+    without it they are kept in memory. ``noise`` is the source of a party's noise in a round.
     """
 
     def __init__(

@@ -30,10 +30,7 @@ def mask(seed: bytes, size: int) -> Words:
 def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
     """Returns the key that two parties agree on, KA.agree: X25519, then HKDF with SHA-256.
 
-    Args:
-        private: One party's private key.
-        public: The other's public key.
-        purpose: Sets apart the keys for one thing from those for another.
+    ``purpose`` sets apart the keys for one thing from those for another.
 
     Raises:
         ValueError: The public key is no key, or of low order.
@@ -61,12 +58,7 @@ def pairwise(
 
         sum over v of PRG(s_uv) for v < u, and of -PRG(s_uv) for v > u
 
-    Args:
-        own: u, the party's number.
-        private: Its private key.
-        publics: The others' public keys.
-        purpose: As for ``agreed``.
-        size: Numbers in a mask.
+    Of the party u = ``own`` with its private key, and the others' public keys.
     """
     total = np.zeros(size, dtype=np.uint32)
     for other, public in publics.items():

@@ -63,13 +63,7 @@ def restore(total: Words, *, bound: float, room: int) -> Floats:
 
 
 def to_vector(method: Method, received: Slots, sent: Slots) -> Floats:
-    """Returns an update's changes, shape (numbers,): models less the received ones, others as is.
-
-    Args:
-        method: The method.
-        received: The slots that all clients receive alike.
-        sent: The slots that a client sends, or the mean of those of several.
-    """
+    """Returns an update's changes, (numbers,): models less the received ones, others as is."""
     moved = flat(changes(method, received, sent))
     parts = [moved[path].double().cpu().numpy().ravel() for path in sorted(moved)]
     return np.concatenate([np.zeros(0), *parts])

@@ -67,10 +67,6 @@ def of_process() -> Parties:
 def of_node(node: NodeConfig, num_clients: int) -> Parties:
     """Returns the one party of a node.
 
-    Args:
-        node: Its configuration, with the client's folder: its key, and its registry of the others'.
-        num_clients: Clients of the run.
-
     Raises:
         Refused: There is no folder, or no key in it.
     """
@@ -115,9 +111,7 @@ def _keys(folder: Path) -> Mapping[int, ec.EllipticCurvePublicKey]:
 def learn(folder: Path, data: bytes) -> None:
     """Takes the registry that a server sends, if a site has none; it must fit the one that it has.
 
-    Args:
-        folder: The client's folder.
-        data: The registry; empty if the server has none.
+    ``data`` is empty if the server has none.
 
     Raises:
         Refused: The site has none, and the authority has not signed this one; or it has a member's

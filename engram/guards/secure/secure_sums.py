@@ -24,8 +24,7 @@ class Sums:
     more than either sum: over {1, 2}, {2, 3} and {1, 3} it learns every single update. So a party
     helps to unmask sums from one model over the same parties, clients and weights alone.
 
-    Args:
-        folder: The node's state, where the sums outlive its process; None to keep them in memory.
+    They outlive the process in ``folder``, or are kept in memory without one.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -35,10 +34,7 @@ class Sums:
     def check(self, party: int, session: Session, summed: Summed | None = None) -> None:
         """Refuses a sum that tells more beside those that are unmasked.
 
-        Args:
-            party: The party.
-            session: The round's terms.
-            summed: What the sum is over; None while that is open.
+        ``summed`` is None while it is open what the sum is over.
 
         Raises:
             Refused: The training's sum of this round or a later one is unmasked, or a sum over
