@@ -184,8 +184,6 @@ def _scored(node: "_Node", request: Request) -> Message:
 
 
 class _Answered(NamedTuple):
-    """An answer, and its entries in the site's own log."""
-
     message: Message
     epsilon: float | None = None  # of the site's data with this; None without a total, or a cost
     metrics: Mapping[str, Any] | None = None  # figures before noise; None for those of the answer
@@ -262,8 +260,6 @@ def _answer(
 
 
 class _Asked(NamedTuple):
-    """A message that the site's policy has let in."""
-
     config: NodeConfig
     policy: Policy
     received: int  # bytes of the message

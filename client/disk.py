@@ -208,7 +208,6 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
-    """Returns a folder's entries by number; other names are ignored."""
     name = re.compile(rf"{prefix}(0|[1-9]\d{{0,17}}){re.escape(suffix)}", re.ASCII)
     found = ((name.fullmatch(path.name), path) for path in folder.glob(f"{prefix}*{suffix}"))
     return {int(match[1]): path for match, path in found if match}

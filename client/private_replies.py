@@ -142,5 +142,4 @@ def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDic
 
 
 def _means(scores: Mapping[str, list[float]], bounded: Sequence[Column]) -> dict[str, float]:
-    """Returns means over clients, as Flower's own strategies expect."""
     return {column.name: sum(scores[column.name]) / len(scores[column.name]) for column in bounded}

@@ -62,7 +62,6 @@ def noted(
 
 
 def _fields(message: Message, reply: Message, exchanged: Exchanged) -> dict[str, Any] | None:
-    """Returns the log entry of a message; None if there is nothing to note."""
     kind = message.metadata.message_type
     told = {key: value for key, value in exchanged._asdict().items() if value is not None}
     fields: dict[str, Any] = {"kind": kind, **told}
@@ -117,7 +116,6 @@ def metrics_of(reply: Message) -> dict[str, Any]:
 
 
 def _bounded(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields that the audit has, of bounded length."""
     if "why" in fields:  # so that refusals for the same reason are alike
         return {key: fields[key] for key in ("kind", "run", "training", "method", "why")}
     found = dict(fields) | {"seconds": round(fields["seconds"], 3)}

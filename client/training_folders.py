@@ -45,7 +45,6 @@ def kept(root: Path) -> Iterator[Kept]:
 
 
 def _about(folder: Path) -> tuple[int, str]:
-    """Returns a training's run and method, as far as its node has noted them."""
     try:
         match checked(read_json(folder / ABOUT)):
             case {"settings": {"method": str(method)}, "run": int(run)}:

@@ -180,14 +180,12 @@ class PatientGrid(Grid):
         self._again[node] = time.monotonic() + _SOON
 
     def _due(self, busy: list[Asked]) -> list[Asked]:
-        """Removes and returns the entries of a list that are due to be asked again."""
         now = time.monotonic()
         due = [asked for asked in busy if self._again[asked.node] <= now]
         busy[:] = [asked for asked in busy if self._again[asked.node] > now]
         return due
 
     def _note_missing(self, waiting: Iterable[Asked], busy: Iterable[Asked]) -> set[int]:
-        """Notes which nodes missed the round or were busy; returns the barred nodes."""
         barred = self._barred()
         for asked in waiting:
             if asked.node not in barred:  # a roster query is still answered
@@ -305,7 +303,6 @@ class PatientGrid(Grid):
                 _log.warning("waiting for clients %s: %s", few(clients), why)
 
     def _opened_by(self, messages: Iterable[Message]) -> tuple[list[Asked], str]:
-        """Returns an exchange's messages and their kind, and notes both in ``progress``."""
         let_go(self.last.sent + self.last.received)  # the last model, before the next is copied
         asked = [Asked.by(message) for message in messages]
         self._hosted |= {each.node: each.named for each in asked if each.named}
@@ -314,13 +311,11 @@ class PatientGrid(Grid):
         return asked, kind
 
     def _weigh(self, reply: Message, node: int) -> int:
-        """Returns the bytes of a node's reply, and notes them in ``progress``."""
         size = bundled_size(reply.content) if reply.has_content() else 0
         self.progress.received(node, size)
         return size
 
     def _look(self) -> Mapping[int, str]:
-        """Returns online nodes' activation times, at most a second old."""
         if time.monotonic() - self._looked > _LOOK:
             self._activated, self._looked = activations(self._grid), time.monotonic()
         return self._activated
@@ -351,13 +346,11 @@ class PatientGrid(Grid):
         return {item.id: item._replace(activated=present.get(item.node, "")) for item in asked}
 
     def _allow(self, size: int, arrays: int) -> None:
-        """Raises the limits of replies to suit a model of so many bytes and arrays."""
         largest = max(self._limits.size, _SPARE + _TIMES * size)
         parts = _PARTS + _TIMES * arrays + largest // CHUNK
         self._limits = _limits(largest, max(self._limits.parts, parts))
 
     def _send_again(self, waiting: dict[str, Asked], end: float) -> dict[str, Asked]:
-        """Resends lost messages, and drops those to nodes that were unregistered."""
         self._look()
         barred = self._barred()
         waiting = {name: asked for name, asked in waiting.items() if asked.node not in barred}
@@ -368,7 +361,6 @@ class PatientGrid(Grid):
         return self.membership.barred() if self.membership else set()
 
     def _question(self, missed: Asked) -> Asked:
-        """Sends a roster query, which a node answers only once it is free."""
         config: dict[str, str | bool] = {TRAINING: missed.training}
         config |= {COLUMNS: True} if missed.columns else {}
         content = RecordDict({CONFIG: ConfigRecord({**config})})

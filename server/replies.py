@@ -42,8 +42,6 @@ _HEADER = 2**20  # most bytes of a reply's header, which includes its error
 
 @dataclass
 class _Reply:
-    """A reply that a node is sending."""
-
     header: Any
     left: int  # bytes that it may still send
     session: str = ""  # Flower's id of this attempt to push
@@ -99,7 +97,6 @@ class GuardedFleet:
         return answer
 
     def _note(self, node: Any, header: Any, tree: Any, answer: Any) -> None:
-        """Notes the reply to which a node may send parts now."""
         self._counters.add("replies")
         with self._counting:
             reply = self._replies.get(node.node_id)
@@ -132,7 +129,6 @@ class GuardedFleet:
         return answer
 
     def _answer_instead(self, node: Any, header: Any, context: Any, reason: str) -> NoReturn:
-        """Refuses a reply, and stores an error in its place."""
         text = f"the SuperLink does not take its reply: {reason}"
         parcel = pack(error_instead(Parcel(header.SerializeToString(), b"", {}), UNUSABLE, text))
         with self._storing:

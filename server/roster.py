@@ -202,7 +202,6 @@ class Attendance:
 
     @property
     def _everybody(self) -> Collection[int]:
-        """The clients that are counted on."""
         return range(self.clients) if self.members is None else self.members
 
     @property
@@ -274,7 +273,6 @@ class Attendance:
         return Roster(nodes, rows, kind, names, unscored, own)
 
     def _names(self) -> Names:
-        """Returns clients' names, as given by the nodes that host them."""
         given = {
             client: name
             for node, entry in self._answers.entries.items()
@@ -340,7 +338,6 @@ class Attendance:
         return reasons(why, self._names())
 
     def _why(self, client: int) -> str:
-        """Returns why no node hosts a client."""
         if client in self._left_out:
             return self._left_out[client]
         for entry in self._answers.entries.values():
@@ -351,7 +348,6 @@ class Attendance:
     # --- Who hosts whom ----------------------------------------------------------------------
 
     def _seat(self, hosts: dict[int, int], nodes: Iterable[int]) -> None:
-        """Gives nodes the clients that they may host, beside those that have hosts already."""
         entries = self._answers.entries
         self._hosts = seated(
             hosts,

@@ -139,8 +139,6 @@ def run(
 
 @dataclass
 class _Run:
-    """A run in progress."""
-
     grid: Grid
     strategy: RunStrategy
     experiment: Experiment
@@ -270,7 +268,6 @@ class _Run:
         return model, rows
 
     def _account(self, last: int, rows: list[Row]) -> None:
-        """Begins to account for privacy, after round ``last``, where there is any."""
         e, asked = self.experiment, None
         if e.privacy == "none":
             return
@@ -409,7 +406,6 @@ class _Run:
 
 
 def _named(results: Row, roster: Roster) -> Row:
-    """Adds names of classes, and of clients to the columns of the results, if there are some."""
     if roster.kind.classes:
         results = {**results, "classes": list(roster.kind.classes)}
     if not roster.names or "clients" not in results:

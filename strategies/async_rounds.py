@@ -182,7 +182,6 @@ class Buffered(Together):
 
 
 def _staleness(rounds: Sequence[int]) -> Row:
-    """Returns the record's entry of the mean staleness, in rounds."""
     return {"staleness": sum(rounds) / len(rounds)} if rounds else {}
 
 

@@ -76,7 +76,6 @@ def traced_paces(path: Path, clients: int, names: Names) -> list[Pace]:
 
 
 def _pace(row: Mapping[str, str | None], where: str) -> Pace:
-    """Reads a client's pace from its line."""
     values = []
     for key in _COLUMNS[1:]:
         text = row[key] or ""

@@ -102,7 +102,6 @@ class Traffic:
         return {"bytes-sent": sent, "bytes-received": received}
 
     def _bytes(self, version: int, client: int) -> int:
-        """Returns the bytes of the slots that a client receives."""
         if self._codes.whole:
             return self._codes.down.size
         missed = self._missed(version, [client])

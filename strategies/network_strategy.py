@@ -146,7 +146,6 @@ class Federated(RunStrategy):
         return flat({slot: x for slot, x in slots.items() if slot in self._public})
 
     def _whole(self, model: Params) -> Slots:
-        """Joins ``model``, the slots sent to all clients unchanged, with the server's others."""
         return unflat(self._state | model, self.rounds.merge.method.server.start)
 
     def init(self) -> ArrayRecord:
@@ -303,7 +302,6 @@ class Federated(RunStrategy):
         return {client for sent in self._sent for _, clients in sent.asked for client in clients}
 
     def _messages(self, wave: Wave, config: ConfigRecord) -> list[tuple[Message, list[int]]]:
-        """Makes the messages to the nodes of a wave's clients."""
         content = outgoing(self.rounds.merge.method, wave.slots, self._traffic)
         units = units_entries(self.roster.kind.units)
         found = []

@@ -169,7 +169,6 @@ def judged(
 
 
 def _below_zero(params: Params, merge: Merge) -> bool:
-    """Returns whether a model's running variance is below zero."""
     for path, leaf in params.items():
         slot, *rest = path.split("/")
         running = rest and rest[-1] in merge.walker.running and merge.method.kinds[slot] == "model"
@@ -212,7 +211,6 @@ def implausible(
 
 
 def _moved(method: Method, received: Slots, sent: Slots) -> float:
-    """Returns the length of an update's changes."""
     return distance(flat(sent), flat(origin_of(method, received, sent)))
 
 

@@ -233,7 +233,6 @@ def _shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
 
 
 def _own(requests: Sequence[Request], group: Iterable[int]) -> Slots:
-    """Returns the clients' own received slots, stacked in the order of a group."""
     each = [_slots(requests[i].message.content, OWN) for i in group]
     found: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)
     return found
@@ -245,7 +244,6 @@ def _slots(content: RecordDict, name: str) -> Slots:
 
 
 def _version(content: RecordDict) -> int | None:
-    """Returns the version of a message's slots; None where nothing is compressed."""
     config = config_of(content)
     return read_whole(config, VERSION, 2**63 - 1) if VERSION in config else None
 
@@ -261,7 +259,6 @@ def _most_examples(config: ConfigRecord) -> int | None:
 
 
 def _wants_losses(config: ConfigRecord) -> bool:
-    """Returns whether training losses are asked for; so they are if the message does not say."""
     return bool(config.get("losses", True))
 
 

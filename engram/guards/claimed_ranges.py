@@ -80,12 +80,10 @@ def bounded(
 
 
 def _in_order(claims: Mapping[str, Claim]) -> list[tuple[str, Claim]]:
-    """Returns the claims with sums last, since they are looked at beside their shares."""
     return sorted(claims.items(), key=lambda item: item[1] == "sums")
 
 
 def _shares_of(path: str, sent: Params) -> Tensor:
-    """Returns the shares beside an array of sums."""
     return sent[path.removesuffix("sums") + "shares"]
 
 

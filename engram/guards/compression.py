@@ -188,7 +188,6 @@ class LowRank(NamedTuple):
     rank: int
 
     def _factors(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """Returns the matrix's sides; None if it is sent itself."""
         rows, columns = (shape[0], math.prod(shape[1:])) if shape else (1, 1)
         return (rows, columns) if self.rank * (rows + columns) < rows * columns else None
 
@@ -286,7 +285,6 @@ def fed_back(
 
 
 def _width(count: int) -> int:
-    """Returns the bytes, 4 at most, of an index into ``count`` numbers."""
     return max(1, -(-(count - 1).bit_length() // 8)) if count else 1
 
 

@@ -106,6 +106,5 @@ def _slots_of(residual: Params, names: Sequence[str] | Any) -> Slots:
 
 
 def _named(slots: Slots) -> Params:
-    """Undoes ``_slots_of``."""
     arrays = flat({name: x for name, x in slots.items() if name.startswith(_RESIDUAL)})
     return {path.removeprefix(_RESIDUAL): leaf for path, leaf in arrays.items()}

@@ -243,6 +243,5 @@ def _base(version: int, clients: Sequence[int], memories: Recollection, at: int)
 
 
 def _below(prefix: str, arrays: Params) -> Params:
-    """Returns the arrays of a branch, by their paths in it."""
     start = f"{prefix}/"
     return {p.removeprefix(start): leaf for p, leaf in arrays.items() if p.startswith(start)}

@@ -179,11 +179,9 @@ def _krum_scores(flat: torch.Tensor, malicious: int) -> torch.Tensor:
 
 
 def _stacked(models: Sequence[Params]) -> torch.Tensor:
-    """Returns models as rows: in float64, as squares of float32 overflow and products cancel."""
     return torch.stack([torch.cat([x.flatten() for x in m.values()]) for m in models]).double()
 
 
 def _like(row: torch.Tensor, model: Params) -> Params:
-    """Undoes ``_stacked`` for one row."""
     parts = torch.split(row, [x.numel() for x in model.values()])
     return {n: part.view_as(x).to(x) for (n, x), part in zip(model.items(), parts, strict=True)}

@@ -107,7 +107,6 @@ def row_samples(
 
 
 def _taken(normal: Tensor, rate: float) -> Bools:
-    """Returns for standard normal numbers whether each is below the quantile of ``rate``."""
     below = torch.special.ndtri(torch.tensor(rate, dtype=torch.float64))
     found: Bools = (normal.double() < below).numpy()
     return found

@@ -70,7 +70,6 @@ class Codes(NamedTuple):
         return unflat({p: torch.stack([x[p] for x in each]) for p in flat(self.like)}, self.like)
 
     def _origin(self, common: Slots) -> Params:
-        """Returns the received arrays of models, from which changes are encoded."""
         received = flat(common)
         models = (p for p in self.up.shrunk if self.kinds[p.partition("/")[0]] == "model")
         return {p: received[p].cpu() for p in models}

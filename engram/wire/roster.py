@@ -216,7 +216,6 @@ def _words(entry: ConfigRecord, rows: int) -> dict[str, int] | None:
 
 
 def _moments(entry: ConfigRecord, name: str) -> Moments | None:
-    """Reads the entries of ``Told.to_config``."""
     if f"{name}-rows" not in entry:
         return None
     count = read_int(entry, f"{name}-rows")

@@ -29,7 +29,6 @@ def tensors_to_file(path: Path, params: Params) -> None:
 
 
 def _apart(params: Params) -> Params:
-    """Returns contiguous tensors on the CPU, without shared memory."""
     held = {name: leaf.detach().cpu().contiguous() for name, leaf in params.items()}
     first: dict[int, str] = {}
     for name, leaf in held.items():  # the format does not know of arrays that share memory

@@ -155,7 +155,6 @@ def _bytes(array: npt.NDArray[Any]) -> bytes:
 
 
 def _tensor_in(array: Array) -> torch.Tensor | None:
-    """Returns the tensor that an array of this process holds, if it does."""
     return vars(array).get("tensor") if isinstance(array, _Carried) else None
 
 
@@ -182,7 +181,6 @@ def _decode(
 
 @lru_cache(maxsize=1024)
 def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Returns the header of an array in numpy's format."""
     stream = BytesIO()
     described = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, described)
@@ -281,7 +279,6 @@ def _is(value: object, kind: type[_T]) -> TypeGuard[_T]:
 
 
 def _are(values: object, kind: type[_T]) -> TypeGuard[list[_T]]:
-    """Whether these are a list of a kind; by their types, since lists of others may be long."""
     if not isinstance(values, list):
         return False
     types = set(map(type, values))

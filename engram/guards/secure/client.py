@@ -221,5 +221,4 @@ def _cipher(state: Advertised, public: bytes) -> AESGCM:
 
 
 def _way(told: bytes, sender: int, receiver: int) -> bytes:
-    """Returns the associated data of a sealed share: round, sender, receiver."""
     return told + sender.to_bytes(8) + receiver.to_bytes(8)

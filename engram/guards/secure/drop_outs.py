@@ -84,8 +84,6 @@ def train_securely(
 
 
 class _Trained(NamedTuple):
-    """A site's answer to the message to train."""
-
     details: Details  # who has trained
     way: str
     masked: Words  # the sum of their updates
@@ -272,7 +270,6 @@ class _Exchange:
         return self._left_out(lost)._replace(accepted=[(everyone, accepted)])
 
     def _warn_of_later_answers(self, nodes: Set[int]) -> None:
-        """Warns of sites in the sum that failed in a later stage."""
         for node, why in sorted(self._lost.items()):
             if node in nodes and why is not None:
                 _log.warning(
@@ -285,7 +282,6 @@ class _Exchange:
                 )
 
     def _left_out(self, lost: Mapping[int, Rejected | None]) -> TrainReplies:
-        """Returns the sites that are left out, in the order of their clients."""
         found = sorted((self._clients[node], why) for node, why in lost.items())
         rejected = [(clients, why) for clients, why in found if why is not None]
         silent = [clients for clients, why in found if why is None]
@@ -293,7 +289,6 @@ class _Exchange:
 
 
 def _registry(grid: Grid) -> dict[str, bytes]:
-    """Returns the entry of a message with the federation's registry; none where there is none."""
     membership = membership_of(grid)
     path = None if membership is None else membership.folder / REGISTRY
     return {} if path is None or not path.is_file() else {REGISTRY: path.read_bytes()}

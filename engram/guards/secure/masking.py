@@ -222,7 +222,6 @@ class MaskingHost:
         return to_entries(shares)
 
     def _take(self, asked: _Asked, kind: type[S]) -> S:
-        """Takes a party's state out of this object, if it is of this round and stage."""
         known, state = self._states.pop(asked.own.party, (None, None))
         if known != asked or not isinstance(state, kind):
             raise Refused(

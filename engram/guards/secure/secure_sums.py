@@ -100,7 +100,6 @@ def _of_model(session: Session) -> str:
 
 
 def _digest(session: Session, summed: Summed) -> str:
-    """Returns a digest of a sum's parties, their clients, and weights."""
     parties = [pair for pair in session.asked if pair[0] in summed.survivors]
     words = json.dumps([parties, session.most, summed.clients])
     return hashlib.sha256(words.encode()).hexdigest()
