@@ -21,7 +21,7 @@ from engram.core.standardization import Units
 from engram.data import loading
 from engram.data.schema.columns import Kind
 from engram.data.source import FILES
-from engram.link.flower import local_run, name_message, node_context
+from engram.link.flower import name_message, node_context
 from engram.settings import evaluation
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.fingerprint import fingerprint, source_root
@@ -39,14 +39,10 @@ from engram.wire.wire import (
 )
 from tests.support import assert_same, initial_model, small, trainer, write_npz
 
+pytestmark = pytest.mark.usefixtures("afresh")
+
 TRAINING = "0123456789abcdef"
 CARRY = {"memory": "carry"}
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 def ask(kind, content, node_config, **settings):

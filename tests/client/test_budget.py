@@ -15,7 +15,6 @@ from engram.core.clip_and_noise import Walker
 from engram.core.slots import flat
 from engram.guards.noise import simulated_noise
 from engram.guards.outgoing_updates import leave_clients
-from engram.link.flower import local_run
 from engram.settings.errors import REFUSED
 from engram.sites.audit import Audit
 from engram.wire.roster import read_entry
@@ -35,13 +34,9 @@ from tests.client.budgets import (
 )
 from tests.support import initial_model, small_of_any, trainer
 
+pytestmark = pytest.mark.usefixtures("afresh")
+
 COST = (2 / LOCAL["noise_multiplier"]) ** 2  # of an answer: two clipped updates lie 2 clip apart
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 def test_an_answer_costs_what_two_updates_are_apart(tmp_path):

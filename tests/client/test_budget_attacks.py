@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from engram.client import app as module
 from engram.core.slots import flat
-from engram.link.flower import local_run
 from engram.wire.wire import CLIENTS, METRICS
 from tests.client.budgets import (
     ask,
@@ -22,13 +20,9 @@ from tests.client.budgets import (
 )
 from tests.support import initial_model, small_of_any, train_clients, trainer
 
+pytestmark = pytest.mark.usefixtures("afresh")
+
 METHOD = {"method": "fedavg", "hidden": "64"}
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 def exact(**settings):

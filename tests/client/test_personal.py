@@ -23,17 +23,14 @@ from tests.client.test_modules import EVERYWHERE, experiment
 from tests.support import trainer
 from tests.tables import EIGHT, sampled
 
+pytestmark = pytest.mark.usefixtures("plug_ins")
+
 HEADS = {"convolutions": "5.*", "group norm": "head.*", "two inputs": "head.*,codes.*"}
 
 
 def run(folder, case, engine="vectorized", **settings):
     found = simulate(experiment(case, **settings), folder, engine=engine)
     return found, RunRecord.open(folder).load_checkpoint()
-
-
-@pytest.fixture(autouse=True)
-def _registered(plug_ins):
-    pass
 
 
 TABLE = [
