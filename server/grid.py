@@ -52,21 +52,12 @@ class PatientGrid(Grid):
     a message twice gives the same reply twice. A message lives as long as its round: later it is
     neither delivered nor is its reply read. A node that missed a round, or whose reply is unusable,
     is not in ``get_node_ids`` until it has answered a roster query, so that it cannot delay further
-    rounds; nor are nodes that ``Suspensions`` leaves out.
+    rounds; nor are nodes that ``Suspensions`` leaves out. Replies of nodes that ``membership`` bars
+    are dropped, and not waited for.
 
-    Args:
-        grid: Flower's grid. Its public methods are used, and, where it has them, its nodes'
-            activation times.
-        least: Number of clients whose replies are enough if all missing nodes are offline.
-        membership: What the federation's folder says about the nodes, if there is one.
+    ``least`` is the number of clients whose replies are enough if all missing nodes are offline.
 
     Attributes:
-        membership: As given. Replies of nodes that it bars are dropped, and not waited for.
-        fixed: Whether all nodes are there from the beginning, as in a simulation.
-        said: Answers to roster queries from nodes that had missed a round.
-        busy: What busy nodes say that they are doing.
-        suspensions: Nodes that are left out because their replies were unusable.
-        progress: Each node's traffic and time so far. Set it to one that keeps a file.
         enough: Clients whose usable replies end a round of training, while the others go on: their
             replies count in later rounds, until ``timeout`` has passed since they were asked, or
             they are off line. 0: rounds wait for all.
@@ -75,9 +66,9 @@ class PatientGrid(Grid):
     def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
         self._grid = grid
         self.membership = membership
-        self.fixed = simulated(grid)
-        self.said: dict[int, Message] = {}
-        self.busy: dict[int, str] = {}
+        self.fixed = simulated(grid)  # whether all nodes are there from the beginning
+        self.said: dict[int, Message] = {}  # answers to queries, of nodes that had missed a round
+        self.busy: dict[int, str] = {}  # what busy nodes say that they are doing
         self._replies = replies(grid)
         self._tells = hasattr(grid, "get_nodes")
         self._least = least
@@ -87,7 +78,7 @@ class PatientGrid(Grid):
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
         self._limits = _limits(_SPARE, _PARTS)
         self.suspensions = Suspensions()
-        self.progress = RunProgress()
+        self.progress = RunProgress()  # set it to one that keeps a file
         self._hosted: dict[int, list[int]] = {}  # each node's clients in its last message
         self._gone: set[str] = set()  # messages that the SuperLink reports as deleted
         self._absent: dict[int, Asked] = {}  # nodes that missed a round, and their roster queries
@@ -97,9 +88,7 @@ class PatientGrid(Grid):
         self._again: dict[int, float] = {}  # when busy ones among them are asked again
         self._undecided: set[int] = set()  # busy ones whose sites have yet to approve the round
         self.last = Exchange(0.0, {}, {}, 0, 0, {})
-        """Cost of the last ``send_and_receive``."""
-        self.spent: Counter[str] = Counter()
-        """Total costs of all exchanges so far, with the keys of ``Exchange.costs``."""
+        self.spent: Counter[str] = Counter()  # costs of all exchanges: see ``Exchange.costs``
 
     def set_run(self, run: Run) -> None:
         """Sets the run that the grid operates in."""

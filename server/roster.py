@@ -60,8 +60,7 @@ class Attendance:
     Args:
         grid: The nodes.
         num_clients: Number of clients in the run; those that come later have numbers from there on.
-        training: The training's name, which nodes keep memories under.
-        settings: Digest of the run's settings, which nodes compare with theirs.
+        training: As of ``Answers``, like ``settings``.
         kind: Kind of the run's data, if known from before. None: the kind that most nodes have; if
             tied, that of the node with the lowest client. Its units are then fitted on what nodes
             tell that have joined when the run begins.
@@ -71,11 +70,6 @@ class Attendance:
         roll: Returns who is a member of the federation now, and so counted on; None if all of
             ``num_clients`` are, from beginning to end.
         tokenizer: Returns the tokenizer of texts by the words that nodes tell; None of other data.
-
-    Attributes:
-        clients: Number of clients that the run has had until the last look.
-        members: Those that were counted on at the last look; None if all are, always.
-        away: Clients that could not be asked at the last look, and why.
     """
 
     def __init__(
@@ -96,8 +90,8 @@ class Attendance:
         self._patience = patience
         self._roll = roll
         self._tokenizer = tokenizer
-        self.clients = num_clients
-        self.members: Set[int] | None = None
+        self.clients = num_clients  # that the run has had until the last look
+        self.members: Set[int] | None = None  # those counted on at that look; None: all, always
         self._call()
         self._answers = Answers(grid, training, settings)
         self._given = kind and kind._replace(units=Units())
@@ -107,7 +101,7 @@ class Attendance:
         self._nodes: frozenset[int] = frozenset()  # those that host a client
         self._rivals: list[int] = []  # nodes that claim clients of other nodes
         self._left_out: dict[int, str] = {}  # clients that have too few rows, and why
-        self.away: dict[int, str] = {}
+        self.away: dict[int, str] = {}  # clients that could not be asked at that look, and why
         self._everyone = self.fixed  # whether all clients with enough rows are needed
         self._settled: set[int] = set()  # nodes whose ignored claims were warned of
 

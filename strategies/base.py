@@ -2,8 +2,8 @@
 
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -163,6 +163,8 @@ class RunStrategy(Strategy):
 STRATEGIES: Families[type[RunStrategy]] = Families("strategy")
 """The strategy of each family, by the family's name."""
 
+strategies = STRATEGIES.register
+
 
 def widened(state: Params, larger: Params) -> Params:
     """Returns a state with room for more clients: where shapes differ, the rest is ``larger``'s."""
@@ -173,16 +175,3 @@ def widened(state: Params, larger: Params) -> Params:
             found[name] = like.clone()
             found[name][tuple(map(slice, leaf.shape))] = leaf
     return found
-
-
-_S = TypeVar("_S", bound=type[RunStrategy])
-
-
-def strategies(plug_in: str) -> Callable[[_S], _S]:
-    """Registers the decorated class as the strategy of a family."""
-
-    def register(strategy: _S) -> _S:
-        STRATEGIES[plug_in] = strategy
-        return strategy
-
-    return register

@@ -48,14 +48,10 @@ class Coded(NamedTuple):
 
 
 class Traffic:
-    """Bytes of a run's messages, and the version of the slots that each client holds.
-
-    Attributes:
-        messages: Whether rounds are trained by messages, so that clients hold what they received.
-    """
+    """Bytes of a run's messages, and the version of the slots that each client holds."""
 
     def __init__(self, codes: Codes, clients: int) -> None:
-        self._codes, self.messages = codes, False
+        self._codes, self.messages = codes, False  # whether there are, so that clients hold slots
         self._held = torch.full((clients,), _NONE, dtype=torch.int64)
 
     @classmethod

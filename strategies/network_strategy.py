@@ -51,22 +51,7 @@ class Federated(RunStrategy):
     The method is ``rounds.merge.method``, a record of pure functions; no method has a subclass.
     Cohorts are drawn from ``(seed, round)`` over the roster's clients, and replies are ordered by
     client before they are merged, so that a resumed run, or one on other nodes, computes the same
-    model.
-
-    Args:
-        rounds: The decisions of its rounds, by the settings of their merge.
-        roster: The clients and their nodes. Clients that have not joined are not asked.
-
-    Attributes:
-        rounds: As given.
-        roster: As given; ``meet`` replaces it when clients have joined or moved.
-        most: Largest number of a client's rows that count; 1 if all clients count alike.
-        state: The slots that are not sent unchanged, and the scores. Set it to resume from a
-            checkpoint.
-        slots: The server's slots from which the last round began; none once it is scored.
-        waves: The clients that train in it, and the slots from which they start, likewise.
-        loss: The metric of its training losses; None if they are not wanted.
-        left_out: Its clients whose updates were not merged, with reasons.
+    model. Clients of the roster that have not joined are not asked.
     """
 
     def __init__(self, rounds: Rounds, roster: Roster) -> None:
@@ -81,7 +66,7 @@ class Federated(RunStrategy):
         # Else only in rounds whose config has ``losses``, or does not mention it.
         self._always_losses = e.model in FLAT and e.aggregation == "plain"
         self._loss = task_of(e.task, e.loss).metric
-        self.loss: Metric | None = self._loss
+        self.loss: Metric | None = self._loss  # of the last round; None if none are wanted
         self._watch = LossWatch(" or ".join(e.of(NetworkMethod).step_sizes()))
         model, running = method.server.start.get("model", {}), rounds.merge.walker.running
         parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
@@ -91,10 +76,10 @@ class Federated(RunStrategy):
                 "%d parameters are too many for the ensemble's learners for exp-concave losses",
                 parameters,
             )
-        self.slots: Slots = {}
+        self.slots: Slots = {}  # from which the last round began; none once it is scored
         traffic = self._traffic = Traffic.of(rounds, len(roster.nodes))
         self._pacing = pacing_of(rounds, roster, traffic.size if traffic else None)
-        self.waves: list[Wave] = []
+        self.waves: list[Wave] = []  # of the last round
         self._sent: list[Sent] = []
         self._asked: list[tuple[Message, list[int]]] = []  # to score
         self._warnings = ScoreWarnings(private=e.privacy == "example")
@@ -161,7 +146,7 @@ class Federated(RunStrategy):
         self._scored = self._scores.scoring.drawn(able)
         self._all_scored = len(self._scored) == len(able)
         self._weights.compare(roster.examples, roster.names)
-        self.most = self._weights.most
+        self.most = self._weights.most  # largest number of a client's rows that count
 
     def succeed(self, before: Self, model: Params) -> Params:
         """Goes on where a strategy of fewer clients has come to; see ``Server.means``."""

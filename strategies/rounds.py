@@ -50,18 +50,14 @@ class Wave(NamedTuple):
 class Together:
     """Rounds in which everybody who is asked trains, and time does not count.
 
-    Attributes:
-        working: Clients at work for later rounds.
-        state: What a resumed run needs; set it to resume.
-        late: Clients of the last round that were asked, and came too late.
-        row: The round's entries in the record.
+    ``row`` has the round's entries in the record.
     """
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
-        self.working: Collection[int] = ()
-        self.state: Params = {}
-        self.late: Sequence[int] = ()
+        self.working: Collection[int] = ()  # clients at work for later rounds
+        self.state: Params = {}  # set it to resume
+        self.late: Sequence[int] = ()  # clients of the last round that came too late
         self.row: Row = {}
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
@@ -70,16 +66,11 @@ class Together:
 
 
 class Rounds(NamedTuple):
-    """The server's side of a run's rounds: cohorts, screening of updates, and merging.
+    """The server's side of a run's rounds: cohorts, screening of updates, and merging."""
 
-    Attributes:
-        merge: The server's merge of the method.
-        shapes: The slots of one client, whose names and shapes updates must have.
-        axes: Returns the axes of the server's arrays that have an entry for each client, by path.
-    """
-
-    merge: Merge
-    shapes: Shapes
+    merge: Merge  # the server's merge of the method
+    shapes: Shapes  # the slots of one client, whose names and shapes updates must have
+    # Returns the axes of the server's arrays that have an entry for each client, by path.
     axes: Callable[[], Mapping[str, Sequence[int]]] = dict
 
     @classmethod
@@ -216,13 +207,10 @@ class RowWeights:
 
     A client counts ``max_weight`` median clients' rows at most, see ``weight_limit``, if
     weights are ``by`` rows.
-
-    Attributes:
-        most: Largest number of a client's rows that count; 1 if all clients count alike.
     """
 
     def __init__(self, by: str, max_weight: float) -> None:
-        self.most = 1
+        self.most = 1  # largest number of a client's rows that count
         self._by_rows = by == "rows"
         self._max_weight = max_weight
         self._named: set[int] = set()

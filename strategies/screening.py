@@ -32,40 +32,28 @@ _TOLD: Final = 10  # most reasons that an error lists
 
 
 class Accepted(NamedTuple):
-    """A usable reply.
+    """A usable reply."""
 
-    Attributes:
-        clients: The clients whose models it holds, ascending.
-        updates: Their mean as one update; or one update per client, if the server needs each.
-        losses: Their training losses, capped; empty if they were not asked for.
-        failed: Clients of the same node that trained without a usable result, and the reasons,
-            in one line each.
-        way: The way in which they were trained, one of ``WAYS``; empty if it is not known.
-    """
-
-    clients: list[int]
+    clients: list[int]  # the clients whose models it holds, ascending
+    # Their mean as one update; or one update per client, if the server needs each.
     updates: list[Update]
-    losses: list[float]
+    losses: list[float]  # their training losses, capped; empty if they were not asked for
+    # Clients of the same node that trained without a usable result, and the reasons, in one line
+    # each.
     failed: dict[int, str]
-    way: str
+    way: str  # the way in which they were trained, one of ``WAYS``; empty if it is not known
 
 
 class TrainReplies(NamedTuple):
-    """The replies to a round's messages, each with the clients that its message asked.
+    """The replies to a round's messages, each with the clients that its message asked."""
 
-    Attributes:
-        accepted: The replies that can be merged, in the order of their clients.
-        rejected: The replies that are left out, in the same order.
-        silent: The clients of messages without a reply.
-        others: Numbers, by kind, of replies to no message, or to one that had its reply already.
-        shortened: Clients whose updates were scaled down to a bound.
-    """
-
+    # The replies that can be merged, in the order of their clients.
     accepted: list[tuple[list[int], Accepted]]
-    rejected: list[tuple[list[int], Rejected]]
-    silent: list[list[int]]
+    rejected: list[tuple[list[int], Rejected]]  # the replies that are left out, in the same order
+    silent: list[list[int]]  # the clients of messages without a reply
+    # Numbers, by kind, of replies to no message, or to one that had its reply already.
     others: Counter[Kind]
-    shortened: Sequence[int] = ()
+    shortened: Sequence[int] = ()  # clients whose updates were scaled down to a bound
 
     @property
     def complete(self) -> bool:

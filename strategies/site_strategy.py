@@ -25,12 +25,7 @@ Records = Mapping[str, ArrayRecord]
 
 
 class SiteStrategy(RunStrategy):
-    """Asks every online site in each round.
-
-    Attributes:
-        sites: The sites, including those that have connected or moved since.
-        left_out: The clients whose reply to the last round was not usable, and why.
-    """
+    """Asks every online site in each round."""
 
     def __init__(self, sites: Sites, *, least: int) -> None:
         self.sites = sites

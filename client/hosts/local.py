@@ -39,12 +39,7 @@ from engram.wire.wire import (
 
 
 class LocalHost:
-    """Hosts clients that ``trainer`` trains and scores.
-
-    Attributes:
-        share: As for ``Trainer.train``, where rounds are not trained by messages.
-        least_drawn: As of ``Opening``.
-    """
+    """Hosts clients that ``trainer`` trains and scores."""
 
     def __init__(self, trainer: Trainer, share: Share = in_order, *, least_drawn: int = 0) -> None:
         self.trainer, self.share, self.least_drawn = trainer, share, least_drawn

@@ -74,12 +74,9 @@ class Quantized(NamedTuple):
     whose expectation is x, whose error is below m / L, and whose variance is at most (m / 2L)^2.
     (QSGD divides by the bucket's norm in place of m.) Zeros stay zeros, and signs stay. With error
     feedback no residual exceeds 1 / (L - 1) of the largest number, so that it never grows.
-
-    Attributes:
-        bits: 8 or 4.
     """
 
-    bits: int
+    bits: int  # 8 or 4
 
     @property
     def levels(self) -> int:
@@ -132,12 +129,9 @@ class TopK(NamedTuple):
 
     Of an array of n numbers, ceil(share n) are kept; of equal ones the first. A place takes as many
     whole bytes as n - 1 does. Where all numbers would take no more bytes, all are sent.
-
-    Attributes:
-        share: The share that is kept; in (0, 1].
     """
 
-    share: float
+    share: float  # the share that is kept; in (0, 1]
 
     def kept(self, shape: tuple[int, ...]) -> int:
         """Returns the number of entries of an array that are sent."""
@@ -180,12 +174,9 @@ class LowRank(NamedTuple):
     Arrays of more axes are matrices of their first axis by all others. (Vogels et al. PowerSGD.
     NeurIPS 2019, approximate the same factors by a step of power iteration.) Where the factors
     would take as many bytes as the array, as for vectors, it is sent itself.
-
-    Attributes:
-        rank: The rank; >= 1.
     """
 
-    rank: int
+    rank: int  # the rank; >= 1
 
     def _factors(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
         rows, columns = (shape[0], math.prod(shape[1:])) if shape else (1, 1)
@@ -217,15 +208,10 @@ class LowRank(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Arrays written one after the other.
+    """Arrays written one after the other."""
 
-    Attributes:
-        coders: How each is written, by path.
-        shapes: Their shapes, by the same paths.
-    """
-
-    coders: Mapping[str, Coder]
-    shapes: Mapping[str, tuple[int, ...]]
+    coders: Mapping[str, Coder]  # how each is written, by path
+    shapes: Mapping[str, tuple[int, ...]]  # their shapes, by the same paths
 
     @property
     def size(self) -> int:

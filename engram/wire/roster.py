@@ -37,23 +37,17 @@ class NodeEntry(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """The clients of a federation.
+    """The clients of a federation."""
 
-    Attributes:
-        nodes: For each client 0..n-1, the node that hosts it; None if none has joined yet.
-        examples: For each client, its number of training rows; 0 if it has not joined yet.
-        kind: Kind of their data.
-        names: Names of the clients that have one.
-        unscored: Clients that train, but have too few rows to be scored, and why.
-        own_data: Number of clients whose rows are their nodes' own data sets.
-    """
-
+    # For each client 0..n-1, the node that hosts it; None if none has joined yet.
     nodes: Sequence[int | None]
+    # For each client, its number of training rows; 0 if it has not joined yet.
     examples: Sequence[int]
-    kind: Kind = Kind()
-    names: Names = UNNAMED
+    kind: Kind = Kind()  # kind of their data
+    names: Names = UNNAMED  # names of the clients that have one
+    # Clients that train, but have too few rows to be scored, and why.
     unscored: Mapping[int, str] = {}
-    own_data: int = 0
+    own_data: int = 0  # number of clients whose rows are their nodes' own data sets
 
     def to_row(self) -> dict[str, Any]:
         """Returns the clients' entries in the first row of a run's record."""

@@ -33,18 +33,12 @@ class Identity(NamedTuple):
 
 
 class Parties(NamedTuple):
-    """The parties that a host answers for.
+    """The parties that a host answers for."""
 
-    Attributes:
-        identity: Returns the party that a request is for.
-        registry: The registered keys of all parties.
-        learn: Takes the server's registry, or refuses it.
-        check: Refuses parties that are not registered, or have more clients than they can host.
-    """
-
-    identity: Callable[[Request], Identity]
-    registry: Registry
-    learn: Callable[[bytes], None] = lambda data: None
+    identity: Callable[[Request], Identity]  # returns the party that a request is for
+    registry: Registry  # the registered keys of all parties
+    learn: Callable[[bytes], None] = lambda data: None  # takes the server's registry, or refuses it
+    # Refuses parties that are not registered, or have more clients than they can host.
     check: Callable[[Session], None] = lambda session: None
 
 
