@@ -21,14 +21,7 @@ class MemoryStore(Protocol):
     """Memories of the clients that a node hosts."""
 
     def load(self, client: int, *, before: int) -> Params | None:
-        """Returns the client's newest memory from a round before the given one.
-
-        Args:
-            client: The client.
-            before: Round; memories of this round and later ones are ignored.
-
-        Returns:
-            The memory, or None if the client has none yet.
+        """Returns the client's newest memory of a round before this one; None if it has none.
 
         Raises:
             MemoryMismatch: If it cannot be read.
@@ -38,14 +31,10 @@ class MemoryStore(Protocol):
         """Returns the round of the memory that ``load`` returns; 0 if there is none yet."""
 
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
-        """Stores a client's new memory.
+        """Stores the memory that a round has made.
 
-        Args:
-            client: The client.
-            memory: Its new memory.
-            server_round: The round that made it.
-            durable: The round of the coordinator's oldest checkpoint; 0 for none. A resumed run
-                may start after it, so memories since then are kept.
+        ``durable`` is the round of the coordinator's oldest checkpoint, 0 for none: a resumed run
+        may start after it, so memories since then are kept.
         """
 
 

@@ -150,13 +150,8 @@ def split(
 ) -> dict[str, Any]:
     """Returns a reply's entries about its clients.
 
-    ``engram.strategies.site_strategy.read_split`` reads them.
-
-    Args:
-        number: The round.
-        found: Clients that succeeded, ascending.
-        failed: Clients that failed, and why.
-        notes: Remarks on some of the clients that succeeded.
+    They are the round, the clients that succeeded, ascending, why others failed, and remarks on
+    some of the former: ``engram.strategies.site_strategy.read_split`` reads them.
     """
     notes = notes or {}
     return {

@@ -75,13 +75,12 @@ def run(
         grid: The nodes.
         experiment: The experiment. If it has ``resume``, ``folder`` holds the run to resume.
         folder: Where the run is recorded.
-        engine: Name of the engine, for the record.
+        engine: Its name, for the record.
         memories: The clients' memories, if they live in this process.
         noise: Source of the noise of central privacy. With secret noise, a private run that is
             resumed does not repeat its numbers.
         on_round: Called with each round's metrics.
-        directly: Trains the clients of a round, if they live in this process; None to send messages
-            to them.
+        directly: Trains the clients of a round in this process; None to send messages to them.
         kind: Kind of the clients' data, if it is known from before, with their units.
 
     Returns:
@@ -430,16 +429,10 @@ def train_round(
 ) -> Round:
     """Trains one round by messages: no evaluation, no record.
 
-    Args:
-        grid: The nodes.
-        strategy: The strategy.
-        server_round: The round, >= 1.
-        model: The model to start from.
-        config: Sent to every client: the training's name; ``durable``, the round of the oldest
-            checkpoint that is kept, from which a run may be resumed; ``way``, in which a run was
-            trained before it was resumed; and ``losses``, whether training losses are wanted.
-        before: Called once the cohort is drawn, before anybody is asked.
-        timeout: Seconds to wait for replies.
+    ``config`` is sent to every client: the training's name; ``durable``, the round of the oldest
+    checkpoint that is kept, from which a run may be resumed; ``way``, in which a run was trained
+    before it was resumed; and ``losses``, whether training losses are wanted. ``before`` is called
+    once the cohort is drawn, before anybody is asked.
 
     Raises:
         RunStopped: Too few replies were usable, or the run diverged.

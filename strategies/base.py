@@ -43,12 +43,7 @@ class RunStrategy(Strategy):
     @classmethod
     @abstractmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Builds the strategy of a run.
-
-        Args:
-            experiment: The settings.
-            roster: The clients.
-            noise: Source of the noise of central privacy.
+        """Builds the strategy of a run; ``noise`` is the source of that of central privacy.
 
         Raises:
             Refused: The settings do not fit the clients' data.
@@ -62,13 +57,8 @@ class RunStrategy(Strategy):
         """Goes on where a strategy of fewer clients has come to; ``init`` was called before.
 
         Those that have come begin as if they had been there from the beginning, and never asked.
-
-        Args:
-            before: The other strategy, of clients 0..m-1.
-            model: The arrays that the next round would start from.
-
-        Returns:
-            Those that it starts from.
+        Takes the arrays that the next round would start from, and returns those that it starts
+        from.
         """
         self.state = widened(before.state, self.state)
         return model
@@ -76,12 +66,8 @@ class RunStrategy(Strategy):
     def start_from(self, model: Params, state: Params) -> Params:
         """Starts from where another run has come to; ``init`` was called before.
 
-        Args:
-            model: The arrays that its next round would start from.
-            state: Its state.
-
-        Returns:
-            The arrays that the first round starts from.
+        Takes the arrays that its next round would start from, and its state; returns the arrays
+        that the first round starts from.
 
         Raises:
             Refused: The method trains no network, or another one.
@@ -109,8 +95,7 @@ class RunStrategy(Strategy):
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns a round's entries in the record, beside the metrics of ``aggregate_train``.
 
-        Args:
-            absent: Clients that did not contribute to the round, with reasons.
+        ``absent`` are clients that did not contribute to the round, with reasons.
         """
         del absent
         return {}
@@ -144,11 +129,7 @@ class RunStrategy(Strategy):
 
     @abstractmethod
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
-        """Returns the contents of ``results.json``.
-
-        Args:
-            arrays: The arrays after the last round.
-            row: The record of the last round.
+        """Returns the contents of ``results.json``, by the last round's arrays and record.
 
         Raises:
             RunStopped: No client has answered the last evaluation, which the results need.

@@ -140,13 +140,8 @@ def landings(
     same time and ``wanted`` are ``at_work``, rounds are synchronous ones. No client works twice on
     the same model.
 
-    Args:
-        flights: The clients at work.
-        version: The round that the model is after.
-        at_work: Clients at work at any time (M), as far as there are others to ask.
-        wanted: Updates in a buffer (K); at most ``at_work``.
-        draw: ``(wave, count, busy) -> clients`` draws that many clients, none of them busy.
-        ends: ``(client, second) -> second`` of the answer of a client that is asked then.
+    ``at_work`` clients are at work at any time (M), as far as there are others to ask; ``wanted``
+    updates are in a buffer (K), at most as many. ``draw`` and ``ends`` are as in ``async_rounds``.
 
     Returns:
         The answers in the buffer, in order of their arrival, fewer than ``wanted`` only if nobody

@@ -174,15 +174,9 @@ def draw_cohort(
 ) -> list[int]:
     """Returns ``size`` different clients of ``0..num_clients-1``, ascending.
 
-    Args:
-        seed: Root of the sampling stream.
-        server_round: The round, >= 1.
-        num_clients: Number of clients.
-        size: How many to draw; a multiple of ``shards``.
-        shards: Number of shards, from each of which ``size / shards`` are drawn. Shard s holds
-            clients s, s + shards, ..., like node s of as many nodes.
-        absent: Clients that cannot be asked. Each one drawn is replaced by another of its shard,
-            if there is one left.
+    From each shard ``size / shards`` are drawn; shard s holds clients s, s + shards, ..., like node
+    s of as many nodes. An ``absent`` client that is drawn is replaced by another of its shard, if
+    there is one left.
     """
     cohort: list[int] = []
     for shard in range(shards):

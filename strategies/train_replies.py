@@ -68,8 +68,7 @@ def screen(
         rounds: The slots that a client sends, whose names, shapes and dtypes the reply must have;
             and the merge, on which depends whether it holds a mean or each client's slots.
         asked: The clients that the node was asked to train, ascending.
-        examples: Their numbers of training rows in the roster, which the reply must have, since
-            they are weights.
+        examples: Their numbers of rows in the roster, which the reply must have: they are weights.
         most: Largest number of a client's rows that count; 1: clients count alike.
         loss: The task's loss, if the node was asked for training losses. The reply must then have
             each client's, and none otherwise; under local privacy it may have none.
