@@ -21,7 +21,7 @@ from engram.wire.wire import parts_of
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord)
 
 _ALL: Final = "engram.all"
-_ARRAYS: Final = "engram.core.arrays"
+_ARRAYS: Final = "engram.arrays"
 _PIECE: Final = "engram.piece"  # a further piece of a large record's arrays, in its own record
 _PIECES: Final = "engram.pieces"  # how many further pieces there are
 _SMALL: Final = 2**20  # bytes; larger arrays stay separate, so that messages can share them

@@ -117,15 +117,10 @@ def test_without_local_privacy_nothing_is_answered(tmp_path, settings):
 
 
 def test_what_has_no_noise_is_refused_by_name(tmp_path):
+    content = RecordDict({CONFIG: ConfigRecord({MODEL: "x"})})
     policy(tmp_path)
-    content = RecordDict({CONFIG: ConfigRecord({MODEL: "x"})})
-    line = told(ask(tmp_path, ROSTER_QUERY, content))
-    assert "epsilon is 4 in all, and scores" in line
-
-
-def test_a_site_that_wants_privacy_scores_no_given_model(tmp_path):
+    assert "epsilon is 4 in all, and scores" in told(ask(tmp_path, ROSTER_QUERY, content))
     (tmp_path / "policy.toml").write_text('privacy = ["local"]\n')
-    content = RecordDict({CONFIG: ConfigRecord({MODEL: "x"})})
     line = told(ask(tmp_path, ROSTER_QUERY, content))
     assert "privacy must be local, and scores of a given model have none" in line
 

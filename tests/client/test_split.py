@@ -16,11 +16,7 @@ from tests.support import initial_model, small, trainer
 from tests.tables import entry
 
 CASE = "group norm"
-
-
-@pytest.fixture(autouse=True)
-def _registered(plug_ins):
-    pass
+pytestmark = pytest.mark.usefixtures("plug_ins")
 
 
 def run(folder, **settings):

@@ -1,12 +1,10 @@
-"""Robust centers: by hand, by their definitions, beside Flower's, and against minorities."""
+"""Robust centers: by hand, by their definitions, and against minorities."""
 
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Krum
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
@@ -22,8 +20,6 @@ from engram.guards.robust import (
     nearest_mixing,
     trimmed_mean,
 )
-from engram.link.flower import local_run
-from engram.wire.wire import to_params, to_record
 from tests.support import assert_same, draw
 from tests.tables import entry
 
@@ -78,43 +74,6 @@ def test_krum():
     ]:
         with entry(values, malicious):
             assert krum(points(*values), malicious)["w"].item() == expected
-
-
-# --- Against Flower --------------------------------------------------------------------------
-
-
-def flowers(strategy, sent):
-    local_run()
-    query = Message(RecordDict(), dst_node_id=1, message_type="train")
-    metrics = MetricRecord({"num-examples": 7})
-    replies = [
-        Message(RecordDict({"arrays": to_record(m), "metrics": metrics}), reply_to=query)
-        for m in sent
-    ]
-    return to_params(strategy.aggregate_train(1, replies)[0])
-
-
-def test_median_and_trimmed_mean_are_flowers():
-    for count in [1, 2, 5, 8, 11]:
-        with entry(count):
-            sent = models(count)
-            assert_same(median(sent), flowers(FedMedian(), sent), atol=1e-6)
-            for beta in (0.0, 0.2, 0.45):
-                cut = int(beta * count)  # Flower's share of those that replied
-                assert_same(
-                    trimmed_mean(sent, cut), flowers(FedTrimmedAvg(beta=beta), sent), atol=1e-6
-                )
-
-
-def test_krum_is_flowers():
-    # Where it looks at two neighbours or more. By one neighbour the two nearest models are equal,
-    # and rounding says which Flower takes.
-    for count, malicious in [(1, 0), (4, 0), (5, 1), (8, 0), (8, 3), (11, 3)]:
-        with entry(count, malicious):
-            for seed in range(5):
-                sent = models(count, seed=1000 * seed)
-                picked = flowers(Krum(num_malicious_nodes=malicious), sent)
-                assert_same(krum(sent, malicious), picked)
 
 
 # --- By their definitions ---------------------------------------------------------------------

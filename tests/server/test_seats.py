@@ -5,12 +5,12 @@ from flwr.app import Error, Message
 
 from engram.core.standardization import Moments, Standard
 from engram.data.schema.columns import Kind, Told
-from engram.server import roster_query
 from engram.server.roster import Attendance, query_roster
 from engram.settings.errors import RunStopped
 from engram.wire.roster import describe_node
 from tests.server.rosters import (
     NAMES,
+    Coming,
     Moving,
     Scripted,
     begun,
@@ -18,6 +18,7 @@ from tests.server.rosters import (
     few_rows,
     named,
     stopped,
+    timed,
     warned,
 )
 
@@ -163,15 +164,7 @@ def test_clients_with_too_few_rows_are_left_out_by_name_and_the_run_goes_on(warn
 
 
 def test_nobody_can_say_of_others_clients_that_they_will_not_come(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(roster_query.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(roster_query.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
-
-    class Coming(Moving):
-        def get_node_ids(self):
-            self.away = {node for node in self._hosts if clock[0] < 20 * (node - 1)}
-            return super().get_node_ids()
-
+    timed(monkeypatch)
     liar = few_rows([], range(3))
     attendance = begun(Coming(liar, entry([0]), entry([1])), 3, least=2, patience=30)
     assert attendance.roster().nodes == [2, 3, None]

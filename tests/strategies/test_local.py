@@ -191,17 +191,6 @@ def test_flowers_own_loop_runs_it():
     assert strategy.evaluation.clients == list(range(20))
 
 
-def test_scores_that_are_none_are_left_out(warnings_of_engram):
-    strategy, g, model = strategy_on(2)
-    messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
-    good, bad = g.send_and_receive(messages)
-    bad.content["clients"]["ids"] = [0] * 10
-    metrics = strategy.aggregate_evaluate(1, [good, bad])
-    assert metrics["clients"] == 10
-    assert "lack scores" in warnings_of_engram.text
-    assert strategy.aggregate_evaluate(1, []) is None
-
-
 # --- Who is away ----------------------------------------------------------------------------
 
 

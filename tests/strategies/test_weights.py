@@ -88,13 +88,6 @@ def test_liars_move_the_model_by_their_bounded_share_and_no_further():
                 assert metrics["left-out"] == 0
 
 
-def test_without_a_bound_one_of_twenty_owns_the_model():
-    t = lying(experiment(max_weight=1e9), [3])
-    merged, metrics = rounds(t, 20)
-    assert_same(merged, {k: leaf[3] for k, leaf in models(t).items()}, atol=1e-6)
-    assert "bounded" not in metrics
-
-
 def test_of_two_clients_the_smaller_sets_the_bound():
     for nodes in [1, 2]:
         with entry(nodes):
