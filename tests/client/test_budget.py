@@ -120,8 +120,9 @@ def test_what_has_no_noise_is_refused_by_name(tmp_path):
     content = RecordDict({CONFIG: ConfigRecord({MODEL: "x"})})
     policy(tmp_path)
     assert "epsilon is 4 in all, and scores" in told(ask(tmp_path, ROSTER_QUERY, content))
-    (tmp_path / "policy.toml").write_text('privacy = ["local"]\n')
-    line = told(ask(tmp_path, ROSTER_QUERY, content))
+    (other := tmp_path / "other").mkdir()
+    (other / "policy.toml").write_text('privacy = ["local"]\n')
+    line = told(ask(other, ROSTER_QUERY, content))
     assert "privacy must be local, and scores of a given model have none" in line
 
 
