@@ -55,7 +55,7 @@ def twin(seed: int, number: int, folder: Path) -> dict[str, Any]:
         size: int | None = None,
         unseen: Collection[int] = (),
     ) -> list[int]:
-        drawn, size = 1000 * (1 + number) + seed, size or self.clients_per_round
+        drawn, size = 1000 * (1 + number) + seed, size or self.settings.clients_per_round
         return draw_cohort(drawn, server_round, clients, size, absent={*absent, *unseen})
 
     with patch.object(Rounds, "cohort", cohort):

@@ -31,6 +31,8 @@ from engram.data.schema.columns import SUMS, Kind
 from engram.data.tables.table_summary import site_schema
 from engram.guards.calibration import is_scored
 from engram.guards.clock import now
+from engram.guards.secure.masking import MaskingHost
+from engram.guards.secure.secure_parties import of_node
 from engram.link.node_config import NodeConfig, hosted_clients, memory_folder, read_node_config
 from engram.scoring.score_columns import Column
 from engram.settings.errors import AWAITED, REFUSED, DataError, EngramError, Refused, one_line
@@ -140,7 +142,7 @@ def secure(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Scores the node's clients, and keeps what served them."""
+    """Scores the node's clients, and keeps their slots for exports."""
 
     def answer(node: _Node, request: Request) -> _Answered:
         paid = node.pays(round_of(message.content))
@@ -182,54 +184,27 @@ def _scored(node: "_Node", request: Request) -> Message:
 
 
 class _Answered(NamedTuple):
-    """An answer, and what only the site's own log has of it.
-
-    Attributes:
-        message: The answer.
-        epsilon: Epsilon of the site's data with this answer; None if it has no total, or the
-            answer cost nothing.
-        metrics: The figures behind it, without noise; None if they are those of the answer.
-        is_new: Whether it counts as a round of the day, though nobody has trained.
-    """
-
     message: Message
-    epsilon: float | None = None
-    metrics: Mapping[str, Any] | None = None
-    is_new: bool = False
+    epsilon: float | None = None  # of the site's data with this; None without a total, or a cost
+    metrics: Mapping[str, Any] | None = None  # figures before noise; None for those of the answer
+    is_new: bool = False  # whether it counts as a round of the day, though nobody has trained
 
 
 class _Node(NamedTuple):
-    """Answers a training's messages.
-
-    Attributes:
-        host: The host of its clients.
-        experiment: The settings that the host was opened with.
-        rows: Number of training rows of each of its clients, where it outlives its process.
-        replies: The last replies.
-        kind: The kind of its rows.
-        keeps: Keeps what served clients when they were scored, of a message and its answer; None
-            of a simulation's nodes, and of methods that train no network.
-        scores: The last answer to an evaluation, where it has noise.
-        covers: Covers what answers tell, under privacy by clients' own noise, of nodes that outlive
-            their process.
-        account: The account that pays for answers, where the site sets a total.
-        policy: The site's policy.
-        withholds: The columns of scores that stay on the node.
-        data: The data as they are, where files have them.
-    """
+    """Answers a training's messages; a simulation's nodes have the first two entries alone."""
 
     host: Host
-    experiment: Experiment
-    rows: Mapping[int, int] = {}
-    replies: Replies | None = None
-    kind: Kind | None = None
-    keeps: Callable[[RecordDict, RecordDict], None] | None = None
-    scores: Replies | None = None
-    covers: Covers | RowCovers | None = None
-    account: Account | None = None
+    experiment: Experiment  # the settings that the host was opened with
+    rows: Mapping[int, int] = {}  # numbers of training rows, by client
+    replies: Replies | None = None  # the last replies
+    kind: Kind | None = None  # of its rows
+    keeps: Callable[[RecordDict, RecordDict], None] | None = None  # keeps served slots for exports
+    scores: Replies | None = None  # the last answer to an evaluation, where it has noise
+    covers: Covers | RowCovers | None = None  # under privacy by clients' own noise
+    account: Account | None = None  # where the site sets a total
     policy: Policy = UNLIMITED
-    withholds: Sequence[Column] = ()
-    data: Rows | None = None
+    withholds: Sequence[Column] = ()  # columns of scores that stay on the node
+    data: Rows | None = None  # the data as they are, where files have them
 
     def withheld(self, scores: RecordDict) -> Sequence[Column]:
         """Returns the columns of scores that stay on the node: all if a client has too few rows."""
@@ -285,26 +260,15 @@ def _answer(
 
 
 class _Asked(NamedTuple):
-    """A message that the site's policy has let in.
-
-    Attributes:
-        config: The node's configuration.
-        policy: The policy.
-        received: Bytes of the message.
-        experiment: The run's settings; None where the node's table is to be described, or a given
-            model to be scored.
-        counts: Counts an answer under the site's approval; None where it needs none.
-    """
-
     config: NodeConfig
     policy: Policy
-    received: int
-    experiment: Experiment | None
-    counts: Callable[[Message], None] | None = None
+    received: int  # bytes of the message
+    experiment: Experiment | None  # None to describe the node's table, or score a given model
+    counts: Callable[[Message], None] | None = None  # an answer under the site's approval
 
 
 def _asked(message: Message, context: Context, received: int) -> _Asked:
-    """Reads what a message asks for; data are not read yet.
+    """Reads the request of a message; data are not read yet.
 
     Raises:
         EngramError: It is impossible, or the site's policy is against it.
@@ -410,9 +374,6 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     training_from_now_on(experiment.cpu_threads)
     host = _host(experiment, config, store, policy)
     if experiment.aggregation == "secure" and isinstance(host, LocalHost):
-        from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
-        from engram.guards.secure.secure_parties import of_node  # noqa: PLC0415 - likewise
-
         parties = of_node(config, experiment.num_clients)
         host = MaskingHost(host, parties, least=policy.secure, state=folder.parents[1])
     if config.state is None:

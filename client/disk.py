@@ -69,7 +69,7 @@ class DiskStore:
                 self._remove(old)
 
     def save_serving(self, client: int, arrays: Params, *, server_round: int) -> None:
-        """Stores what serves a client after a round, in place of that of another round.
+        """Stores the slots that serve a client after a round, in place of former ones.
 
         Raises:
             MemoryFull: If it does not fit the bound, or the disk. The old file stays.
@@ -91,7 +91,7 @@ class DiskStore:
         return None if newest is None else (newest, self._read(client, newest, _SERVES))
 
     def drop_serving(self, client: int) -> None:
-        """Removes what ``save_serving`` stored of a client."""
+        """Removes the slots of ``save_serving`` for a client."""
         for path in (self.folder / f"client-{client}").glob(f"{_SERVES}-*.memory"):
             self._remove(path)
 
@@ -191,7 +191,7 @@ class DiskStore:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Adds the file's name, and what to do, to errors about an unusable memory."""
+    """Adds the file's name and a remedy to errors about an unusable memory."""
     try:
         yield
     except Unencrypted as error:
@@ -208,7 +208,6 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
-    """Returns a folder's entries by number; other names are ignored."""
     name = re.compile(rf"{prefix}(0|[1-9]\d{{0,17}}){re.escape(suffix)}", re.ASCII)
     found = ((name.fullmatch(path.name), path) for path in folder.glob(f"{prefix}*{suffix}"))
     return {int(match[1]): path for match, path in found if match}

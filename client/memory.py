@@ -1,4 +1,4 @@
-"""A client's memory: what it keeps between the rounds that it takes part in.
+"""A client's memory: arrays that it keeps between its rounds.
 
 It belongs to the client and never leaves its machine. It is tied to the round that wrote it, so
 that a round that is repeated after a crash starts from the same memory and gives the same numbers.
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from engram.core.types import Params
 from engram.settings.errors import EngramError
+from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
 
 class MemoryMismatch(EngramError):
@@ -20,14 +21,7 @@ class MemoryStore(Protocol):
     """Memories of the clients that a node hosts."""
 
     def load(self, client: int, *, before: int) -> Params | None:
-        """Returns the client's newest memory from a round before the given one.
-
-        Args:
-            client: The client.
-            before: Round; memories of this round and later ones are ignored.
-
-        Returns:
-            The memory, or None if the client has none yet.
+        """Returns the client's newest memory of a round before this one; None if it has none.
 
         Raises:
             MemoryMismatch: If it cannot be read.
@@ -37,14 +31,10 @@ class MemoryStore(Protocol):
         """Returns the round of the memory that ``load`` returns; 0 if there is none yet."""
 
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
-        """Stores a client's new memory.
+        """Stores the memory that a round has made.
 
-        Args:
-            client: The client.
-            memory: Its new memory.
-            server_round: The round that made it.
-            durable: The round of the coordinator's oldest checkpoint; 0 for none. A resumed run
-                may start after it, so memories since then are kept.
+        ``durable`` is the round of the coordinator's oldest checkpoint, 0 for none: a resumed run
+        may start after it, so memories since then are kept.
         """
 
 
@@ -65,7 +55,7 @@ class RamStore:
         return newest_of(self._versions.get(client, {}), before)
 
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
-        """As ``MemoryStore.save``, but keeps only one older version, whatever ``durable`` is.
+        """As ``MemoryStore.save``, but keeps one older version, for any ``durable``.
 
         Nothing in RAM outlives the process, so only a round that this process repeats can ask for
         an older version.
@@ -78,8 +68,6 @@ class RamStore:
 
     def dump(self) -> bytes:
         """Serializes the newest memory of every client."""
-        from engram.wire.tensors import tensors_to_bytes  # noqa: PLC0415 - for checkpoints alone
-
         tensors: Params = {}
         for client, versions in self._versions.items():
             newest = max(versions)
@@ -93,8 +81,6 @@ class RamStore:
         Raises:
             MemoryMismatch: If the bytes hold no memories.
         """
-        from engram.wire.tensors import tensors_from_bytes  # noqa: PLC0415 - likewise
-
         versions: dict[int, dict[int, Params]] = defaultdict(dict)
         try:
             for key, leaf in tensors_from_bytes(data).items():

@@ -15,7 +15,7 @@ _log = getLogger("flwr.engram")
 
 
 def kept_here(error: DataError) -> Refused:
-    """Logs what is wrong with data, and returns a refusal that quotes no cell."""
+    """Logs a fault of data, and returns a refusal that quotes no cell."""
     _log.error("%s", error)
     names = [name for fault in error.faults for name in fault.columns]
     lacks = f"names a value of {few_names(names)} that the schema lacks: correct one of them"
@@ -24,7 +24,7 @@ def kept_here(error: DataError) -> Refused:
 
 
 def own_settings(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
-    """Returns the machine's own settings; the coordinator must not choose which files it reads.
+    """Returns the machine's own settings: the coordinator must not choose its files.
 
     By default, data sets are in a folder of the state that has nothing else of it.
     """

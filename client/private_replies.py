@@ -1,6 +1,6 @@
 """Answers of a node under local privacy: all in them has noise, or is not sent.
 
-``engram.guards.aggregation.leave_client`` clips and noises the slots of an update. Here is the rest
+``engram.guards.outgoing_updates`` clips and noises the slots of an update. Here is the rest
 of an answer. How many rows a client has, its training losses and its seconds are not sent: it says
 that it has one row, and counts as much as any other client. Scores of metrics whose range is
 bounded get noise, others are not sent.
@@ -27,15 +27,10 @@ _REASON: Final = "too few rows, or others than it can use: its site knows more"
 
 
 class Covers(NamedTuple):
-    """Covers the answers of a training.
+    """Covers the answers of a training."""
 
-    Attributes:
-        columns: The columns of its scores.
-        multiplier: Its noise multiplier; > 0.
-    """
-
-    columns: Sequence[Column]
-    multiplier: float
+    columns: Sequence[Column]  # of its scores
+    multiplier: float  # its noise multiplier; > 0
 
     def roster(self, content: RecordDict) -> RecordDict:
         """Returns a node's description without its clients' numbers of rows."""
@@ -46,7 +41,7 @@ class Covers(NamedTuple):
         return RecordDict({ROSTER: ConfigRecord(entry)})
 
     def training(self, content: RecordDict) -> RecordDict:
-        """Returns an answer to a round of training whose update has noise, without all else."""
+        """Returns an answer to a round of training that has a noisy update alone."""
         details = dict(content.config_records[CLIENTS])
         clients = len(read_list(content.config_records[CLIENTS], "ids", int))
         details |= {"examples": [1] * clients, "losses": []}
@@ -98,7 +93,7 @@ class Covers(NamedTuple):
 
 
 class RowCovers:
-    """Covers the answers of a training whose steps hide single rows.
+    """Covers the answers of a training under example privacy.
 
     Numbers of rows are taken to be known, and are sent. Scores have no noise, and stay.
     """
@@ -108,14 +103,14 @@ class RowCovers:
         return content
 
     def training(self, content: RecordDict) -> RecordDict:
-        """Returns an answer to a round without seconds, which tell how many rows were drawn."""
+        """Returns an answer to a round without seconds, which tell the number of rows."""
         details = dict(content.config_records[CLIENTS])
         details.pop(SECONDS, None)
         return RecordDict({**content, CLIENTS: ConfigRecord(details)})
 
 
 def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
-    """Returns what covers a training's answers; None if no noise is of its clients' own."""
+    """Returns the covers of a training's answers; None without noise of its clients' own."""
     e = experiment
     if e.privacy == "example":
         return RowCovers()
@@ -147,5 +142,4 @@ def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDic
 
 
 def _means(scores: Mapping[str, list[float]], bounded: Sequence[Column]) -> dict[str, float]:
-    """Returns the means over clients, which Flower's own strategies expect."""
     return {column.name: sum(scores[column.name]) / len(scores[column.name]) for column in bounded}

@@ -86,6 +86,6 @@ def in_pieces(data: bytes, count: int) -> list[bytes]:
 
 
 def digest_of(data: "FederatedData") -> int:
-    """Returns a number by which data of two machines differ if a client's numbers of rows do."""
+    """Returns a digest of the clients' numbers of rows."""
     parts = (data.train, data.test)
     return hash(tuple(len(rows) for part in parts for rows in part.rows))

@@ -15,13 +15,7 @@ from engram.sites.encrypted_file import Damaged, seal_parts, unseal
 
 
 class Replies:
-    """The last reply, in a file with the id of the content that it replies to.
-
-    Args:
-        folder: The file's folder; created with the first reply.
-        name: The file's name.
-        key: As for ``DiskStore``.
-    """
+    """The last reply, in a file with the id of the content that it replies to."""
 
     def __init__(self, folder: Path, *, name: str = "reply", key: bytes | None = None) -> None:
         self._path = folder / name

@@ -78,7 +78,7 @@ def check_source(content: RecordDict) -> None:
 
 
 def check_settings(content: RecordDict, experiment: Experiment) -> None:
-    """Refuses a message of a server whose settings differ from those that this node was given.
+    """Refuses a message whose server has other settings than this node.
 
     Raises:
         EngramError: They differ in something that bears on the numbers.
@@ -150,13 +150,8 @@ def split(
 ) -> dict[str, Any]:
     """Returns a reply's entries about its clients.
 
-    ``engram.strategies.site_strategy.read_split`` reads them.
-
-    Args:
-        number: The round.
-        found: Clients that succeeded, ascending.
-        failed: Clients that failed, and why.
-        notes: Remarks on some of the clients that succeeded.
+    They are the round, the clients that succeeded, ascending, why others failed, and remarks on
+    some of the former: ``engram.strategies.site_strategy.read_split`` reads them.
     """
     notes = notes or {}
     return {

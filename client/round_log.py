@@ -26,44 +26,28 @@ _MOST: Final = 3  # metrics that a line names; JSON has all
 
 
 class Exchanged(NamedTuple):
-    """The run that a message is of, and what answering it took.
-
-    Attributes:
-        run: The run's number.
-        training: The name that its memories have.
-        method: Its method.
-        received: Bytes of the message.
-        sent: Bytes of the reply.
-        seconds: From the message to the reply.
-        epsilon: Epsilon of the site's data with the reply; None if it is not counted.
-        metrics: The figures behind the reply, which it may have with noise; None if it has these.
-    """
+    """The run of a message, and the cost of its answer."""
 
     run: int
-    training: str
+    training: str  # the name that its memories have
     method: str
-    received: int
-    sent: int
-    seconds: float
-    epsilon: float | None = None
-    metrics: Mapping[str, Any] | None = None
+    received: int  # bytes of the message
+    sent: int  # bytes of the reply
+    seconds: float  # from the message to the reply
+    epsilon: float | None = None  # of the site's data with the reply; None if it is not counted
+    metrics: Mapping[str, Any] | None = None  # figures before noise; None for those of the reply
 
 
 def noted(
     message: Message, reply: Message, exchanged: Exchanged, audit: Audit, *, counts: bool
 ) -> Message:
-    """Notes what a node did for a message, and returns its reply.
+    """Logs the answer to a message, and returns it.
 
     What the audit cannot have is replaced by an error: nothing else leaves the site unnoted.
 
-    Args:
-        message: The message, unbundled.
-        reply: The reply, before it is bundled.
-        exchanged: Its run, and its cost.
-        audit: The node's audit.
-        counts: Whether it counts as a round of the day.
+    ``counts`` says whether it counts as a round of the day; both messages are unbundled.
     """
-    fields = fields_of(message, reply, exchanged)
+    fields = _fields(message, reply, exchanged)
     if fields is None:
         return reply
     level = WARNING if "why" in fields else INFO
@@ -77,14 +61,7 @@ def noted(
     return reply
 
 
-def fields_of(message: Message, reply: Message, exchanged: Exchanged) -> dict[str, Any] | None:
-    """Returns what a node did for a message, for its logs; None if that was nothing to note.
-
-    Args:
-        message: The message, unbundled.
-        reply: The reply, before it is bundled.
-        exchanged: Its run, and its cost.
-    """
+def _fields(message: Message, reply: Message, exchanged: Exchanged) -> dict[str, Any] | None:
     kind = message.metadata.message_type
     told = {key: value for key, value in exchanged._asdict().items() if value is not None}
     fields: dict[str, Any] = {"kind": kind, **told}
@@ -110,11 +87,7 @@ def fields_of(message: Message, reply: Message, exchanged: Exchanged) -> dict[st
 
 
 def in_words(fields: Mapping[str, Any]) -> str:
-    """Returns a line about a round: run, method, round, clients, rows, loss, bytes, seconds.
-
-    Args:
-        fields: What ``fields_of`` returned, or a line of the audit.
-    """
+    """Returns a line about a round: run, method, round, clients, rows, loss, bytes, seconds."""
     begin = f"run {fields['run']}" if "run" in fields else "this node"
     begin += f", {fields['method']}" if "method" in fields else ""
     if fields["kind"] in ANSWERS:
@@ -127,12 +100,13 @@ def in_words(fields: Mapping[str, Any]) -> str:
     if fields["kind"] in _TOLD:
         return f"{begin}: {_TOLD[fields['kind']]}; {fields['sent']} bytes sent"
     some = list(fields["metrics"].items())[:_MOST]
+    epsilon = f"; epsilon {fields['epsilon']:.4g} so far" if "epsilon" in fields else ""
     clients = fields["clients"]
     return (
         f"{begin}, round {fields['round']}: {_DONE[fields['kind']]} clients "
         f"{clients if isinstance(clients, str) else few(clients)} on {fields['rows']} rows in "
         f"{fields['seconds']:.2f} s{''.join(f', {name} {value:.4g}' for name, value in some)}; "
-        f"{fields['received']} bytes received, {fields['sent']} sent{_epsilon(fields)}"
+        f"{fields['received']} bytes received, {fields['sent']} sent{epsilon}"
     )
 
 
@@ -141,12 +115,7 @@ def metrics_of(reply: Message) -> dict[str, Any]:
     return dict(reply.content.metric_records.get(METRICS, {})) if reply.has_content() else {}
 
 
-def _epsilon(fields: Mapping[str, Any]) -> str:
-    return f"; epsilon {fields['epsilon']:.4g} so far" if "epsilon" in fields else ""
-
-
 def _bounded(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields that the audit has, of bounded length."""
     if "why" in fields:  # so that refusals for the same reason are alike
         return {key: fields[key] for key in ("kind", "run", "training", "method", "why")}
     found = dict(fields) | {"seconds": round(fields["seconds"], 3)}

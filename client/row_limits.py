@@ -42,12 +42,8 @@ def admitted_rows(
 ) -> Rows | None:
     """Returns the rows that a training learns from now; None where no file has them.
 
-    Args:
-        sources: The node's data sets.
-        config: The node's configuration.
-        state: The folder of its state.
-        training: The training's name.
-        last: The rows that it has learned from so far; None if it has not, or it is not known.
+    ``last`` are the rows that it has learned from so far; None if it has not, or it is not
+    known.
 
     Raises:
         Refused: They are others than ``last``, and the site's operator has not said that they are.

@@ -57,21 +57,13 @@ _FEWEST: Final = 10  # rows of a score, as of tables' figures; a policy may ask 
 
 
 class Visit(NamedTuple):
-    """A model that asks to be scored on a node.
-
-    Attributes:
-        exported: Its description.
-        parameters: Its parameters.
-        config: The node's configuration.
-        state: The folder of the node's state.
-        experiment: The model's settings, with the machine's own.
-    """
+    """A model that asks to be scored on a node."""
 
     exported: Exported
     parameters: Params
     config: NodeConfig
-    state: Path
-    experiment: Experiment
+    state: Path  # the folder of the node's state
+    experiment: Experiment  # the model's settings, with the machine's own
 
     def request(self, run: int) -> Request:
         """Returns the request for its scores; its terms are the model, and the node's own data."""
@@ -83,18 +75,27 @@ class Visit(NamedTuple):
         return replace(asked, terms=terms, rounds=1, answers={}, every=1, method=what)
 
 
-def read_visit(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) -> Visit:
-    """Reads a model that asks to be scored; it is not rebuilt yet.
-
-    Args:
-        content: The message that brings it.
-        config: The node's configuration.
-        own: The machine's own settings.
+def visited(message: Message, context: Context, config: NodeConfig, policy: Policy) -> RecordDict:
+    """Scores a given model, to three digits, on test rows of the node's clients.
 
     Raises:
-        Refused: It is none, or names what this process does not know; it is of a family that has no
-            scores here; or the node keeps no state.
+        Awaited: The site has yet to approve it.
+        Refused: It is no model, or names what this process does not know; it is of a family that
+            has no scores here; the node keeps no state; the policy is against it; the test rows are
+            too few, or cannot be read, or are others than it takes.
     """
+    visit = _read(message.content, config, own_settings(context.node_config, config))
+    check(of_names(policy, visit.experiment, plugins()))
+    if policy.approval:
+        require(visit.state / APPROVALS, visit.request(context.run_id), now())
+    try:
+        return _scored(visit, policy)
+    except DataError as error:
+        raise kept_here(error) from error
+
+
+def _read(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) -> Visit:
+    """Reads a model that asks to be scored, with the machine's own settings; it is not rebuilt."""
     try:
         exported = Exported.from_json(parse_json(str(config_of(content)[MODEL]).encode()))
         parameters = to_params(content.array_records[ARRAYS])
@@ -108,31 +109,7 @@ def read_visit(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) 
     return Visit(exported, parameters, config, config.state, e)
 
 
-def visited(message: Message, context: Context, config: NodeConfig, policy: Policy) -> RecordDict:
-    """Scores a given model on test rows of the node's clients.
-
-    Raises:
-        Awaited: The site has yet to approve it.
-        Refused: The site does not score it, or its rows cannot be read.
-    """
-    visit = read_visit(message.content, config, own_settings(context.node_config, config))
-    check(of_names(policy, visit.experiment, plugins()))
-    if policy.approval:
-        require(visit.state / APPROVALS, visit.request(context.run_id), now())
-    try:
-        return score_visit(visit, policy)
-    except DataError as error:
-        raise kept_here(error) from error
-
-
-def score_visit(visit: Visit, policy: Policy) -> RecordDict:
-    """Returns the model's scores, to three digits, on test rows of the node's clients.
-
-    Raises:
-        DataError: If rows cannot be read.
-        Refused: If the policy is against it, the test rows are too few, the parameters are another
-            model's, or the rows are others than it takes.
-    """
+def _scored(visit: Visit, policy: Policy) -> RecordDict:
     same = (each for each in _remembered(visit) if _is_near(visit.parameters, each[1]))
     known = next(same, None)
     training, module = known or (_drawn(visit), rebuilt(visit.exported, visit.parameters))
@@ -155,11 +132,8 @@ def score_visit(visit: Visit, policy: Policy) -> RecordDict:
         few_names(rows.values()),
         told,
     )
-    details = ConfigRecord(
-        {"ids": [*rows], "rows": [*rows.values()], "metrics": [*columns], **columns}
-    )
-    details[HELD_OUT] = known is not None
-    return RecordDict({CLIENTS: details})
+    details = {"ids": [*rows], "rows": [*rows.values()], "metrics": [*columns], **columns}
+    return RecordDict({CLIENTS: ConfigRecord({**details, HELD_OUT: known is not None})})
 
 
 def _remembered(visit: Visit) -> Iterator[tuple[Training, nn.Module]]:
@@ -188,7 +162,7 @@ def _is_near(parameters: Params, module: nn.Module) -> bool:
 
 
 def _drawn(visit: Visit) -> Training:
-    """Returns settings by which the node's own data are split as its state says.
+    """Returns settings that split the node's own data by the key in its state.
 
     Raises:
         Refused: The node has no data of its own, or the state cannot be used.

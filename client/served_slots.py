@@ -24,21 +24,15 @@ _log = getLogger("flwr.engram")
 
 
 class Scored(NamedTuple):
-    """The slots that served a client when it was scored.
-
-    Attributes:
-        server_round: The round after which it was scored.
-        received: The slots that it received, by path.
-        memory: Its memory; None if it had none yet.
-    """
+    """The slots that served a client when it was scored after a round."""
 
     server_round: int
-    received: Params
-    memory: Params | None
+    received: Params  # by path
+    memory: Params | None  # None if it had none yet
 
 
 def needs_received(method: Method) -> bool:
-    """Returns whether the model of some client depends on what it receives."""
+    """Whether the model of any client depends on received slots."""
     received = unknown(received_by(method, method.server.start, 0))
     served = (method.serve(received, method.client.start, trained) for trained in (True, False))
     return not all(map(is_known, served))
@@ -51,12 +45,7 @@ def keep_scored(
 
     If there is no room for them, a line of the log says so: scores do not depend on them.
 
-    Args:
-        store: The clients' memories.
-        needs_received: Whether models depend on what clients receive; if not, nothing is kept of
-            clients that have memories.
-        content: The message that asked for scores.
-        reply: Its answer.
+    Of clients that have memories nothing is kept unless the method ``needs_received``.
     """
     server_round, records = round_of(content), content.array_records
     common = to_params(records[ARRAYS])
@@ -76,7 +65,7 @@ def keep_scored(
 
 
 def read_scored(store: DiskStore, client: int) -> Scored | None:
-    """Returns what ``keep_scored`` kept of a client; None if it kept nothing.
+    """Returns the slots of ``keep_scored`` for a client; None if there are none.
 
     Raises:
         MemoryMismatch: If it is damaged, or encrypted with another key.

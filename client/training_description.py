@@ -24,23 +24,14 @@ from engram.wire.checksums import checked, summed
 
 
 class Training(NamedTuple):
-    """A training, as far as a node knows it.
+    """A training, as far as a node knows it."""
 
-    Attributes:
-        experiment: Its settings, with the node's own data as the data set.
-        kind: The kind of the node's rows.
-        source: Fingerprint of the source code that trains.
-        own: Whether the data set is the node's own, and no share of the run's.
-        rows: The data as they were when it learned from them; None if that is not known.
-        folder: The folder of its memories, in the node's state.
-    """
-
-    experiment: Experiment
-    kind: Kind
-    source: str
-    own: bool
-    rows: Rows | None = None
-    folder: Path = Path()
+    experiment: Experiment  # with the node's own data as the data set
+    kind: Kind  # of the node's rows
+    source: str  # fingerprint of the source code that trains
+    own: bool  # whether the data set is the node's own, and no share of the run's
+    rows: Rows | None = None  # the data when it learned from them; None if that is not known
+    folder: Path = Path()  # of its memories, in the node's state
 
     @property
     def has_other_rows(self) -> bool:
@@ -74,15 +65,9 @@ def note_training(
     run: int = 0,
     rows: Rows | None = None,
 ) -> None:
-    """Describes a training's models in a file beside its memories.
+    """Describes a training's models in a file beside its memories; see ``Training``.
 
-    Args:
-        folder: The training's folder.
-        experiment: The settings.
-        kind: The kind of the node's rows.
-        dataset: The node's own data set; empty for the experiment's.
-        run: The run's number.
-        rows: The data as they are now; None if no file has them.
+    ``dataset`` is the node's own data set, or empty; ``rows`` are None where no file has them.
 
     Raises:
         OSError: If it cannot be written.
@@ -96,7 +81,7 @@ def note_training(
 
 
 def read_training(folder: Path) -> Training:
-    """Reads what ``note_training`` wrote.
+    """Reads the description of ``note_training``.
 
     Raises:
         Refused: If the file is missing, or damaged.

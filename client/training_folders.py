@@ -21,25 +21,15 @@ _NUMBERS: Final = ("client", "round", "KiB")  # columns of a table
 
 
 class Kept(NamedTuple):
-    """A client's newest memory in one training, or what serves it, where it keeps no memory.
-
-    Attributes:
-        training: The training's name.
-        run: Number of its last run here; 0 if that is not known.
-        method: Its method; empty if that is not known.
-        client: The client.
-        server_round: The round that made it.
-        size: Its bytes on the disk.
-        written: When it was written, in seconds since 1970.
-    """
+    """A client's newest memory in one training, or else the slots that serve it."""
 
     training: str
-    run: int
-    method: str
+    run: int  # number of the training's last run here; 0 if that is not known
+    method: str  # empty if that is not known
     client: int
     server_round: int
-    size: int
-    written: float
+    size: int  # bytes on the disk
+    written: float  # seconds since 1970
 
 
 def kept(root: Path) -> Iterator[Kept]:
@@ -55,7 +45,6 @@ def kept(root: Path) -> Iterator[Kept]:
 
 
 def _about(folder: Path) -> tuple[int, str]:
-    """Returns a training's run and method, as far as its node has noted them."""
     try:
         match checked(read_json(folder / ABOUT)):
             case {"settings": {"method": str(method)}, "run": int(run)}:
@@ -87,9 +76,7 @@ def listed(found: Iterable[Kept]) -> Table:
 def prune(folder: Path, *, days: float | None) -> None:
     """Removes the memories of other trainings that have not changed for ``days`` days.
 
-    Args:
-        folder: The present training's folder, which stays.
-        days: Number of days; None to keep all.
+    The training of ``folder`` stays; None ``days`` keep all.
     """
     if days is None or not folder.parent.is_dir():
         return

@@ -23,7 +23,7 @@ _log = getLogger("flwr.engram")
 
 @contextmanager
 def opened(grid: Grid, context: Context) -> Iterator[tuple[Experiment, Path]]:
-    """Reads what a ServerApp is started for.
+    """Opens a ServerApp: reads its settings, and handles its errors.
 
     Yields:
         The settings, and the folder of the answer.

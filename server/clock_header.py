@@ -1,4 +1,4 @@
-"""The SuperLink's time, sent to nodes, so that one whose clock differs can say by how much."""
+"""The SuperLink's time, sent to nodes so that a wrong clock is noticed."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +9,10 @@ from engram.link.flower import PUBLIC_KEY_HEADER
 
 
 class Dated:
-    """Flower's authentication of nodes, whose every answer comes with the time.
+    """Flower's authentication of nodes, with the time in every answer.
 
     A node's calls are signed together with its time, and Flower refuses those whose time is not
     its own, without saying what its own is.
-
-    Args:
-        authentication: Flower's.
-        announced: Returns what else is sent with the answer to a call, by its name and the key.
     """
 
     def __init__(

@@ -24,8 +24,7 @@ from engram.link.inbox import Limits, replies
 from engram.link.server.membership import Membership
 from engram.link.server.suspensions import Suspensions
 from engram.runs.progress import RunProgress
-from engram.server.exchange_costs import Exchange
-from engram.server.pending_messages import Asked, has_code, opened, trained_for
+from engram.server.pending_messages import Asked, Exchange, has_code, opened, trained_for
 from engram.server.stopping import is_stopping
 from engram.settings.errors import AWAITED, BUSY, UNFINISHED, UNUSABLE, few, one_line
 from engram.wire.bundle import bundle, bundled_size
@@ -53,21 +52,12 @@ class PatientGrid(Grid):
     a message twice gives the same reply twice. A message lives as long as its round: later it is
     neither delivered nor is its reply read. A node that missed a round, or whose reply is unusable,
     is not in ``get_node_ids`` until it has answered a roster query, so that it cannot delay further
-    rounds; nor are nodes that ``Suspensions`` leaves out.
+    rounds; nor are nodes that ``Suspensions`` leaves out. Replies of nodes that ``membership`` bars
+    are dropped, and not waited for.
 
-    Args:
-        grid: Flower's grid. Its public methods are used, and, where it has them, its nodes'
-            activation times.
-        least: Number of clients whose replies are enough if all missing nodes are offline.
-        membership: What the federation's folder says about the nodes, if there is one.
+    ``least`` is the number of clients whose replies are enough if all missing nodes are offline.
 
     Attributes:
-        membership: As given. Replies of nodes that it bars are dropped, and not waited for.
-        fixed: Whether all nodes are there from the beginning, as in a simulation.
-        said: Answers to roster queries from nodes that had missed a round.
-        busy: What busy nodes say that they are doing.
-        suspensions: Nodes that are left out because their replies were unusable.
-        progress: Each node's traffic and time so far. Set it to one that keeps a file.
         enough: Clients whose usable replies end a round of training, while the others go on: their
             replies count in later rounds, until ``timeout`` has passed since they were asked, or
             they are off line. 0: rounds wait for all.
@@ -76,9 +66,9 @@ class PatientGrid(Grid):
     def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
         self._grid = grid
         self.membership = membership
-        self.fixed = simulated(grid)
-        self.said: dict[int, Message] = {}
-        self.busy: dict[int, str] = {}
+        self.fixed = simulated(grid)  # whether all nodes are there from the beginning
+        self.said: dict[int, Message] = {}  # answers to queries, of nodes that had missed a round
+        self.busy: dict[int, str] = {}  # what busy nodes say that they are doing
         self._replies = replies(grid)
         self._tells = hasattr(grid, "get_nodes")
         self._least = least
@@ -88,7 +78,7 @@ class PatientGrid(Grid):
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
         self._limits = _limits(_SPARE, _PARTS)
         self.suspensions = Suspensions()
-        self.progress = RunProgress()
+        self.progress = RunProgress()  # set it to one that keeps a file
         self._hosted: dict[int, list[int]] = {}  # each node's clients in its last message
         self._gone: set[str] = set()  # messages that the SuperLink reports as deleted
         self._absent: dict[int, Asked] = {}  # nodes that missed a round, and their roster queries
@@ -98,9 +88,7 @@ class PatientGrid(Grid):
         self._again: dict[int, float] = {}  # when busy ones among them are asked again
         self._undecided: set[int] = set()  # busy ones whose sites have yet to approve the round
         self.last = Exchange(0.0, {}, {}, 0, 0, {})
-        """Cost of the last ``send_and_receive``."""
-        self.spent: Counter[str] = Counter()
-        """Total costs of all exchanges so far, with the keys of ``Exchange.costs``."""
+        self.spent: Counter[str] = Counter()  # costs of all exchanges: see ``Exchange.costs``
 
     def set_run(self, run: Run) -> None:
         """Sets the run that the grid operates in."""
@@ -181,14 +169,12 @@ class PatientGrid(Grid):
         self._again[node] = time.monotonic() + _SOON
 
     def _due(self, busy: list[Asked]) -> list[Asked]:
-        """Removes and returns the entries of a list that are due to be asked again."""
         now = time.monotonic()
         due = [asked for asked in busy if self._again[asked.node] <= now]
         busy[:] = [asked for asked in busy if self._again[asked.node] > now]
         return due
 
     def _note_missing(self, waiting: Iterable[Asked], busy: Iterable[Asked]) -> set[int]:
-        """Notes which nodes missed the round or were busy; returns the barred nodes."""
         barred = self._barred()
         for asked in waiting:
             if asked.node not in barred:  # a roster query is still answered
@@ -275,7 +261,7 @@ class PatientGrid(Grid):
         return self._aloft
 
     def _set_aside(self, waiting: dict[str, Asked], enough: float) -> dict[str, Asked]:
-        """Keeps what later rounds wait for; returns the messages that are given up."""
+        """Keeps messages that later rounds wait for; returns those given up."""
         if enough == math.inf:
             return waiting
         now, barred = time.monotonic(), self._barred()
@@ -290,10 +276,7 @@ class PatientGrid(Grid):
     def _tell(self, waiting: Iterable[Asked], seconds: float, told: set[int] | None) -> None:
         """Logs the nodes that are waited for, once each, if they are off line or take long.
 
-        Args:
-            waiting: The messages without a reply.
-            seconds: Since when.
-            told: Nodes of which it is said already; others are added. None to say nothing.
+        ``told`` has the nodes that were logged already; None to log none.
         """
         if told is None:
             return
@@ -309,7 +292,6 @@ class PatientGrid(Grid):
                 _log.warning("waiting for clients %s: %s", few(clients), why)
 
     def _opened_by(self, messages: Iterable[Message]) -> tuple[list[Asked], str]:
-        """Returns an exchange's messages and their kind, and notes both in ``progress``."""
         let_go(self.last.sent + self.last.received)  # the last model, before the next is copied
         asked = [Asked.by(message) for message in messages]
         self._hosted |= {each.node: each.named for each in asked if each.named}
@@ -318,13 +300,11 @@ class PatientGrid(Grid):
         return asked, kind
 
     def _weigh(self, reply: Message, node: int) -> int:
-        """Returns the bytes of a node's reply, and notes them in ``progress``."""
         size = bundled_size(reply.content) if reply.has_content() else 0
         self.progress.received(node, size)
         return size
 
     def _look(self) -> Mapping[int, str]:
-        """Returns online nodes' activation times, at most a second old."""
         if time.monotonic() - self._looked > _LOOK:
             self._activated, self._looked = activations(self._grid), time.monotonic()
         return self._activated
@@ -355,13 +335,11 @@ class PatientGrid(Grid):
         return {item.id: item._replace(activated=present.get(item.node, "")) for item in asked}
 
     def _allow(self, size: int, arrays: int) -> None:
-        """Raises the limits of replies to suit a model of so many bytes and arrays."""
         largest = max(self._limits.size, _SPARE + _TIMES * size)
         parts = _PARTS + _TIMES * arrays + largest // CHUNK
         self._limits = _limits(largest, max(self._limits.parts, parts))
 
     def _send_again(self, waiting: dict[str, Asked], end: float) -> dict[str, Asked]:
-        """Resends lost messages, and drops those to nodes that were unregistered."""
         self._look()
         barred = self._barred()
         waiting = {name: asked for name, asked in waiting.items() if asked.node not in barred}
@@ -372,7 +350,6 @@ class PatientGrid(Grid):
         return self.membership.barred() if self.membership else set()
 
     def _question(self, missed: Asked) -> Asked:
-        """Sends a roster query, which a node answers only once it is free."""
         config: dict[str, str | bool] = {TRAINING: missed.training}
         config |= {COLUMNS: True} if missed.columns else {}
         content = RecordDict({CONFIG: ConfigRecord({**config})})

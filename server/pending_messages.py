@@ -1,6 +1,6 @@
-"""Messages to nodes that are in transit, and what can be read from them and their replies."""
+"""Messages in transit to nodes, their replies, and their costs."""
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from flwr.app import Message
 
@@ -11,23 +11,14 @@ from engram.wire.wire import CLIENTS, COLUMNS, SECONDS, TRAINING, config_of, rea
 
 
 class Asked(NamedTuple):
-    """A message in transit.
-
-    Attributes:
-        message: The message.
-        clients: How many clients it asks; 1 if it does not say.
-        named: Which clients it names.
-        training: The name that clients keep memories of the run under.
-        columns: Whether it asks for a description of the node's table.
-        activated: Its node's activation time when it was sent.
-    """
+    """A message in transit."""
 
     message: Message
-    clients: int
-    named: list[int]
-    training: str
-    columns: bool = False
-    activated: str = ""
+    clients: int  # how many it asks; 1 if it does not say
+    named: list[int]  # the clients that it names
+    training: str  # the name that clients keep memories of the run under
+    columns: bool = False  # whether it asks for a description of the node's table
+    activated: str = ""  # its node's activation time when it was sent
 
     @classmethod
     def by(cls, message: Message) -> Self:
@@ -53,6 +44,41 @@ class Asked(NamedTuple):
         return self.message.metadata.dst_node_id
 
 
+class Exchange(NamedTuple):
+    """The cost of one round of messages and replies."""
+
+    seconds: float  # duration
+    latencies: dict[int, float]  # seconds until each node's reply had arrived
+    training: dict[int, float]  # the part of these that the node reports as training
+    sent: int  # bytes of the models sent, counted again when sent again
+    received: int  # bytes of the models that came back
+    suspended: dict[int, dict[str, Any]]  # nodes left out for a while: ``Suspensions.current``
+
+    def notes(self) -> dict[str, Any]:
+        """Returns the ``suspended`` nodes, if there are any."""
+        who = {str(node): told for node, told in self.suspended.items()}
+        return {"suspended": who} if who else {}
+
+    def costs(self) -> dict[str, float]:
+        """Returns its bytes, and mean seconds over the nodes that replied.
+
+        ``seconds-training``, ``seconds-transfer`` (in transit, and until the reply was noticed) and
+        ``seconds-waiting`` (for the slowest node) add up to the duration of the exchange.
+        """
+        nodes = len(self.latencies)
+        if not nodes:
+            return {"bytes-sent": self.sent, "bytes-received": self.received}
+        latency = sum(self.latencies.values()) / nodes
+        training = sum(self.training.values()) / nodes
+        return {
+            "bytes-sent": self.sent,
+            "bytes-received": self.received,
+            "seconds-training": training,
+            "seconds-transfer": latency - training,
+            "seconds-waiting": self.seconds - latency,
+        }
+
+
 def has_code(reply: Message, *codes: int) -> bool:
     """Whether a reply is an error with one of some codes."""
     return reply.has_error() and reply.error.code in codes
@@ -70,7 +96,7 @@ def opened(reply: Message) -> Message:
 
 
 def trained_for(reply: Message, latency: float) -> float:
-    """Returns how long the node says it trained; 0 if that is impossible."""
+    """Returns the seconds of training that a node reports; 0 if impossible."""
     if not reply.has_content() or CLIENTS not in reply.content.config_records:
         return 0.0
     seconds = reply.content.config_records[CLIENTS].get(SECONDS, 0.0)

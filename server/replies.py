@@ -1,4 +1,4 @@
-"""Limits what a SuperLink takes from a node: one reply at a time, in its own name, of bounded size.
+"""Limits of replies to a SuperLink: one at a time, in its own name, of bounded size.
 
 Flower's Fleet API stores whatever a registered node pushes, unchecked. Twenty thousand small
 records block its database for longer than others wait, and a reply of gigabytes is stored whole. A
@@ -8,6 +8,7 @@ reply refused here is replaced by an error that says why, so that no round waits
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from logging import getLogger
 from pathlib import Path
@@ -39,24 +40,15 @@ COUNTED: Final = {
 _HEADER = 2**20  # most bytes of a reply's header, which includes its error
 
 
+@dataclass
 class _Reply:
-    """A reply that a node is sending."""
-
-    def __init__(self, header: Any, left: int) -> None:
-        self.header = header
-        self.left = left  # bytes that it may still send
-        self.session = ""  # Flower's id of this attempt to push
+    header: Any
+    left: int  # bytes that it may still send
+    session: str = ""  # Flower's id of this attempt to push
 
 
 class GuardedFleet:
-    """Flower's Fleet API, with checks on what nodes push, and with sites that leave.
-
-    Args:
-        fleet: Flower's own.
-        limits: Of replies.
-        counters: Counts replies and bytes.
-        folder: The coordinator's folder of the federation.
-    """
+    """Flower's Fleet API, with checks of pushed replies, and with sites that leave."""
 
     def __init__(
         self,
@@ -105,7 +97,6 @@ class GuardedFleet:
         return answer
 
     def _note(self, node: Any, header: Any, tree: Any, answer: Any) -> None:
-        """Notes the reply whose parts a node may send now."""
         self._counters.add("replies")
         with self._counting:
             reply = self._replies.get(node.node_id)
@@ -138,7 +129,6 @@ class GuardedFleet:
         return answer
 
     def _answer_instead(self, node: Any, header: Any, context: Any, reason: str) -> NoReturn:
-        """Refuses a reply, and stores an error in its place."""
         text = f"the SuperLink does not take its reply: {reason}"
         parcel = pack(error_instead(Parcel(header.SerializeToString(), b"", {}), UNUSABLE, text))
         with self._storing:
@@ -162,12 +152,16 @@ class GuardedFleet:
         self._refuse(node, context, reason)
 
     def _refuse(self, node: Any, context: Any, reason: str) -> NoReturn:
+        """Aborts a call as Flower does when a run is over: the node drops its reply."""
         self._counters.add("refused_replies")
-        _refuse(node, context, reason)
+        _log.warning("the reply of node %d is refused: %s", node.node_id, reason)
+        details = {"code": REFUSED, "public_message": f"the SuperLink does not take it: {reason}"}
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, json.dumps(details))
+        raise AssertionError("gRPC's abort does not return")
 
 
 def _fault(request: Any) -> str:
-    """Returns what is wrong with a push, by which no honest node would fail; "" if nothing is."""
+    """Describes a fault of a push that no honest node would have; "" for none."""
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         return f"one reply must be pushed at a time, got {len(request.messages_list)}"
     (header,), (tree,) = request.messages_list, request.message_object_trees
@@ -187,11 +181,3 @@ def _parts(tree: Any) -> Iterator[Any]:
     while left:
         yield (part := left.pop())
         left.extend(part.children)
-
-
-def _refuse(node: Any, context: Any, reason: str) -> NoReturn:
-    """Aborts a call as Flower does when a run is over: the node drops its reply, and goes on."""
-    _log.warning("the reply of node %d is refused: %s", node.node_id, reason)
-    details = {"code": REFUSED, "public_message": f"the SuperLink does not take it: {reason}"}
-    context.abort(grpc.StatusCode.PERMISSION_DENIED, json.dumps(details))
-    raise AssertionError("gRPC's abort does not return")

@@ -60,8 +60,7 @@ class Attendance:
     Args:
         grid: The nodes.
         num_clients: Number of clients in the run; those that come later have numbers from there on.
-        training: The training's name, which nodes keep memories under.
-        settings: Digest of the run's settings, which nodes compare with theirs.
+        training: As of ``Answers``, like ``settings``.
         kind: Kind of the run's data, if known from before. None: the kind that most nodes have; if
             tied, that of the node with the lowest client. Its units are then fitted on what nodes
             tell that have joined when the run begins.
@@ -71,11 +70,6 @@ class Attendance:
         roll: Returns who is a member of the federation now, and so counted on; None if all of
             ``num_clients`` are, from beginning to end.
         tokenizer: Returns the tokenizer of texts by the words that nodes tell; None of other data.
-
-    Attributes:
-        clients: Number of clients that the run has had until the last look.
-        members: Those that were counted on at the last look; None if all are, always.
-        away: Clients that could not be asked at the last look, and why.
     """
 
     def __init__(
@@ -96,8 +90,8 @@ class Attendance:
         self._patience = patience
         self._roll = roll
         self._tokenizer = tokenizer
-        self.clients = num_clients
-        self.members: Set[int] | None = None
+        self.clients = num_clients  # that the run has had until the last look
+        self.members: Set[int] | None = None  # those counted on at that look; None: all, always
         self._call()
         self._answers = Answers(grid, training, settings)
         self._given = kind and kind._replace(units=Units())
@@ -107,7 +101,7 @@ class Attendance:
         self._nodes: frozenset[int] = frozenset()  # those that host a client
         self._rivals: list[int] = []  # nodes that claim clients of other nodes
         self._left_out: dict[int, str] = {}  # clients that have too few rows, and why
-        self.away: dict[int, str] = {}
+        self.away: dict[int, str] = {}  # clients that could not be asked at that look, and why
         self._everyone = self.fixed  # whether all clients with enough rows are needed
         self._settled: set[int] = set()  # nodes whose ignored claims were warned of
 
@@ -181,9 +175,9 @@ class Attendance:
             _log.warning("some clients train and are not scored: %s", self._reasons(unscored))
 
     def _known(self, least: int) -> bool:
-        """Whether it is known of all clients where they are, and enough take part.
+        """Whether all clients are accounted for, and enough take part.
 
-        That clients have too few rows may be said by others than their nodes, which may yet come.
+        Others than their nodes, which may yet come, may say that clients have too few rows.
         """
         known = len(self._hosts) + len(self._left_out) >= len(self.counted)
         return known and len(self._hosts) >= self._needed(least)
@@ -202,7 +196,6 @@ class Attendance:
 
     @property
     def _everybody(self) -> Collection[int]:
-        """The clients that are counted on."""
         return range(self.clients) if self.members is None else self.members
 
     @property
@@ -274,7 +267,6 @@ class Attendance:
         return Roster(nodes, rows, kind, names, unscored, own)
 
     def _names(self) -> Names:
-        """Returns clients' names, as given by the nodes that host them."""
         given = {
             client: name
             for node, entry in self._answers.entries.items()
@@ -296,7 +288,7 @@ class Attendance:
 
     @property
     def approving(self) -> list[int]:
-        """Clients whose sites approve each run before they take part in it, ascending."""
+        """Clients of sites that approve each run first, ascending."""
         entries = self._answers.entries
         return sorted(client for client, node in self._hosts.items() if entries[node].approval)
 
@@ -322,7 +314,7 @@ class Attendance:
         return self._reasons(self.absent())
 
     def too_few(self, least: int) -> str:
-        """Describes that too few clients can take part, and what is known of the others."""
+        """Describes a lack of clients, and the reasons of those missing."""
         absent = self.absent()
         among = len(self.counted)
         there = among - len(absent)
@@ -340,7 +332,6 @@ class Attendance:
         return reasons(why, self._names())
 
     def _why(self, client: int) -> str:
-        """Returns why no node hosts a client."""
         if client in self._left_out:
             return self._left_out[client]
         for entry in self._answers.entries.values():
@@ -351,7 +342,6 @@ class Attendance:
     # --- Who hosts whom ----------------------------------------------------------------------
 
     def _seat(self, hosts: dict[int, int], nodes: Iterable[int]) -> None:
-        """Gives nodes the clients that they may host, beside those that have hosts already."""
         entries = self._answers.entries
         self._hosts = seated(
             hosts,
@@ -384,13 +374,8 @@ def attendance_of(
 ) -> Attendance:
     """Returns an experiment's attendance, before any node has been asked.
 
-    Args:
-        grid: The nodes.
-        e: The settings.
-        training: As for ``Attendance``.
-        kind: As for ``Attendance``.
-        open_: Whether the run's clients are the members of the grid's federation, as they come and
-            go; None: if they are as many when the run begins.
+    With ``open_`` the run's clients are the members of the grid's federation, as they come and
+    go; None: if they are as many when the run begins. The rest is as for ``Attendance``.
 
     Raises:
         Refused: Some clients of a run on nodes have no part in it, but its clients are not those of
@@ -407,24 +392,23 @@ def attendance_of(
         expected = f"empty unless num-clients is the federation's, {membership.clients}"
         raise Refused(must("without", e.without, expected))
     if e.without:
-        roll = partial(_others, roll or partial(frozenset, range(clients)), e.withdrawn)
-    patience = min(60.0, e.timeout)
+        everyone: Callable[[], Set[int]] = roll or partial(frozenset, range(clients))
 
+        def others() -> Set[int]:
+            return everyone() - e.withdrawn
+
+        roll = others
     return Attendance(
         grid,
         clients,
         training=training,
         settings=e.digest(),
         kind=kind,
-        patience=patience,
+        patience=min(60.0, e.timeout),
         usable=possible_for(e),
         roll=roll,
         tokenizer=tokenizer_for(e.text) if e.text and kind is None else None,
     )
-
-
-def _others(roll: Callable[[], Set[int]], withdrawn: Set[int]) -> Set[int]:
-    return roll() - withdrawn
 
 
 def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:

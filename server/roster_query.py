@@ -30,26 +30,15 @@ class Answers:
     """Nodes' answers to the roster query. A node that can serve is asked once, others repeatedly.
 
     Where the SuperLink knows nodes by name, a node hosts the clients of its name only, whatever
-    it says.
-
-    Args:
-        grid: The nodes.
-        training: The training's name, which nodes keep memories under.
-        settings: Digest of the run's settings.
-        columns: The public key for which nodes seal descriptions of their tables, in place of
-            their clients' data; empty: these are not asked for.
-
-    Attributes:
-        entries: Answers of nodes that serve, in the order in which they came.
-        refusals: Why other nodes do not serve: the end of a sentence that begins with the node.
-        fixed: Whether all nodes are there from the beginning, as in a simulation.
+    it says. ``settings`` is a digest of the run's; ``columns`` the public key for which nodes seal
+    descriptions of their tables, in place of their clients' data; empty: these are not asked for.
     """
 
     def __init__(
         self, grid: Grid, training: str, settings: str = "", *, columns: bytes = b""
     ) -> None:
-        self.entries: dict[int, NodeEntry] = {}
-        self.refusals: dict[int, str] = {}
+        self.entries: dict[int, NodeEntry] = {}  # of nodes that serve, as they came
+        self.refusals: dict[int, str] = {}  # why others do not: the end of a sentence about them
         self._grid = grid
         self._columns = bool(columns)
         self._asked: dict[str, str | bytes]
@@ -142,7 +131,7 @@ class Answers:
         return entry._replace(clients=own, left_out=left_out, unscored=unscored)
 
     def forget(self, node: int) -> None:
-        """Forgets the answer of a node whose client is no member any more."""
+        """Forgets the answer of a node."""
         self.entries.pop(node, None)
 
     def called(self, node: int) -> str:
@@ -196,7 +185,7 @@ class Answers:
         return there.issuperset(self._membership.members()) and not self.silent
 
     def in_words(self) -> tuple[str, str]:
-        """Returns what is known of nodes that do not serve, and a remedy; either may be empty."""
+        """Describes the nodes that do not serve, and a remedy; either may be empty."""
         nodes = [*self.refusals, *sorted(self.silent)]
         told = [f"{self.called(node)} {self.at_work(node)}" for node in nodes]
         known, remedy = self._membership.known() if self._membership else ("", "")

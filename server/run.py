@@ -3,13 +3,13 @@
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from flwr.app import ConfigRecord
@@ -20,11 +20,10 @@ from engram.core.checks import must
 from engram.core.types import Params
 from engram.data.digests import rows_of
 from engram.data.schema.columns import Kind
-from engram.guards.accountant import PrivacyAccountant
+from engram.guards.accountant import PrivacyAccountant, guarantee, is_weak, noised_by
 from engram.guards.client_epsilon import ASKED
-from engram.guards.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.noised_scores import noised_by
+from engram.guards.secure.drop_outs import train_securely
 from engram.runs.progress import PROGRESS, RunProgress
 from engram.runs.record import Checkpoint, Memories, RunRecord
 from engram.server.grid import PatientGrid
@@ -33,6 +32,7 @@ from engram.server.run_start import first_arrays, former_run, kind_of, strategy_
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
+from engram.strategies.base import Round
 from engram.wire.roster import Roster
 from engram.wire.wire import TRAINING, to_params, to_record
 
@@ -41,16 +41,9 @@ _log = getLogger("flwr.engram")
 _ASKED: Final = "ended {}, as `engram stop` asked for; to go on, start the run in {} again"
 
 
-class Round(NamedTuple):
-    """A round's model and metrics, as ``Strategy.aggregate_train`` returns them."""
-
-    model: Params
-    metrics: Row
-
-
 @runtime_checkable
 class Staged(Protocol):
-    """A grid whose nodes come and go by a script."""
+    """A grid of scripted nodes that come and go."""
 
     def stage(self, server_round: int, *, training: bool) -> None:
         """Lets those come and go that do so before a round, or before its evaluation."""
@@ -82,13 +75,12 @@ def run(
         grid: The nodes.
         experiment: The experiment. If it has ``resume``, ``folder`` holds the run to resume.
         folder: Where the run is recorded.
-        engine: Name of the engine, for the record.
+        engine: Its name, for the record.
         memories: The clients' memories, if they live in this process.
         noise: Source of the noise of central privacy. With secret noise, a private run that is
             resumed does not repeat its numbers.
         on_round: Called with each round's metrics.
-        directly: Trains the clients of a round, if they live in this process; None to send messages
-            to them.
+        directly: Trains the clients of a round in this process; None to send messages to them.
         kind: Kind of the clients' data, if it is known from before, with their units.
 
     Returns:
@@ -137,21 +129,8 @@ def run(
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
             grid.enough = 0 if simulated or e.synchrony == "synchronous" else e.buffer_size
-        course = _Run(
-            grid,
-            strategy,
-            e,
-            record,
-            training,
-            way,
-            memories,
-            on_round,
-            attendance,
-            directly,
-            noise,
-            former,
-        )
-        found = course.whole(engine)
+        what = grid, strategy, e, record, training, way, memories
+        found = _Run(*what, on_round, attendance, directly, noise, former).whole(engine)
         if why := record.other_rows:
             _log.warning("%s", why)
         return found
@@ -159,8 +138,6 @@ def run(
 
 @dataclass
 class _Run:
-    """A run in progress: the arguments of ``run``, and what it built from them."""
-
     grid: Grid
     strategy: RunStrategy
     experiment: Experiment
@@ -181,7 +158,7 @@ class _Run:
         self.unpaid: list[list[int]] = []  # clients with noise on scores, before there is one
 
     def whole(self, engine: str) -> Row:
-        """Runs what is left, and records and returns the results."""
+        """Runs the remaining rounds, and records and returns the results."""
         record, e = self.record, self.experiment
         model, rows = self.rounds(engine)
         times = [row["ms"] for row in rows if "ms" in row]
@@ -255,7 +232,9 @@ class _Run:
             The last model, and the metrics of all rounds.
         """
         e, record, picked = self.experiment, self.record, dict[str, Checkpoint]()
-        saved, model = self._begun(engine)
+        checkpoint = self.begin(engine)
+        saved, model = checkpoint.server_round, checkpoint.model
+        del checkpoint  # whose model would be kept
         last, rows = saved, record.rows()
         self._account(last, rows)
         if self.directly is not None:
@@ -287,24 +266,18 @@ class _Run:
             self._evaluate(last, model)
         return model, rows
 
-    def _begun(self, engine: str) -> tuple[int, Params]:
-        """Returns the round and the model to go on from; nothing keeps the checkpoint."""
-        checkpoint = self.begin(engine)
-        return checkpoint.server_round, checkpoint.model
-
     def _account(self, last: int, rows: list[Row]) -> None:
-        """Begins to account for privacy, after round ``last``, where there is any."""
         e, asked = self.experiment, None
         if e.privacy == "none":
             return
         if self.noise is secret_noise:
             asked = self.record.folder / ASKED
-        self.accountant = PrivacyAccountant(e, last, asked, rows, self._examples)
+        self.accountant = PrivacyAccountant(e, last, asked, rows, lambda: self._roster().examples)
         for clients in self.unpaid:
             self.accountant.note(clients)
 
     def _picked(self, number: int, model: Params) -> dict[str, Checkpoint]:
-        """Returns what there is after a round, for each model for which it is the best so far."""
+        """Returns a checkpoint for each model of which the round is the best so far."""
         keys = [key for key, at in self.strategy.picks.items() if at == number]
         if not keys:
             return {}
@@ -314,10 +287,7 @@ class _Run:
         return dict.fromkeys(keys, pick)
 
     def _train(self, number: int, model: Params, saved: int, *, losses: bool) -> Round:
-        """Trains a round; its metrics are those of the record, but for scores.
-
-        ``saved`` is the round of the last checkpoint.
-        """
+        """Trains a round; ``saved`` is that of the last checkpoint. Metrics lack scores alone."""
         start = time.perf_counter()
         self._stage(number, training=True)
         patient = self.grid if isinstance(self.grid, PatientGrid) else None
@@ -327,7 +297,9 @@ class _Run:
                 model = self._await_clients(model)
             strategy = self.strategy
             timeout = self.experiment.timeout
-            train = self.directly or partial(self._asks(), self.grid, timeout=timeout)
+            secure = self.experiment.aggregation == "secure"
+            by_messages = train_securely if secure else train_round
+            train = self.directly or partial(by_messages, self.grid, timeout=timeout)
             accountant = self.accountant
             before_asking = (lambda: accountant.note(strategy.cohort)) if accountant else None
             after, metrics = train(
@@ -349,14 +321,6 @@ class _Run:
             metrics |= {name: total - before[name] for name, total in spent.items()}
             metrics |= patient.last.notes()
         return Round(after, metrics)
-
-    def _asks(self) -> Callable[..., Round]:
-        """Returns the function that trains a round by messages."""
-        if self.experiment.aggregation == "plain":
-            return train_round
-        from engram.guards.secure.drop_outs import train_securely  # noqa: PLC0415 - plain rounds need none of it
-
-        return train_securely
 
     def _stopping(self) -> bool:
         return isinstance(self.grid, PatientGrid) and self.grid.stopping
@@ -395,9 +359,6 @@ class _Run:
 
     def _roster(self) -> Roster:
         return self.attendance.roster(self.clients)
-
-    def _examples(self) -> Sequence[int]:
-        return self._roster().examples
 
     def _admit(self, model: Params) -> Params:
         """Goes on with a strategy of more clients, if some have come; returns the model."""
@@ -444,7 +405,6 @@ class _Run:
 
 
 def _named(results: Row, roster: Roster) -> Row:
-    """Adds names of classes, and of clients to the columns of the results, if there are some."""
     if roster.kind.classes:
         results = {**results, "classes": list(roster.kind.classes)}
     if not roster.names or "clients" not in results:
@@ -467,18 +427,12 @@ def train_round(
     *,
     timeout: float,
 ) -> Round:
-    """Trains one round: no evaluation, no record.
+    """Trains one round by messages: no evaluation, no record.
 
-    Args:
-        grid: The nodes.
-        strategy: Makes the messages, and merges the replies.
-        server_round: The round, >= 1.
-        model: The model to start from.
-        config: Sent to every client: the training's name; ``durable``, the round of the oldest
-            checkpoint that is kept, from which a run may be resumed; ``way``, in which a run was
-            trained before it was resumed; and ``losses``, whether training losses are wanted.
-        before: Called once the cohort is drawn, before anybody is asked.
-        timeout: Seconds to wait for replies.
+    ``config`` is sent to every client: the training's name; ``durable``, the round of the oldest
+    checkpoint that is kept, from which a run may be resumed; ``way``, in which a run was trained
+    before it was resumed; and ``losses``, whether training losses are wanted. ``before`` is called
+    once the cohort is drawn, before anybody is asked.
 
     Raises:
         RunStopped: Too few replies were usable, or the run diverged.

@@ -1,4 +1,4 @@
-"""The beginning of a run: its strategy, and what former rounds or a former run leave it."""
+"""The beginning of a run: its strategy, and the state of a former run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,6 +64,6 @@ def kind_of(rows: Sequence[Row]) -> Kind | None:
 
 
 def way_of(rows: Sequence[Row]) -> str:
-    """Returns the way in which every node has trained; empty if they differ, or it is not known."""
+    """Returns the way of training of all nodes; empty if they differ, or it is unknown."""
     ways: Row = next((row["ways"] for row in reversed(rows) if "ways" in row), {})
     return next(iter(ways)) if len(ways) == 1 else ""

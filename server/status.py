@@ -1,4 +1,4 @@
-"""The nodes of a federation, and the clients' parts in a run: what `engram status` shows."""
+"""The nodes of a federation, and the clients' parts in a run, for `engram status`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -26,21 +26,13 @@ class Member(NamedTuple):
 
 
 class ClientShare(NamedTuple):
-    """A client's part in a run.
-
-    Attributes:
-        client: The client.
-        name: Its name; its number if it has none.
-        asked: Number of rounds in which it was asked.
-        took_part: Number of rounds whose model learned from it.
-        reasons: Why it did not take part, and how often, including when it could not be asked.
-    """
+    """A client's part in a run."""
 
     client: int
-    name: str
-    asked: int
-    took_part: int
-    reasons: dict[str, int]
+    name: str  # its number if it has none
+    asked: int  # rounds in which it was asked
+    took_part: int  # rounds whose model learned from it
+    reasons: dict[str, int]  # why it did not take part, and how often; also if it was not asked
 
 
 def members(folder: Path, *, control: str | None = None) -> list[Member]:

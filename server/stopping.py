@@ -16,10 +16,7 @@ from engram.settings.errors import Refused, one_line
 def stop_run(folder: Path, run: str | None = None, *, control: str | None = None) -> str:
     """Asks the coordinator of a run to end it after its current round.
 
-    Args:
-        folder: The coordinator's folder of the federation.
-        run: Flower's number of the run; None for the only one that goes on.
-        control: HOST:PORT of the SuperLink's Control API.
+    ``run`` is Flower's number of the run; None for the only one that goes on.
 
     Returns:
         The run's number.

@@ -15,8 +15,8 @@ from engram.core.slots import over_slots
 from engram.core.types import Params
 from engram.guards.aggregation import Merge
 from engram.scoring.metrics import Metric
-from engram.server.run import Round
 from engram.settings.errors import one_line
+from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import REASONS, Rejected
 from engram.strategies.rounds import Wave

@@ -14,7 +14,6 @@ import torch
 from flwr.app import Message
 
 from engram.core.method import Slots, Update
-from engram.core.method_shapes import Shapes
 from engram.core.slots import flat, unflat
 from engram.core.types import Params
 from engram.guards.aggregation import Merge
@@ -25,13 +24,12 @@ from engram.strategies.base import Row
 from engram.strategies.clock import (
     Flight,
     Flights,
-    Pace,
     drawn_paces,
     in_time,
     landings,
     traced_paces,
 )
-from engram.strategies.rounds import Draw, Together, Wave
+from engram.strategies.rounds import Draw, Rounds, Together, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.roster import Roster
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
@@ -43,17 +41,11 @@ Ends = Callable[[int, float], float]
 
 
 class Sent(NamedTuple):
-    """Messages to the nodes of a wave.
-
-    Attributes:
-        wave: The wave.
-        loss: The metric of the training losses that they ask for; None for none.
-        asked: The messages, and the clients that each asks.
-    """
+    """Messages to the nodes of a wave."""
 
     wave: Wave
-    loss: Metric | None
-    asked: list[tuple[Message, list[int]]]
+    loss: Metric | None  # the metric of the training losses that they ask for; None for none
+    asked: list[tuple[Message, list[int]]]  # with the clients that each asks
 
     @property
     def names(self) -> list[str]:
@@ -68,13 +60,13 @@ class Sent(NamedTuple):
 
 
 class AtWork(Together):
-    """Buffered asynchronous rounds of nodes, whose time passes by itself.
+    """Buffered asynchronous rounds of nodes, in real time.
 
     A client that has answered is asked again, or another in its place, when the next round begins.
     """
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
-        """Returns who is asked beside the clients in ``working``."""
+        """Returns the clients to ask beside those in ``working``."""
         free = self._wanted - len(self.working)
         clients = draw(server_round, free, self.working) if free > 0 else []
         return [Wave(server_round, slots, clients)]
@@ -98,7 +90,7 @@ class AtWork(Together):
 
 
 class Timed(Together):
-    """Synchronous rounds on a simulated clock, whose second is the only state."""
+    """Synchronous rounds on a simulated clock; the second is the state."""
 
     def __init__(self, experiment: Experiment, ends: Ends) -> None:
         super().__init__(experiment.clients_per_round)
@@ -106,7 +98,7 @@ class Timed(Together):
         self.state = {f"{_STATE}now": torch.zeros((), dtype=torch.float64)}
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
-        """Returns who trains in a round, which is who answers in time.
+        """Returns the clients of a round that answer in time.
 
         Raises:
             RunStopped: Nobody does.
@@ -167,7 +159,7 @@ class Buffered(Together):
         self._slots = {version: unflat(x, self._like) for version, x in every.items()}
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
-        """Returns whose answers fill the buffer, by the slots on which they have worked."""
+        """Returns the clients whose answers fill the buffer, by their initial slots."""
         version = server_round - 1
         self._slots[version] = slots
         landed, self._flights = landings(
@@ -190,26 +182,18 @@ class Buffered(Together):
 
 
 def _staleness(rounds: Sequence[int]) -> Row:
-    """Returns the record's entry of how many rounds old clients' models were."""
     return {"staleness": sum(rounds) / len(rounds)} if rounds else {}
 
 
-def pacing_of(
-    experiment: Experiment, roster: Roster, shapes: Shapes, like: Slots, size: int | None = None
-) -> Together:
-    """Returns who trains when, in an experiment.
+def pacing_of(rounds: Rounds, roster: Roster, size: int | None = None) -> Together:
+    """Returns the scheduler of an experiment.
 
-    Args:
-        experiment: The settings.
-        roster: The clients.
-        shapes: The slots of one client: how many bytes it receives and sends.
-        like: The server's slots.
-        size: These bytes, where messages are compressed.
+    ``size`` are the bytes that a client receives and sends, where messages are compressed.
 
     Raises:
         Refused: The file of ``clock`` is impossible.
     """
-    e = experiment
+    e = rounds.settings
     if not e.clock:
         way = AtWork if e.synchrony == "buffered" else Together
         return way(e.clients_per_round)
@@ -219,18 +203,16 @@ def pacing_of(
         if e.clock == "drawn"
         else traced_paces(Path(e.clock), clients, roster.names)
     )
-    both = shapes.traffic if size is None else size
+    both = rounds.shapes.traffic if size is None else size
 
     def ends(client: int, start: float) -> float:
-        pace: Pace = paces[client]
-        return pace.ends(start, _steps(e, roster.examples[client]), both)
+        batches = -(-roster.examples[client] // e.batch_size)
+        steps = e.local_epochs * batches if e.local_epochs else e.local_steps
+        return paces[client].ends(start, steps, both)
 
-    return Buffered(e, ends, like) if e.synchrony == "buffered" else Timed(e, ends)
-
-
-def _steps(e: Experiment, rows: int) -> int:
-    """Returns the local steps of a client in a round."""
-    return e.local_epochs * -(-rows // e.batch_size) if e.local_epochs else e.local_steps
+    if e.synchrony == "buffered":
+        return Buffered(e, ends, rounds.merge.method.server.start)
+    return Timed(e, ends)
 
 
 def is_timing(name: str) -> bool:
@@ -239,7 +221,7 @@ def is_timing(name: str) -> bool:
 
 
 def by_wave(replies: Iterable[Message], due: Sequence[Sent]) -> list[list[Message]]:
-    """Parts replies by the waves whose messages they answer; the last one has those to none."""
+    """Groups replies by wave; strays go to the last one."""
     of = {name: i for i, sent in enumerate(due) for name in sent.names}
     found: list[list[Message]] = [[] for _ in due]
     for reply in replies if found else ():
@@ -258,13 +240,6 @@ def joined(
 
     An update of slots after which t rounds have ended counts 1 / sqrt(1 + t) (Nguyen et al.,
     AISTATS 2022, Sec. 5.1): see ``Walker.rebase``.
-
-    Args:
-        merge: The merge of the updates.
-        server: The server's slots that they are merged into.
-        server_round: The round that merges them.
-        waves: The waves.
-        each: Their replies.
     """
     accepted = []
     for wave, replies in zip(waves, each, strict=True):

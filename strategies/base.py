@@ -2,8 +2,8 @@
 
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -19,8 +19,15 @@ from engram.wire.roster import Roster
 Row = dict[str, Any]
 
 
+class Round(NamedTuple):
+    """A round's model and metrics, as ``Strategy.aggregate_train`` returns them."""
+
+    model: Params
+    metrics: Row
+
+
 class RunStrategy(Strategy):
-    """A Flower strategy whose run can be stopped and resumed.
+    """A Flower strategy of a run that can be stopped and resumed.
 
     Attributes:
         scored_from: The first round with an evaluation; None if there is only one evaluation,
@@ -36,12 +43,7 @@ class RunStrategy(Strategy):
     @classmethod
     @abstractmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Builds the strategy of a run.
-
-        Args:
-            experiment: The settings.
-            roster: The clients.
-            noise: Source of the noise of central privacy.
+        """Builds the strategy of a run; ``noise`` is the source of that of central privacy.
 
         Raises:
             Refused: The settings do not fit the clients' data.
@@ -55,13 +57,8 @@ class RunStrategy(Strategy):
         """Goes on where a strategy of fewer clients has come to; ``init`` was called before.
 
         Those that have come begin as if they had been there from the beginning, and never asked.
-
-        Args:
-            before: The other strategy, of clients 0..m-1.
-            model: The arrays that the next round would start from.
-
-        Returns:
-            Those that it starts from.
+        Takes the arrays that the next round would start from, and returns those that it starts
+        from.
         """
         self.state = widened(before.state, self.state)
         return model
@@ -69,12 +66,8 @@ class RunStrategy(Strategy):
     def start_from(self, model: Params, state: Params) -> Params:
         """Starts from where another run has come to; ``init`` was called before.
 
-        Args:
-            model: The arrays that its next round would start from.
-            state: Its state.
-
-        Returns:
-            The arrays that the first round starts from.
+        Takes the arrays that its next round would start from, and its state; returns the arrays
+        that the first round starts from.
 
         Raises:
             Refused: The method trains no network, or another one.
@@ -83,12 +76,12 @@ class RunStrategy(Strategy):
         raise Refused("start-from must be empty for a method that trains no network")
 
     def forget(self, clients: Sequence[int]) -> None:
-        """Forgets what the server keeps to serve clients that are no members any more."""
+        """Forgets the server's entries of clients that are no members any more."""
         del clients
 
     @abstractmethod
     def askable(self, grid: Grid) -> int:
-        """Returns how many clients are on nodes that can be asked now."""
+        """Returns the number of clients on nodes that can be asked now."""
 
     @property
     @abstractmethod
@@ -102,8 +95,7 @@ class RunStrategy(Strategy):
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns a round's entries in the record, beside the metrics of ``aggregate_train``.
 
-        Args:
-            absent: Clients that did not contribute to the round, with reasons.
+        ``absent`` are clients that did not contribute to the round, with reasons.
         """
         del absent
         return {}
@@ -118,7 +110,7 @@ class RunStrategy(Strategy):
         return {}
 
     def unscored(self, row: Row) -> Row:
-        """Returns a round's record without what its evaluation has added."""
+        """Returns a round's record without the entries of its evaluation."""
         return row
 
     def client_scores(self) -> Row:
@@ -137,11 +129,7 @@ class RunStrategy(Strategy):
 
     @abstractmethod
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
-        """Returns the contents of ``results.json``.
-
-        Args:
-            arrays: The arrays after the last round.
-            row: The record of the last round.
+        """Returns the contents of ``results.json``, by the last round's arrays and record.
 
         Raises:
             RunStopped: No client has answered the last evaluation, which the results need.
@@ -156,6 +144,8 @@ class RunStrategy(Strategy):
 STRATEGIES: Families[type[RunStrategy]] = Families("strategy")
 """The strategy of each family, by the family's name."""
 
+strategies = STRATEGIES.register
+
 
 def widened(state: Params, larger: Params) -> Params:
     """Returns a state with room for more clients: where shapes differ, the rest is ``larger``'s."""
@@ -166,16 +156,3 @@ def widened(state: Params, larger: Params) -> Params:
             found[name] = like.clone()
             found[name][tuple(map(slice, leaf.shape))] = leaf
     return found
-
-
-_S = TypeVar("_S", bound=type[RunStrategy])
-
-
-def strategies(plug_in: str) -> Callable[[_S], _S]:
-    """Registers the decorated class as the strategy of a family."""
-
-    def register(strategy: _S) -> _S:
-        STRATEGIES[plug_in] = strategy
-        return strategy
-
-    return register

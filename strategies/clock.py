@@ -18,49 +18,18 @@ from engram.settings.errors import Names, Refused, few, one_line
 from engram.settings.files import read_file
 from engram.settings.time import TimeSettings
 
-_HOUR: Final = 3600.0
-_DAY: Final = 24 * _HOUR
-_NEEDED: Final = ("client", "step-seconds", "bandwidth")
-_OPTIONAL: Final = {"opens": 0.0, "hours": 24.0}
+_COLUMNS: Final = ("client", "step-seconds", "bandwidth")
 
 
 class Pace(NamedTuple):
-    """The speed of a client.
+    """The speed of a client."""
 
-    Attributes:
-        step: Seconds of a local step; > 0.
-        bandwidth: Bytes a second, in both directions; > 0.
-        opens: Hour of the day at which it begins to work, in [0, 24].
-        hours: Hours that it works from then on, in (0, 24].
-    """
-
-    step: float
-    bandwidth: float
-    opens: float = 0.0
-    hours: float = 24.0
+    step: float  # seconds of a local step; > 0
+    bandwidth: float  # bytes a second, in both directions; > 0
 
     def ends(self, start: float, steps: int, size: int) -> float:
-        """Returns the second at which an answer has arrived.
-
-        The clock begins at midnight. Outside its hours a client does nothing: what it is asked then
-        waits, and what it has begun goes on when it opens again.
-
-        Args:
-            start: The second at which it is asked.
-            steps: Its local steps.
-            size: Bytes that it receives and sends.
-        """
-        work = steps * self.step + size / self.bandwidth
-        if self.hours >= 24:
-            return start + work
-        window, since = self.hours * _HOUR, (start - self.opens * _HOUR) % _DAY
-        if since >= window:
-            start, since = start + _DAY - since, 0.0
-        if work <= window - since:
-            return start + work
-        work -= window - since
-        days = math.ceil(work / window) - 1  # in all of whose hours it works
-        return start + (_DAY - since) + days * _DAY + work - days * window
+        """Returns the second of an answer to a question at ``start``: local steps, then bytes."""
+        return start + steps * self.step + size / self.bandwidth
 
 
 def drawn_paces(settings: TimeSettings, seed: int, clients: int) -> list[Pace]:
@@ -68,19 +37,14 @@ def drawn_paces(settings: TimeSettings, seed: int, clients: int) -> list[Pace]:
     e, rng = settings, generator(seed, Stream.CLOCK)
     factors = np.exp(e.speed_spread * rng.standard_normal((2, clients)))
     factors[:, rng.permutation(clients)[: round(e.stragglers * clients)]] *= e.slowdown
-    opens = rng.uniform(0, 24, clients).tolist()
-    slower, narrower = factors.tolist()
-    return [
-        Pace(e.step_seconds * a, e.bandwidth / b, hour, e.hours)
-        for a, b, hour in zip(slower, narrower, opens, strict=True)
-    ]
+    return [Pace(e.step_seconds * a, e.bandwidth / b) for a, b in factors.T.tolist()]
 
 
 def traced_paces(path: Path, clients: int, names: Names) -> list[Pace]:
     """Reads the clients' paces from a CSV file.
 
-    Its columns are ``client`` (a name, or a number where clients have none), ``step-seconds``,
-    ``bandwidth``, and, where clients have hours, ``opens`` and ``hours``.
+    Its columns are ``client`` (a name, or a number where clients have none), ``step-seconds`` and
+    ``bandwidth``.
 
     Raises:
         Refused: The file cannot be read, a line is impossible, or a client has no line.
@@ -93,8 +57,8 @@ def traced_paces(path: Path, clients: int, names: Names) -> list[Pace]:
         raise Refused(must("clock", str(path), "a CSV file in UTF-8")) from error
     rows = csv.DictReader(io.StringIO(text, newline=""))
     header = list(rows.fieldnames or ())
-    if absent := [name for name in _NEEDED if name not in header]:
-        expected = f"a CSV file with columns {', '.join(_NEEDED)} (it lacks {', '.join(absent)})"
+    if absent := [name for name in _COLUMNS if name not in header]:
+        expected = f"a CSV file with columns {', '.join(_COLUMNS)} (it lacks {', '.join(absent)})"
         raise Refused(must("clock", str(path), expected))
     numbers = {names.get(client, str(client)): client for client in range(clients)}
     found: dict[int, Pace] = {}
@@ -112,23 +76,15 @@ def traced_paces(path: Path, clients: int, names: Names) -> list[Pace]:
 
 
 def _pace(row: Mapping[str, str | None], where: str) -> Pace:
-    """Reads a client's pace from its line."""
     values = []
-    for key in (*_NEEDED[1:], *_OPTIONAL):
-        text, default = row.get(key), _OPTIONAL.get(key)
-        if text is None and key not in row and default is not None:
-            values.append(default)
-            continue
-        most = 24.0 if key in _OPTIONAL else math.inf
+    for key in _COLUMNS[1:]:
+        text = row[key] or ""
         try:
-            value = float(text or "")
+            value = float(text)
         except ValueError:
             value = math.nan
-        fits = 0 <= value <= most if key == "opens" else 0 < value <= most and value < math.inf
-        if not fits:
-            above = "a number from 0" if key == "opens" else "a number above 0"
-            expected = above + (" up to 24" if most == 24 else "")
-            raise Refused(must(f"{where}: {key}", one_line(text or ""), expected))
+        if not 0 < value < math.inf:
+            raise Refused(must(f"{where}: {key}", one_line(text), "a number above 0"))
         values.append(value)
     return Pace(*values)
 
@@ -136,15 +92,10 @@ def _pace(row: Mapping[str, str | None], where: str) -> Pace:
 def in_time(
     ends: Mapping[int, float], *, now: float, wanted: int, deadline: float
 ) -> tuple[list[int], float]:
-    """Returns the clients whose answers a synchronous round merges, ascending, and when it ends.
+    """Returns the clients that a synchronous round merges, ascending, and the second of its end.
 
     It ends when ``wanted`` have answered, or all, or ``deadline`` seconds have passed (0: never).
-
-    Args:
-        ends: When each client that is asked answers.
-        now: When they are asked.
-        wanted: Most answers that are merged.
-        deadline: Seconds.
+    Clients are asked at ``now``, and answer at ``ends``.
     """
     last = now + deadline if deadline else math.inf
     order = sorted((end, client) for client, end in ends.items() if end <= last)[:wanted]
@@ -154,30 +105,18 @@ def in_time(
 
 
 class Flight(NamedTuple):
-    """A client at work.
-
-    Attributes:
-        client: The client.
-        version: The round after which the model was that it works on.
-        lands: The second at which its answer arrives.
-    """
+    """A client at work."""
 
     client: int
-    version: int
-    lands: float
+    version: int  # the round after which the model was that it works on
+    lands: float  # the second at which its answer arrives
 
 
 class Flights(NamedTuple):
-    """The clients at work in a buffered run.
+    """The clients at work in a buffered run."""
 
-    Attributes:
-        now: The second.
-        waves: How many times clients have been asked.
-        aloft: The clients at work.
-    """
-
-    now: float = 0.0
-    waves: int = 0
+    now: float = 0.0  # second
+    waves: int = 0  # how many times clients have been asked
     aloft: tuple[Flight, ...] = ()
 
     def busy(self, version: int, landed: Sequence[Flight]) -> set[int]:
@@ -201,13 +140,8 @@ def landings(
     same time and ``wanted`` are ``at_work``, rounds are synchronous ones. No client works twice on
     the same model.
 
-    Args:
-        flights: The clients at work.
-        version: The round that the model is after.
-        at_work: Clients at work at any time (M), as far as there are others to ask.
-        wanted: Updates in a buffer (K); at most ``at_work``.
-        draw: ``(wave, count, busy) -> clients`` draws that many clients, none of them busy.
-        ends: ``(client, second) -> second`` at which a client that is asked then answers.
+    ``at_work`` clients are at work at any time (M), as far as there are others to ask; ``wanted``
+    updates are in a buffer (K), at most as many. ``draw`` and ``ends`` are as in ``async_rounds``.
 
     Returns:
         The answers in the buffer, in order of their arrival, fewer than ``wanted`` only if nobody

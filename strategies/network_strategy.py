@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from functools import partial
 from logging import getLogger
 from typing import Any, Self
 
@@ -15,7 +16,6 @@ from engram.core.slots import flat, unflat
 from engram.core.tree import multiplied
 from engram.core.types import Params
 from engram.guards.aggregation import server_step_notes
-from engram.guards.compressed_messages import Traffic, is_traffic
 from engram.guards.noise import Noise
 from engram.networks.registry import FLAT
 from engram.scoring.best_round import is_selection
@@ -24,18 +24,18 @@ from engram.scoring.metrics import METRICS, Metric
 from engram.scoring.score_columns import COMMON
 from engram.scoring.score_replies import collect_scores
 from engram.scoring.scorekeeping import Scorekeeper, ScoreWarnings, Scoring
-from engram.scoring.tasks import CLASSIFICATION, task_of
+from engram.scoring.tasks import task_of
 from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.settings.network import NetworkMethod
 from engram.strategies.async_rounds import AtWork, Sent, by_wave, is_timing, joined, pacing_of
 from engram.strategies.base import Row, RunStrategy, strategies, widened
-from engram.strategies.message_content import outgoing
+from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
 from engram.strategies.reply_border import first_answers
-from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Together, Wave
+from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Wave
 from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
-from engram.strategies.train_replies import collect_replies
+from engram.strategies.train_replies import collect_replies, screen
 from engram.wire.roster import Roster
 from engram.wire.tensors import difference
 from engram.wire.wire import CLIENTS, NOISE, to_params, to_record, units_entries
@@ -50,66 +50,38 @@ class Federated(RunStrategy):
     The method is ``rounds.merge.method``, a record of pure functions; no method has a subclass.
     Cohorts are drawn from ``(seed, round)`` over the roster's clients, and replies are ordered by
     client before they are merged, so that a resumed run, or one on other nodes, computes the same
-    model.
-
-    Args:
-        rounds: The decisions of its rounds.
-        roster: The clients and their nodes. Clients that have not joined are not asked.
-        max_weight: As for ``RowWeights``.
-        scoring: How clients are scored; by default, by accuracy.
-        losses: Whether clients are asked for training losses in every round; if not, only in
-            rounds whose config has ``losses`` or does not mention it.
-        loss: The metric of these losses; by default, the loss of classifiers.
-        steps: The settings to lower if the run diverges, in words.
-        notes: Further entries of the results.
-        pacing: Who trains when; by default, each cohort at once.
-        traffic: Compresses messages; by default, nothing does.
-
-    Attributes:
-        rounds: As given.
-        roster: As given; ``meet`` replaces it when clients have joined or moved.
-        most: Largest number of a client's rows that count; 1 if all clients count alike.
-        state: The slots that are not sent unchanged, and the scores. Set it to resume from a
-            checkpoint.
-        slots: The server's slots from which the last round began; none once it is scored.
-        waves: The clients that train in it, and the slots from which they start, likewise.
-        loss: The metric of its training losses; None if they are not wanted.
-        left_out: Its clients whose updates were not merged, with reasons.
+    model. Clients of the roster that have not joined are not asked.
     """
 
-    def __init__(
-        self,
-        rounds: Rounds,
-        roster: Roster,
-        *,
-        max_weight: float = np.inf,
-        scoring: Scoring | None = None,
-        losses: bool = False,
-        loss: Metric = CLASSIFICATION.metric,
-        steps: str = "the step size",
-        notes: Row | None = None,
-        pacing: Together | None = None,
-        traffic: Traffic | None = None,
-    ) -> None:
-        self.rounds = rounds
+    def __init__(self, rounds: Rounds, roster: Roster) -> None:
+        e, self.rounds = rounds.settings, rounds
         method = rounds.merge.method
         self._public = method.server.send(method.server.start, [0])[0].keys()
-        self._weights = RowWeights(rounds.merge.by, max_weight)
-        self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
+        self._weights = RowWeights(rounds.merge.by, e.max_weight)
+        scoring = Scoring.of(e, rounds.shapes, roster.names)
+        self._scores = Scorekeeper(scoring, len(roster.nodes))
         self._mean_loss = mean_of(self._scores.scoring.metrics[-1])
         self.meet(roster)
-        self._always_losses = losses
-        self._loss = loss
-        self.loss: Metric | None = loss
-        self._watch = LossWatch(steps)
-        self._notes = notes or {}
-        self.slots: Slots = {}
-        self._pacing = pacing or Together(rounds.clients_per_round)
-        self._traffic = traffic
-        self.waves: list[Wave] = []
+        # Else only in rounds whose config has ``losses``, or does not mention it.
+        self._always_losses = e.model in FLAT and e.aggregation == "plain"
+        self._loss = task_of(e.task, e.loss).metric
+        self.loss: Metric | None = self._loss  # of the last round; None if none are wanted
+        self._watch = LossWatch(" or ".join(e.of(NetworkMethod).step_sizes()))
+        model, running = method.server.start.get("model", {}), rounds.merge.walker.running
+        parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
+        self._notes = server_step_notes(e, parameters)
+        if self._notes and not self._notes["exp-concave"]:
+            _log.warning(
+                "%d parameters are too many for the ensemble's learners for exp-concave losses",
+                parameters,
+            )
+        self.slots: Slots = {}  # from which the last round began; none once it is scored
+        traffic = self._traffic = Traffic.of(rounds, len(roster.nodes))
+        self._pacing = pacing_of(rounds, roster, traffic.size if traffic else None)
+        self.waves: list[Wave] = []  # of the last round
         self._sent: list[Sent] = []
         self._asked: list[tuple[Message, list[int]]] = []  # to score
-        self._warnings = ScoreWarnings(private=rounds.merge.settings.privacy == "example")
+        self._warnings = ScoreWarnings(private=e.privacy == "example")
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
         self.left_out: dict[int, str] = {}
@@ -150,31 +122,7 @@ class Federated(RunStrategy):
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Builds the strategy of a run: the experiment's network, merge and cohorts."""
-        e = experiment
-        rounds = Rounds.of(e, roster.kind, noise)
-        model = rounds.merge.method.server.start.get("model", {})
-        running = rounds.merge.walker.running
-        parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
-        notes = server_step_notes(e, parameters)
-        if notes and not notes["exp-concave"]:
-            _log.warning(
-                "%d parameters are too many for the ensemble's learners for exp-concave losses",
-                parameters,
-            )
-        traffic = Traffic.of(e, rounds, len(roster.nodes))
-        start = rounds.merge.method.server.start
-        return cls(
-            rounds,
-            roster,
-            max_weight=e.max_weight,
-            scoring=Scoring.of(e, rounds.shapes, roster.names),
-            losses=e.model in FLAT and e.aggregation == "plain",
-            loss=task_of(e.task, e.loss).metric,
-            steps=" or ".join(e.of(NetworkMethod).step_sizes()),
-            notes=notes,
-            traffic=traffic,
-            pacing=pacing_of(e, roster, rounds.shapes, start, traffic.size if traffic else None),
-        )
+        return cls(Rounds.of(experiment, roster.kind, noise), roster)
 
     def _hold(self, slots: Slots) -> Params:
         """Returns the server's slots that are sent to all clients unchanged; holds the others."""
@@ -182,7 +130,6 @@ class Federated(RunStrategy):
         return flat({slot: x for slot, x in slots.items() if slot in self._public})
 
     def _whole(self, model: Params) -> Slots:
-        """Joins ``model``, the slots sent to all clients unchanged, with the server's others."""
         return unflat(self._state | model, self.rounds.merge.method.server.start)
 
     def init(self) -> ArrayRecord:
@@ -198,7 +145,7 @@ class Federated(RunStrategy):
         self._scored = self._scores.scoring.drawn(able)
         self._all_scored = len(self._scored) == len(able)
         self._weights.compare(roster.examples, roster.names)
-        self.most = self._weights.most
+        self.most = self._weights.most  # largest number of a client's rows that count
 
     def succeed(self, before: Self, model: Params) -> Params:
         """Goes on where a strategy of fewer clients has come to; see ``Server.means``."""
@@ -228,7 +175,7 @@ class Federated(RunStrategy):
         return self._hold(unflat(flat(server.start) | found, server.start))
 
     def forget(self, clients: Sequence[int]) -> None:
-        """Makes the server's entries of clients what they were before their first rounds."""
+        """Resets the server's entries of clients to their initial values."""
         at, start = torch.tensor(clients), flat(self.rounds.merge.method.server.start)
         for path, axes in self.rounds.axes().items():
             for axis in axes:
@@ -298,21 +245,14 @@ class Federated(RunStrategy):
             "%d clients on %d nodes, %d a round, seed %d",
             len(self.roster.nodes),
             len(self._nodes - {None}),
-            self.rounds.clients_per_round,
-            self.rounds.seed,
+            self.rounds.settings.clients_per_round,
+            self.rounds.settings.seed,
         )
 
     def draw(
         self, server_round: int, model: Params, *, losses: bool, away: Set[int] = frozenset()
     ) -> None:
-        """Begins a round: its ``slots``, its ``waves``, and whether losses are wanted.
-
-        Args:
-            server_round: The round, >= 1.
-            model: The slots that are sent to all clients unchanged.
-            losses: Whether training losses are wanted.
-            away: Clients on nodes that cannot be asked now.
-        """
+        """Begins a round: its ``slots``, its ``waves``, and whether losses are wanted."""
         self.slots = self._whole(model)
         absent, unseen = self._nowhere | away, self._scores.scoring.unseen
         everyone = len(self.roster.nodes)
@@ -346,7 +286,6 @@ class Federated(RunStrategy):
         return {client for sent in self._sent for _, clients in sent.asked for client in clients}
 
     def _messages(self, wave: Wave, config: ConfigRecord) -> list[tuple[Message, list[int]]]:
-        """Makes the messages to the nodes of a wave's clients."""
         content = outgoing(self.rounds.merge.method, wave.slots, self._traffic)
         units = units_entries(self.roster.kind.units)
         found = []
@@ -375,7 +314,7 @@ class Federated(RunStrategy):
         return sorted([*asked, *self._pacing.late])
 
     def askable(self, grid: Grid) -> int:
-        """Returns how many clients are on nodes that can be asked now."""
+        """Returns the number of clients on nodes that can be asked now."""
         return len(self.roster.nodes) - len(self._absent(grid) | self._scores.scoring.unseen)
 
     def _absent(self, grid: Grid) -> set[int]:
@@ -393,26 +332,22 @@ class Federated(RunStrategy):
         if isinstance(self._pacing, AtWork):
             due, self._sent = self._pacing.due(server_round, due, came)
         self.waves = [sent.wave for sent in due]
-        method, traffic = self.rounds.merge.method, self._traffic
-        replied = [
-            collect_replies(
-                mine,
-                sent.asked,
+        method, traffic, replied = self.rounds.merge.method, self._traffic, []
+        for sent, mine in zip(due, by_wave(came, due), strict=True):
+            read = partial(
+                screen,
                 server_round=sent.wave.server_round,
-                shapes=self.rounds.shapes,
-                roster=self.roster,
+                rounds=self.rounds,
                 most=self.most,
-                merge=self.rounds.merge,
                 loss=sent.loss,
                 coded=traffic.coded(method, sent.wave) if traffic else None,
             )
-            for sent, mine in zip(due, by_wave(came, due), strict=True)
-        ]
+            replied.append(collect_replies(mine, sent.asked, self.roster.examples, read))
         model, metrics = self.learn(server_round, *replied)
         return to_record(model), MetricRecord(metrics)
 
     def learn(self, server_round: int, *replied: TrainReplies) -> tuple[Params, Row]:
-        """Merges what the clients of a round's waves have made of their slots.
+        """Merges the updates of a round's waves.
 
         Returns:
             The next slots that are sent to all clients unchanged, and the round's metrics:

@@ -1,4 +1,4 @@
-"""The border that every reply crosses: whatever reading one raises is the fault of its sender."""
+"""Reading of replies: any exception is the fault of the sender."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -72,10 +72,6 @@ def first_answers(
 ) -> tuple[dict[str, Message], Counter[Kind]]:
     """Finds the reply that counts for each message: the first one from the node that was asked.
 
-    Args:
-        replies: The replies in the order of their arrival.
-        asked: The messages of the round.
-
     Returns:
         Replies by the id of the message that they answer, and how many others there are, by kind:
         ``sender``, ``replay`` and ``stray``.
@@ -101,7 +97,7 @@ def first_answers(
 
 
 def read_reply(reply: Message, read: Callable[[RecordDict], _T]) -> _T | Rejected:
-    """Returns what is read from a reply, or why it is left out; raises nothing.
+    """Reads a reply, or returns why it is left out; raises nothing.
 
     Args:
         reply: The reply, which may hold anything.

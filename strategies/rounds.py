@@ -19,6 +19,7 @@ from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.guards.aggregation import Merge, merge_of
 from engram.guards.noise import Noise
+from engram.guards.secret_samples import secret_cohort
 from engram.guards.update_bounds import comparable, shortened
 from engram.guards.weight_limit import weight_limit
 from engram.settings.errors import UNNAMED, Names, RunStopped, few
@@ -39,85 +40,54 @@ Draw = Callable[[int, int, Collection[int]], Sequence[int]]
 
 
 class Wave(NamedTuple):
-    """Clients that start from the same slots of the server.
+    """Clients that start from the same slots of the server."""
 
-    Attributes:
-        server_round: The round, >= 1, that follows these slots.
-        slots: The server's slots.
-        clients: The clients, ascending.
-    """
-
-    server_round: int
+    server_round: int  # the round, >= 1, that follows these slots
     slots: Slots
-    clients: Sequence[int]
+    clients: Sequence[int]  # ascending
 
 
 class Together:
     """Rounds in which everybody who is asked trains, and time does not count.
 
-    Args:
-        wanted: Clients of a cohort.
-
-    Attributes:
-        working: Clients at work for later rounds.
-        state: What a resumed run needs; set it to resume.
-        late: Clients of the last round that were asked, and came too late.
-        row: The round's entries in the record.
+    ``row`` has the round's entries in the record.
     """
 
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
-        self.working: Collection[int] = ()
-        self.state: Params = {}
-        self.late: Sequence[int] = ()
+        self.working: Collection[int] = ()  # clients at work for later rounds
+        self.state: Params = {}  # set it to resume
+        self.late: Sequence[int] = ()  # clients of the last round that came too late
         self.row: Row = {}
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
-        """Returns who trains in a round that starts from ``slots``."""
+        """Returns the clients of a round that starts from ``slots``."""
         return [Wave(server_round, slots, draw(server_round, self._wanted, ()))]
 
 
 class Rounds(NamedTuple):
-    """The server's side of a run's rounds: cohorts, screening of updates, and merging.
+    """The server's side of a run's rounds: cohorts, screening of updates, and merging."""
 
-    Attributes:
-        merge: The server's merge of the method.
-        shapes: The slots of one client, whose names and shapes updates must have.
-        seed: Root of the sampling stream.
-        clients_per_round: Clients asked each round; at most as many as there are.
-        shards: As in ``draw_cohort``.
-        least: Minimum number of usable updates in a round, in clients.
-        axes: Returns the axes of the server's arrays that have an entry for each client, by path.
-        secret: Whether cohorts are drawn in secret, and not by the seed.
-    """
-
-    merge: Merge
-    shapes: Shapes
-    seed: int
-    clients_per_round: int
-    shards: int = 1
-    least: int = 1
+    merge: Merge  # the server's merge of the method
+    shapes: Shapes  # the slots of one client, whose names and shapes updates must have
+    # Returns the axes of the server's arrays that have an entry for each client, by path.
     axes: Callable[[], Mapping[str, Sequence[int]]] = dict
-    secret: bool = False
 
     @classmethod
     def of(cls, experiment: Experiment, kind: Kind, noise: Noise) -> Self:
-        """Builds the server's side of an experiment.
-
-        Args:
-            experiment: The settings.
-            kind: Shapes and types of the clients' data.
-            noise: Source of the noise of central privacy.
+        """Builds the server's side of an experiment, for clients with this kind of data.
 
         Raises:
             Refused: The method does not go with the network, the data or the machine.
         """
-        e = experiment
-        method, shapes, running = server_side(e, kind)
-        merge = merge_of(e, method, running, noise)
-        axes = partial(client_axes, e, kind)
-        size, least = e.clients_per_round, e.least_clients
-        return cls(merge, shapes, e.seed, size, e.shards, least, axes, e.secret_cohorts)
+        method, shapes, running = server_side(experiment, kind)
+        merge = merge_of(experiment, method, running, noise)
+        return cls(merge, shapes, partial(client_axes, experiment, kind))
+
+    @property
+    def settings(self) -> Experiment:
+        """The experiment."""
+        return self.merge.settings
 
     def cohort(
         self,
@@ -129,25 +99,19 @@ class Rounds(NamedTuple):
     ) -> list[int]:
         """Draws the cohort of a round; see ``draw_cohort`` and ``secret_cohort``.
 
-        Args:
-            server_round: The round, >= 1.
-            clients: Number of clients.
-            absent: Those that cannot be asked now.
-            size: Number of clients to draw by the seed; ``clients_per_round`` by default.
-            unseen: Clients that never train.
+        ``size`` clients are drawn by the seed, or ``clients_per_round``; ``unseen`` ones never
+        train.
         """
-        if self.secret:
-            from engram.strategies.secret_cohorts import secret_cohort  # noqa: PLC0415 - rarely needed
-
-            e, noise = self.merge.settings, self.merge.noise
+        e = self.settings
+        if e.secret_cohorts:
+            noise = self.merge.noise
             return secret_cohort(e, server_round, clients, noise, absent=absent, unseen=unseen)
-        absent = {*absent, *unseen}
-        size, shards = size or self.clients_per_round, self.shards
-        return draw_cohort(self.seed, server_round, clients, size, shards=shards, absent=absent)
+        absent, size = {*absent, *unseen}, size or e.clients_per_round
+        return draw_cohort(e.seed, server_round, clients, size, shards=e.shards, absent=absent)
 
     def screened(self, server: Slots, replies: TrainReplies) -> TrainReplies:
         """Compares updates: rejects those that lie much farther than most do, and bounds others."""
-        merge, e = self.merge, self.merge.settings
+        merge, e = self.merge, self.settings
         # Under central privacy, what is made of a reply must not depend on the others.
         if e.privacy == "central" or len(replies.accepted) < 2:
             return replies
@@ -172,14 +136,14 @@ class Rounds(NamedTuple):
         Raises:
             RunStopped: Most of the cohort diverged, or too few updates are usable.
         """
-        usable = replies.usable
+        usable, least = replies.usable, self.settings.least_clients
         if not replies.complete and 2 * len(diverged := replies.diverged) > replies.asked:
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "
                 f"{few(sorted(diverged), names)} became non-finite; {first_of(diverged.values())}"
             )
-        if usable < self.least and (replies.asked > 1 or not self.secret):
-            count = f"{usable} of {self.least} usable replies" if usable else "no usable reply"
+        if usable < least and (replies.asked > 1 or not self.settings.secret_cohorts):
+            count = f"{usable} of {least} usable replies" if usable else "no usable reply"
             raise RunStopped(f"round {server_round} has {count}; {replies.in_words(names)}")
         return [update for _, reply in replies.accepted for update in reply.updates]
 
@@ -210,15 +174,9 @@ def draw_cohort(
 ) -> list[int]:
     """Returns ``size`` different clients of ``0..num_clients-1``, ascending.
 
-    Args:
-        seed: Root of the sampling stream.
-        server_round: The round, >= 1.
-        num_clients: Number of clients.
-        size: How many to draw; a multiple of ``shards``.
-        shards: Number of shards, from each of which ``size / shards`` are drawn. Shard s holds
-            clients s, s + shards, ..., like node s of as many nodes.
-        absent: Clients that cannot be asked. Each one drawn is replaced by another of its shard,
-            if there is one left.
+    From each shard ``size / shards`` are drawn; shard s holds clients s, s + shards, ..., like node
+    s of as many nodes. An ``absent`` client that is drawn is replaced by another of its shard, if
+    there is one left.
     """
     cohort: list[int] = []
     for shard in range(shards):
@@ -241,17 +199,12 @@ class RowWeights:
     All clients of a federation are compared, not only those of a round. In a round there are few,
     most of whom may lie by chance, and a client's weight would depend on who else is asked.
 
-    Args:
-        by: The weights of clients in the mean: ``rows`` or ``clients``.
-        max_weight: Largest weight of a client, in weights of the median client, see
-            ``engram.guards.weight_limit.weight_limit``; infinity for no bound.
-
-    Attributes:
-        most: Largest number of a client's rows that count; 1 if all clients count alike.
+    A client counts ``max_weight`` median clients' rows at most, see ``weight_limit``, if
+    weights are ``by`` rows.
     """
 
     def __init__(self, by: str, max_weight: float) -> None:
-        self.most = 1
+        self.most = 1  # largest number of a client's rows that count
         self._by_rows = by == "rows"
         self._max_weight = max_weight
         self._named: set[int] = set()
@@ -266,13 +219,7 @@ class RowWeights:
     def bounded(
         self, clients: Iterable[int], examples: Sequence[int], server_round: int
     ) -> list[int]:
-        """Returns a round's clients with more rows than ``most``, and warns once of each.
-
-        Args:
-            clients: The round's clients.
-            examples: All clients' numbers of rows.
-            server_round: The round.
-        """
+        """Returns a round's clients with more rows than ``most``, and warns once of each."""
         if not self._by_rows:
             return []
         bounded = sorted(client for client in clients if examples[client] > self.most)
@@ -296,8 +243,7 @@ class LossWatch:
 
     Below zero, where there are no such multiples, the loss must rise by nine times its minimum.
 
-    Args:
-        lower: The settings that the warning advises to lower, in words.
+    ``lower`` has the settings that the warning advises to lower, in words.
     """
 
     def __init__(self, lower: str) -> None:

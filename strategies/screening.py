@@ -1,4 +1,4 @@
-"""Screening of what comes of a round, without messages. Nothing that a client sends is trusted."""
+"""Screening of updates, without messages. Nothing that a client sends is trusted."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -32,40 +32,28 @@ _TOLD: Final = 10  # most reasons that an error lists
 
 
 class Accepted(NamedTuple):
-    """A usable reply.
+    """A usable reply."""
 
-    Attributes:
-        clients: The clients whose models it holds, ascending.
-        updates: Their mean as one update; or one update per client, if the server needs each.
-        losses: Their training losses, capped; empty if they were not asked for.
-        failed: Clients of the same node that trained without a usable result, and the reasons,
-            in one line each.
-        way: The way in which they were trained, one of ``WAYS``; empty if it is not known.
-    """
-
-    clients: list[int]
+    clients: list[int]  # the clients whose models it holds, ascending
+    # Their mean as one update; or one update per client, if the server needs each.
     updates: list[Update]
-    losses: list[float]
+    losses: list[float]  # their training losses, capped; empty if they were not asked for
+    # Clients of the same node that trained without a usable result, and the reasons, in one line
+    # each.
     failed: dict[int, str]
-    way: str
+    way: str  # the way in which they were trained, one of ``WAYS``; empty if it is not known
 
 
 class TrainReplies(NamedTuple):
-    """The replies to a round's messages, each with the clients that its message asked.
+    """The replies to a round's messages, each with the clients that its message asked."""
 
-    Attributes:
-        accepted: The replies that can be merged, in the order of their clients.
-        rejected: The replies that are left out, in the same order.
-        silent: The clients of messages without a reply.
-        others: Numbers, by kind, of replies to no message, or to one that had its reply already.
-        shortened: Clients whose updates were scaled down to a bound.
-    """
-
+    # The replies that can be merged, in the order of their clients.
     accepted: list[tuple[list[int], Accepted]]
-    rejected: list[tuple[list[int], Rejected]]
-    silent: list[list[int]]
+    rejected: list[tuple[list[int], Rejected]]  # the replies that are left out, in the same order
+    silent: list[list[int]]  # the clients of messages without a reply
+    # Numbers, by kind, of replies to no message, or to one that had its reply already.
     others: Counter[Kind]
-    shortened: Sequence[int] = ()
+    shortened: Sequence[int] = ()  # clients whose updates were scaled down to a bound
 
     @property
     def complete(self) -> bool:
@@ -86,7 +74,7 @@ class TrainReplies(NamedTuple):
 
     @property
     def diverged(self) -> dict[int, str]:
-        """Clients whose models became non-finite, with likely causes."""
+        """Clients with non-finite models, and likely causes."""
         found = {c: reason for _, reply in self.accepted for c, reason in reply.failed.items()}
         for clients, reply in self.rejected:
             if reply.kind in ("diverged", "non-finite"):
@@ -95,7 +83,7 @@ class TrainReplies(NamedTuple):
 
     @property
     def left_out(self) -> dict[int, str]:
-        """Clients whose updates are not merged, with the reason in a word or two."""
+        """Clients without a merged update, with the reason in a word or two."""
         found = {client: "no reply" for clients in self.silent for client in clients}
         found |= {client: reply.kind for clients, reply in self.rejected for client in clients}
         return found | {c: "diverged" for _, reply in self.accepted for c in reply.failed}
@@ -139,11 +127,7 @@ class TrainReplies(NamedTuple):
 def judged(
     trained: Trained, *, most: int, merge: Merge, loss: Metric | None
 ) -> Accepted | Rejected:
-    """Checks the numbers of an outcome whose form is right; the arguments are those of ``screen``.
-
-    Returns:
-        The updates, or why they are left out.
-    """
+    """Checks the numbers of a well-formed outcome; arguments as for ``screen``."""
     if not trained.clients:
         return Rejected("diverged", one_line(trained.reason, longest=REASONS))
     params, losses = flat(trained.slots), trained.losses
@@ -173,7 +157,6 @@ def judged(
 
 
 def _below_zero(params: Params, merge: Merge) -> bool:
-    """Returns whether a model's running variance is below zero."""
     for path, leaf in params.items():
         slot, *rest = path.split("/")
         running = rest and rest[-1] in merge.walker.running and merge.method.kinds[slot] == "model"
@@ -185,7 +168,7 @@ def _below_zero(params: Params, merge: Merge) -> bool:
 def implausible(
     accepted: list[tuple[list[int], Accepted]], merge: Merge, server: Slots
 ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
-    """Rejects replies, two or more, whose models lie much farther from the old one than most do.
+    """Rejects replies, of two or more, whose models moved much farther than most.
 
     Finite numbers can be as harmful as infinite ones. Of two replies, and where most models have
     not moved, there is no usual distance: one is then rejected if it is farther than the other by
@@ -216,12 +199,11 @@ def implausible(
 
 
 def _moved(method: Method, received: Slots, sent: Slots) -> float:
-    """Returns the length of an update's changes."""
     return distance(flat(sent), flat(origin_of(method, received, sent)))
 
 
 def first_of(reasons: Iterable[str]) -> str:
-    """Returns the first of clients' reasons, which mostly are alike, and how many there are."""
+    """Returns the first of clients' reasons, and their number."""
     first, *others = dict.fromkeys(reasons)
     return f"{first} (the first of {1 + len(others)} reasons)" if others else first
 

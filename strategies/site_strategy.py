@@ -15,8 +15,6 @@ from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.wire.roster import Roster, Sites
 from engram.wire.wire import CLIENTS, CONFIG, read_int, read_list
 
-__all__ = ["TOTALS", "SiteStrategy", "read_split", "regret_in_words", "sites_in_words"]
-
 _log = getLogger("flwr.engram")
 
 TOTALS: Final = ("turns", "reward", "regret")
@@ -27,16 +25,7 @@ Records = Mapping[str, ArrayRecord]
 
 
 class SiteStrategy(RunStrategy):
-    """Asks every online site in each round.
-
-    Args:
-        sites: The sites.
-        least: Minimum number of usable replies in a round.
-
-    Attributes:
-        sites: The sites, including those that have connected or moved since.
-        left_out: The clients whose reply to the last round was not usable, and why.
-    """
+    """Asks every online site in each round."""
 
     def __init__(self, sites: Sites, *, least: int) -> None:
         self.sites = sites
@@ -55,12 +44,12 @@ class SiteStrategy(RunStrategy):
         self.sites = roster.sites()
 
     def askable(self, grid: Grid) -> int:
-        """Returns how many sites are on nodes that can be asked now."""
+        """Returns the number of sites on nodes that can be asked now."""
         present = set(grid.get_node_ids())
         return sum(node in present for node in self.sites.nodes.values())
 
     def row(self, absent: Mapping[int, str]) -> Row:
-        """Returns the sites asked or absent, and how many had no part in the round."""
+        """Returns the cohort of a round, and the number of absent sites."""
         return {"cohort": sorted({*self.cohort, *absent}), "left-out": len(absent)}
 
     @property
@@ -77,16 +66,10 @@ class SiteStrategy(RunStrategy):
         arrays: Callable[[list[int]], Records | None],
         among: Collection[int] | None = None,
     ) -> list[Message]:
-        """Returns a message for every online node, and notes which clients it asks.
+        """Returns a message for every online node, and notes the clients it asks.
 
-        Args:
-            kind: Type of the messages.
-            server_round: The round.
-            config: Sent to every node.
-            grid: The nodes.
-            arrays: Returns the arrays for a node, given its clients that are asked; None to send
-                it no message.
-            among: The clients to ask; None for all.
+        ``arrays`` returns those for a node, given its clients that are asked, or None to
+        send it no message; ``among`` are the clients to ask, or None for all.
         """
         present = set(grid.get_node_ids())
         self._asked, self._wanted = [], set()
@@ -112,11 +95,8 @@ class SiteStrategy(RunStrategy):
     def gather(self, server_round: int, replies: Iterable[Message], read: Read) -> dict[int, str]:
         """Reads the replies to the last messages; returns clients without usable ones, and why.
 
-        Args:
-            server_round: The round that they must belong to.
-            replies: The replies.
-            read: Reads the content of one node's reply, given the clients asked, as for
-                ``read_reply``.
+        ``read`` reads the content of one node's reply, given the clients asked, as for
+        ``read_reply``.
         """
         answers, _ = first_answers(replies, [message for message, _ in self._asked])
         asked = set(self.cohort)
@@ -154,7 +134,7 @@ class SiteStrategy(RunStrategy):
             raise RunStopped(f"{usable} of {self._least} sites are usable{reasons}")
 
     def name_bounded(self, clients: Iterable[int], max_weight: float) -> dict[str, list[int]]:
-        """Warns once of each client whose claimed weight exceeds ``max_weight``.
+        """Warns once of each client with a claimed weight above ``max_weight``.
 
         Returns:
             The round's metric ``bounded``, a list of these clients; empty if there are none.
@@ -198,7 +178,7 @@ def read_split(
 
 
 def sites_in_words(row: Mapping[str, Any]) -> str:
-    """Returns how many sites took part, and how many did not; "" for another kind of row."""
+    """Describes the numbers of sites in a round; "" for another kind of row."""
     if "sites" not in row:
         return ""
     left_out = row["left-out"]
@@ -207,7 +187,7 @@ def sites_in_words(row: Mapping[str, Any]) -> str:
 
 
 def regret_in_words(row: Mapping[str, Any]) -> str:
-    """Returns how many sites took part, and their regret; "" for another kind of row.
+    """Describes the numbers of sites and their regret; "" for another kind of row.
 
     Of a sum over turns it says how many turns that are, and how many it lacks; of a mean over
     sites, how many sites that are, unless it is all.

@@ -1,51 +1,32 @@
 """Reading of the replies to a round of training. Nothing that a client sends is trusted."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from engram.core.method_shapes import Shapes
 from engram.core.slots import flat, unflat
 from engram.core.types import Params
-from engram.guards.aggregation import Merge
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
+from engram.strategies.compressed_messages import Coded
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
+from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted, TrainReplies, judged
-from engram.wire.roster import Roster
 from engram.wire.training_result import Trained
 from engram.wire.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
-
-if TYPE_CHECKING:
-    from engram.guards.compressed_messages import Coded
 
 
 def collect_replies(
     replies: Iterable[Message],
     asked: Sequence[tuple[Message, list[int]]],
-    *,
-    server_round: int,
-    shapes: Shapes,
-    roster: Roster,
-    most: int,
-    merge: Merge,
-    loss: Metric | None,
-    coded: "Coded | None" = None,
+    examples: Sequence[int],
+    read: Callable[..., Accepted | Rejected],
 ) -> TrainReplies:
     """Screens the replies to a round's messages, each by itself.
 
-    Args:
-        replies: All replies that arrived.
-        asked: The messages, and the clients that each asks.
-        server_round: The round.
-        shapes: The slots of one client.
-        roster: The clients.
-        most: Largest number of a client's rows that count.
-        merge: The merge of their updates.
-        loss: The task's loss, if clients were asked for their training losses.
-        coded: Reads replies in bytes; None if they have the slots themselves.
+    ``read`` is ``screen``, but for its ``asked`` and ``examples``.
     """
     answers, others = first_answers(replies, [message for message, _ in asked])
     accepted, rejected, silent = [], [], []
@@ -54,18 +35,8 @@ def collect_replies(
         if reply is None:
             silent.append(clients)
             continue
-        read = partial(
-            screen,
-            server_round=server_round,
-            shapes=shapes,
-            asked=clients,
-            examples={client: roster.examples[client] for client in clients},
-            most=most,
-            merge=merge,
-            loss=loss,
-            coded=coded,
-        )
-        verdict = read_reply(reply, read)
+        rows = {client: examples[client] for client in clients}
+        verdict = read_reply(reply, partial(read, asked=clients, examples=rows))
         if isinstance(verdict, Accepted):
             accepted.append((clients, verdict))
         else:
@@ -77,13 +48,12 @@ def screen(
     content: RecordDict,
     *,
     server_round: int,
-    shapes: Shapes,
+    rounds: Rounds,
     asked: Sequence[int],
     examples: Mapping[int, int],
     most: int,
-    merge: Merge,
     loss: Metric | None,
-    coded: "Coded | None" = None,
+    coded: Coded | None = None,
 ) -> Accepted | Rejected:
     """Checks the content of a reply to a training message, for ``read_reply``.
 
@@ -95,41 +65,41 @@ def screen(
     Args:
         content: The reply's content.
         server_round: The round that the reply must belong to.
-        shapes: The slots that a client sends: the reply must have their names, shapes and dtypes.
+        rounds: The slots that a client sends, whose names, shapes and dtypes the reply must have;
+            and the merge, on which depends whether it holds a mean or each client's slots.
         asked: The clients that the node was asked to train, ascending.
-        examples: Their numbers of training rows in the roster, which the reply must have, since
-            they are weights.
+        examples: Their numbers of rows in the roster, which the reply must have: they are weights.
         most: Largest number of a client's rows that count; 1: clients count alike.
-        merge: The merge, on which depends whether the reply holds a mean or each client's slots.
         loss: The task's loss, if the node was asked for training losses. The reply must then have
             each client's, and none otherwise; under local privacy it may have none.
-        coded: As for ``collect_replies``.
+        coded: Decodes replies in bytes; None if they have the slots themselves.
 
     Raises:
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
+    record, merge, like = content.config_records[CLIENTS], rounds.merge, rounds.shapes.sent
+    private = merge.settings.privacy in ("local", "example") and not record.get("losses")
     details = read_clients(
         content,
         server_round=server_round,
         asked=asked,
         examples=examples,
-        losses=loss is not None and not _keeps_losses(content, merge),
+        losses=loss is not None and not private,  # whose site may keep them
     )
     arrays = content.array_records[ARRAYS]
     if isinstance(details, Rejected):
         return details
     ids = details.ids
-    like = coded.like if coded else flat(shapes.sent)
     lead = None if merge.combines else len(ids)
-    params = _read_params(arrays, like, lead)
+    params = _read_params(arrays, coded.like if coded else flat(like), lead)
     if isinstance(params, Rejected):
         return params
     if coded:
         params = coded.read(params)
     rows = [examples[client] for client in ids]
-    way = str(content.config_records[CLIENTS].get("way"))
-    slots = unflat(params, shapes.sent)
+    way = str(record.get("way"))
+    slots = unflat(params, like)
     trained = Trained(ids, slots, rows, details.losses, details.why, way if way in WAYS else "")
     return judged(trained, most=most, merge=merge, loss=loss)
 
@@ -149,12 +119,6 @@ class Details(NamedTuple):
         return dict(zip(self.failed, self.reasons, strict=True))
 
 
-def _keeps_losses(content: RecordDict, merge: Merge) -> bool:
-    """Returns whether a node keeps its losses to itself, as a site does whose noise is its own."""
-    private = merge.settings.privacy in ("local", "example")
-    return private and not content.config_records[CLIENTS].get("losses")
-
-
 def read_clients(
     content: RecordDict,
     *,
@@ -163,34 +127,10 @@ def read_clients(
     examples: Mapping[int, int],
     losses: bool,
 ) -> Details | Rejected:
-    """Reads which clients have trained, and checks that with what is known of them.
+    """Reads a reply's entries about its clients; the arguments are those of ``screen``.
 
-    Args:
-        content: As for ``screen``, like all others.
-        server_round: The round.
-        asked: The clients.
-        examples: Their numbers of training rows.
-        losses: Whether there must be their training losses.
-
-    Raises:
-        KeyError: If an entry is missing.
-        TypeError, ValueError: If it is something else.
+    ``losses`` says whether there must be the clients' training losses.
     """
-    details = _read_details(content, losses=losses)
-    num_examples, ids = content.metric_records[METRICS]["num-examples"], details.ids
-    if details.server_round != server_round:
-        return Rejected.of("round", f"it is of round {brief(details.server_round)}")
-    if not ids or not _is_split(asked, ids, details.failed):
-        named = f"{brief(ids)} answered, {brief(details.failed)} failed"
-        return Rejected.of("clients", f"{few(asked)} were asked, {named}")
-    rows = sum(examples[client] for client in ids)
-    if not isinstance(num_examples, int) or num_examples != rows:
-        claim = f"{brief(num_examples)} examples are claimed, the roster has {rows}"
-        return Rejected.of("size", claim)
-    return details
-
-
-def _read_details(content: RecordDict, *, losses: bool) -> Details:
     record = content.config_records[CLIENTS]
     details = Details(
         read_int(record, "server-round"),
@@ -199,21 +139,23 @@ def _read_details(content: RecordDict, *, losses: bool) -> Details:
         read_list(record, "failed", int),
         read_list(record, "reasons", str),
     )
-    _check_lengths(details.ids if losses else [], details.losses)
-    _check_lengths(details.failed, details.reasons)
+    number, ids, told, failed, reasons = details
+    for some, values in ((ids if losses else [], told), (failed, reasons)):
+        if len(some) != len(values):
+            lengths = f"{len(some)} and {len(values)}"
+            raise ValueError(f"lists of equal lengths are needed, got {lengths}")
+    num_examples = content.metric_records[METRICS]["num-examples"]
+    if number != server_round:
+        return Rejected.of("round", f"it is of round {brief(number)}")
+    whole = len(ids) + len(failed) == len(asked) and sorted(ids + failed) == list(asked)
+    if not ids or not whole or ids != sorted(ids):
+        named = f"{brief(ids)} answered, {brief(failed)} failed"
+        return Rejected.of("clients", f"{few(asked)} were asked, {named}")
+    rows = sum(examples[client] for client in ids)
+    if not isinstance(num_examples, int) or num_examples != rows:
+        claim = f"{brief(num_examples)} examples are claimed, the roster has {rows}"
+        return Rejected.of("size", claim)
     return details
-
-
-def _check_lengths(*columns: Sequence[object]) -> None:
-    lengths = [len(column) for column in columns]
-    if len(set(lengths)) > 1:
-        raise ValueError(f"lists of equal lengths are needed, got {lengths}")
-
-
-def _is_split(asked: Sequence[int], ids: list[int], failed: list[int]) -> bool:
-    """Whether each client that was asked is in one of the lists, and ``ids`` is ascending."""
-    sizes = len(ids) + len(failed) == len(asked)
-    return sizes and sorted(ids + failed) == list(asked) and ids == sorted(ids)
 
 
 def _read_params(record: ArrayRecord, model: Params, stacked: int | None) -> Params | Rejected:

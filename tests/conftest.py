@@ -115,6 +115,18 @@ def warnings_of_engram(caplog, monkeypatch):
 
 
 @pytest.fixture
+def lines(monkeypatch):
+    """The warnings that are logged, and nothing else of a log that would be large."""
+    found = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())
+    log = logging.getLogger("flwr.engram")
+    monkeypatch.setattr(log, "handlers", [handler])
+    monkeypatch.setattr(log, "propagate", False)
+    return found
+
+
+@pytest.fixture
 def engram(monkeypatch, capsys):
     """Runs the command in this process; returns exit status, standard output and error."""
     from engram.cli.__main__ import main

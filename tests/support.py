@@ -183,3 +183,9 @@ def write_plug_in(path: Path, name: str) -> None:
         'class Own(FedAvg):\n    """FedAvg under a name of its own."""\n',
         encoding="utf-8",
     )
+
+
+def check_lines(lines, longest: int) -> None:
+    """There are lines of a log, and each is one of bounded length that a terminal shows."""
+    assert lines
+    assert all(line.isprintable() and len(line) < longest for line in lines)

@@ -16,8 +16,6 @@ from engram.guards.noise import Noise, secret_noise
 from engram.settings.base import Families
 from engram.settings.experiment import Experiment
 
-__all__ = ["HOSTS", "Engine", "Exchanging", "Host", "Opening", "host_of", "hosts"]
-
 
 class Host(Protocol):
     """The clients of one node, or of many that share a process."""
@@ -41,37 +39,27 @@ class Exchanging(Protocol):
 
 
 class Opening(NamedTuple):
-    """The arguments from which a host is built.
-
-    Attributes:
-        experiment: The settings.
-        store: Where clients' memories are kept.
-        own: The data set of a node with a single client; empty for the experiment's.
-        client: The client that ``own`` belongs to.
-        hosted: The clients that are hosted; None for all. Others' rows may be left out.
-        engine: ``vectorized`` trains a cohort at once, where the family can; ``sequential`` one
-            client at a time, and says which one fails, and where.
-        noise: Source of the noise of local privacy.
-        named: Whether the server learns the clients' names in the data.
-        covers: Whether under local privacy an answer has nothing of a client's data that has no
-            noise: not even that its training diverged.
-        admit: Called with the kind of the data before a network is made; it may refuse.
-        least_drawn: Fewest different rows of which a client's update is made.
-        least_scored: Fewest test rows behind a table's scores.
-    """
+    """The arguments from which a host is built."""
 
     experiment: Experiment
-    store: MemoryStore
+    store: MemoryStore  # where clients' memories are kept
+    # The data set of a node with a single client; empty for the experiment's.
     own: Source = Source("")
-    client: int = 0
+    client: int = 0  # the client that ``own`` belongs to
+    # The clients that are hosted; None for all. Others' rows may be left out.
     hosted: Sequence[int] | None = None
+    # ``vectorized`` trains a cohort at once, where the family can; ``sequential`` one client at a
+    # time, and says which one fails, and where.
     engine: Engine = "vectorized"
-    noise: Noise = secret_noise
-    named: bool = True
+    noise: Noise = secret_noise  # source of the noise of local privacy
+    named: bool = True  # whether the server learns the clients' names in the data
+    # Whether under local privacy an answer has nothing of a client's data that has no noise: not
+    # even that its training diverged.
     covers: bool = False
+    # Called with the kind of the data before a network is made; it may refuse.
     admit: Callable[[Kind], None] = lambda kind: None
-    least_drawn: int = 0
-    least_scored: int = 1
+    least_drawn: int = 0  # fewest different rows of which a client's update is made
+    least_scored: int = 1  # fewest test rows behind a table's scores
 
 
 Open = Callable[[Opening], Host]
@@ -79,15 +67,7 @@ Open = Callable[[Opening], Host]
 HOSTS: Families[Open] = Families("host")
 """By family, the function that loads its clients' data and returns their host."""
 
-
-def hosts(plug_in: str) -> Callable[[Open], Open]:
-    """Registers the decorated function as the one that opens a family's hosts."""
-
-    def register(open_: Open) -> Open:
-        HOSTS[plug_in] = open_
-        return open_
-
-    return register
+hosts = HOSTS.register
 
 
 def host_of(opening: Opening) -> Host:

@@ -39,12 +39,7 @@ from engram.wire.wire import (
 
 
 class LocalHost:
-    """Hosts clients that ``trainer`` trains and scores.
-
-    Attributes:
-        share: As for ``Trainer.train``, where rounds are not trained by messages.
-        least_drawn: As of ``Opening``.
-    """
+    """Hosts clients that ``trainer`` trains and scores."""
 
     def __init__(self, trainer: Trainer, share: Share = in_order, *, least_drawn: int = 0) -> None:
         self.trainer, self.share, self.least_drawn = trainer, share, least_drawn
@@ -168,7 +163,7 @@ def _open(opening: Opening) -> LocalHost:
 
 
 def hosted_by(opening: Opening, data: FederatedData) -> LocalHost:
-    """Returns the host of an opening's clients, whose data have been loaded."""
+    """Returns the host of an opening's clients, with loaded data."""
     e, store, engine, noise = opening.experiment, opening.store, opening.engine, opening.noise
     trainer = Trainer(e, data, store, engine=engine, noise=noise, covers=opening.covers)
     return LocalHost(trainer, least_drawn=opening.least_drawn)
@@ -182,11 +177,8 @@ def _in_groups(
 ) -> list[Message]:
     """Answers requests in groups with the same round and the same record, or version, of the model.
 
-    Args:
-        requests: The requests.
-        answer: Takes a group: the clients of each request, by the request's index.
-        aside: Clients that have too few rows for what is asked.
-        received: The arrays that messages must hold.
+    ``answer`` takes the clients of each request of a group, by the request's index; clients in
+    ``aside`` have too few rows.
     """
     replies: dict[int, Message] = {}
     groups: dict[tuple[object, ...], dict[int, list[int]]] = {}
@@ -236,7 +228,6 @@ def _shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
 
 
 def _own(requests: Sequence[Request], group: Iterable[int]) -> Slots:
-    """Returns the slots of which each client of a group receives its own, in their order."""
     each = [_slots(requests[i].message.content, OWN) for i in group]
     found: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)
     return found
@@ -248,7 +239,6 @@ def _slots(content: RecordDict, name: str) -> Slots:
 
 
 def _version(content: RecordDict) -> int | None:
-    """Returns the version of a message's slots; None where nothing is compressed."""
     config = config_of(content)
     return read_whole(config, VERSION, 2**63 - 1) if VERSION in config else None
 
@@ -264,7 +254,6 @@ def _most_examples(config: ConfigRecord) -> int | None:
 
 
 def _wants_losses(config: ConfigRecord) -> bool:
-    """Returns whether training losses are asked for; so they are if the message does not say."""
     return bool(config.get("losses", True))
 
 

@@ -35,10 +35,10 @@ from engram.guards.noise import Noise
 from engram.home.run_models import Learned
 from engram.runs.record import RunRecord
 from engram.scoring.score_columns import COMMON, TUNED
-from engram.server.run import Round
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.in_process import train_directly
+from engram.strategies.base import Round
 from engram.wire.training_result import Trained
 from engram.wire.wire import CLIENTS
 

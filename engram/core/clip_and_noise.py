@@ -50,7 +50,7 @@ class Walker(NamedTuple):
         if not flat(moved):
             return sent
         near = clip(flat(moved), flat(origin_of(self.method, received, moved)), bound)
-        return self._joined(unflat(near), rest, sent)
+        return self.joined(unflat(near), rest, sent)
 
     def length(self, received: Slots, sent: Slots) -> float:
         """Returns the Euclidean norm of an update's changes, over all slots, as ``clip`` has it."""
@@ -72,7 +72,7 @@ class Walker(NamedTuple):
         moved = {slot: x for slot, x in moved.items() if self.method.kinds[slot] != "statistic"}
         old, new = (origin_of(self.method, received, moved) for received in (then, now))
         near = over_slots(lambda x, a, b: torch.add(b, x - a, alpha=weight), moved, old, new)
-        return self._joined(sent | near, rest, sent)
+        return self.joined(sent | near, rest, sent)
 
     def add_noise(self, sent: Slots, deviation: float, normal: Tensor) -> Slots:
         """Adds noise to an update.
@@ -83,7 +83,7 @@ class Walker(NamedTuple):
             normal: Standard normal numbers, (``size(sent)``,), assigned in the order of names.
         """
         moved, rest = self.apart(sent)
-        return self._joined(unflat(add_normal(flat(moved), deviation, normal)), rest, sent)
+        return self.joined(unflat(add_normal(flat(moved), deviation, normal)), rest, sent)
 
     def size(self, sent: Slots) -> int:
         """Returns the number of an update's numbers that are clipped and noised."""
@@ -95,7 +95,7 @@ class Walker(NamedTuple):
         moved, rest = [flat(moved) for moved, _ in parts], [flat(rest) for _, rest in parts]
         middle = unflat(center(moved)) if moved[0] else {}  # a method may send nothing
         averages = unflat(statistics(rest)) if rest[0] else {}
-        slots = self._joined(middle, averages, updates[0].slots)
+        slots = self.joined(middle, averages, updates[0].slots)
         return Update(slots, sum(u.rows for u in updates), len(updates))
 
     def private_mean(
@@ -142,7 +142,7 @@ class Walker(NamedTuple):
         plain = [u._replace(slots=rest) for u, (_, rest) in zip(updates, parts, strict=True)]
         answered = any(update.clients for update in updates)
         averages = mean_of(plain, "clients").slots if answered else plain[0].slots
-        slots = self._joined(noisy, averages, updates[0].slots)
+        slots = self.joined(noisy, averages, updates[0].slots)
         return Update(slots, float(clients), float(clients))
 
     def apart(self, slots: Slots) -> tuple[Slots, Slots]:
@@ -155,8 +155,8 @@ class Walker(NamedTuple):
         return moved, rest
 
     @staticmethod
-    def _joined(moved: Slots, rest: Slots, like: Slots) -> Slots:
-        """Undoes ``_apart``, with the names and order of ``like``."""
+    def joined(moved: Slots, rest: Slots, like: Slots) -> Slots:
+        """Undoes ``apart``, with the names and order of ``like``."""
         found: Slots = {}
         for slot, x in like.items():
             if isinstance(x, Tensor):

@@ -1,17 +1,36 @@
-"""The privacy accountant: how much privacy a run has spent."""
+"""The privacy that a run's settings promise, and that it has spent."""
 
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from engram.guards.aggregation import spent
-from engram.guards.calibration import noise_multiplier, sampling_rate
-from engram.guards.guarantee import adjacency
+from flwr.app import Message
+
+from engram.guards.calibration import (
+    looks,
+    noise_multiplier,
+    reach,
+    row_rate,
+    row_releases,
+    sampled_epsilon,
+    sampling_rate,
+)
+from engram.guards.client_epsilon import releases_in
+from engram.guards.gaussian import concentrated_epsilon
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
+from engram.wire.wire import CLIENTS, NOISE, read_list
+
+_MOST: Final = 10.0
+"""Largest epsilon that protects to a reasonable degree: tier 2 of Ponomareva et al., JAIR 2023."""
+
+_SAMPLING: Final = {
+    "poisson": "Poisson sampling",
+    "without-replacement": "sampling without replacement",
+}
 
 
 class PrivacyAccountant:
@@ -53,15 +72,12 @@ class PrivacyAccountant:
             for server_round in range(1, done + 1):
                 self._asked.update(cohorts.get(server_round, range(e.num_clients)))
         elif done or file.is_file():
-            try:
-                lines = file.read_text().splitlines()
-                for line in lines:
-                    self._asked.update(int(client) for client in line.split())
-            except (OSError, ValueError) as error:
-                raise Refused(f"{file} is damaged: {error}") from error
-            self._rounds, self._repeated = len(lines), len(lines) - done
-            if len(lines) < done:
-                raise Refused(f"{file} is damaged: it has {len(lines)} of {done} rounds")
+            releases = releases_in(file)
+            for clients in releases:
+                self._asked.update(clients)
+            self._rounds, self._repeated = len(releases), len(releases) - done
+            if len(releases) < done:
+                raise Refused(f"{file} is damaged: it has {len(releases)} of {done} rounds")
 
     def note(self, clients: Sequence[int]) -> None:
         """Records the clients of a round, before they are asked.
@@ -102,12 +118,10 @@ class PrivacyAccountant:
         for client, times in asked.most_common():
             if examples[client] < least:
                 least = examples[client]
-                most = max(most, spent(self._experiment, self._looks(times), least))
+                # Of turns each round has its own, so that only repeated rounds look again.
+                seen = min(times, 1 + self._repeated) if self._experiment.own.turns else times
+                most = max(most, spent(self._experiment, seen, least))
         return most
-
-    def _looks(self, times: int) -> int:
-        """Returns how often a client's rows were looked at, which was asked so many times."""
-        return min(times, 1 + self._repeated) if self._experiment.own.turns else times
 
     @property
     def spent(self) -> dict[str, float]:
@@ -131,7 +145,7 @@ class PrivacyAccountant:
 
     @property
     def claim(self) -> dict[str, Any]:
-        """The entries of a run's results: ``spent``, and what it is about.
+        """The entries of a run's results: ``spent``, and its definition of privacy.
 
         ``adjacency`` names the pairs of federations that cannot be told apart; ``sampling-rate`` is
         there where epsilon is amplified by sampling.
@@ -144,3 +158,95 @@ class PrivacyAccountant:
             "noise-multiplier": noise_multiplier(e),
             **rate,
         }
+
+
+def spent(e: Experiment, rounds: int, rows: int = 0) -> float:
+    """Returns the epsilon, at ``delta``, of a client after a number of rounds.
+
+    Where cohorts are secret, these are all rounds that have begun; otherwise those in which the
+    client was asked. ``reach`` says what is hidden. Only a client's
+    updates are accounted for, not the other numbers that it sends. Where aggregation is secure,
+    central noise comes in shares of which no exact figure is known: see
+    ``engram.guards.secure.noise``. Where privacy is example, it is that of a row of a client with
+    so many ``rows``: those of its steps are drawn in secret.
+
+    Raises:
+        Refused: As ``noise_multiplier`` and ``sampled_epsilon``.
+    """
+    if e.aggregation == "secure":
+        return concentrated_epsilon(rounds / (2 * e.noise_multiplier**2), e.delta)
+    multiplier, rate, releases = noise_multiplier(e) / reach(e), sampling_rate(e), rounds
+    if e.privacy == "example":
+        rate, releases = row_rate(e, rows), rounds * row_releases(e)
+    return sampled_epsilon(e.sampling, multiplier, rate, releases, e.delta)
+
+
+def adjacency(e: Experiment) -> str:
+    """Describes the adjacency of federations under a private run."""
+    if e.privacy == "example" and e.own.turns:
+        return "one of a client's turns is replaced by any other"
+    if e.privacy == "example":
+        return "one of a client's training rows is zeroed out (zero-out adjacency)"
+    if reach(e) == 2:
+        return "one client's data are replaced by any others"
+    return "one client is added or removed"
+
+
+def guarantee(e: Experiment) -> str:
+    """Describes the largest epsilon of a run, and its meaning; "" without privacy.
+
+    Unless cohorts are secret, it is that of a client that is asked in every round.
+    """
+    if e.privacy == "none":
+        return ""
+    noise = f"noise-multiplier {noise_multiplier(e):g}{' (for epsilon)' if e.epsilon else ''}"
+    bound = f"clip {e.clip:g}{' at first' if e.clip_quantile else ''}"
+    if not _is_known(e):
+        return (
+            f"{e.privacy} privacy by {noise} and {bound}, where {adjacency(e)}: epsilon "
+            "follows from each client's number of rows, and the results have the largest one; "
+            "training losses are not computed, and scores are not covered"
+        )
+    told = (
+        f"{e.privacy} privacy by {noise} and {bound}: "
+        f"epsilon at most {spent(e, looks(e)):.4g} at delta {e.delta:g} after {e.rounds} rounds, "
+        f"where {adjacency(e)}"
+    )
+    if e.secret_cohorts:
+        told += (
+            f", amplified by {_SAMPLING[e.sampling]} at rate {sampling_rate(e):.4g} against "
+            "whoever sees the models, and not who takes part"
+        )
+    if e.privacy == "local":
+        each = ", and each evaluation by sites costs as much as a round"
+        told += ", sites' scores included" if e.epsilon else each
+    elif e.validates:
+        told += "; scores, and a round chosen by them, are not covered"
+    if not is_weak(e):
+        return told
+    mended = "lower epsilon" if e.epsilon else "raise noise-multiplier, or ask for fewer rounds"
+    return f"{told}; above 10, which protects hardly anybody: {mended}"
+
+
+def is_weak(e: Experiment) -> bool:
+    """Whether a run has privacy by name only: its epsilon may be above 10."""
+    return e.privacy != "none" and _is_known(e) and spent(e, looks(e)) > _MOST
+
+
+def _is_known(e: Experiment) -> bool:
+    """Whether epsilon follows from the settings alone, and not from clients' rows, too."""
+    return e.privacy != "example" or "batch_size" in e.own.unread
+
+
+def noised_by(replies: Iterable[Message], clients: int) -> list[int]:
+    """Returns the clients whose scores have the noise of local privacy, as nodes report it."""
+    found = set[int]()
+    for reply in replies:
+        record = reply.content.config_records.get(CLIENTS) if reply.has_content() else None
+        if record is None or NOISE not in record:
+            continue
+        try:
+            found.update(read_list(record, "ids", int))
+        except (KeyError, TypeError):  # which screening leaves out
+            continue
+    return sorted(found & {*range(clients)})

@@ -22,8 +22,6 @@ from torch import Tensor
 from engram.core.clip_and_noise import Walker
 from engram.core.method import FromMean, Method, Slots, Update
 
-__all__ = ["BOUND", "Split", "adaptive", "adaptive_mean", "split"]
-
 BOUND: Final = "clip"
 """Name of the server's slot that has the bound, a scalar."""
 
@@ -31,19 +29,14 @@ _RATE: Final = 0.2
 
 
 class Split(NamedTuple):
-    """The two releases of a round.
+    """The two releases of a round."""
 
-    Attributes:
-        updates: Noise multiplier of the sum of updates, z_d.
-        deviation: Standard deviation of the noise on the count, sigma_b.
-    """
-
-    updates: float
-    deviation: float
+    updates: float  # noise multiplier of the sum of updates, z_d
+    deviation: float  # standard deviation of the noise on the count, sigma_b
 
 
 def split(multiplier: float, clients: int) -> Split:
-    """Returns the releases that cost together what one with ``multiplier`` costs.
+    """Splits a release into one of updates and one of the count, at the same cost.
 
     The paper has sigma_b = m / 20. With less than 20 z clients that would take most of the budget,
     or more than all of it; here sigma_b is z then, and z_d is 1.15 z.
@@ -53,7 +46,7 @@ def split(multiplier: float, clients: int) -> Split:
 
 
 def adaptive(method: Method, first: float) -> Method:
-    """Returns a method whose server has the bound in a slot, ``first`` before the first round.
+    """Wraps a method: its server holds the bound in a slot, ``first`` at the start.
 
     Its merge takes the next bound from the mean's slot of that name, see ``adaptive_mean``.
 

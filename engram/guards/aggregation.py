@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from engram.core.checks import must
@@ -15,15 +14,8 @@ from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
 from engram.core.streams import Stream, generator
-from engram.guards.calibration import (
-    noise_multiplier,
-    reach,
-    row_rate,
-    row_releases,
-    sampled_epsilon,
-    sampling_rate,
-)
-from engram.guards.gaussian import concentrated_epsilon
+from engram.guards.adaptive_clip import adaptive, adaptive_mean
+from engram.guards.calibration import noise_multiplier
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.robust import (
     Center,
@@ -37,6 +29,7 @@ from engram.guards.robust import (
     nearest_mixing,
     trimmed_mean,
 )
+from engram.guards.update_codec import written
 from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.protection import ProtectionSettings
@@ -45,17 +38,11 @@ from engram.settings.protection import ProtectionSettings
 class Merge:
     """The server's merge of a method.
 
-    Args:
+    Attributes:
         method: The method, with the server step of the settings.
         walker: Clips and noises its updates.
         settings: The experiment.
         noise: Source of the noise of central privacy.
-
-    Attributes:
-        method: As given.
-        walker: As given.
-        settings: As given.
-        noise: As given.
         by: Weights of updates in the mean: ``rows`` or ``clients``.
         combines: Whether a node may send the mean of its clients' updates in their place.
         centers: Whether a robust center stands in for the mean.
@@ -117,8 +104,6 @@ class Merge:
         e = self.settings
         mean = partial(self.walker.private_mean, bound=e.clip)
         if e.clip_quantile:
-            from engram.guards.adaptive_clip import adaptive_mean  # noqa: PLC0415 - rarely needed
-
             xi = float(self.noise(1, Stream.SERVER_NOISE, server_round, 1))
             mean = partial(adaptive_mean, self.walker, quantile=e.clip_quantile, xi=xi)
         return mean(
@@ -130,7 +115,7 @@ class Merge:
         )
 
     def received(self, server: Slots, update: Update) -> Slots:
-        """Returns what the client of an update receives; of a mean, what all receive alike."""
+        """Returns the slots that an update's client receives; of a mean, those of all alike."""
         if update.client is None:
             return self.method.server.send(server, [])[0]
         return received_by(self.method, server, update.client)
@@ -149,10 +134,10 @@ class Merge:
         update of d numbers exceeds once in 10^7 times at most: |N(0, I_d)| exceeds sqrt(d) + t with
         a probability below exp(-t^2 / 2).
         """
-        received = self.received(server, update)
-        size, deviation = self.walker.size(update.slots), _deviation(self.settings)
-        reach = self.settings.clip + (deviation * (size**0.5 + 6.0) if deviation else 0.0)
-        return self.walker.clip(received, update.slots, reach)
+        e, size = self.settings, self.walker.size(update.slots)
+        deviation = noise_multiplier(e) * e.clip if e.privacy == "local" else 0.0
+        reach = e.clip + (deviation * (size**0.5 + 6.0) if deviation else 0.0)
+        return self.walker.clip(self.received(server, update), update.slots, reach)
 
     def _nearest(self, server: Slots, updates: Sequence[Update]) -> Sequence[Update]:
         """Returns the updates that multi-krum takes, for a server that sees each of them.
@@ -172,14 +157,12 @@ class Merge:
         # Krum chooses clients by their parameters, which tell nothing of their statistics. The
         # others are means of variances, with weights of at least 0: so they are at least 0, too.
         center, statistics = _center(e), median if "krum" in e.merge else _center(e)
-        if e.bucket_size > 1:
-            rng = generator(e.seed, Stream.BUCKETS, server_round)
-            order: list[int] = rng.permutation(len(updates)).tolist()
-            buckets = partial(bucketed, size=e.bucket_size, order=order)
-            return self.walker.center(
-                updates, lambda x: center(buckets(x)), lambda x: statistics(buckets(x))
-            )
-        return self.walker.center(updates, center, statistics)
+        rng = generator(e.seed, Stream.BUCKETS, server_round)
+        order: list[int] = rng.permutation(len(updates)).tolist()
+        buckets = partial(bucketed, size=e.bucket_size, order=order)
+        return self.walker.center(
+            updates, lambda x: center(buckets(x)), lambda x: statistics(buckets(x))
+        )
 
 
 def merge_of(
@@ -205,96 +188,24 @@ def merge_of(
 
         method = universal_step(method, e.server_radius, running)
     if e.clip_quantile:
-        from engram.guards.adaptive_clip import adaptive  # noqa: PLC0415 - rarely needed
-
         method = adaptive(method, e.clip)
     if e.compress != "none":
-        from engram.guards.update_codec import written  # noqa: PLC0415 - rarely needed
-
         method = written(e, method, running)
     return Merge(method, Walker(method, running), e, noise)
 
 
 def _center(e: ProtectionSettings) -> Center:
-    if e.merge == "median":
-        return median
-    if e.merge == "geometric-median":
-        return geometric_median
-    if e.merge == "centered-clipping":
-        return centered_clipping
-    if e.merge == "trimmed-mean":
-        return partial(trimmed_mean, cut=e.num_malicious)
-    known = {"krum": krum, "multi-krum": multi_krum, "nearest-mixing": nearest_mixing}
-    return partial(known[e.merge], malicious=e.num_malicious)
-
-
-def _deviation(e: Experiment) -> float:
-    """Returns the standard deviation of the noise that each client adds."""
-    return noise_multiplier(e) * e.clip if e.privacy == "local" else 0.0
-
-
-def leave_client(
-    e: Experiment,
-    walker: Walker,
-    common: Slots,
-    own: Slots,
-    sent: Slots,
-    *,
-    clients: Sequence[int],
-    server_round: int,
-    noise: Noise,
-) -> Slots:
-    """Clips clients' updates and adds local noise, before they leave the clients.
-
-    Each update depends on its client alone, so that a client's privacy does not depend on who else
-    trains or on how nodes host clients. A client that is asked again answers with new noise, at the
-    same privacy cost; a run reports the cost of what it asked for itself.
-
-    Args:
-        e: The settings; ``clip`` is positive.
-        walker: The method's walker.
-        common: The slots that all of the clients received alike.
-        own: Their own slots that they received, with a leading client axis.
-        sent: The slots that they send, with a leading client axis.
-        clients: The clients.
-        server_round: The round.
-        noise: Source of the noise.
-    """
-
-    def clipped(mine: Slots, update: Slots) -> Slots:
-        return walker.clip(common | mine, update, e.clip)
-
-    if not flat(sent):
-        return sent
-    near: Slots = vmap(clipped, in_dims=(0 if own else None, 0))(own, sent)
-    if e.privacy != "local":
-        return near
-    size = walker.size(tree_map(lambda leaf: leaf[0], sent))
-    drawn = [noise(size, Stream.CLIENT_NOISE, server_round, client) for client in clients]
-    add = partial(walker.add_noise, deviation=_deviation(e))
-    noisy: Slots = vmap(lambda update, normal: add(update, normal=normal))(near, torch.stack(drawn))
-    return noisy
-
-
-def spent(e: Experiment, rounds: int, rows: int = 0) -> float:
-    """Returns the epsilon, at ``delta``, of a client after a number of rounds.
-
-    Where cohorts are secret, these are all rounds that have begun; otherwise those in which the
-    client was asked. ``reach`` says what is hidden. Only a client's
-    updates are accounted for, not the other numbers that it sends. Where aggregation is secure,
-    central noise comes in shares of which no exact figure is known: see
-    ``engram.guards.secure.noise``. Where privacy is example, it is that of a row of a client with
-    so many ``rows``: those of its steps are drawn in secret.
-
-    Raises:
-        Refused: As ``noise_multiplier`` and ``sampled_epsilon``.
-    """
-    if e.aggregation == "secure":
-        return concentrated_epsilon(rounds / (2 * e.noise_multiplier**2), e.delta)
-    multiplier, rate, releases = noise_multiplier(e) / reach(e), sampling_rate(e), rounds
-    if e.privacy == "example":
-        rate, releases = row_rate(e, rows), rounds * row_releases(e)
-    return sampled_epsilon(e.sampling, multiplier, rate, releases, e.delta)
+    some = e.num_malicious
+    known: dict[str, Center] = {
+        "median": median,
+        "geometric-median": geometric_median,
+        "centered-clipping": centered_clipping,
+        "trimmed-mean": partial(trimmed_mean, cut=some),
+        "krum": partial(krum, malicious=some),
+        "multi-krum": partial(multi_krum, malicious=some),
+        "nearest-mixing": partial(nearest_mixing, malicious=some),
+    }
+    return known[e.merge]
 
 
 def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:

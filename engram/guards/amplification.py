@@ -142,7 +142,6 @@ def _privacy_loss(multiplier: float, rate: float, interval: float) -> Any:
 
 
 def _package() -> Any:
-    """Returns ``dp_accounting``, with its accountants."""
     try:
         import dp_accounting  # noqa: PLC0415 - an extra, and slow to import
         import dp_accounting.pld.privacy_loss_distribution  # noqa: PLC0415 - likewise

@@ -17,7 +17,7 @@ _MOST: Final = 1e6
 
 
 def noise_multiplier(e: Experiment) -> float:
-    """Returns the noise multiplier: the setting, or the least with which ``epsilon`` is not passed.
+    """Returns the noise multiplier: the setting, or the least one that meets ``epsilon``.
 
     It is rounded up to four digits, so that all machines find the same.
 
@@ -38,14 +38,14 @@ def noise_multiplier(e: Experiment) -> float:
 
 
 def sampling_rate(e: Experiment) -> float:
-    """Returns the probability with which a client is in a secret cohort; 1 without secrets."""
+    """Returns the sampling rate of a secret cohort; 1 for other cohorts."""
     if not e.secret_cohorts:
         return 1.0
     return min(1.0, e.clients_per_round / (e.num_clients - e.unseen_clients))
 
 
 def is_scored(e: Experiment, server_round: int) -> bool:
-    """Returns whether a round is scored where scores cost epsilon, of which there is a total.
+    """Whether a round is evaluated although scores cost part of a total epsilon.
 
     Untrained models are not, nor later ones unless ``eval-every`` is set to other than its default.
     """
@@ -75,7 +75,7 @@ def noise_of(columns: Iterable[Column], multiplier: float) -> dict[str, float]:
 
 
 def row_rate(e: Experiment, rows: int) -> float:
-    """Returns the probability with which a row is in a noisy sum, where privacy is example.
+    """Returns the sampling rate of rows in a noisy sum, under example privacy.
 
     A client's number of rows, >= 1, is taken to be known. Methods without batches sum over all.
     """
@@ -83,12 +83,12 @@ def row_rate(e: Experiment, rows: int) -> float:
 
 
 def row_releases(e: Experiment) -> int:
-    """Returns how many noisy sums over rows a client makes in a round, where privacy is example."""
+    """Returns the number of noisy sums of a client and round, under example privacy."""
     return 1 if "local_steps" in e.own.unread else e.local_steps
 
 
 def reach(e: Experiment) -> float:
-    """Returns the largest influence of a client on what is noised, in multiples of ``clip``.
+    """Returns the sensitivity of the noised quantity to a client, in multiples of ``clip``.
 
     Central privacy hides from anyone who sees the models whether a client took part at all: adding
     or removing it moves the sum by ``clip``. Where it is drawn without replacement, another client
@@ -135,7 +135,7 @@ def _solved(target: float, delta: float, rounds: int, sampling: str, rate: float
 
 
 def _least(cost: Callable[[float], float], target: float, low: float) -> float:
-    """Returns the least argument from ``low`` on at which a falling ``cost`` is in ``target``."""
+    """Finds the least argument, from ``low`` on, at which a falling ``cost`` meets ``target``."""
     high = low
     while cost(high) > target and high <= _MOST:
         low, high = high, 2 * high

@@ -1,4 +1,4 @@
-"""Checks and bounds of what clients claim, so that no claim is more than a share of the truth.
+"""Range checks and bounds of the weights and statistics that clients claim.
 
 Some slots hold weights and denominators: shares of classes, choices of models, traces. A method
 declares their ranges, ``Method.claims``. An update outside of them is impossible, and left out;
@@ -17,17 +17,13 @@ from engram.core.slots import flat, unflat
 from engram.core.types import Params
 from engram.guards.weight_limit import weight_limit
 
-__all__ = ["bounded", "impossible", "projected"]
-
 _ROUNDING: Final = 1e-4  # of shares that add up to 1
 
 
 def impossible(claims: Mapping[str, Claim], sent: Params) -> str:
     """Describes the first claim that is out of its range; "" if there is none.
 
-    Args:
-        claims: The method's claims.
-        sent: The arrays of an update, or of several with a leading axis, by path.
+    ``sent`` has the arrays of an update, or of several with a leading axis, by path.
     """
     for path, claim in _in_order(claims):
         leaf = sent[path]
@@ -58,7 +54,7 @@ def projected(claims: Mapping[str, Claim], slots: Slots) -> Slots:
 def bounded(
     claims: Mapping[str, Claim], updates: Sequence[Update], *, amount: float, mean: float
 ) -> list[Update]:
-    """Returns updates whose claims are bounded by comparison; each is possible by itself.
+    """Bounds the claims of updates, each possible by itself, by comparison.
 
     Args:
         claims: The method's claims.
@@ -84,12 +80,10 @@ def bounded(
 
 
 def _in_order(claims: Mapping[str, Claim]) -> list[tuple[str, Claim]]:
-    """Returns the claims with sums last, since they are looked at beside their shares."""
     return sorted(claims.items(), key=lambda item: item[1] == "sums")
 
 
 def _shares_of(path: str, sent: Params) -> Tensor:
-    """Returns the shares beside an array of sums."""
     return sent[path.removesuffix("sums") + "shares"]
 
 

@@ -1,6 +1,7 @@
 """Epsilon that a run has spent of each client, as far as its server knows."""
 
 from collections import Counter
+from pathlib import Path
 
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
@@ -30,15 +31,11 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
         e = Experiment.from_config(settings)
     except Refused:  # of a network or a loss that only the run's process knows
         return {}
-    from engram.guards.aggregation import spent  # noqa: PLC0415 - torch, which most runs do not need
+    from engram.guards.accountant import spent  # noqa: PLC0415 - torch, which most runs do not need
 
-    releases, rows = list[list[int]](), record.rows()
-    file = record.folder / ASKED
+    rows, file = record.rows(), record.folder / ASKED
     if file.is_file():
-        try:
-            releases = [[*map(int, line.split())] for line in file.read_text().splitlines()]
-        except (OSError, ValueError) as error:
-            raise Refused(f"{file} is damaged: {error}") from error
+        releases = releases_in(file)
     else:
         releases = [row["cohort"] for row in rows if "cohort" in row]  # round 0 asks nobody
     if e.secret_cohorts:  # where every round tells as much of those that were not drawn
@@ -53,3 +50,15 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
         for client, count in row.get("training-rows", {}).items():
             least[int(client)] = min(count, least.get(int(client), count))
     return {c: spent(e, count, least.get(c, 1)) for c, count in sorted(asked.items())}
+
+
+def releases_in(file: Path) -> list[list[int]]:
+    """Returns the clients that were asked, release by release, as a run's file has them.
+
+    Raises:
+        Refused: It is damaged.
+    """
+    try:
+        return [[*map(int, line.split())] for line in file.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise Refused(f"{file} is damaged: {error}") from error

@@ -13,7 +13,7 @@ _UNITS: Final = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
 def now() -> datetime:
-    """Returns what this machine's clock says."""
+    """Returns the time of this machine's clock, in UTC."""
     return datetime.now(UTC)
 
 
@@ -23,7 +23,7 @@ def stamp(at: datetime) -> str:
 
 
 def in_words(difference: timedelta) -> str:
-    """Returns a difference in the largest unit of which it has two, such as ``7 minutes``."""
+    """Returns a time difference in words, such as ``7 minutes``."""
     seconds = abs(difference.total_seconds())
     name, size = next((n, s) for n, s in _UNITS.items() if seconds >= 2 * s or s == 1)
     return f"{seconds / size:.0f} {name}"
@@ -40,12 +40,9 @@ def sent_time(metadata: Iterable[tuple[str, str | bytes]] | None) -> datetime | 
 
 
 def outside(certificate: x509.Certificate, at: datetime, remedy: str) -> str | None:
-    """Returns how a time is outside of a certificate's, and what to do; None if it is within.
+    """Describes a time outside of a certificate's validity; None if it is within.
 
-    Args:
-        certificate: The certificate.
-        at: What this machine's clock says.
-        remedy: What to do with a certificate that has expired, if the clock is right.
+    ``remedy`` is for an expired certificate, if the clock ``at`` is right.
 
     Returns:
         The end of a sentence that begins with the certificate.

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from engram.core.types import Params
 
-__all__ = ["PLAIN", "Coder", "Layout", "LowRank", "Plain", "Quantized", "TopK", "fed_back"]
-
 _BUCKET: Final = {8: 256, 4: 64}  # numbers with a scale of their own, by bits
 _FLOAT: Final = 4  # bytes of a float32
 
@@ -76,12 +74,9 @@ class Quantized(NamedTuple):
     whose expectation is x, whose error is below m / L, and whose variance is at most (m / 2L)^2.
     (QSGD divides by the bucket's norm in place of m.) Zeros stay zeros, and signs stay. With error
     feedback no residual exceeds 1 / (L - 1) of the largest number, so that it never grows.
-
-    Attributes:
-        bits: 8 or 4.
     """
 
-    bits: int
+    bits: int  # 8 or 4
 
     @property
     def levels(self) -> int:
@@ -134,15 +129,12 @@ class TopK(NamedTuple):
 
     Of an array of n numbers, ceil(share n) are kept; of equal ones the first. A place takes as many
     whole bytes as n - 1 does. Where all numbers would take no more bytes, all are sent.
-
-    Attributes:
-        share: The share that is kept; in (0, 1].
     """
 
-    share: float
+    share: float  # the share that is kept; in (0, 1]
 
     def kept(self, shape: tuple[int, ...]) -> int:
-        """Returns how many numbers of an array are kept."""
+        """Returns the number of entries of an array that are sent."""
         count = math.prod(shape)
         kept = math.ceil(self.share * count)
         return kept if (_FLOAT + _width(count)) * kept < _FLOAT * count else count
@@ -182,15 +174,11 @@ class LowRank(NamedTuple):
     Arrays of more axes are matrices of their first axis by all others. (Vogels et al. PowerSGD.
     NeurIPS 2019, approximate the same factors by a step of power iteration.) Where the factors
     would take as many bytes as the array, as for vectors, it is sent itself.
-
-    Attributes:
-        rank: The rank; >= 1.
     """
 
-    rank: int
+    rank: int  # the rank; >= 1
 
     def _factors(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """Returns the matrix's sides; None if it is sent itself."""
         rows, columns = (shape[0], math.prod(shape[1:])) if shape else (1, 1)
         return (rows, columns) if self.rank * (rows + columns) < rows * columns else None
 
@@ -220,15 +208,10 @@ class LowRank(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Arrays written one after the other.
+    """Arrays written one after the other."""
 
-    Attributes:
-        coders: How each is written, by path.
-        shapes: Their shapes, by the same paths.
-    """
-
-    coders: Mapping[str, Coder]
-    shapes: Mapping[str, tuple[int, ...]]
+    coders: Mapping[str, Coder]  # how each is written, by path
+    shapes: Mapping[str, tuple[int, ...]]  # their shapes, by the same paths
 
     @property
     def size(self) -> int:
@@ -272,13 +255,10 @@ class Layout(NamedTuple):
 def fed_back(
     layout: Layout, arrays: Params, residual: Params, draw: Draw
 ) -> tuple[Tensor, Params, Params]:
-    """Writes arrays with what was left out before.
+    """Encodes arrays with error feedback.
 
-    Args:
-        layout: How they are written.
-        arrays: The arrays x.
-        residual: The residual e of those that are not written as they are; empty at first.
-        draw: Draws uniform numbers.
+    The residual e, by path, has the arrays that are not written as they are; it is empty at
+    first.
 
     Returns:
         The bytes, the arrays that they decode to, and the next residual.
@@ -291,7 +271,6 @@ def fed_back(
 
 
 def _width(count: int) -> int:
-    """Returns how many bytes, of 4 at most, a place among so many numbers takes."""
     return max(1, -(-(count - 1).bit_length() // 8)) if count else 1
 
 

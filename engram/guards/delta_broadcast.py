@@ -1,4 +1,4 @@
-"""A server's model in fewer bytes: it moves by what is written of it, and by nothing else.
+"""Compressed broadcast: the server's model moves by its encoded change alone.
 
 With a codec Q and the slots w that all clients receive, a round makes of a merge's w' ::
 
@@ -22,8 +22,6 @@ from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.guards.compression import Draw, Layout, fed_back
 
-__all__ = ["CODE", "VERSION", "advanced", "broadcast", "depth_of"]
-
 CODE: Final = "broadcast-code"
 """Server's slot of the bytes of w, (size,); or of its last changes, (depth, size), newest last."""
 
@@ -34,12 +32,12 @@ _RESIDUAL: Final = "broadcast-residual-"  # followed by a slot's name
 
 
 def depth_of(layout: Layout) -> int:
-    """Returns how many changes together take fewer bytes than all slots; at least 1."""
+    """Returns the most changes that take fewer bytes than all slots; at least 1."""
     return max(1, (layout.plain_size - 1) // max(1, layout.size))
 
 
 def advanced(layout: Layout, before: Params, sent: Params) -> Params:
-    """Returns arrays after a change: w + Q, and what is written as it is."""
+    """Applies a decoded change: w + Q, and plain arrays as they are."""
     moved = {path: before[path] + sent[path] for path in layout.shrunk}
     return sent | moved
 
@@ -47,13 +45,10 @@ def advanced(layout: Layout, before: Params, sent: Params) -> Params:
 def broadcast(
     method: Method, layout: Layout, *, whole: bool, draw: Callable[[int], Draw]
 ) -> Method:
-    """Returns a method whose server moves the slots that all clients receive by what is written.
+    """Wraps a method: its server moves the broadcast slots by their encoded change.
 
-    Args:
-        method: The method.
-        layout: How these slots, or their changes, are written.
-        whole: Whether they are written, or their changes.
-        draw: Draws uniform numbers, by the version that they make.
+    ``layout`` is that of whole slots, or of their changes; ``draw`` gives uniform numbers by
+    the version that they make.
     """
     server, merge = method.server, method.server.merge
     names = server.send(server.start, [])[0].keys()
@@ -111,6 +106,5 @@ def _slots_of(residual: Params, names: Sequence[str] | Any) -> Slots:
 
 
 def _named(slots: Slots) -> Params:
-    """Undoes ``_slots_of``."""
     arrays = flat({name: x for name, x in slots.items() if name.startswith(_RESIDUAL)})
     return {path.removeprefix(_RESIDUAL): leaf for path, leaf in arrays.items()}

@@ -1,4 +1,4 @@
-"""Bounds on what one client's update can do, and the Gaussian noise that hides it.
+"""Clipping of updates, Gaussian noise, and the exact epsilon of its releases.
 
 An update is a client's model minus the common model w. After clipping, its Euclidean norm over all
 parameters is at most C, so one client moves a sum of updates by at most C, and normal noise of

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.core.arrays import Bools
 from engram.core.streams import Stream, generator
 
 
@@ -39,18 +38,8 @@ def secret_noise(size: int, stream: Stream, *keys: int) -> Tensor:
     return normal.float()
 
 
-def taken(normal: Tensor, rate: float) -> Bools:
-    """Returns for standard normal numbers whether each is below the quantile of ``rate``.
-
-    So each is taken with this probability, in (0, 1], independently.
-    """
-    below = torch.special.ndtri(torch.tensor(rate, dtype=torch.float64))
-    found: Bools = (normal.double() < below).numpy()
-    return found
-
-
 def simulated_bytes(seed: int, server_round: int, client: int) -> Callable[[int], bytes]:
-    """Returns a source of bytes, of which a client makes its share of noise. It protects nobody."""
+    """Returns a seeded source of bytes for a client's share of noise. It protects nobody."""
     return generator(seed, Stream.CLIENT_NOISE, server_round, client).bytes
 
 

@@ -77,10 +77,6 @@ def nearest(models: Sequence[Params], malicious: int) -> list[int]:
     """Returns the indices, ascending, of the n - malicious models with the smallest scores of Krum.
 
     Of equal scores, the first models.
-
-    Args:
-        models: As for ``krum``.
-        malicious: As for ``krum``.
     """
     order = _krum_scores(_stacked(models), malicious).argsort(stable=True)
     chosen: list[int] = order[: max(1, len(models) - malicious)].sort().values.tolist()
@@ -88,7 +84,7 @@ def nearest(models: Sequence[Params], malicious: int) -> list[int]:
 
 
 def geometric_median(models: Sequence[Params], steps: int = 64, smooth: float = 1e-6) -> Params:
-    """Returns the point whose distances to all models have the least sum: RFA.
+    """Returns the geometric median of models: RFA.
 
     It is found by the smoothed Weiszfeld algorithm (Pillutla et al., Alg. 2, with equal weights),
 
@@ -123,10 +119,6 @@ def centered_clipping(models: Sequence[Params], steps: int = 3) -> Params:
     paper begins with the last round's center, clips momenta that clients keep from round to round,
     and leaves tau to be tuned. Here nothing is kept, so that any method's clients may come and go,
     and tau is the median of the models' distances from the start.
-
-    Args:
-        models: n >= 1 models.
-        steps: Steps of v.
     """
     x = _stacked(models)
     v = x.median(0).values
@@ -144,10 +136,7 @@ def nearest_mixing(models: Sequence[Params], malicious: int) -> Params:
     For each model, its mixture is the mean of the n - malicious models that are nearest to it, with
     itself among them (Allouah et al., Alg. 2). See ``mixtures``.
 
-    Args:
-        models: n >= 1 models.
-        malicious: Number of models that may be arbitrary; >= 0. As many values are left out at
-            either end.
+    As many values as models may be arbitrary are left out at either end.
     """
     return trimmed_mean(mixtures(models, malicious), malicious)
 
@@ -172,10 +161,7 @@ def bucketed(models: Sequence[Params], size: int, order: Sequence[int]) -> list[
     Means differ less than models do, so that a center takes fewer honest ones for attackers; but
     each attacker spoils a bucket. The last bucket may have fewer.
 
-    Args:
-        models: n >= 1 models.
-        size: s; 1 leaves the models as they are, in their order.
-        order: A random permutation of 0 to n - 1.
+    ``order`` is a random permutation of 0 to n - 1; ``size`` 1 leaves the models as they are.
     """
     if size == 1:
         return list(models)
@@ -193,11 +179,9 @@ def _krum_scores(flat: torch.Tensor, malicious: int) -> torch.Tensor:
 
 
 def _stacked(models: Sequence[Params]) -> torch.Tensor:
-    """Returns models as rows: in float64, as squares of float32 overflow and products cancel."""
     return torch.stack([torch.cat([x.flatten() for x in m.values()]) for m in models]).double()
 
 
 def _like(row: torch.Tensor, model: Params) -> Params:
-    """Undoes ``_stacked`` for one row."""
     parts = torch.split(row, [x.numel() for x in model.values()])
     return {n: part.view_as(x).to(x) for (n, x), part in zip(model.items(), parts, strict=True)}

@@ -31,26 +31,19 @@ from engram.core.tree import multiplied, norm
 from engram.core.types import Batch, LossFn, Params, Sampled
 from engram.guards.gaussian import add_normal
 
-__all__ = ["ByExamples", "by_examples", "dense_sums", "summed"]
-
 Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
 """``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``."""
 
 
 class ByExamples(NamedTuple):
-    """The mechanism of a local step.
+    """The mechanism of a local step."""
 
-    Attributes:
-        bound: Largest norm of a row's gradient, C > 0.
-        multiplier: Noise multiplier, z > 0.
-    """
-
-    bound: float
-    multiplier: float
+    bound: float  # largest norm of a row's gradient, C > 0
+    multiplier: float  # noise multiplier, z > 0
 
 
 def by_examples(sums: Sums, how: ByExamples) -> Objective:
-    """Builds the objective of a private step, whose batches are ``Sampled``.
+    """Builds the objective of private steps on ``Sampled`` batches.
 
     A method can take one gradient of a batch, and look at rows in no other way.
     """
@@ -131,7 +124,7 @@ def _affine(w: Params, layer: int, x: Tensor) -> Tensor:
 
 
 def _scale(norms: Tensor, taken: Tensor, bound: float) -> Tensor:
-    """Returns what each row's gradient is multiplied by; 0 if it is not finite."""
+    """Returns the factor of each row's gradient; 0 if that is not finite."""
     return torch.where(norms.isfinite(), (bound / norms).clamp(max=1.0), 0.0) * taken
 
 

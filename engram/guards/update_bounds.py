@@ -30,12 +30,6 @@ def shortened(replies: TrainReplies, merge: Merge, server: Slots, most: float) -
     statistics, and every other slot, count by themselves. What most clients leave as it is has no
     usual length, and no bound.
 
-    Args:
-        replies: The replies that are to be merged.
-        merge: The merge.
-        server: The server's slots before the round.
-        most: The multiple; >= 1.
-
     Returns:
         The replies, in which ``shortened`` has the clients whose updates are shorter now.
     """
@@ -61,12 +55,9 @@ def shortened(replies: TrainReplies, merge: Merge, server: Slots, most: float) -
 
 
 def comparable(replies: TrainReplies, merge: Merge, most: float) -> TrainReplies:
-    """Bounds what clients claim: see ``engram.guards.claimed_ranges.bounded``.
+    """Bounds the claims of updates: see ``engram.guards.claimed_ranges.bounded``.
 
-    Args:
-        replies: The replies that are to be merged.
-        merge: The merge.
-        most: The multiple of the usual mean of a class; >= 1. That of an amount is ``max-weight``.
+    ``most`` >= 1 is the multiple of the usual mean of a class, ``max-weight`` that of an amount.
     """
     updates = [update for _, reply in replies.accepted for update in reply.updates]
     amount = merge.settings.max_weight
@@ -75,7 +66,7 @@ def comparable(replies: TrainReplies, merge: Merge, most: float) -> TrainReplies
 
 
 def _parts(merge: Merge, server: Slots, update: Update) -> dict[str, tuple[Params, Params]]:
-    """Returns the arrays that are measured together, and those from which they have changed."""
+    """Groups an update's arrays by norm: the arrays, and their values before the round."""
     received = received_by(merge.method, server, update.client or 0)
     sent = flat(update.slots)
     origin = flat(origin_of(merge.method, received, update.slots))

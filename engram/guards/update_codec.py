@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engram.core.method import Method, Slots
+from engram.core.method_shapes import Shapes
 from engram.core.slots import flat, unflat
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
@@ -23,66 +24,54 @@ if TYPE_CHECKING:
     from engram.settings.experiment import Experiment
 
 
-class Uplink(NamedTuple):
-    """The bytes of what a client sends.
+class Codes(NamedTuple):
+    """The bytes of a run's messages."""
 
-    Attributes:
-        layout: How the slots are written.
-        kinds: Kinds of the slots.
-        like: The slots that a client sends, which have shapes only.
-        seed: Root of the stream of rounding.
-    """
-
-    layout: Layout
-    kinds: Mapping[str, str]
-    like: Slots
-    seed: int
+    up: Layout  # of the slots that a client sends
+    down: Layout  # of the slots that all clients receive, or of their changes
+    whole: bool  # whether a server sends whole slots, which any client can read, or changes
+    kinds: Mapping[str, str]  # of the slots
+    like: Slots  # those that a client sends, with shapes only
+    seed: int  # root of the stream of rounding
 
     @classmethod
-    def of(cls, e: "Experiment", method: Method, sent: Slots, running: Set[str]) -> Self:
-        """Builds it for the slots that a client of a method sends."""
-        layout = _layout(method.kinds, sent, running, _coder(e))
-        return cls(layout, method.kinds, sent, e.seed)
+    def of(cls, e: "Experiment", shapes: Shapes, running: Set[str]) -> Self:
+        """Builds it for the slots of a client."""
+        kinds = shapes.method.kinds
+        up = _layout(kinds, shapes.sent, running, _coder(e))
+        down = _layout_down(e, kinds, shapes.common, running)
+        return cls(up, down, _is_whole(e), kinds, shapes.sent, e.seed)
 
     def encode(
         self, common: Slots, sent: Slots, residual: Params, *, client: int, server_round: int
     ) -> tuple[Tensor, Params]:
-        """Writes what a client sends.
+        """Encodes an update.
 
-        Args:
-            common: The slots that it received.
-            sent: The slots that it sends.
-            residual: What it left out before, by path; empty at first.
-            client: The client.
-            server_round: The round.
+        The residual, by path, is what the client left out before; empty at first.
 
         Returns:
             The bytes, and the next residual.
         """
-        arrays, draw = flat(sent), draws(self.seed, server_round, client)
+        arrays, draw = flat(sent), _draws(self.seed, server_round, client)
         arrays |= {p: arrays[p].cpu() - x for p, x in self._origin(common).items()}
-        code, _, left = fed_back(self.layout, arrays, residual, draw)
+        code, _, left = fed_back(self.up, arrays, residual, draw)
         return code, left
 
-    def decode(self, common: Slots, code: Tensor) -> Slots:
-        """Returns the slots that a client has sent.
+    def decode(self, common: Slots, codes: Tensor) -> Slots:
+        """Decodes the updates of several clients, (c, size), into slots with a leading axis.
 
         Raises:
             ValueError: If the bytes are not those of such slots.
         """
-        found = self.layout.decode(code)
-        found |= {p: found[p] + x for p, x in self._origin(common).items()}
-        return unflat({p: found[p] for p in flat(self.like)}, self.like)
-
-    def decode_each(self, common: Slots, codes: Tensor) -> Slots:
-        """Returns the slots of several clients, with a leading axis, of their codes (c, size)."""
-        each = [flat(self.decode(common, code)) for code in codes]
-        return unflat({p: torch.stack([one[p] for one in each]) for p in each[0]}, self.like)
+        origin, each = self._origin(common), []
+        for code in codes:
+            found = self.up.decode(code)
+            each.append(found | {p: found[p] + x for p, x in origin.items()})
+        return unflat({p: torch.stack([x[p] for x in each]) for p in flat(self.like)}, self.like)
 
     def _origin(self, common: Slots) -> Params:
-        """Returns what changes are from, of the arrays that are written as changes."""
         received = flat(common)
-        models = (p for p in self.layout.shrunk if self.kinds[p.partition("/")[0]] == "model")
+        models = (p for p in self.up.shrunk if self.kinds[p.partition("/")[0]] == "model")
         return {p: received[p].cpu() for p in models}
 
 
@@ -92,27 +81,25 @@ def shrinks(method: Method, sent: Slots, running: Set[str]) -> bool:
 
 
 def written(e: "Experiment", method: Method, running: Set[str]) -> Method:
-    """Returns a method whose server moves by what it sends: see ``guards.delta_broadcast``."""
+    """Wraps a method whose server moves by its broadcast alone: see ``guards.delta_broadcast``."""
     common, _ = method.server.send(method.server.start, [])
-    layout = layout_down(e, method, common, running)
+    layout = _layout_down(e, method.kinds, common, running)
     # Clients are numbered from 0, so that the server has a stream of its own.
-    return broadcast(method, layout, whole=is_whole(e), draw=partial(draws, e.seed))
+    return broadcast(method, layout, whole=_is_whole(e), draw=partial(_draws, e.seed))
 
 
-def layout_down(e: "Experiment", method: Method, common: Slots, running: Set[str]) -> Layout:
-    """Returns how the slots that all clients receive are written.
+def _layout_down(
+    e: "Experiment", kinds: Mapping[str, str], common: Slots, running: Set[str]
+) -> Layout:
+    """Returns the broadcast's layout: 8 bits for whole slots, as 4 are too few for a model."""
+    return _layout(kinds, common, running, Quantized(8) if _is_whole(e) else _coder(e))
 
-    Whole slots have 8 bits where updates have 4, which are too few for a model.
-    """
-    return _layout(method.kinds, common, running, Quantized(8) if is_whole(e) else _coder(e))
 
-
-def is_whole(e: "Experiment") -> bool:
-    """Returns whether a server sends whole slots, which any client can read, or their changes."""
+def _is_whole(e: "Experiment") -> bool:
     return e.compress in ("8-bit", "4-bit")
 
 
-def draws(seed: int, *keys: int) -> Draw:
+def _draws(seed: int, *keys: int) -> Draw:
     """Returns a source of uniform numbers for rounding, by (round, client), or the server's round.
 
     Each is a function of its keys alone, so that a repeated round rounds alike.

@@ -17,16 +17,14 @@ from engram.data.client_names import all_unseen
 from engram.guards.calibration import noise_multiplier, noise_of
 from engram.scoring.best_round import Selection, selected_by
 from engram.scoring.evaluation import Evaluation, Scored, outlying, summary
-from engram.scoring.metrics import METRICS, Metric
-from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column, columns_of, told
-from engram.scoring.tasks import CLASSIFICATION
+from engram.scoring.metrics import Metric
+from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column, told
 from engram.settings.errors import Names, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
 from engram.strategies.base import Row
 
 _log = getLogger("flwr.engram")
-_ACCURACY = (METRICS["accuracy"], CLASSIFICATION.metric)
 
 
 class Scoring(NamedTuple):
@@ -73,11 +71,6 @@ class Scoring(NamedTuple):
             partial(scored, e, never=never),
             noise_of(columns, noise_multiplier(e)) if e.privacy == "local" else {},
         )
-
-    @classmethod
-    def by_accuracy(cls) -> Self:
-        """Scoring by accuracy on test rows."""
-        return cls(_ACCURACY, tuple(columns_of(_ACCURACY, {"": False})))
 
 
 class Scorekeeper:

@@ -1,7 +1,7 @@
 """Base class of methods' settings."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import ClassVar, Final, Literal, Self, TypeVar
 
@@ -205,6 +205,15 @@ class Families(dict[str, _T]):
         if family not in self:
             raise KeyError(family)
         return self[family]
+
+    def register(self, family: str) -> Callable[[_T], _T]:
+        """Registers the decorated part of a family."""
+
+        def register(part: _T) -> _T:
+            self[family] = part
+            return part
+
+        return register
 
 
 def family(plug_in: str, *, compared: bool = False) -> list[str]:

@@ -194,8 +194,8 @@ class Given(TypedDict, total=False):
     tenth after half of them, a hundredth after three quarters), or a schedule of your own, by
     its name."""
     clock: str
-    """simulated time: drawn (each client's speed, bandwidth and hours, by the settings below)
-    or a CSV file with a line for each client; empty: none."""
+    """simulated time: drawn (each client's speed and bandwidth, by the settings below) or a CSV
+    file with a line for each client; empty: none."""
     step_seconds: float
     """clock drawn: simulated seconds of a local step of the median client."""
     bandwidth: float
@@ -207,8 +207,6 @@ class Given(TypedDict, total=False):
     """clock drawn: share of clients that are slowdown times slower, in steps and bytes."""
     slowdown: float
     """clock drawn: how many times slower stragglers are."""
-    hours: float
-    """clock drawn: hours of a day in which a client works, from a drawn hour on."""
     deadline: float
     """simulated seconds after which a round goes on without the clients that have not answered;
     0: none."""

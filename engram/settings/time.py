@@ -14,8 +14,8 @@ class TimeSettings(Settings):
 
     clock: str = Field(
         "",
-        description="simulated time: drawn (each client's speed, bandwidth and hours, by the "
-        "settings below) or a CSV file with a line for each client; empty: none",
+        description="simulated time: drawn (each client's speed and bandwidth, by the settings "
+        "below) or a CSV file with a line for each client; empty: none",
     )
     step_seconds: Float = Field(
         0.1, gt=0, description="clock drawn: simulated seconds of a local step of the median client"
@@ -41,12 +41,6 @@ class TimeSettings(Settings):
     )
     slowdown: Float = Field(
         10.0, ge=1, le=1e6, description="clock drawn: how many times slower stragglers are"
-    )
-    hours: Float = Field(
-        24.0,
-        ge=0.01,
-        le=24,
-        description="clock drawn: hours of a day in which a client works, from a drawn hour on",
     )
     deadline: Float = Field(
         0.0,
@@ -81,7 +75,7 @@ class TimeSettings(Settings):
     def time_problems(self) -> Iterator[Fault]:
         """Yields settings of time that do not go together."""
         fields = type(self).model_fields
-        drawn = ("step_seconds", "bandwidth", "speed_spread", "stragglers", "slowdown", "hours")
+        drawn = ("step_seconds", "bandwidth", "speed_spread", "stragglers", "slowdown")
         for name in drawn if self.clock != "drawn" else ():
             if (value := getattr(self, name)) != (default := fields[name].default):
                 key = name.replace("_", "-")

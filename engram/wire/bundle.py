@@ -21,7 +21,7 @@ from engram.wire.wire import parts_of
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord)
 
 _ALL: Final = "engram.all"
-_ARRAYS: Final = "engram.core.arrays"
+_ARRAYS: Final = "engram.arrays"
 _PIECE: Final = "engram.piece"  # a further piece of a large record's arrays, in its own record
 _PIECES: Final = "engram.pieces"  # how many further pieces there are
 _SMALL: Final = 2**20  # bytes; larger arrays stay separate, so that messages can share them
@@ -118,7 +118,6 @@ def _length(array: Array) -> int:
 
 
 def _join(record: ArrayRecord) -> list[ConfigRecord]:
-    """Returns one record, or several, each with a piece of the bytes."""
     described = [
         (name, array.dtype, list(array.shape), array.stype, _length(array))
         for name, array in record.items()
@@ -130,7 +129,6 @@ def _join(record: ArrayRecord) -> list[ConfigRecord]:
 
 
 def _cut(parts: Iterable[memoryview]) -> Iterator[bytes]:
-    """Yields the bytes of all parts in pieces of ``PIECE``, but for the last one."""
     piece = bytearray()
     for part in parts:
         at = 0
@@ -146,12 +144,10 @@ def _cut(parts: Iterable[memoryview]) -> Iterator[bytes]:
 
 
 def _piece(name: str, number: int) -> str:
-    """Returns the name of a record's piece; the first has the record's own name."""
     return f"{name}.{number}" if number else name
 
 
 def _pieces(content: RecordDict, name: str) -> list[bytes]:
-    """Returns all of a record's pieces."""
     first = content[name]
     count = first.get(_PIECES, 0)
     if type(count) is not int or not 0 <= count < len(content):

@@ -35,22 +35,8 @@ def _checksum(contents: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(contents).encode()):08x}"
 
 
-def read_row(line: bytes) -> Row | None:
-    """Parses a line of metrics; returns None if it is damaged."""
-    try:
-        row = parse_json(line)
-    except ValueError:
-        return None
-    return checked(row) if isinstance(row, dict) else None
-
-
 class Journal:
-    """A file of rows, one a line, to which a process appends while others may read it.
-
-    Args:
-        path: The file; it need not exist yet.
-        kind: A row's model.
-    """
+    """A file of rows, one a line, to which a process appends while others may read it."""
 
     def __init__(self, path: Path, kind: type[Stored]) -> None:
         self.path = path
@@ -79,13 +65,21 @@ class Journal:
             lines = read_file(self.path, most=_LARGEST, links=False).split(b"\n")
         except OSError as error:
             raise Refused(f"{self.path} cannot be read: {error.strerror}") from error
-        read = map(read_row, lines)
-        rows = [row if row is None or fits(self._kind, row) else None for row in read]
+        rows = [self._read(line) for line in lines]
         damaged = [number for number, row in enumerate(rows[:-1], 1) if row is None]
         if damaged and damaged != self._told:
             _log.warning("%s: lines %s are damaged, and left out", self.path, few(damaged))
         self._told = damaged
         return [row for row in rows if row is not None]
+
+    def _read(self, line: bytes) -> Row | None:
+        """Parses a line; returns None if it is damaged."""
+        try:
+            row = parse_json(line)
+        except ValueError:
+            return None
+        found = checked(row) if isinstance(row, dict) else None
+        return found if found is not None and fits(self._kind, found) else None
 
     def replace(self, rows: Iterable[Row]) -> None:
         """Replaces all rows at once."""

@@ -52,7 +52,7 @@ def beat(path: Path) -> None:
 
 
 def silence(path: Path, what: str) -> str:
-    """Returns ``what`` and for how long a file was not touched; "" for less than a minute."""
+    """Describes the age of a file that health checks touch; "" below a minute."""
     with suppress(OSError):
         seconds = time.time() - path.stat().st_mtime
         return f"{what} for {seconds:.0f} s" if seconds > _SILENT else ""
@@ -89,7 +89,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs nothing: whoever is silent, or has gone, is cut off."""
+        """Logs nothing: a broken connection is no event."""
 
 
 def serve_counters(
@@ -97,11 +97,8 @@ def serve_counters(
 ) -> WSGIServer | None:
     """Serves ``/metrics`` and ``/healthz`` on the loopback interface, in a thread.
 
-    Args:
-        counters: The counts.
-        port: The port; 0 for none.
-        fault: Says what is wrong with the process; "" if nothing is. ``/healthz`` then has status
-            503 and this line.
+    ``fault`` describes a fault of the process, or is empty; ``/healthz`` then has status 503
+    and this line.
 
     Returns:
         The server; None without a port.

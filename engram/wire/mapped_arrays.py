@@ -21,7 +21,7 @@ _ALIGNED = 64  # bytes, a multiple of which numpy's headers have
 
 
 class Mapped(Array):
-    """An array whose bytes are part of a file, and are read when they are wanted."""
+    """An array in a file, whose bytes are read on demand."""
 
     def __init__(self, dtype: str, shape: tuple[int, ...], stype: str, view: memoryview) -> None:
         vars(self).update(dtype=dtype, shape=shape, stype=stype, view=view)

@@ -1,6 +1,6 @@
 """Nodes' descriptions of themselves, and the roster of clients compiled from them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from flwr.app import ConfigRecord, RecordDict
@@ -17,59 +17,37 @@ from engram.wire.wire import APPROVAL, COLUMNS, OWN_DATA, ROSTER, floats_of, rea
 _T = TypeVar("_T")
 
 _MOST_CLIENTS = 2**31
-
-
 _NOTHING: Final = Told()
 
 
 class NodeEntry(NamedTuple):
-    """One node's answer to the roster query.
+    """One node's answer to the roster query."""
 
-    Attributes:
-        fingerprint: Digest of the source that it runs.
-        source: Folder of this source.
-        clients: Number of training rows of each client that it hosts.
-        kind: Kind of its data.
-        names: Names of the clients that have one.
-        left_out: Its clients that take no part, since they have too few rows, and why.
-        unscored: Its clients that train, but are not scored, and why.
-        told: Moments of its training rows.
-        table: Its ``DescribedTable``, sealed for the one who asks for it.
-        approval: Whether its site approves each run before it takes part.
-        own_data: Whether its rows are its own data set, not a share of the run's.
-    """
-
-    fingerprint: str
-    source: str
-    clients: dict[int, int]
-    kind: Kind
-    names: Names = UNNAMED
-    left_out: Mapping[int, str] = {}
-    unscored: Mapping[int, str] = {}
-    told: Told = Told()
-    table: bytes | None = None
-    approval: bool = False
-    own_data: bool = False
+    fingerprint: str  # digest of the source that it runs
+    source: str  # folder of this source
+    clients: dict[int, int]  # number of training rows of each client that it hosts
+    kind: Kind  # of its data
+    names: Names = UNNAMED  # of the clients that have one
+    left_out: Mapping[int, str] = {}  # clients that take no part, for too few rows, and why
+    unscored: Mapping[int, str] = {}  # clients that train, but are not scored, and why
+    told: Told = Told()  # moments of its training rows
+    table: bytes | None = None  # its ``DescribedTable``, sealed for the one who asks for it
+    approval: bool = False  # whether its site approves each run before it takes part
+    own_data: bool = False  # whether its rows are its own data set, not a share of the run's
 
 
 class Roster(NamedTuple):
-    """The clients of a federation.
+    """The clients of a federation."""
 
-    Attributes:
-        nodes: For each client 0..n-1, the node that hosts it; None if none has joined yet.
-        examples: For each client, its number of training rows; 0 if it has not joined yet.
-        kind: Kind of their data.
-        names: Names of the clients that have one.
-        unscored: Clients that train, but have too few rows to be scored, and why.
-        own_data: Number of clients whose rows are their nodes' own data sets.
-    """
-
+    # For each client 0..n-1, the node that hosts it; None if none has joined yet.
     nodes: Sequence[int | None]
+    # For each client, its number of training rows; 0 if it has not joined yet.
     examples: Sequence[int]
-    kind: Kind = Kind()
-    names: Names = UNNAMED
+    kind: Kind = Kind()  # kind of their data
+    names: Names = UNNAMED  # names of the clients that have one
+    # Clients that train, but have too few rows to be scored, and why.
     unscored: Mapping[int, str] = {}
-    own_data: int = 0
+    own_data: int = 0  # number of clients whose rows are their nodes' own data sets
 
     def to_row(self) -> dict[str, Any]:
         """Returns the clients' entries in the first row of a run's record."""
@@ -79,12 +57,8 @@ class Roster(NamedTuple):
 
     def by_node(self, clients: Sequence[int]) -> Mapping[int, list[int]]:
         """Groups the given clients that have joined by node, both in ascending order."""
-        groups: dict[int, list[int]] = {}
-        for client in sorted(clients):
-            node = self.nodes[client]
-            if node is not None:
-                groups.setdefault(node, []).append(client)
-        return dict(sorted(groups.items()))
+        hosts = ((client, self.nodes[client]) for client in clients)
+        return _by_node((client, node) for client, node in hosts if node is not None)
 
     def sites(self) -> "Sites":
         """Returns the clients that have joined, as sites with tables."""
@@ -94,26 +68,23 @@ class Roster(NamedTuple):
 
 
 class Sites(NamedTuple):
-    """The sites that take part in an exchange of estimates.
+    """The sites that take part in an exchange of estimates."""
 
-    Attributes:
-        nodes: The node that hosts each client.
-        rows: Each client's number of training rows.
-        columns: Names of their tables' columns.
-        names: Names of the sites that have one.
-    """
-
-    nodes: Mapping[int, int]
-    rows: Mapping[int, int]
-    columns: list[str]
-    names: Names = UNNAMED
+    nodes: Mapping[int, int]  # the node that hosts each client
+    rows: Mapping[int, int]  # each client's number of training rows
+    columns: list[str]  # names of their tables' columns
+    names: Names = UNNAMED  # of the sites that have one
 
     def by_node(self) -> Mapping[int, list[int]]:
         """Returns the clients grouped by their nodes, both in ascending order."""
-        groups: dict[int, list[int]] = {}
-        for client, node in sorted(self.nodes.items()):
-            groups.setdefault(node, []).append(client)
-        return dict(sorted(groups.items()))
+        return _by_node(self.nodes.items())
+
+
+def _by_node(hosts: Iterable[tuple[int, int]]) -> Mapping[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for client, node in sorted(hosts):
+        groups.setdefault(node, []).append(client)
+    return dict(sorted(groups.items()))
 
 
 def describe_node(
@@ -239,7 +210,6 @@ def _words(entry: ConfigRecord, rows: int) -> dict[str, int] | None:
 
 
 def _moments(entry: ConfigRecord, name: str) -> Moments | None:
-    """Reads what ``Told.to_config`` returned."""
     if f"{name}-rows" not in entry:
         return None
     count = read_int(entry, f"{name}-rows")

@@ -29,7 +29,6 @@ def tensors_to_file(path: Path, params: Params) -> None:
 
 
 def _apart(params: Params) -> Params:
-    """Returns contiguous tensors on the CPU, none of which shares memory with another."""
     held = {name: leaf.detach().cpu().contiguous() for name, leaf in params.items()}
     first: dict[int, str] = {}
     for name, leaf in held.items():  # the format does not know of arrays that share memory
@@ -51,7 +50,7 @@ def tensors_from_bytes(data: bytes) -> Params:
 
 
 def difference(found: Params, wanted: Params) -> str | None:
-    """Returns how tensors differ from wanted ones in names, shapes or types; None if they do not.
+    """Describes a difference of tensors in names, shapes or types; None if there is none.
 
     An empty vector among the wanted ones stands for a vector of any length, since it may grow.
     """

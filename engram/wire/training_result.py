@@ -10,26 +10,19 @@ _TOLD: Final = 2  # most clients whose failures are told
 
 
 class Trained(NamedTuple):
-    """The outcome of a local round for a group of clients.
+    """The outcome of a local round for a group of clients."""
 
-    Attributes:
-        clients: The clients that trained, in the order in which they were asked for.
-        slots: The weighted mean of the slots that they send; or, if no mean was asked for, these
-            slots, each array with a leading axis of ``len(clients)``. Empty if no client trained.
-        examples: Their numbers of training rows.
-        losses: Their losses on the last local batch, after the last step; empty if losses were not
-            asked for.
-        failures: Likely causes, by client, of models or losses that became non-finite. These
-            clients are left out of all the above, and their memories have not changed.
-        way: The way in which they were trained: see ``engram.wire.wire.WAYS``.
-    """
-
-    clients: list[int]
+    clients: list[int]  # the clients that trained, in the order in which they were asked for
+    # The weighted mean of the slots that they send; or, if no mean was asked for, these slots, each
+    # array with a leading axis of ``len(clients)``. Empty if no client trained.
     slots: Slots
-    examples: list[int]
+    examples: list[int]  # their numbers of training rows
+    # Their losses on the last local batch, after the last step; empty if losses were not asked for.
     losses: list[float]
+    # Likely causes, by client, of models or losses that became non-finite. These clients are left
+    # out of all the above, and their memories have not changed.
     failures: dict[int, str]
-    way: str
+    way: str  # the way in which they were trained: see ``engram.wire.wire.WAYS``
 
     @property
     def reason(self) -> str:

@@ -1,4 +1,4 @@
-"""Converts between Flower's records and our types: what messages carry."""
+"""Conversion between Flower's records and our types."""
 
 import math
 from functools import lru_cache
@@ -77,7 +77,7 @@ _Carried.__qualname__ = Array.__qualname__  # by which Flower names the type of 
 
 
 def to_params(record: ArrayRecord) -> Params:
-    """Returns the arrays as tensors in a plain dict, which nobody changes in place.
+    """Returns the arrays as tensors in a plain dict, read-only by convention.
 
     ``to_torch_state_dict`` would give an OrderedDict, which is a different pytree from dict.
     """
@@ -155,7 +155,6 @@ def _bytes(array: npt.NDArray[Any]) -> bytes:
 
 
 def _tensor_in(array: Array) -> torch.Tensor | None:
-    """Returns the tensor that an array of this process holds, if it does."""
     return vars(array).get("tensor") if isinstance(array, _Carried) else None
 
 
@@ -182,7 +181,6 @@ def _decode(
 
 @lru_cache(maxsize=1024)
 def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Returns what numpy's format writes before an array's bytes."""
     stream = BytesIO()
     described = {"descr": dtype.str, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, described)
@@ -222,7 +220,7 @@ def floats_of(record: ConfigRecord, key: str) -> tuple[float, ...]:
 
 
 def units_entries(units: Units) -> dict[str, Any]:
-    """Returns the entries of a message's config that say in which units a run's rows are."""
+    """Returns the config entries of the units of a run's rows."""
     return {
         f"{name}-{what}": values
         for name, part in units.to_json().items()
@@ -281,7 +279,6 @@ def _is(value: object, kind: type[_T]) -> TypeGuard[_T]:
 
 
 def _are(values: object, kind: type[_T]) -> TypeGuard[list[_T]]:
-    """Whether these are a list of a kind; by their types, since lists of others may be long."""
     if not isinstance(values, list):
         return False
     types = set(map(type, values))

@@ -1,8 +1,18 @@
-"""A client's folder of a federation."""
+"""A client's folder of a federation, and a node that has answered nothing."""
 
 from pathlib import Path
 
 import pytest
+
+from engram.link.flower import local_run
+
+
+@pytest.fixture
+def afresh():
+    from engram.client import app
+
+    local_run()
+    app._node.cache_clear()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from engram.core.standardization import Units
 from engram.data import loading
 from engram.data.schema.columns import Kind
 from engram.data.source import FILES
-from engram.link.flower import local_run, name_message, node_context
+from engram.link.flower import name_message, node_context
 from engram.settings import evaluation
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.fingerprint import fingerprint, source_root
@@ -39,14 +39,10 @@ from engram.wire.wire import (
 )
 from tests.support import assert_same, initial_model, small, trainer, write_npz
 
+pytestmark = pytest.mark.usefixtures("afresh")
+
 TRAINING = "0123456789abcdef"
 CARRY = {"memory": "carry"}
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 def ask(kind, content, node_config, **settings):
@@ -180,21 +176,6 @@ def test_the_same_message_again_is_answered_and_not_trained_again(tmp_path, monk
     again = train(node, **CARRY)
     assert_same(model_of(again), model_of(first))
     assert again.metadata.reply_to_message_id != first.metadata.reply_to_message_id
-
-
-@pytest.mark.parametrize("change", [{"server_round": 2}, {"clients": (0,)}, {"durable": 1}])
-def test_another_message_is_trained(tmp_path, monkeypatch, change):
-    node = {"state": str(tmp_path)}
-    train(node, **CARRY)
-    answered, calls = LocalHost.train, []
-
-    def counted(*args):
-        calls.append(args)
-        return answered(*args)
-
-    monkeypatch.setattr(LocalHost, "train", counted)
-    assert train(node, **CARRY, **change).has_content()
-    assert len(calls) == 1
 
 
 def test_a_crash_before_the_reply_was_kept_gives_the_same_reply(tmp_path, monkeypatch):

@@ -13,9 +13,8 @@ from engram.cohort.trainer.chunks import ClientFailed
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.clip_and_noise import Walker
 from engram.core.slots import flat
-from engram.guards.local_noise import leave_covered
 from engram.guards.noise import simulated_noise
-from engram.link.flower import local_run
+from engram.guards.outgoing_updates import leave_clients
 from engram.settings.errors import REFUSED
 from engram.sites.audit import Audit
 from engram.wire.roster import read_entry
@@ -35,13 +34,9 @@ from tests.client.budgets import (
 )
 from tests.support import initial_model, small_of_any, trainer
 
+pytestmark = pytest.mark.usefixtures("afresh")
+
 COST = (2 / LOCAL["noise_multiplier"]) ** 2  # of an answer: two clipped updates lie 2 clip apart
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 def test_an_answer_costs_what_two_updates_are_apart(tmp_path):
@@ -122,16 +117,12 @@ def test_without_local_privacy_nothing_is_answered(tmp_path, settings):
 
 
 def test_what_has_no_noise_is_refused_by_name(tmp_path):
+    content = RecordDict({CONFIG: ConfigRecord({MODEL: "x"})})
     policy(tmp_path)
-    content = RecordDict({CONFIG: ConfigRecord({MODEL: "x"})})
-    line = told(ask(tmp_path, ROSTER_QUERY, content))
-    assert "epsilon is 4 in all, and scores" in line
-
-
-def test_a_site_that_wants_privacy_scores_no_given_model(tmp_path):
-    (tmp_path / "policy.toml").write_text('privacy = ["local"]\n')
-    content = RecordDict({CONFIG: ConfigRecord({MODEL: "x"})})
-    line = told(ask(tmp_path, ROSTER_QUERY, content))
+    assert "epsilon is 4 in all, and scores" in told(ask(tmp_path, ROSTER_QUERY, content))
+    (other := tmp_path / "other").mkdir()
+    (other / "policy.toml").write_text('privacy = ["local"]\n')
+    line = told(ask(other, ROSTER_QUERY, content))
     assert "privacy must be local, and scores of a given model have none" in line
 
 
@@ -221,7 +212,7 @@ def test_large_slots_do_not_round_a_change_up():
     received = {"model": {"w": torch.full((size,), 2.0**24)}}
     sent = {"model": {"w": torch.full((1, size), 2.0**24 + 2)}}
     when = {"clients": [0], "server_round": 1, "noise": simulated_noise(0)}
-    left = leave_covered(e, walker, received, sent, **when)["model"]["w"]
+    left = leave_clients(e, walker, received, {}, sent, **when)["model"]["w"]
     change = float((left.double() - 2.0**24).mean())
     assert abs(change - 1.1) < 5 * deviation / math.sqrt(size)
     assert left.dtype == torch.float32

@@ -5,13 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from engram.client import app as module
 from engram.core.slots import flat
-from engram.link.flower import local_run
 from engram.wire.wire import CLIENTS, METRICS
 from tests.client.budgets import (
     ask,
-    books,
     content_of,
     epsilon_of,
     evaluate,
@@ -22,13 +19,9 @@ from tests.client.budgets import (
 )
 from tests.support import initial_model, small_of_any, train_clients, trainer
 
+pytestmark = pytest.mark.usefixtures("afresh")
+
 METHOD = {"method": "fedavg", "hidden": "64"}
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 def exact(**settings):
@@ -66,13 +59,6 @@ def largest_mu(epsilon):
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon_of([middle**2]) <= epsilon else (low, middle)
     return low
-
-
-def test_hardly_any_noise_is_asked_for(tmp_path):
-    """Without a budget: the exact update."""
-    policy(tmp_path)
-    assert "and 2.0" in told(train(tmp_path, noise_multiplier=0.001, **METHOD))  # mu = 2000
-    assert books(tmp_path).lines == []
 
 
 @pytest.mark.parametrize("noise", [3.0, 12.0])

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from engram.client import app as module
 from engram.guards.gaussian import epsilon
-from engram.link.flower import local_run
 from engram.runs.record import RunRecord
 from engram.server import run as coordinator
 from engram.settings.errors import RunStopped
 from tests.client.budgets import books, epsilon_of
 from tests.client.sites import Sites
 from tests.support import small
+
+pytestmark = pytest.mark.usefixtures("afresh")
 
 SETTINGS = {
     "method": "fedavg",
@@ -23,12 +23,6 @@ SETTINGS = {
     "num_rounds": 3,
     "eval_every": 3,
 }
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 def sites(folder, *budgets):

@@ -12,15 +12,12 @@ import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
 
-from engram.client import app as module
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.accountant import PrivacyAccountant
-from engram.guards.aggregation import spent
+from engram.guards.accountant import PrivacyAccountant, spent
 from engram.guards.calibration import row_rate
 from engram.guards.noise import secret_noise, simulated_noise
-from engram.guards.poisson_samples import row_samples
-from engram.link.flower import local_run
+from engram.guards.secret_samples import row_samples
 from engram.settings.errors import Refused
 from engram.sites.ledger import Ledger
 from engram.wire.wire import CLIENTS, METRICS, SECONDS, WITHHELD
@@ -37,16 +34,12 @@ from tests.support import (
 )
 from tests.tables import entry
 
+pytestmark = pytest.mark.usefixtures("afresh")
+
 EXAMPLE = {"privacy": "example", "clip": 0.5, "noise_multiplier": 1.0}
 SUPPORTED = ["fedavg", "fedprox", "fedper", "fedrep", "lg-fedavg", "fedadam", "fedbabu"]
 REFUSED_BY_NAME = ["ditto", "local-moml", "per-fedavg", "apfl", "fedproto", "ifca", "feddbe"]
 ASKED = [2, 3, 5]
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 def settings_of(method="fedavg", **more):

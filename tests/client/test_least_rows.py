@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from engram.client import app as module
 from engram.client.app import app
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
@@ -15,7 +14,7 @@ from engram.data.federated import Split
 from engram.data.load_federation import own_data
 from engram.data.schema.columns import SUMS, Told
 from engram.data.source import Source
-from engram.link.flower import local_run, name_message, node_context
+from engram.link.flower import name_message, node_context
 from engram.settings.errors import AWAITED
 from engram.sites.accepted import keep_policy
 from engram.sites.admission import of_sums
@@ -25,11 +24,7 @@ from engram.wire.wire import CONFIG, ROSTER_QUERY, to_record
 from tests.client.test_policy import ask, refusal
 from tests.support import initial_model, small, trainer
 
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
+pytestmark = pytest.mark.usefixtures("afresh")
 
 
 def test_rounds_that_draw_too_few_different_rows_are_refused(tmp_path):

@@ -10,7 +10,6 @@ from engram.client import app as module
 from engram.core.slots import flat
 from engram.data.federated import model_for
 from engram.guards.calibration import noise_of
-from engram.link.flower import local_run
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.families import METHODS, family
 from engram.settings.fingerprint import source_root
@@ -20,6 +19,8 @@ from tests.client.budgets import LOCAL, ask
 from tests.support import initial_model, own_of, small_of_any, trainer
 from tests.tables import EIGHT, sampled
 
+pytestmark = pytest.mark.usefixtures("afresh")
+
 SECTION = (
     (source_root() / "docs" / "privacy.md")
     .read_text(encoding="utf-8")
@@ -28,12 +29,6 @@ SECTION = (
 )
 NETWORK = {"model": "resnet", "norm": "batch", "statistics": "local"}  # of methods of batch norm
 KINDS = {"who is there": ROSTER_QUERY, "training": "train", "scores": "evaluate"}
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 def entries():

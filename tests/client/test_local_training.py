@@ -184,16 +184,6 @@ def test_epochs_are_those_of_a_loop_over_torchs_loader(engine):
         assert_same({k: v[i] for k, v in trained.slots["model"].items()}, expected, atol=1e-6)
 
 
-def test_who_else_trains_does_not_matter():
-    e = experiment("recurrent", local_epochs=1, batch_size=7, method="local-moml", num_clients=4)
-    t = trainer(e)
-    model = initial_model(t)
-    t.data.train.rows[0] = t.data.train.rows[0][:9]
-    together = train_clients(t, model, [0, 2, 1], server_round=1, durable=0)
-    alone = train_clients(t, model, [0], server_round=1, durable=0)
-    assert_same(over_slots(lambda leaf: leaf[:1], together.slots), alone.slots, atol=1e-6)
-
-
 # --- An optimizer's state --------------------------------------------------------------------
 
 

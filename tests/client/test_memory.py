@@ -78,11 +78,6 @@ def test_disk_forgets_what_an_attempt_before_made_of_later_rounds(tmp_path):
     assert_same(store.load(3, before=9), params(1))
 
 
-def test_disk_outlives_the_process(tmp_path):
-    DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
-    assert_same(DiskStore(tmp_path).load(3, before=2), params(1))
-
-
 @pytest.mark.parametrize("instant", ["fsync", "replace"])
 def test_a_crash_while_saving_leaves_the_old_memory(tmp_path, monkeypatch, instant):
     store = DiskStore(tmp_path)

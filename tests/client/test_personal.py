@@ -23,17 +23,14 @@ from tests.client.test_modules import EVERYWHERE, experiment
 from tests.support import trainer
 from tests.tables import EIGHT, sampled
 
+pytestmark = pytest.mark.usefixtures("plug_ins")
+
 HEADS = {"convolutions": "5.*", "group norm": "head.*", "two inputs": "head.*,codes.*"}
 
 
 def run(folder, case, engine="vectorized", **settings):
     found = simulate(experiment(case, **settings), folder, engine=engine)
     return found, RunRecord.open(folder).load_checkpoint()
-
-
-@pytest.fixture(autouse=True)
-def _registered(plug_ins):
-    pass
 
 
 TABLE = [
@@ -101,13 +98,6 @@ def test_a_personal_part_is_remembered_and_goes_on_after_a_crash(tmp_path):
     store.restore(last.memories)
     heads = [store.load(client, before=9)[f"{PERSONAL}head.bias"] for client in range(CLIENTS)]
     assert not torch.equal(heads[0], heads[1])
-
-
-def test_with_one_client_it_does_not_matter_who_keeps_what(tmp_path):
-    arrays = {"partition": "iid", "num_clients": 1, "clients_per_round": 1}
-    shared, _ = run(tmp_path / "shared", "group norm", method="fedavg", **arrays)
-    kept, _ = run(tmp_path / "kept", "group norm", method="fedavg", personal="head.*", **arrays)
-    assert kept["loss"] == pytest.approx(shared["loss"], abs=1e-6)
 
 
 def test_what_is_not_shared_is_personal(tmp_path):

@@ -8,18 +8,16 @@ import torch
 
 import engram
 from engram.cli.__main__ import main
-from engram.client import app as module
 from engram.client.disk import DiskStore
 from engram.client.memory import MemoryMismatch, RamStore
 from engram.client.training_description import note_training, read_training
 from engram.home.exported import load_model
 from engram.home.node_export import remembered_package
-from engram.link.flower import local_run
 from engram.settings.errors import Refused
 from engram.settings.files import read_json
 from engram.simulations.engine import simulate
 from engram.wire.checksums import checked, summed
-from tests.client.test_app import TRAINING, train
+from tests.client.test_app import TRAINING
 from tests.support import small_of_any
 
 
@@ -65,20 +63,6 @@ def test_a_part_of_a_model_is_none(method, tmp_path):
     client = store.clients()[0]
     with pytest.raises(Refused, match=f"client {client} remembers no whole model, and nothing is"):
         remembered_package(read_training(tmp_path / "state"), client, store)
-
-
-def test_a_node_notes_what_it_trains(tmp_path):
-    local_run()
-    module._node.cache_clear()
-    settings = {"method": "ditto", "num_clients": 20}
-    assert not train({"state": str(tmp_path)}, **settings).has_error()
-    store = DiskStore(tmp_path / "memory" / TRAINING)
-    training = read_training(store.folder)
-    assert training.experiment.method == "ditto"
-    package = remembered_package(training, 3, store)
-    found = package.module.state_dict()
-    kept = {name.rpartition("/")[2]: leaf for name, leaf in store.read(3, 1).items()}
-    assert torch.equal(found["dense0.weight"], kept["dense0.weight"])
 
 
 @pytest.mark.parametrize("before", ["personal/", "", "own/"], ids=["personal", "whole", "own"])

@@ -5,6 +5,7 @@ import hmac
 import json
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import ConfigRecord, MessageType, RecordDict
 
@@ -14,9 +15,9 @@ from engram.client.training_description import read_training
 from engram.core.slots import flat
 from engram.home.node_export import remembered_package
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY, to_record
-from tests.client.test_app import TRAINING, _afresh, ask
+from tests.client.test_app import TRAINING, ask
 
-__all__ = ["_afresh"]
+pytestmark = pytest.mark.usefixtures("afresh")
 
 SETTINGS = {"method": "ditto", "task": "regression", "num_clients": 1, "clients_per_round": 1}
 SETTINGS |= {"partition": "natural", "model": "linear", "standardize": "none"}

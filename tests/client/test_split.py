@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import engram
-from engram.api import load_run
 from engram.client.memory import RamStore
 from engram.core.slots import flat
 from engram.runs.record import RunRecord
@@ -17,11 +16,7 @@ from tests.support import initial_model, small, trainer
 from tests.tables import entry
 
 CASE = "group norm"
-
-
-@pytest.fixture(autouse=True)
-def _registered(plug_ins):
-    pass
+pytestmark = pytest.mark.usefixtures("plug_ins")
 
 
 def run(folder, **settings):
@@ -69,25 +64,6 @@ def test_heads_stay_with_clients_and_all_parts_are_trained(method, tmp_path):
         assert memory.keys() == {f"{PERSONAL}head.weight", f"{PERSONAL}head.bias"}
         initial = start.learner.network.initial["head.bias"]
         assert not torch.equal(memory[f"{PERSONAL}head.bias"], initial)
-
-
-def test_a_client_is_served_by_the_shared_part_with_its_own(tmp_path):
-    model, kept, _ = run(tmp_path / "run", method="fedrep")
-    client = next(c for c, memory in enumerate(kept) if memory)
-    found = load_run(tmp_path / "run").personal_model(client)
-    own = {name.removeprefix(PERSONAL): leaf for name, leaf in kept[client].items()}
-    whole = {name.removeprefix("model/"): leaf for name, leaf in model.items()} | own
-    assert found.keys() == whole.keys()
-    assert all(torch.equal(leaf, found[name]) for name, leaf in whole.items())
-
-
-@pytest.mark.parametrize("method", ["local", "ditto"])
-def test_a_client_is_served_by_a_model_that_it_keeps(method, tmp_path):
-    _, kept, _ = run(tmp_path / "run", method=method)
-    client = next(c for c, memory in enumerate(kept) if memory)
-    found = load_run(tmp_path / "run").personal_model(client)
-    assert len(found) == 8
-    assert all(torch.equal(leaf, kept[client][f"kept/own/{n}"]) for n, leaf in found.items())
 
 
 def test_each_clients_steps_are_divided_between_the_parts():

@@ -136,16 +136,6 @@ def test_no_residual_of_rounding_exceeds_its_share_of_the_largest_number():
                 assert residual["a"].abs().max() <= 1 / (levels - 1) * (1 + 1e-4)
 
 
-def test_a_network_takes_few_of_its_bytes():
-    for coder, most in [(Quantized(8), 0.27), (Quantized(4), 0.15), (TopK(0.01), 0.05)]:
-        with entry(coder, most):
-            shapes = {"0.weight": (64, 64), "0.bias": (64,), "1.weight": (10, 64), "1.bias": (10,)}
-            layout = Layout(dict.fromkeys(shapes, coder), shapes)
-            arrays = {name: draw(9, *shape) for name, shape in shapes.items()}
-            assert layout.plain_size == 4 * 4810  # 4096 + 64 + 640 + 10 numbers
-            assert layout.encode(arrays, halves).nbytes == layout.size <= most * layout.plain_size
-
-
 def test_a_code_of_another_length_is_refused():
     layout = Layout({"a": Quantized(8)}, {"a": (10,)})
     with pytest.raises(ValueError, match=r"code must have 14 bytes, got \(13,\)"):

@@ -42,10 +42,6 @@ def test_a_short_update_is_left_as_it_is():
             assert_same(clip(short, MODEL, bound), short)
 
 
-def test_no_update_at_all_is_none():
-    assert_same(clip(MODEL, MODEL, C), MODEL)
-
-
 def test_nothing_overflows():
     held = clip(moved(3e38, -3e38, 1e30), MODEL, C)
     assert reach(held) == pytest.approx(C, abs=1e-6)

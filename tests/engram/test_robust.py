@@ -1,17 +1,25 @@
-"""Robust centers: by hand, against Flower's strategies, and against arbitrary minorities."""
+"""Robust centers: by hand, by their definitions, and against minorities."""
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Krum
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
-from engram.guards.robust import krum, median, trimmed_mean
-from engram.link.flower import local_run
-from engram.wire.wire import to_params, to_record
+from engram.guards.robust import (
+    bucketed,
+    centered_clipping,
+    geometric_median,
+    krum,
+    median,
+    mixtures,
+    multi_krum,
+    nearest_mixing,
+    trimmed_mean,
+)
 from tests.support import assert_same, draw
 from tests.tables import entry
 
@@ -51,13 +59,6 @@ def test_trimmed_mean():
             )
 
 
-def test_median_takes_each_coordinate_apart():
-    rows = [[1.0, 9.0], [2.0, 7.0], [6.0, 8.0]]
-    three = [{"w": torch.tensor(row, dtype=torch.float64)} for row in rows]
-    assert median(three)["w"].tolist() == [2.0, 8.0]  # a model that nobody sent
-    assert median(points(8, 1, 4, 2))["w"].item() == 3.0
-
-
 def test_krum():
     for values, malicious, expected in [
         # Two nearest: 0 has 1 + 9, 1 has 1 + 4, 3 has 4 + 9, 7 has 16 + 36.
@@ -75,54 +76,93 @@ def test_krum():
             assert krum(points(*values), malicious)["w"].item() == expected
 
 
-def test_krum_counts_all_leaves():
-    # Two nearest: (0, 0) has 2 + 9, (3, 0) and (0, 3) have 5 + 9, (1, 1) has 2 + 5. In either
-    # leaf alone the first would do best.
-    plane = [(0.0, 0.0), (3.0, 0.0), (0.0, 3.0), (1.0, 1.0)]
-    sent = [{"a": torch.tensor([x]), "b": torch.tensor([y])} for x, y in plane]
-    assert krum(sent, 0) is sent[3]
+# --- By their definitions ---------------------------------------------------------------------
 
 
-# --- Against Flower --------------------------------------------------------------------------
+def rows(count, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, 10))
 
 
-def flowers(strategy, sent):
-    local_run()
-    query = Message(RecordDict(), dst_node_id=1, message_type="train")
-    metrics = MetricRecord({"num-examples": 7})
-    replies = [
-        Message(RecordDict({"arrays": to_record(m), "metrics": metrics}), reply_to=query)
-        for m in sent
-    ]
-    return to_params(strategy.aggregate_train(1, replies)[0])
+def of_rows(x):
+    """Rows as models of two leaves."""
+    each = torch.from_numpy(np.asarray(x, dtype=np.float64))
+    return [{"a": row[:6].view(3, 2), "b": row[6:]} for row in each]
 
 
-def test_median_and_trimmed_mean_are_flowers():
-    for count in [1, 2, 5, 8, 11]:
-        with entry(count):
-            sent = models(count)
-            assert_same(median(sent), flowers(FedMedian(), sent), atol=1e-6)
-            for beta in (0.0, 0.2, 0.45):
-                cut = int(beta * count)  # Flower's share of those that replied
-                assert_same(
-                    trimmed_mean(sent, cut), flowers(FedTrimmedAvg(beta=beta), sent), atol=1e-6
-                )
+def row_of(model):
+    return torch.cat([leaf.flatten() for leaf in model.values()]).numpy()
 
 
-def test_krum_is_flowers():
-    # Where it looks at two neighbours or more. By one neighbour the two nearest models are equal,
-    # and rounding says which Flower takes.
-    for count, malicious in [(1, 0), (4, 0), (5, 1), (8, 0), (8, 3), (11, 3)]:
+def test_multi_krum_is_the_mean_of_the_best_scores():
+    for count, malicious in [(9, 2), (11, 3), (7, 0), (6, 1)]:
         with entry(count, malicious):
-            for seed in range(5):
-                sent = models(count, seed=1000 * seed)
-                picked = flowers(Krum(num_malicious_nodes=malicious), sent)
-                assert_same(krum(sent, malicious), picked)
+            x = rows(count)
+            squares = ((x[:, None] - x[None]) ** 2).sum(2)
+            nearest = np.sort(squares, axis=1)[:, 1 : count - malicious - 1]
+            best = np.argsort(nearest.sum(1), kind="stable")[: count - malicious]
+            np.testing.assert_allclose(row_of(multi_krum(of_rows(x), malicious)), x[best].mean(0))
+            assert_same(krum(of_rows(x), malicious), of_rows(x)[best[0]])
+
+
+def test_the_geometric_median_has_the_least_sum_of_distances():
+    for count in [1, 2, 5, 8]:
+        with entry(count):
+            x = rows(count, seed=count)
+
+            def total(z, x=x):
+                return np.linalg.norm(x - z, axis=1).sum()
+
+            found = total(row_of(geometric_median(of_rows(x), steps=1000)))
+            least = minimize(
+                total, x.mean(0), method="Nelder-Mead", options={"maxiter": 40_000}
+            ).fun
+            assert found <= least * (1 + 1e-4)
+
+
+def test_centered_clipping_is_its_definition():
+    x = rows(7, seed=3)
+    v = np.sort(x, axis=0)[3]
+    tau = np.median(np.linalg.norm(x - v, axis=1))
+    for _ in range(3):
+        length = np.linalg.norm(x - v, axis=1)
+        v = v + ((x - v) * np.minimum(1, tau / length)[:, None]).mean(0)
+    np.testing.assert_allclose(row_of(centered_clipping(of_rows(x))), v)
+
+
+def test_buckets_are_means_in_the_order_that_is_drawn():
+    x = rows(5)
+    found = bucketed(of_rows(x), 2, [3, 1, 4, 0, 2])
+    expected = [x[[3, 1]].mean(0), x[[4, 0]].mean(0), x[2]]
+    np.testing.assert_allclose([row_of(m) for m in found], expected)
+    assert bucketed(of_rows(x), 1, [3, 1, 4, 0, 2])[0]["a"].tolist() == of_rows(x)[0]["a"].tolist()
+
+
+def test_nearest_mixing_is_its_definition():
+    for count, malicious in [(9, 2), (11, 3), (7, 0)]:
+        with entry(count, malicious):
+            x = rows(count)
+            nearest = ((x[:, None] - x[None]) ** 2).sum(2).argsort(1)[:, : count - malicious]
+            y = np.stack([x[some].mean(0) for some in nearest])
+            np.testing.assert_allclose([row_of(m) for m in mixtures(of_rows(x), malicious)], y)
+            middle = np.sort(y, axis=0)[malicious : count - malicious].mean(0)
+            np.testing.assert_allclose(row_of(nearest_mixing(of_rows(x), malicious)), middle)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 4), st.floats(0, 100))
+def test_mixtures_of_honest_models_lie_around_their_mean_whatever_attackers_send(seed, f, far):
+    # Allouah et al. 2023, Lemma 1: mean |y_i - x'|^2 <= 8 f / (n - f) mean |x_i - x'|^2.
+    rng = np.random.default_rng(seed)
+    honest = rng.normal(size=(12, 10))
+    lies = honest[:1] * rng.normal() + far * rng.normal(size=(f, 10))
+    y = np.stack([row_of(m) for m in mixtures(of_rows(np.vstack([honest, lies])), f)])[:12]
+    spread, center = honest.var(0).sum(), honest.mean(0)
+    assert ((y - center) ** 2).sum(1).mean() <= 8 * f / 12 * spread * (1 + 1e-9)
 
 
 # --- Minorities ------------------------------------------------------------------------------
 
 HONEST = st.lists(st.floats(-9, 9), min_size=5, max_size=9)
+SEVEN = st.lists(st.floats(-9, 9), min_size=7, max_size=9)
 ANYTHING = st.lists(st.floats(-3e38, 3e38), min_size=2, max_size=2)
 CENTERS = {"median": median, "trimmed": partial(trimmed_mean, cut=2)}
 
@@ -144,44 +184,65 @@ def test_two_that_lie_make_krum_pick_no_distant_model(honest, lies):
     assert min(abs(picked - value) for value in honest) <= width * terms**0.5 + 1e-6
 
 
-def test_one_that_lies_ruins_the_mean_and_nothing_else():
-    sent = [*models(6), {"a": torch.full((3, 2), 3e38), "b": torch.full((4,), -3e38)}]
-    ruined = mean(sent)
-    assert ruined["a"].abs().min() > 1e37
-    for center in (median, partial(trimmed_mean, cut=1), partial(krum, malicious=1)):
-        assert all(leaf.abs().max() < 4 for leaf in center(sent).values())
+@given(SEVEN, ANYTHING)
+def test_two_of_nine_or_more_move_the_geometric_median_by_a_multiple_of_the_spread(honest, lies):
+    # Pillutla et al., and Minsker 2015, Lemma 2.1: from any point, by 2 (n - m) / (n - 2 m) times
+    # the others' largest distance from it.
+    sent = points(*lies, *honest)
+    n, point = len(sent), float(np.mean(honest))
+    reach = max(abs(v - point) for v in honest) * 2 * (n - 2) / (n - 4)
+    assert abs(geometric_median(sent)["w"].item() - point) <= reach * 1.01 + 1e-3
+
+
+@given(SEVEN, ANYTHING)
+def test_and_centered_clipping_by_their_share_of_a_few_radii(honest, lies):
+    # The start, a median, is within the others' range, and so most of them are within its width;
+    # each of three steps then moves by a radius at most.
+    sent = points(*lies, *honest)
+    width = max(honest) - min(honest)
+    found = centered_clipping(sent)["w"].item()
+    assert min(honest) - 3 * width - 1e-6 <= found <= max(honest) + 3 * width + 1e-6
 
 
 # --- Properties ------------------------------------------------------------------------------
 
-ALL = [median, partial(trimmed_mean, cut=1), partial(krum, malicious=1)]
+ALL = {
+    "median": median,
+    "trimmed-mean": partial(trimmed_mean, cut=1),
+    "krum": partial(krum, malicious=1),
+    "multi-krum": partial(multi_krum, malicious=1),
+    "geometric-median": geometric_median,
+    "centered-clipping": centered_clipping,
+    "nearest-mixing": partial(nearest_mixing, malicious=1),
+}
+
+
+def test_one_that_lies_ruins_the_mean_and_nothing_else():
+    sent = [*models(8), {"a": torch.full((3, 2), 3e38), "b": torch.full((4,), -3e38)}]
+    assert mean(sent)["a"].abs().min() > 1e37
+    for name, center in ALL.items():
+        with entry(name):
+            assert all(leaf.abs().max() < 4 for leaf in center(sent).values())
 
 
 def test_order_does_not_matter_and_shifts_pass_through():
-    for center in ALL:
-        with entry(center):
-            sent = models(6, dtype=torch.float64)
-            shift = models(1, seed=77, dtype=torch.float64)[0]
-            shifted = [{name: leaf + shift[name] for name, leaf in m.items()} for m in sent]
+    sent, (shift,) = models(9, dtype=torch.float64), models(1, seed=77, dtype=torch.float64)
+    shifted = [{name: leaf + shift[name] for name, leaf in m.items()} for m in sent]
+    for name, center in ALL.items():
+        with entry(name):
             expected = {name: leaf + shift[name] for name, leaf in center(sent).items()}
-            assert_same(center(shifted[::-1]), expected, atol=1e-12)
+            assert_same(center(shifted[::-1]), expected, atol=1e-6)
 
 
 def test_equal_models_are_their_own_center_and_nothing_is_written_to():
-    for center in ALL:
-        with entry(center):
+    for name, center in ALL.items():
+        with entry(name):
             sent = models(1) * 6
             copy = {name: leaf.clone() for name, leaf in sent[0].items()}
-            assert_same(center(sent), copy, atol=1e-6)
+            found = center(sent)
+            assert_same(found, copy, atol=1e-6)
             assert_same(sent[0], copy)
-            assert {name: leaf.dtype for name, leaf in center(sent).items()} == {
-                name: leaf.dtype for name, leaf in copy.items()
-            }
-
-
-def test_cutting_nothing_is_the_mean():
-    sent = models(7)
-    assert_same(trimmed_mean(sent, 0), mean(sent), atol=1e-6)
+            assert {leaf.dtype for leaf in found.values()} == {torch.float32}
 
 
 def test_a_parameter_that_is_a_single_number_has_a_center():

@@ -102,20 +102,17 @@ def described(*entry):
 
 
 UNWRITTEN = [
-    {"engram.core.arrays": "text"},
-    {"engram.core.arrays": b""},
-    {"engram.core.arrays": b"[]junk"},
-    {"engram.core.arrays": b"not json\n"},
-    {"engram.core.arrays": b'{"a": 1}\n'},
-    {"engram.core.arrays": described(["w", "float32", [2], "numpy.ndarray", 9])},
-    {
-        "engram.core.arrays": json.dumps([["w", "float32", [-2], "numpy.ndarray", 0]]).encode()
-        + b"\n"
-    },
-    {"engram.core.arrays": described(["w", "float32", [2.5], "x", 0])},
-    {"engram.core.arrays": described(["w", "float32", [True], "x", 0])},
-    {"engram.core.arrays": described(["w", "float32", "ab", "x", 0])},
-    {"engram.core.arrays": b"[" * 10**5 + b"\n"},
+    {"engram.arrays": "text"},
+    {"engram.arrays": b""},
+    {"engram.arrays": b"[]junk"},
+    {"engram.arrays": b"not json\n"},
+    {"engram.arrays": b'{"a": 1}\n'},
+    {"engram.arrays": described(["w", "float32", [2], "numpy.ndarray", 9])},
+    {"engram.arrays": json.dumps([["w", "float32", [-2], "numpy.ndarray", 0]]).encode() + b"\n"},
+    {"engram.arrays": described(["w", "float32", [2.5], "x", 0])},
+    {"engram.arrays": described(["w", "float32", [True], "x", 0])},
+    {"engram.arrays": described(["w", "float32", "ab", "x", 0])},
+    {"engram.arrays": b"[" * 10**5 + b"\n"},
 ]
 
 

@@ -20,11 +20,6 @@ def delta_of(mu, value):
     return norm.cdf(mu / 2 - value / mu) - math.exp(value) * norm.cdf(-mu / 2 - value / mu)
 
 
-def test_without_a_target_the_multiplier_is_the_setting():
-    e = Experiment(privacy="central", clip=0.5, noise_multiplier=1.7)
-    assert noise_multiplier(e) == 1.7
-
-
 @pytest.mark.parametrize(("privacy", "reach"), [("central", 1), ("local", 2)])
 def test_the_multiplier_is_the_least_with_which_all_rounds_are_within_the_target(privacy, reach):
     z = noise_multiplier(Experiment(**TARGET | {"privacy": privacy}))

@@ -5,7 +5,6 @@ or family is in the table without being listed. `make test` tries every sixth va
 that an engine can tell apart, and `make test-all` all values of all methods.
 """
 
-import logging
 import re
 import shutil
 
@@ -19,6 +18,7 @@ from engram.strategies import STRATEGIES
 from engram.wire.bundle import bundle
 from tests.replies.federations import federations, grid_of, run, settings_of
 from tests.replies.fields import Field, fields_of, others, spoiled
+from tests.support import check_lines
 from tests.tables import EIGHT, sampled
 
 LIARS = (0, 2, 3, 5, 6, 7, 8)  # 3 of 10 sites are well, and as many are needed
@@ -32,18 +32,6 @@ pytestmark = pytest.mark.filterwarnings("error")  # nothing overflows, nothing i
 def given(tmp_path_factory):
     """The settings of every family's federation."""
     return federations(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def lines(monkeypatch):
-    """The warnings that are logged."""
-    found = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.append(record.getMessage())
-    log = logging.getLogger("flwr.engram")
-    monkeypatch.setattr(log, "handlers", [handler])
-    monkeypatch.setattr(log, "propagate", False)
-    return found
 
 
 def honest(folder, settings):
@@ -88,13 +76,6 @@ def check(folder, settings, cases, liars=LIARS):
         shutil.rmtree(folder / f"{i}")
 
 
-def check_lines(lines):
-    assert lines
-    for line in lines:
-        assert line.isprintable()
-        assert len(line) < 2500
-
-
 @every
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_field_of_a_sites_replies_ends_the_run_of_the_others(
@@ -105,7 +86,7 @@ def test_no_field_of_a_sites_replies_ends_the_run_of_the_others(
         there = honest(tmp_path / "like", given[LIKE[name]])
         fields = {at: v for at, v in fields.items() if at not in there or isinstance(v, Array)}
     check(tmp_path, given[name], cases_of(fields)[start::PARTS])
-    check_lines(lines)
+    check_lines(lines, 2500)
 
 
 # What merges a round's replies beside the mean.

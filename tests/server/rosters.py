@@ -8,6 +8,7 @@ from flwr.app import ConfigRecord, Message
 
 from engram.data.schema.columns import Kind
 from engram.link.server.membership import Membership
+from engram.server import roster
 from engram.server.grid import PatientGrid
 from engram.server.roster import Attendance, query_roster
 from engram.settings.errors import RunStopped
@@ -67,6 +68,27 @@ class Moving(Scripted):
 
     def get_node_ids(self):
         return [node for node in super().get_node_ids() if node not in self.away]
+
+
+class Coming(Moving):
+    """Its nodes come one by one, every 20 seconds of a clock."""
+
+    clock = (0.0,)
+
+    def get_node_ids(self):
+        self.away = {node for node in self._hosts if self.clock[0] < 20 * (node - 1)}
+        return super().get_node_ids()
+
+
+def timed(monkeypatch, step=None):
+    """Has a roster's time pass as it sleeps, or by so many seconds each time; returns the clock."""
+    clock = [0.0]
+    monkeypatch.setattr(roster.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(
+        roster.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + (step or s))
+    )
+    monkeypatch.setattr(Coming, "clock", clock)
+    return clock
 
 
 def begun(g, num_clients, least=None, **options):

@@ -10,10 +10,9 @@ from scipy.stats import norm
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
-from engram.guards.accountant import PrivacyAccountant
+from engram.guards.accountant import PrivacyAccountant, guarantee
 from engram.guards.calibration import noise_multiplier
 from engram.guards.client_epsilon import spent_by_client
-from engram.guards.guarantee import guarantee
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.runs.record import RunRecord
 from engram.server.run import run as run_on

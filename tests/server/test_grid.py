@@ -33,7 +33,7 @@ def test_returns_when_the_slowest_has_answered(clock):
     assert 2.0 <= took < 2.6
     latencies = grid.last.latencies
     assert latencies[1] < latencies[3] < latencies[2]
-    costs = grid.last.summary()
+    costs = grid.last.costs()
     parts = [costs[f"seconds-{part}"] for part in ("training", "transfer", "waiting")]
     assert sum(parts) == pytest.approx(took)
     assert costs["bytes-sent"] > 3 * 3 * 4 * 8  # three models of 3 x 4 float64
@@ -360,7 +360,7 @@ def test_whose_replies_are_of_no_use_repeatedly_is_left_out_for_a_while(clock, l
     nodes = {1: Node(), 2: Node(says=[RUBBISH, CUT_OFF])}
     grid = PatientGrid(Link(clock, nodes), least=1)
     assert exchange(clock, nodes, grid=grid)[0] == [1]
-    assert "suspended" not in grid.last.summary()
+    assert "suspended" not in grid.last.notes()
     clock.now += 1
     assert grid.get_node_ids() == [1, 2]  # once is no reason
     assert exchange(clock, nodes, grid=grid)[0] == [1]
@@ -371,13 +371,13 @@ def test_whose_replies_are_of_no_use_repeatedly_is_left_out_for_a_while(clock, l
         "3 of its 4 parts did not come"
     )
     told = {"clients": [2], "until": until, "reason": "3 of its 4 parts did not come"}
-    assert grid.last.summary()["suspended"] == {"2": told}
+    assert grid.last.notes()["suspended"] == {"2": told}
     assert Answers(grid, "").at_work(2) == "is left out: 3 of its 4 parts did not come"
     assert rounds(clock, nodes, grid, 5) == [[1]] * 5
-    assert grid.last.summary()["suspended"] == {"2": told}
+    assert grid.last.notes()["suspended"] == {"2": told}
     clock.now += 10
     assert rounds(clock, nodes, grid, 2) == [[1, 2]] * 2
-    assert "suspended" not in grid.last.summary()
+    assert "suspended" not in grid.last.notes()
     trains = [kind for kind in nodes[2].handled if kind == MessageType.TRAIN]
     assert len(trains) == 4
 

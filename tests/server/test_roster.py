@@ -12,12 +12,14 @@ from engram.settings.errors import AWAITED, BUSY, REFUSED, RunStopped
 from engram.settings.fingerprint import fingerprint, source_root
 from tests.server.rosters import (
     NAMES,
+    Coming,
     Moving,
     Scripted,
     begun,
     entry,
     named,
     stopped,
+    timed,
 )
 from tests.support import grid, small, trainer
 
@@ -153,15 +155,7 @@ def test_who_comes_late_with_other_data_is_left_out(warnings_of_engram):
 
 
 def test_waits_without_news_for_no_longer_than_its_patience(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(roster_query.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(roster_query.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
-
-    class Coming(Moving):
-        def get_node_ids(self):
-            self.away = {node for node in self._hosts if clock[0] < 20 * (node - 1)}
-            return super().get_node_ids()
-
+    clock = timed(monkeypatch)
     nodes = [entry([client]) for client in range(4)]
     attendance = begun(Coming(*nodes), 5, least=1, patience=30)
     assert 60 + 30 <= clock[0] < 60 + 31  # the last of the four came after 60
@@ -218,18 +212,14 @@ def test_a_run_waits_for_a_site_that_has_yet_to_approve_it(monkeypatch, warnings
 
 
 def test_a_run_that_may_begin_with_fewer_does_not_wait_for_approval(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(roster.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(roster.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + 10))
+    clock = timed(monkeypatch, 10)
     g = Moving(entry([0]), Error(AWAITED, "waits for its site's approval"))
     assert begun(g, 2, least=1, patience=60).roster().nodes == [1, None]
     assert clock[0] < 100
 
 
 def test_no_site_is_waited_for_longer_than_a_week(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(roster.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(roster.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + 7200))
+    clock = timed(monkeypatch, 7200)
     g = Moving(entry([0]), Error(AWAITED, "waits for its site's approval"))
     with pytest.raises(RunStopped, match="node 2 waits for its site's approval"):
         begun(g, 2, patience=60)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
-import engram
 from engram.client.disk import DiskStore
 from engram.client.hosts import Opening, host_of
 from engram.client.hosts.local import LocalHost
@@ -17,10 +16,6 @@ from engram.client.memory import RamStore
 from engram.cohort.trainer.chunks import score
 from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows, shown_rounds
-from engram.core.method import FromMean
-from engram.core.slots import kinds_of, zeros
-from engram.core.tree import add_scaled
-from engram.methods.fedavg import FedAvg
 from engram.runs import checkpoints
 from engram.runs.record import RunRecord
 from engram.runs.run_folder import Taken
@@ -115,19 +110,6 @@ def test_a_training_loss_that_one_client_owns_is_no_mean(tmp_path, said):
     assert row.get("train-loss") == (None if said else pytest.approx(np.mean(seen)))
 
 
-def test_the_same_experiment_gives_the_same_numbers(tmp_path):
-    run(tmp_path / "one")
-    run(tmp_path / "two")
-    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
-    one, two = (RunRecord.open(tmp_path / name).load_checkpoint().model for name in ("one", "two"))
-    assert_same(one, two)
-
-
-def test_learning_happens(tmp_path):
-    found = run(tmp_path / "run", method="fedavg", num_rounds=40, clients_per_round=10)
-    assert found["accuracy"] > RunRecord.open(tmp_path / "run").rows()[0]["accuracy"] + 0.2
-
-
 class Killed(BaseException):
     """Stands for the end of the process: nothing catches it."""
 
@@ -191,34 +173,6 @@ def test_killed_at_any_instant_and_resumed_gives_the_same_numbers(tmp_path, monk
     assert killed > 10
 
 
-@pytest.mark.usefixtures("plug_ins")
-def test_slots_that_stay_with_the_server_are_resumed(tmp_path):
-    @engram.method("heavy-ball", source="nobody")
-    class HeavyBall(FedAvg):
-        """FedAvg with momentum on the server."""
-
-        def build(self, context):
-            base = super().build(context)
-
-            def merge(server, mean):
-                change = add_scaled(mean.slots["model"], -1.0, server["model"])
-                velocity = add_scaled(change, 0.9, server["velocity"])
-                return {"model": add_scaled(server["model"], 1.0, velocity), "velocity": velocity}
-
-            start = base.server.start | {"velocity": zeros(context.network.initial)}
-            server = base.server._replace(start=start, merge=FromMean(merge, steps=True))
-            return base._replace(
-                server=server, kinds=kinds_of(models="model", differences="velocity")
-            )
-
-    run(tmp_path / "whole", method="heavy-ball", num_rounds=4)
-    run(tmp_path / "parts", method="heavy-ball", num_rounds=2)
-    run(tmp_path / "parts", method="heavy-ball", num_rounds=4, resume=str(tmp_path / "parts"))
-    assert numbers(tmp_path / "parts")[0] == numbers(tmp_path / "whole")[0]
-    state = RunRecord.open(tmp_path / "parts").load_checkpoint().state
-    assert any(name.startswith("velocity/") for name in state)
-
-
 @pytest.mark.parametrize("exp_concave", [False, True])
 def test_the_universal_step_is_resumed_with_its_state(tmp_path, exp_concave):
     settings = {"server_step": "universal", "method": "fedavg"}
@@ -243,15 +197,6 @@ def test_a_run_with_the_universal_step_says_what_it_leaves_out(tmp_path, warning
     assert told not in " ".join(warnings_of_engram.messages)
     run(tmp_path / "run", server_step="universal", num_rounds=1)
     assert told in " ".join(warnings_of_engram.messages)
-
-
-def test_a_finished_run_can_be_given_more_rounds(tmp_path):
-    run(tmp_path / "whole", num_rounds=4)
-    run(tmp_path / "parts", num_rounds=2)
-    run(tmp_path / "parts", num_rounds=4, resume=str(tmp_path / "parts"))
-    assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
-    again = run(tmp_path / "parts", num_rounds=4, resume=str(tmp_path / "parts"))
-    assert again["accuracy"] == numbers(tmp_path / "whole")[1]["accuracy"]
 
 
 def test_a_run_given_more_rounds_forgets_the_evaluation_of_its_former_end(tmp_path):

@@ -1,18 +1,16 @@
 """Seats of a run: the node of each client, among claims, kinds of data, names and rows."""
 
-import json
-
 import pytest
 from flwr.app import Error, Message
 
 from engram.core.standardization import Moments, Standard
-from engram.data.schema.columns import Kind, Schema, Told
-from engram.server import roster_query
+from engram.data.schema.columns import Kind, Told
 from engram.server.roster import Attendance, query_roster
 from engram.settings.errors import RunStopped
 from engram.wire.roster import describe_node
 from tests.server.rosters import (
     NAMES,
+    Coming,
     Moving,
     Scripted,
     begun,
@@ -20,6 +18,7 @@ from tests.server.rosters import (
     few_rows,
     named,
     stopped,
+    timed,
     warned,
 )
 
@@ -52,22 +51,6 @@ def test_data_of_another_kind_are_left_out(warnings_of_engram):
         {},
         {},
         0,
-    )
-
-
-def test_tables_with_the_same_columns_may_be_of_another_kind(warnings_of_engram):
-    table = {
-        "inputs": "",
-        "outputs": 0,
-        "schema": json.dumps(Schema.of_numbers(["age", "dose"]).to_json()),
-    }
-    usual = [entry([client], **table) for client in (0, 1)]
-    other = entry([2], **table | {"inputs": "float32[2]"})
-    assert begun(Scripted(*usual, other), 3, least=2).roster().nodes == [1, 2, None]
-    (told,) = (line for line in warned(warnings_of_engram) if "takes no part" in line)
-    assert told == (
-        "node 3 takes no part with clients [2]: it has inputs float32[2] and 0 outputs, and "
-        "most nodes have a table of 2 columns"
     )
 
 
@@ -181,15 +164,7 @@ def test_clients_with_too_few_rows_are_left_out_by_name_and_the_run_goes_on(warn
 
 
 def test_nobody_can_say_of_others_clients_that_they_will_not_come(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(roster_query.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(roster_query.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
-
-    class Coming(Moving):
-        def get_node_ids(self):
-            self.away = {node for node in self._hosts if clock[0] < 20 * (node - 1)}
-            return super().get_node_ids()
-
+    timed(monkeypatch)
     liar = few_rows([], range(3))
     attendance = begun(Coming(liar, entry([0]), entry([1])), 3, least=2, patience=30)
     assert attendance.roster().nodes == [2, 3, None]

@@ -12,6 +12,15 @@ from tests.client.budgets import epsilon_of
 from tests.server.test_federation_cli import failure, node
 
 
+def recorded(rows, **settings):
+    """The folder of a run with these rows and settings."""
+    folder = Path("run")
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"format": 2, "settings": settings}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
+    return folder
+
+
 def test_status_names_who_is_there(engram, answers):
     said, _ = answers
     engram("init-federation fed --clients 2")
@@ -58,12 +67,9 @@ def test_status_of_a_federation_without_a_superlink_is_one_line(engram, answers)
 
 def test_status_of_a_private_run_has_epsilon_by_client(engram):
     """Two updates lie at most twice clip apart; a line is a release, of a round or of scores."""
-    folder = Path("run")
-    folder.mkdir()
     settings = {"privacy": "local", "clip": 0.5, "noise-multiplier": 8.0, "delta": 1e-5}
-    (folder / "config.json").write_text(json.dumps({"format": 2, "settings": settings}))
     rows = [{"round": 1, "cohort": [0, 1]}, {"round": 2, "cohort": [1]}]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
+    folder = recorded(rows, **settings)
     once, twice, thrice = (epsilon_of([(2 / 8.0) ** 2] * count) for count in (1, 2, 3))
     found = json.loads(engram("status run --json")[1])["epsilon"]
     assert found == {"0": pytest.approx(once, rel=1e-6), "1": pytest.approx(twice, rel=1e-6)}
@@ -77,16 +83,13 @@ def test_status_of_a_private_run_has_epsilon_by_client(engram):
 
 def test_status_of_a_run_private_by_row_has_epsilon_by_client(engram):
     """A step sums all rows where a client has no more than a batch; more rows hide one of them."""
-    folder = Path("run")
-    folder.mkdir()
     settings = {"privacy": "example", "clip": 0.5, "noise-multiplier": 8.0, "delta": 1e-5}
     steps = {"method": "fedavg", "batch-size": 16, "local-steps": 3}
-    (folder / "config.json").write_text(json.dumps({"format": 2, "settings": settings | steps}))
     rows = [
         {"round": 1, "cohort": [0, 1], "training-rows": {"0": 16, "1": 160}},
         {"round": 2, "cohort": [0], "training-rows": {"0": 16}},
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
+    folder = recorded(rows, **settings, **steps)
     found = json.loads(engram("status run --json")[1])["epsilon"]
     assert found["0"] == pytest.approx(epsilon_of([1 / 8.0**2] * 6), rel=1e-6)
     assert 0 < found["1"] < epsilon_of([1 / 8.0**2] * 3) / 2
@@ -96,9 +99,6 @@ def test_status_of_a_run_private_by_row_has_epsilon_by_client(engram):
 
 
 def test_status_of_a_run_counts_who_took_part(engram):
-    folder = Path("run")
-    folder.mkdir()
-    (folder / "config.json").write_text('{"format": 2}')
     rows = [
         {"round": 0, "names": {"2": "park [red]\x1b[2J"}},
         {"round": 1, "cohort": [0, 1], "bytes-sent": 2**20, "seconds-waiting": 1.5},
@@ -114,7 +114,7 @@ def test_status_of_a_run_counts_who_took_part(engram):
             "absent": {"0": "off line", "1": "no reply", "2": "shapes", "3": "no node hosts it"},
         },
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
+    recorded(rows)
     _, out, _ = engram("status run --json")
     found = json.loads(out)
     assert [list(share.values()) for share in found["clients"]] == [

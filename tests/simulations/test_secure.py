@@ -18,7 +18,6 @@ from engram.guards.secure import masking
 from engram.guards.secure.wire import digests
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, RunStopped
-from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.simulations.engine import simulate
 from engram.wire.wire import config_of, to_params
@@ -71,6 +70,23 @@ class Between:
         ]
 
 
+def watched(e, folder):
+    """Runs an experiment; returns what stood between server and host."""
+    between = []
+
+    def through(host):
+        between.append(Between(host))
+        return between[0]
+
+    simulate(e, folder, through=through)
+    return between[0]
+
+
+def assert_same_models(one, other):
+    one, other = (RunRecord.open(folder).load_checkpoint().model for folder in (one, other))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
 def updates_of(e):
     """Each client's change of the model in round 1, unclipped, with its rows; and the model."""
     plain = e.model_copy(update={"clip": 0.0, "aggregation": "plain"})
@@ -121,11 +137,7 @@ def test_who_is_gone_after_its_update_has_come_is_in_the_mean(tmp_path):
     gone = {"survivors": [0, 1, 2], "unmask": [5, 6, 7]}
     for name, lost in (("all", {}), ("less", gone)):
         simulate(e, tmp_path / name, through=lambda host, lost=lost: Between(host, lost))
-    one, other = (
-        RunRecord.open(tmp_path / name).load_checkpoint().model for name in ("all", "less")
-    )
-    for path, leaf in one.items():
-        torch.testing.assert_close(other[path], leaf, rtol=0, atol=0)
+    assert_same_models(tmp_path / "all", tmp_path / "less")
 
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "train", "survivors", "unmask"])
@@ -160,9 +172,7 @@ def test_a_run_that_is_resumed_repeats_its_numbers(tmp_path):
     simulate(e, tmp_path / "whole")
     simulate(e.model_copy(update={"num_rounds": 3}), tmp_path / "parts")
     simulate(e.model_copy(update={"resume": str(tmp_path / "parts")}), tmp_path / "parts")
-    one, other = (RunRecord.open(tmp_path / n).load_checkpoint() for n in ("whole", "parts"))
-    for path, leaf in one.model.items():
-        torch.testing.assert_close(other.model[path], leaf, rtol=0, atol=0)
+    assert_same_models(tmp_path / "whole", tmp_path / "parts")
 
 
 def windows(data, size=16):
@@ -174,15 +184,9 @@ def test_nothing_of_an_update_is_in_what_the_server_receives_writes_or_says(
     tmp_path, caplog, monkeypatch
 ):
     monkeypatch.setattr(masking, "os", SimpleNamespace(urandom=Random(0).randbytes))
-    between = []
-
-    def through(host):
-        between.append(Between(host))
-        return between[0]
-
     e = experiment(aggregation="secure", hidden="64")
     with caplog.at_level("DEBUG"):
-        simulate(e, tmp_path / "run", through=through)
+        between = watched(e, tmp_path / "run")
     _, moved, rows = updates_of(e)
     levels = (2**31 - 1) // 20 - 1
     secret = set()
@@ -195,7 +199,7 @@ def test_nothing_of_an_update_is_in_what_the_server_receives_writes_or_says(
             secret |= windows(data.tobytes())
     secret -= {window for window in secret if len(set(window)) < 8}  # numbers that are all zero
     assert len(secret) > 10_000
-    answers = [reply for _, reply in between[0].replies]
+    answers = [reply for _, reply in between.replies]
     assert len(answers) == 100  # five stages of twenty
     arrays = []
     for reply in answers:
@@ -233,14 +237,8 @@ def replayed(host, requests, stage, round_number=1, client=0):
 
 
 def test_a_stage_is_answered_once_and_a_round_that_was_unmasked_never_again(tmp_path):
-    between = []
-
-    def through(host):
-        between.append(Between(host))
-        return between[0]
-
-    simulate(experiment(aggregation="secure"), tmp_path / "run", through=through)
-    host, requests = between[0].host, between[0].requests
+    between = watched(experiment(aggregation="secure"), tmp_path / "run")
+    host, requests = between.host, between.requests
     for stage in ("shares", "train", "survivors", "unmask"):
         assert "is not at this stage of round 1" in replayed(host, requests, stage)
     assert "round must be above 1, whose sum client-0 has helped" in replayed(
@@ -455,12 +453,6 @@ def test_central_noise_comes_in_shares_of_the_sites(tmp_path):
     rho = 1 / (2 * z**2)
     epsilon = rho + 2 * np.sqrt(rho * np.log(1e5))
     assert found[1].results["epsilon"] == pytest.approx(epsilon, rel=1e-9)
-
-
-@pytest.mark.parametrize("method", ["molar", "molar-bandit", "meta-ban"])
-def test_methods_without_networks_do_not_know_it(method):
-    with pytest.raises(Refused, match=f"aggregation is not a setting of {method}"):
-        Experiment(method=method, aggregation="secure")
 
 
 def test_statistics_that_no_clip_bounds_are_refused(tmp_path):

@@ -105,14 +105,6 @@ def test_clients_of_a_part_of_a_federation_cannot_be_left_out_by_number(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_units_of_a_run_that_never_had_the_client(tmp_path):
-    given = {"standardize": "federation", "clients_per_round": 2}
-    never = begun(tmp_path / "never", without="3", **given).rows()[0]["units"]
-    train = federated_data(experiment("fedavg", standardize="none")).train
-    others = np.concatenate([train.x[train.rows[client]] for client in range(3)])
-    np.testing.assert_allclose(never["inputs"]["mean"], others.mean(axis=0), rtol=1e-5)
-
-
 def test_what_has_its_updates_is_named_and_nothing_is_destroyed(tmp_path, engram):
     record = begun(tmp_path / "runs" / "all")
     before = {path: path.read_bytes() for path in record.folder.rglob("*") if path.is_file()}

@@ -18,12 +18,12 @@ from scipy.stats import beta
 from engram.core.clip_and_noise import Walker
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
-from engram.core.streams import Stream
-from engram.guards.aggregation import Merge, spent
+from engram.guards.accountant import spent
+from engram.guards.aggregation import Merge
 from engram.guards.calibration import sampling_rate
 from engram.guards.noise import simulated_noise
+from engram.guards.secret_samples import poisson_cohort, subset_cohort
 from engram.strategies.rounds import Rounds
-from engram.strategies.secret_cohorts import poisson_cohort, subset_cohort
 from tests.support import small, trainer
 
 CANARIES, ROUNDS, DELTA = 400, 5, 1e-5
@@ -117,8 +117,3 @@ def test_the_bounds_are_those_of_clopper_and_pearson():
     assert at_least(100, 100) == pytest.approx(0.01 ** (1 / 100))
     assert at_least(0, 9) == 0
     assert at_most(9, 9) == 1
-
-
-def test_noise_of_sampling_and_of_sums_have_streams_of_their_own():
-    one, two = (simulated_noise(0)(9, s, 1) for s in (Stream.COHORT, Stream.SERVER_NOISE))
-    assert not torch.equal(one, two)

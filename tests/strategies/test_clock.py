@@ -19,7 +19,6 @@ from engram.strategies.clock import (
 )
 from tests.tables import entry
 
-HOUR = 3600.0
 HEAD = "client,step-seconds,bandwidth"
 
 
@@ -28,59 +27,23 @@ def test_a_round_takes_its_steps_and_its_bytes():
     assert Pace(0.2, 1000.0).ends(7.0, 5, 3000) == 7 + 1 + 3
 
 
-def test_a_client_works_in_its_hours_alone():
-    for start, work, end in [
-        (9.0, 2.0, 11.0),  # within its hours
-        (2.0, 2.0, 10.0),  # asked before they begin, at 8
-        (17.0, 2.0, 24 + 9.0),  # of which one hour is left, at 18 it closes
-        (20.0, 1.0, 24 + 9.0),  # asked after they end
-        (8.0, 10.0, 18.0),  # all of them
-        (17.0, 1.0 + 10.0 + 3.0, 48 + 11.0),  # the rest of a day, a whole one, and three hours
-        (24 + 9.0, 1.0, 24 + 10.0),  # on another day
-    ]:
-        with entry(start, work, end):
-            pace = Pace(HOUR, 1.0, opens=8.0, hours=10.0)
-            assert pace.ends(start * HOUR, int(work), 0) == pytest.approx(end * HOUR)
-
-
-def test_hours_that_pass_midnight_are_one_window():
-    pace = Pace(HOUR, 1.0, opens=22.0, hours=4.0)  # to 2 o'clock
-    assert pace.ends(1 * HOUR, 1, 0) == 2 * HOUR
-    assert pace.ends(1 * HOUR, 2, 0) == 23 * HOUR
-
-
-def test_work_in_windows_equals_a_count_of_seconds():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        opens, hours = int(rng.integers(0, 24)), int(rng.integers(1, 24))
-        start, work = int(rng.integers(0, 60)), int(rng.integers(1, 80))
-        at, left = start, work  # hour by hour
-        while left:
-            left -= (at - opens) % 24 < hours
-            at += 1
-        pace = Pace(HOUR, 1.0, opens, hours)
-        assert pace.ends(start * HOUR, work, 0) == pytest.approx(at * HOUR)
-
-
 def test_drawn_clients_are_the_median_one_but_for_stragglers():
     e = Experiment(clock="drawn", stragglers=0.1, slowdown=10, num_clients=50)
     paces = drawn_paces(e, 0, 50)
     assert sorted(pace.step for pace in paces) == pytest.approx([0.1] * 45 + [1.0] * 5)
     assert sorted(pace.bandwidth for pace in paces) == pytest.approx([1e5] * 5 + [1e6] * 45)
     assert drawn_paces(e, 0, 50) == paces != drawn_paces(e, 1, 50)
-    wide = drawn_paces(Experiment(clock="drawn", speed_spread=0.5, hours=8), 0, 4000)
+    wide = drawn_paces(Experiment(clock="drawn", speed_spread=0.5), 0, 4000)
     logs = np.log([pace.step for pace in wide])
     # Standard errors of a mean and a deviation of 4000: 0.5 / 63, and 0.5 / 89; bounds of five.
     assert logs.mean() == pytest.approx(math.log(0.1), abs=0.04)
     assert logs.std() == pytest.approx(0.5, abs=0.03)
-    assert {pace.hours for pace in wide} == {8.0}
 
 
 def test_a_trace_is_read_by_clients_names_or_numbers(tmp_path):
     path = tmp_path / "trace.csv"
-    path.write_text(f"hours,{HEAD},opens\n24,b,0.5,100,0\n8,a,2,1e6,22.5\n")
-    expected = [Pace(2.0, 1e6, 22.5, 8.0), Pace(0.5, 100.0, 0.0, 24.0)]
-    assert traced_paces(path, 2, {0: "a", 1: "b"}) == expected
+    path.write_text(f"hours,{HEAD}\n24,b,0.5,100\n8,a,2,1e6\n")
+    assert traced_paces(path, 2, {0: "a", 1: "b"}) == [Pace(2.0, 1e6), Pace(0.5, 100.0)]
     path.write_text(f"{HEAD}\n1,1,1\n0,2,2\n")
     assert traced_paces(path, 2, {}) == [Pace(2.0, 2.0), Pace(1.0, 1.0)]
 
@@ -95,9 +58,6 @@ def test_an_impossible_trace_is_refused_in_one_line(tmp_path):
         (f"{HEAD}\n0,1\n", r"line 2: bandwidth must be a number above 0, got ''"),
         (f"{HEAD}\n7,1,1\n", r"line 2: client must be a client of the federation, once, got '7'"),
         (f"{HEAD}\n0,1,1\n0,1,1\n", r"line 3: client must be .* once, got '0'"),
-        (f"{HEAD},hours\n0,1,1,25\n", r"line 2: hours must be a number above 0 up to 24, got '25'"),
-        (f"{HEAD},opens\n0,1,1,-1\n", r"line 2: opens must be a number from 0 up to 24, got '-1'"),
-        (f"{HEAD},opens\n0,1,1,\n", r"line 2: opens must be a number from 0 up to 24, got ''"),
         (
             "client,bandwidth\n0,1\n",
             r"must be a CSV file with columns .* \(it lacks step-seconds\)",

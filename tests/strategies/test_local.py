@@ -13,10 +13,8 @@ from engram.client.hosts.local import LocalHost
 from engram.core.slots import flat, unflat
 from engram.guards.aggregation import Merge
 from engram.link.node_config import NodeConfig, hosted_clients
-from engram.runs.record import RunRecord
 from engram.server.roster import query_roster
 from engram.settings.errors import RunStopped
-from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
 from engram.strategies.rounds import draw_cohort
 from engram.wire.wire import to_params, to_record
@@ -68,13 +66,6 @@ def test_shards_are_what_nodes_host_and_give_alike():
     assert all(abs(drawn.count(client) - 500) < 100 for client in range(12))
 
 
-def test_the_setting_reaches_the_cohort(tmp_path):
-    run = tmp_path / "run"
-    simulate(small(shards=3, num_clients=17, clients_per_round=6, num_rounds=2), run)
-    for row in RunRecord.open(run).rows()[1:]:
-        assert row["cohort"] == draw_cohort(0, row["round"], 17, 6, shards=3)
-
-
 def test_the_model_does_not_depend_on_how_clients_are_hosted():
     for nodes in [1, 3, 20]:
         with entry(nodes):
@@ -84,30 +75,10 @@ def test_the_model_does_not_depend_on_how_clients_are_hosted():
             assert (metrics["clients"], metrics["left-out"]) == (6, 0)
 
 
-def test_nor_where_every_model_is_needed():
-    for nodes in [1, 20]:
-        with entry(nodes):
-            e = small(clients_per_round=5, merge="median")
-            strategy, g, model = strategy_on(nodes, e)
-            merged, _ = one_round(strategy, g, model)
-            each = sent_by(e, model, draw_cohort(e.seed, 1, e.num_clients, 5))
-            assert_same(merged, {k: v.median(dim=0).values for k, v in each.items()}, atol=1e-6)
-
-
 def test_the_order_of_replies_is_immaterial():
     forward, _ = one_round(*strategy_on(20))
     backward, _ = one_round(*strategy_on(20), spoil=lambda replies: replies[::-1])
     assert_same(forward, backward)
-
-
-def test_examples_weigh_where_the_algorithm_says_so():
-    e = small(method="fedavg", clients_per_round=20)
-    strategy, g, model = strategy_on(3, e)
-    merged, _ = one_round(strategy, g, model)
-    trained = sent_by(e, model, range(20))
-    weights = torch.tensor([40.0] * 10 + [20.0] * 10) / 600
-    expected = {k: torch.tensordot(weights, v, dims=1) for k, v in trained.items()}
-    assert_same(merged, expected, atol=1e-6)
 
 
 def test_a_reply_that_fails_is_left_out_named_and_counted(warnings_of_engram):
@@ -160,35 +131,6 @@ def test_a_run_stops_when_most_of_the_cohort_diverges(nodes, warnings_of_engram)
         one_round(strategy, g, model)
 
 
-def test_a_finite_model_far_from_all_others_is_left_out():
-    for value in [1e30, 3e38]:
-        with entry(value):
-            strategy, g, model = strategy_on(20)
-
-            def spoil(replies, value=value, model=model):
-                huge = {name: torch.full_like(leaf, value) for name, leaf in model.items()}
-                replies[2].content["arrays"] = to_record(huge)
-                return replies
-
-            merged, metrics = one_round(strategy, g, model, spoil=spoil)
-            assert (metrics["left-out"], metrics["rejected-size"]) == (1, 1)
-            assert all(leaf.abs().max() < 10 for leaf in merged.values())
-
-
-def test_a_merged_model_that_is_not_finite_stops_the_run():
-    e = small(method="pfedme", server_mix=9.0, clients_per_round=2)
-    strategy, g, model = strategy_on(20, e)
-
-    def spoil(replies):
-        huge = {name: torch.full_like(leaf, 3e38) for name, leaf in model.items()}
-        for reply in replies:
-            reply.content["arrays"] = to_record(huge)
-        return replies
-
-    with pytest.raises(RunStopped, match="round 1: the merged model became non-finite"):
-        one_round(strategy, g, model, spoil=spoil)
-
-
 def test_replies_are_merged_in_the_order_of_their_clients(monkeypatch):
     # Clients dealt to nodes in another order than nodes are numbered in.
     seen = []
@@ -205,17 +147,6 @@ def test_replies_are_merged_in_the_order_of_their_clients(monkeypatch):
     one_round(strategy, g, model)
     each = sent_by(e, model, draw_cohort(0, 1, 20, 6))
     assert seen == pytest.approx(each["model/dense1.bias"][:, 0].tolist(), abs=1e-6)
-
-
-def test_scores_that_cannot_be_are_left_out():
-    for column, value in [("accuracy", 1e6), ("accuracy", float("nan")), ("accuracy-common", -1.0)]:
-        with entry(column, value):
-            strategy, g, model = strategy_on(20)
-            messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
-            replies = list(g.send_and_receive(messages))
-            replies[4].content["clients"][column] = [value]
-            strategy.aggregate_evaluate(1, replies)
-            assert strategy.evaluation.clients == [c for c in range(20) if c != 4]
 
 
 def scores_of(lie=None):
@@ -239,14 +170,6 @@ def test_one_of_three_who_lies_about_its_scores_moves_means_by_a_third_at_most()
         assert found[f"{loss}-median"] == pytest.approx(honest[loss], abs=1)
 
 
-def test_a_client_with_negative_losses_is_not_scored():
-    for loss in [-3.4e38, -0.01, float("-inf")]:
-        for column in ["loss-common", "loss", "validation-loss"]:
-            with entry(loss, column):
-                found, _ = scores_of({column: [loss]})
-                assert (found["scored"], found["loss"] > 2) == (2, True)
-
-
 def test_an_evaluation_without_scores_forgets_the_one_before():
     strategy, g, model = strategy_on(2)
     messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
@@ -266,17 +189,6 @@ def test_flowers_own_loop_runs_it():
     assert result.evaluate_metrics_clientapp[2]["clients"] == 20
     assert strategy.evaluation is not None
     assert strategy.evaluation.clients == list(range(20))
-
-
-def test_scores_that_are_none_are_left_out(warnings_of_engram):
-    strategy, g, model = strategy_on(2)
-    messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
-    good, bad = g.send_and_receive(messages)
-    bad.content["clients"]["ids"] = [0] * 10
-    metrics = strategy.aggregate_evaluate(1, [good, bad])
-    assert metrics["clients"] == 10
-    assert "lack scores" in warnings_of_engram.text
-    assert strategy.aggregate_evaluate(1, []) is None
 
 
 # --- Who is away ----------------------------------------------------------------------------
@@ -299,31 +211,6 @@ def test_who_is_away_is_replaced_and_the_others_stay(shards):
 def test_fewer_are_drawn_where_fewer_are_there():
     assert draw_cohort(0, 1, 5, 4, absent={0, 1, 2}) == [3, 4]
     assert draw_cohort(0, 1, 5, 4, absent=range(5)) == []
-
-
-class Away:
-    """A grid some of whose nodes are away."""
-
-    def __init__(self, grid, nodes):
-        self._grid = grid
-        self.nodes = nodes
-
-    def get_node_ids(self):
-        return [node for node in self._grid.get_node_ids() if node not in self.nodes]
-
-
-def test_nodes_that_are_away_are_neither_asked_to_train_nor_to_be_scored():
-    t = trainer(small(num_clients=6, clients_per_round=4))
-    g = Away(grid(t), {2, 5})
-    roster = query_roster(g._grid, 6)
-    strategy, model = strategy_of(t.experiment, g, roster=roster)
-    arrays = to_record(model)
-    asked = strategy.configure_train(1, arrays, ConfigRecord(), g)
-    assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
-    assert strategy.cohort == [0, 2, 3, 5]
-    assert strategy.askable(g) == 4
-    asked = strategy.configure_evaluate(1, arrays, ConfigRecord(), g)
-    assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
 
 
 def test_clients_that_have_not_come_yet_are_neither_asked_nor_scored():
@@ -361,21 +248,3 @@ def test_the_former_model_has_gone_before_the_next_one_is_sent():
     list(strategy.configure_evaluate(1, to_record(found), ConfigRecord(), g))
     gc.collect()
     assert [leaf() for leaf in old] == [None] * len(model)
-
-
-def test_a_round_needs_so_many_replies():
-    for least in [1, 3, 4]:
-        with entry(least):
-            e = small(num_clients=4, clients_per_round=4, min_clients=least)
-            strategy, g, model = strategy_on(4, e)
-            messages = list(strategy.configure_train(1, to_record(model), ConfigRecord(), g))
-            replies = list(g.send_and_receive(messages))[1:]
-            if least == 4:
-                with pytest.raises(
-                    RunStopped, match=r"3 of 4 usable replies; clients \[0\]: no reply"
-                ):
-                    strategy.aggregate_train(1, replies)
-            else:
-                _, metrics = strategy.aggregate_train(1, replies)
-                assert (metrics["clients"], metrics["left-out"]) == (3, 1)
-            assert strategy.left_out == {0: "no reply"}

@@ -1,7 +1,5 @@
 """The warning before a run diverges: when it comes, what it names, and that it comes once."""
 
-import logging
-
 import pytest
 
 from engram.runs.record import RunRecord
@@ -11,26 +9,16 @@ from engram.strategies.rounds import LossWatch
 from tests.support import small
 
 
-@pytest.fixture
-def warnings(monkeypatch):
-    """What the platform warns of."""
-    found = []
-    monkeypatch.setattr(
-        logging.getLogger("flwr.engram"), "warning", lambda form, *args: found.append(form % args)
-    )
-    return found
-
-
 def watch(losses):
     seen = LossWatch("fedavg.eta")
     for number, loss in enumerate(losses, start=1):
         seen.see(number, loss)
 
 
-def test_it_comes_once_and_says_since_when_and_what_to_do(warnings):
+def test_it_comes_once_and_says_since_when_and_what_to_do(lines):
     watch([2.0, 1.0, 0.6, 0.3, 0.1, 0.1, 0.1, *[60.0] * 9])
     # Means of five rounds: least in round 7, (0.6 + 0.3 + 3 * 0.1) / 5; then one of five is 60.
-    (line,) = warnings
+    (line,) = lines
     assert line == (
         "round 8: the median training loss is 12.1, and was 0.24 in round 7 (means of 5 rounds): "
         "the run may diverge; if inputs and targets are of usual size, lower fedavg.eta"
@@ -46,9 +34,9 @@ def test_it_comes_once_and_says_since_when_and_what_to_do(warnings):
         [],
     ],
 )
-def test_it_does_not_come_for_nothing(warnings, losses):
+def test_it_does_not_come_for_nothing(lines, losses):
     watch(losses)
-    assert warnings == []
+    assert lines == []
 
 
 def test_a_run_shows_it_every_loss_and_names_its_step_sizes(monkeypatch, tmp_path):

@@ -13,13 +13,13 @@ from engram.core.streams import Stream
 from engram.guards.amplification import poisson_epsilon, subset_epsilon
 from engram.guards.client_epsilon import spent_by_client
 from engram.guards.noise import secret_noise, simulated_noise
+from engram.guards.secret_samples import poisson_cohort, secret_cohort, subset_cohort
 from engram.runs.record import RunRecord
 from engram.server import run as coordinator
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import TrainReplies
-from engram.strategies.secret_cohorts import poisson_cohort, secret_cohort, subset_cohort
 from tests.support import grid, small, trainer
 from tests.tables import entry
 

@@ -17,6 +17,7 @@ from engram.link.flower import local_run
 from engram.methods.fedavg import FedAvg
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION, loss, task_of
 from engram.strategies.reply_border import Rejected, read_reply
+from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted
 from engram.strategies.train_replies import screen
 from engram.wire.wire import to_record
@@ -75,11 +76,13 @@ def verdict(
     read = partial(
         screen,
         server_round=5,
-        shapes=Shapes(FEDAVG, slots, {}, slots, slots, {}, Served((model,))),
+        rounds=Rounds(
+            merge_by(merge, running),
+            Shapes(FEDAVG, slots, {}, slots, slots, {}, Served((model,))),
+        ),
         asked=ASKED,
         examples=EXAMPLES,
         most=most,
-        merge=merge_by(merge, running),
         loss=loss if losses else None,
     )
     return read_reply(message, read)

@@ -10,7 +10,7 @@ from engram.scoring.best_round import Selection
 from engram.scoring.evaluation import Evaluation, outlying, summary
 from engram.scoring.metrics import METRICS
 from engram.scoring.score_columns import Column
-from engram.scoring.tasks import CLASSIFICATION, REGRESSION
+from engram.scoring.tasks import REGRESSION
 from engram.simulations.engine import simulate
 from engram.tune.runs import LockStep
 from tests.support import small_of_any
@@ -115,16 +115,6 @@ def test_claimed_accuracies_cost_the_picked_round_no_more_than_their_share():
         assert honest[selection.round, 0] >= honest.max() - 2 / 8 - 1e-9
 
 
-def test_what_decides_is_the_mean_where_a_range_has_two_ends():
-    names = ("accuracy", "brier", "auc", "r2", "log-loss")
-    centers = {name: METRICS[name].center for name in names}
-    assert centers == {
-        **dict.fromkeys(("accuracy", "brier", "auc"), "mean"),
-        **dict.fromkeys(("r2", "log-loss"), "median"),
-    }
-    assert CLASSIFICATION.metric.center == REGRESSION.metric.center == "median"
-
-
 def test_who_owns_a_mean_is_named():
     """Of [1, 1.1, 1.2, x] the median is 1.15 or less, and 0.1 the usual distance at most."""
     metrics = [METRICS["rmse"], ACCURACY]
@@ -215,17 +205,6 @@ def test_one_client_neither_stops_nor_picks_nor_owns_what_is_told(tmp_path, lyin
 
 def rows(folder):
     return [{k: v for k, v in r.items() if k != "ms"} for r in RunRecord.open(folder).rows()]
-
-
-def test_results_tell_the_round_that_validation_picks(tmp_path):
-    found = simulate(small_of_any(method="fedavg", num_rounds=12, eta=0.3), tmp_path / "run")
-    scored = {r["round"]: r for r in rows(tmp_path / "run") if "accuracy" in r}
-    best = max(r["validation-accuracy"] for r in scored.values())
-    number = found["selected"]["round"]
-    assert scored[number]["validation-accuracy"] == best
-    assert found["selected"]["accuracy"] == scored[number]["accuracy"]
-    mean = np.mean(found["selected"]["clients"]["accuracy"])
-    assert mean == pytest.approx(found["selected"]["accuracy"])
 
 
 def test_a_run_ends_when_patience_does_and_a_resumed_one_does_too(tmp_path):

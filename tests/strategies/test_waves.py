@@ -195,7 +195,7 @@ def test_what_buffers_cannot_have_is_refused_by_name():
 def test_settings_of_time_that_do_not_go_together_are_refused():
     for settings, words in [
         ({"stragglers": 0.1}, "stragglers must be 0 unless clock is drawn, got 0.1"),
-        ({"clock": "a.csv", "hours": 8.0}, "hours must be 24 unless clock is drawn"),
+        ({"clock": "a.csv", "slowdown": 8.0}, "slowdown must be 10 unless clock is drawn"),
         ({"deadline": 1.0}, "deadline must be 0 without a clock"),
         ({"over_selection": 1.0}, "over-selection must be 0 without a clock"),
         ({"clock": "drawn", "over_selection": 1.5}, "over-selection must be at most what makes 8"),

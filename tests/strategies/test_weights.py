@@ -88,13 +88,6 @@ def test_liars_move_the_model_by_their_bounded_share_and_no_further():
                 assert metrics["left-out"] == 0
 
 
-def test_without_a_bound_one_of_twenty_owns_the_model():
-    t = lying(experiment(max_weight=1e9), [3])
-    merged, metrics = rounds(t, 20)
-    assert_same(merged, {k: leaf[3] for k, leaf in models(t).items()}, atol=1e-6)
-    assert "bounded" not in metrics
-
-
 def test_of_two_clients_the_smaller_sets_the_bound():
     for nodes in [1, 2]:
         with entry(nodes):
@@ -102,27 +95,6 @@ def test_of_two_clients_the_smaller_sets_the_bound():
             merged, _ = rounds(t, nodes)
             # The honest one has 20 rows: five shares to one.
             assert_same(merged, mean_of(models(t), [5.0, 1.0]), atol=1e-6)
-
-
-UNEVEN = [
-    {},
-    {"partition": "pathological"},
-    {"partition": "dirichlet", "dirichlet_alpha": 0.3, "adapt_shots": 1},
-]
-
-
-def test_honest_federations_are_as_without_a_bound():
-    for nodes in NODES:
-        for settings in UNEVEN:
-            with entry(nodes, settings):
-                found = []
-                for bound in (5.0, 1e9):
-                    t = trainer(experiment(max_weight=bound, clients_per_round=9, **settings))
-                    found.append(rounds(t, nodes, count=3))
-                (model, metrics), (unbounded, same) = found
-                assert_same(model, unbounded)  # bit for bit
-                assert dict(metrics) == dict(same)
-                assert "bounded" not in metrics
 
 
 ALIKE = [

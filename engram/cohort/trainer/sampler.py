@@ -17,7 +17,7 @@ from engram.data.augmentations import Augmentation
 from engram.data.federated import Split
 from engram.data.lazy import RowNumbers
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.poisson_samples import row_samples
+from engram.guards.secret_samples import row_samples
 from engram.networks.base import Model
 
 if TYPE_CHECKING:

@@ -34,46 +34,26 @@ _NONCE = 12
 
 
 class Advertised(NamedTuple):
-    """A party that has sent its public keys.
-
-    Attributes:
-        session: The terms.
-        advert: Its public keys.
-        sealing: c^SK, private.
-        masking: s^SK, private; others get shares of it.
-    """
+    """A party that has sent its public keys."""
 
     session: Session
     advert: Advert
-    sealing: bytes
-    masking: bytes
+    sealing: bytes  # c^SK, private
+    masking: bytes  # s^SK, private; others get shares of it
 
 
 class Shared(NamedTuple):
-    """A party that has sent shares of its secrets.
-
-    Attributes:
-        before: Its keys.
-        adverts: The parties' keys, U1.
-        told: Digest of the terms and the keys.
-        seed: b, the seed of its own mask; others get shares of it.
-        kept: Its own shares of its masking key and of its seed.
-    """
+    """A party that has sent shares of its secrets."""
 
     before: Advertised
-    adverts: Mapping[int, Advert]
-    told: bytes
-    seed: bytes
-    kept: tuple[bytes, bytes]
+    adverts: Mapping[int, Advert]  # the parties' keys, U1
+    told: bytes  # digest of the terms and the keys
+    seed: bytes  # b, of its own mask; others get shares of it
+    kept: tuple[bytes, bytes]  # its own shares of its masking key and of its seed
 
 
 class Opened(NamedTuple):
-    """A party that has read the others' shares.
-
-    Attributes:
-        before: What it has sent.
-        shares: Shares of the masking keys and seeds of the parties that have sent theirs, U2.
-    """
+    """A party that has read the others' shares: of masking key and seed, by party, U2."""
 
     before: Shared
     shares: Mapping[int, tuple[bytes, bytes]]
@@ -86,12 +66,7 @@ class Masked(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """A party that has signed who the survivors are: it never signs others.
-
-    Attributes:
-        before: What it has read.
-        survivors: The parties whose updates are summed, U3.
-    """
+    """A party that has signed who the survivors are, U3: it never signs others."""
 
     before: Opened
     survivors: frozenset[int]
@@ -101,12 +76,6 @@ def advertise(
     session: Session, party: int, key: ec.EllipticCurvePrivateKey, entropy: Entropy
 ) -> Advertised:
     """Makes the keys of a round (round 0, AdvertiseKeys).
-
-    Args:
-        session: The terms.
-        party: The party's number.
-        key: Its registered key.
-        entropy: Source of the private keys.
 
     Raises:
         ValueError: The terms are impossible, or protect nobody.
@@ -122,12 +91,6 @@ def share(
     state: Advertised, adverts: Mapping[int, Advert], registry: Registry, entropy: Entropy
 ) -> tuple[Shared, dict[int, bytes], bytes]:
     """Shares a party's secrets with all parties (round 1, ShareKeys).
-
-    Args:
-        state: The party.
-        adverts: The keys of U1, by party.
-        registry: The registered keys.
-        entropy: Source of the seed and of the polynomials.
 
     Returns:
         The party; for each other one, its shares, sealed; and the commitment to the seed.
@@ -169,9 +132,7 @@ def share(
 def open_shares(state: Shared, sealed: Mapping[int, bytes]) -> Opened:
     """Reads the shares of U2 (round 2, before the update is masked).
 
-    Args:
-        state: The party.
-        sealed: The sealed shares for it, by sender; the senders and itself are U2.
+    The senders of the sealed shares, and the party itself, are U2.
 
     Raises:
         Refused: There are too few, a sender has sent no keys, or shares were not sealed for this
@@ -203,12 +164,8 @@ def add_masks(state: Opened, update: Words) -> tuple[Masked, Words]:
 
         y_u = x_u + PRG(b_u) + sum over v in U2 of +-PRG(s_uv)    (mod 2^32)
 
-    Args:
-        state: The party.
-        update: x_u.
-
     Returns:
-        The party, and y_u.
+        The party, and y_u, of the update x_u.
     """
     shared = state.before
     first, own = shared.before, shared.before.advert.party
@@ -220,12 +177,7 @@ def add_masks(state: Opened, update: Words) -> tuple[Masked, Words]:
 def agree(
     state: Masked, survivors: Set[int], key: ec.EllipticCurvePrivateKey
 ) -> tuple[Agreed, bytes]:
-    """Signs who the survivors are, U3 (round 3, ConsistencyCheck).
-
-    Args:
-        state: The party.
-        survivors: The parties whose masked updates the server has.
-        key: The party's registered key.
+    """Signs who the survivors are, U3, whose masked updates the server has (ConsistencyCheck).
 
     Raises:
         Refused: They are too few, or others than those who have sent shares, or this party, which
@@ -246,10 +198,8 @@ def reveal(state: Agreed, signatures: Mapping[int, bytes], registry: Registry) -
     It is a share of the seed of each survivor, and of the masking key of each other party: never of
     both, since no party is in both sets, which no later call can change.
 
-    Args:
-        state: The party, of which nothing is left afterwards.
-        signatures: The survivors' signatures of U3, by signer, U4.
-        registry: The registered keys.
+    ``signatures`` are the survivors' of U3, by signer, U4. Nothing of the party is left
+    afterwards.
 
     Raises:
         Refused: They are too few, of others, or of other survivors.
@@ -271,5 +221,4 @@ def _cipher(state: Advertised, public: bytes) -> AESGCM:
 
 
 def _way(told: bytes, sender: int, receiver: int) -> bytes:
-    """Returns what sealed shares are bound to: the round, who seals them, and for whom."""
     return told + sender.to_bytes(8) + receiver.to_bytes(8)

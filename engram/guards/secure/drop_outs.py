@@ -16,10 +16,9 @@ from flwr.serverapp import Grid
 
 from engram.core.method import Update
 from engram.core.types import Params
-from engram.guards.secure.quantize import Words, restore
+from engram.guards.secure.quantize import Words, from_vector, numbers, restore
 from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Advert
-from engram.guards.secure.vectors import from_vector, numbers
 from engram.guards.secure.wire import (
     MASKED,
     SECURE,
@@ -34,9 +33,9 @@ from engram.guards.secure.wire import (
     to_entries,
 )
 from engram.link.server.membership import membership_of
-from engram.server.run import Round
 from engram.settings.errors import Refused, RunStopped, few
 from engram.settings.registry import REGISTRY
+from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import Kind, Rejected, first_answers, read_reply
 from engram.strategies.screening import Accepted, TrainReplies
@@ -85,27 +84,13 @@ def train_securely(
 
 
 class _Trained(NamedTuple):
-    """A site's answer to the message to train.
-
-    Attributes:
-        details: Who has trained.
-        way: The way in which its clients were trained.
-        masked: The sum of their updates, masked.
-    """
-
-    details: Details
+    details: Details  # who has trained
     way: str
-    masked: Words
+    masked: Words  # the sum of their updates
 
 
 class _Exchange:
     """The stages of a round, and the sites that are still there.
-
-    Args:
-        grid: The nodes.
-        strategy: The server's side of the method.
-        messages: The messages to train, one for each site.
-        timeout: Seconds to wait for the answers of a stage.
 
     Raises:
         RunStopped: There are fewer than two sites.
@@ -179,7 +164,7 @@ class _Exchange:
         return found
 
     def _masked(self, shares: Mapping[int, Mapping[int, bytes]]) -> dict[int, _Trained]:
-        """Passes on the shares for each party, has it train, and returns what it sends."""
+        """Relays the shares to each party, and collects its masked update."""
         messages = {party: self._messages[self._nodes[party]] for party in shares}
         for party, message in messages.items():
             sealed = {other: mine[party] for other, mine in shares.items() if other != party}
@@ -220,7 +205,7 @@ class _Exchange:
         messages: Mapping[int, Message],
         read: Callable[[int, RecordDict], T | Rejected],
     ) -> dict[int, T]:
-        """Sends messages, and returns what is read of the answers, by the messages' keys.
+        """Sends messages, and reads their answers, by the messages' keys.
 
         Raises:
             RunStopped: There are fewer than the threshold.
@@ -262,12 +247,12 @@ class _Exchange:
         return _Trained(details, way if way in WAYS else "", words.numpy().view(np.uint32))
 
     def _summed(self, trained: Mapping[int, _Trained], total: Words) -> TrainReplies:
-        """Returns the mean of updates by their sum, and who is left out."""
+        """Returns the mean of updates from their sum, and the sites left out."""
         strategy, session = self._strategy, self._session
         ids = sorted(client for each in trained.values() for client in each.details.ids)
         weight = sum(min(strategy.roster.examples[client], session.most) for client in ids)
         if session.multiplier:  # a missing client counts as one that changed nothing
-            weight = strategy.rounds.clients_per_round
+            weight = strategy.rounds.settings.clients_per_round
         sums = restore(total, bound=session.bound, room=session.room)
         method = strategy.rounds.merge.method
         received, _ = method.server.send(strategy.slots, [])
@@ -285,7 +270,6 @@ class _Exchange:
         return self._left_out(lost)._replace(accepted=[(everyone, accepted)])
 
     def _warn_of_later_answers(self, nodes: Set[int]) -> None:
-        """Warns of sites whose updates are in the sum, and whose later answers are not as asked."""
         for node, why in sorted(self._lost.items()):
             if node in nodes and why is not None:
                 _log.warning(
@@ -298,7 +282,6 @@ class _Exchange:
                 )
 
     def _left_out(self, lost: Mapping[int, Rejected | None]) -> TrainReplies:
-        """Returns the sites that are left out, in the order of their clients."""
         found = sorted((self._clients[node], why) for node, why in lost.items())
         rejected = [(clients, why) for clients, why in found if why is not None]
         silent = [clients for clients, why in found if why is None]
@@ -306,7 +289,6 @@ class _Exchange:
 
 
 def _registry(grid: Grid) -> dict[str, bytes]:
-    """Returns the entry of a message with the federation's registry; none where there is none."""
     membership = membership_of(grid)
     path = None if membership is None else membership.folder / REGISTRY
     return {} if path is None or not path.is_file() else {REGISTRY: path.read_bytes()}

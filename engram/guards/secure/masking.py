@@ -1,4 +1,4 @@
-"""A host whose updates leave masked: the server learns their sum over sites, and no single one.
+"""A host of masked updates: the server learns their sum over sites alone.
 
 It stands before the host that trains. The state of a round is in this object alone, for that round
 alone: each stage takes it out, so that none is answered twice, and what is refused ends the round
@@ -33,12 +33,11 @@ from engram.guards.secure.client import (
     share,
 )
 from engram.guards.secure.noise import share_of_noise
-from engram.guards.secure.quantize import quantize
+from engram.guards.secure.quantize import quantize, to_vector
 from engram.guards.secure.secure_parties import Identity, Parties
 from engram.guards.secure.secure_sums import Summed, Sums
 from engram.guards.secure.session import Session
 from engram.guards.secure.shamir import Entropy
-from engram.guards.secure.vectors import to_vector
 from engram.guards.secure.wire import (
     MASKED,
     SECURE,
@@ -68,12 +67,8 @@ class _Asked(NamedTuple):
 class MaskingHost:
     """Answers a secure round's stages for the clients of a host.
 
-    Args:
-        host: Trains them.
-        parties: The parties that its clients are.
-        least: Fewest parties whose sum may leave.
-        state: The node's state, which remembers sums; None to keep them in memory.
-        noise: Returns the source of a party's noise in a round; a secret one by default.
+    Sums of fewer than ``least`` parties do not leave. The node's ``state`` remembers sums;
+    without it they are kept in memory. ``noise`` is the source of a party's noise in a round.
     """
 
     def __init__(
@@ -227,7 +222,6 @@ class MaskingHost:
         return to_entries(shares)
 
     def _take(self, asked: _Asked, kind: type[S]) -> S:
-        """Takes a party's state out of this object, if it is of this round and stage."""
         known, state = self._states.pop(asked.own.party, (None, None))
         if known != asked or not isinstance(state, kind):
             raise Refused(

@@ -30,10 +30,7 @@ def mask(seed: bytes, size: int) -> Words:
 def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
     """Returns the key that two parties agree on, KA.agree: X25519, then HKDF with SHA-256.
 
-    Args:
-        private: One party's private key.
-        public: The other's public key.
-        purpose: Sets apart the keys for one thing from those for another.
+    ``purpose`` sets apart the keys for one thing from those for another.
 
     Raises:
         ValueError: The public key is no key, or of low order.
@@ -50,23 +47,18 @@ def public_of(private: bytes) -> bytes:
 
 
 def commitment(seed: bytes) -> bytes:
-    """Returns a digest by which a seed is recognized that others' shares have given."""
+    """Returns the commitment to a seed: a digest that its reconstruction must match."""
     return hashlib.sha256(b"engram secure seed" + seed).digest()
 
 
 def pairwise(
     own: int, private: bytes, publics: Mapping[int, bytes], purpose: bytes, size: int
 ) -> Words:
-    """Returns the sum of a party's masks with others, which theirs cancel (Fig. 4, round 2).
+    """Returns the sum of a party's pairwise masks, which the others' cancel (Fig. 4, round 2).
 
         sum over v of PRG(s_uv) for v < u, and of -PRG(s_uv) for v > u
 
-    Args:
-        own: u, the party's number.
-        private: Its private key.
-        publics: The others' public keys.
-        purpose: As for ``agreed``.
-        size: Numbers in a mask.
+    Of the party u = ``own`` with its private key, and the others' public keys.
     """
     total = np.zeros(size, dtype=np.uint32)
     for other, public in publics.items():

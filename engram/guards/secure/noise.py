@@ -56,11 +56,6 @@ def discrete_gaussian(size: int, deviation: float, entropy: Entropy) -> npt.NDAr
 
     From discrete Laplace numbers by rejection (Canonne, Kamath, Steinke. The Discrete Gaussian for
     Differential Privacy. NeurIPS 2020, Alg. 1 and 3), with probabilities in float64.
-
-    Args:
-        size: How many.
-        deviation: s; > 0.
-        entropy: Source of uniform bytes.
     """
     scale, found = math.floor(deviation) + 1, np.zeros(0, dtype=np.int64)
     while len(found) < size:

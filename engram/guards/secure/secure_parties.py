@@ -26,30 +26,19 @@ _log = logging.getLogger("flwr.engram")
 
 
 class Identity(NamedTuple):
-    """A party of secure rounds.
+    """A party of secure rounds."""
 
-    Attributes:
-        party: Its number: that of its first client.
-        key: Its registered key.
-    """
-
-    party: int
-    key: ec.EllipticCurvePrivateKey
+    party: int  # the number of its first client
+    key: ec.EllipticCurvePrivateKey  # its registered one
 
 
 class Parties(NamedTuple):
-    """The parties that a host answers for.
+    """The parties that a host answers for."""
 
-    Attributes:
-        identity: Returns the party that a request is for.
-        registry: The registered keys of all parties.
-        learn: Takes the server's registry, or refuses it.
-        check: Refuses parties that are not registered, or have more clients than they can host.
-    """
-
-    identity: Callable[[Request], Identity]
-    registry: Registry
-    learn: Callable[[bytes], None] = lambda data: None
+    identity: Callable[[Request], Identity]  # returns the party that a request is for
+    registry: Registry  # the registered keys of all parties
+    learn: Callable[[bytes], None] = lambda data: None  # takes the server's registry, or refuses it
+    # Refuses parties that are not registered, or have more clients than they can host.
     check: Callable[[Session], None] = lambda session: None
 
 
@@ -71,10 +60,6 @@ def of_process() -> Parties:
 
 def of_node(node: NodeConfig, num_clients: int) -> Parties:
     """Returns the one party of a node.
-
-    Args:
-        node: Its configuration, with the client's folder: its key, and its registry of the others'.
-        num_clients: Clients of the run.
 
     Raises:
         Refused: There is no folder, or no key in it.
@@ -120,9 +105,7 @@ def _keys(folder: Path) -> Mapping[int, ec.EllipticCurvePublicKey]:
 def learn(folder: Path, data: bytes) -> None:
     """Takes the registry that a server sends, if a site has none; it must fit the one that it has.
 
-    Args:
-        folder: The client's folder.
-        data: The registry; empty if the server has none.
+    ``data`` is empty if the server has none.
 
     Raises:
         Refused: The site has none, and the authority has not signed this one; or it has a member's

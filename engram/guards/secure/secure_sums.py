@@ -11,15 +11,10 @@ from engram.settings.files import read_file, replace_file
 
 
 class Summed(NamedTuple):
-    """A sum of updates, as a party knows it.
+    """A sum of updates, as a party knows it."""
 
-    Attributes:
-        clients: The party's own clients in it.
-        survivors: The parties whose updates are summed.
-    """
-
-    clients: list[int]
-    survivors: frozenset[int]
+    clients: list[int]  # the party's own
+    survivors: frozenset[int]  # the parties whose updates are summed
 
 
 class Sums:
@@ -29,8 +24,7 @@ class Sums:
     more than either sum: over {1, 2}, {2, 3} and {1, 3} it learns every single update. So a party
     helps to unmask sums from one model over the same parties, clients and weights alone.
 
-    Args:
-        folder: The node's state, where the sums outlive its process; None to keep them in memory.
+    They outlive the process in ``folder``, or are kept in memory without one.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -40,10 +34,7 @@ class Sums:
     def check(self, party: int, session: Session, summed: Summed | None = None) -> None:
         """Refuses a sum that tells more beside those that are unmasked.
 
-        Args:
-            party: The party.
-            session: The round's terms.
-            summed: What the sum is over; None while that is open.
+        ``summed`` is None while it is open what the sum is over.
 
         Raises:
             Refused: The training's sum of this round or a later one is unmasked, or a sum over
@@ -109,7 +100,6 @@ def _of_model(session: Session) -> str:
 
 
 def _digest(session: Session, summed: Summed) -> str:
-    """Returns a digest of what a sum is over: parties, their clients, and weights."""
     parties = [pair for pair in session.asked if pair[0] in summed.survivors]
     words = json.dumps([parties, session.most, summed.clients])
     return hashlib.sha256(words.encode()).hexdigest()

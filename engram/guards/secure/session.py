@@ -25,29 +25,17 @@ _ALGORITHM = ec.ECDSA(hashes.SHA256())
 
 
 class Session(NamedTuple):
-    """The terms of a secure round, which all parties must have been told alike.
+    """The terms of a secure round, which all parties must have been told alike."""
 
-    Attributes:
-        training: The training's name.
-        number: The round, >= 1.
-        asked: The n >= 2 parties that are asked, ascending, each with its number of clients.
-        threshold: t, parties that must stay until the end; above n / 2.
-        bound: The norm to which each client's update is clipped; > 0.
-        most: Largest weight of a client, as a number of rows; >= 1.
-        multiplier: Noise multiplier z of central privacy; 0 for no noise.
-        work: Digest of the settings by which all parties are to train.
-        model: Digest of the model from which they are to.
-    """
-
-    training: str
-    number: int
-    asked: tuple[tuple[int, int], ...]
-    threshold: int
-    bound: float
-    most: int
-    multiplier: float = 0.0
-    work: str = ""
-    model: str = ""
+    training: str  # the training's name
+    number: int  # the round, >= 1
+    asked: tuple[tuple[int, int], ...]  # n >= 2 parties, ascending, with numbers of clients
+    threshold: int  # t, parties that must stay until the end; above n / 2
+    bound: float  # norm to which each client's update is clipped; > 0
+    most: int  # largest weight of a client, as a number of rows; >= 1
+    multiplier: float = 0.0  # noise multiplier z of central privacy; 0 for no noise
+    work: str = ""  # digest of the settings by which all parties are to train
+    model: str = ""  # digest of the model from which they are to
 
     def check(self) -> None:
         """Raises ``ValueError`` if the terms are impossible, or protect nobody."""
@@ -93,23 +81,16 @@ class Session(NamedTuple):
 
 
 class Advert(NamedTuple):
-    """A party's public keys of a round, signed with its registered key (Fig. 4, round 0).
-
-    Attributes:
-        party: Its number.
-        sealing: c^PK, with which others encrypt shares for it.
-        masking: s^PK, by which it agrees on masks with others.
-        signature: Of both keys, the number and the terms.
-    """
+    """A party's public keys of a round, signed with its registered key (Fig. 4, round 0)."""
 
     party: int
-    sealing: bytes
-    masking: bytes
-    signature: bytes
+    sealing: bytes  # c^PK, with which others encrypt shares for it
+    masking: bytes  # s^PK, by which it agrees on masks with others
+    signature: bytes  # of both keys, the number and the terms
 
 
 def threshold(parties: int, fraction: float) -> int:
-    """Returns how many of the parties must stay: the least number above that fraction of them.
+    """Returns the threshold: the least number of parties above a fraction of them.
 
     Raises:
         ValueError: ``fraction`` is not in [0.5, 1).
@@ -132,7 +113,7 @@ def transcript(session: Session, adverts: Iterable[Advert]) -> bytes:
 
 
 def words_of_survivors(told: bytes, survivors: Iterable[int]) -> bytes:
-    """Returns the bytes that a party signs who was told these survivors (Fig. 4, round 3)."""
+    """Returns the bytes that a party signs for these survivors (Fig. 4, round 3)."""
     return b"engram secure survivors\n" + told + b"".join(map(_number, sorted(survivors)))
 
 

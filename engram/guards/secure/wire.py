@@ -1,4 +1,4 @@
-"""Messages of a secure round: what each stage asks of a party, and what it answers.
+"""Messages of a secure round: the entries of each stage.
 
 All entries are bytes by party, and the sender of none is trusted.
 """
@@ -46,7 +46,7 @@ def to_entries(data: Mapping[int, bytes]) -> dict[str, Any]:
 
 
 def read_entries(record: ConfigRecord) -> dict[int, bytes]:
-    """Reads what ``to_entries`` wrote.
+    """Reads the entries of ``to_entries``.
 
     Raises:
         KeyError: An entry is missing.
@@ -76,7 +76,7 @@ def advert_to_bytes(advert: Advert) -> bytes:
 
 
 def advert_from_bytes(party: int, data: bytes) -> Advert:
-    """Reads what ``advert_to_bytes`` wrote.
+    """Reads the bytes of ``advert_to_bytes``.
 
     Raises:
         ValueError: There are too few bytes.
@@ -116,10 +116,7 @@ def _settings(e: Experiment) -> bytes:
 def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:
     """Returns the entries of a message with the terms that a plain round lacks.
 
-    Args:
-        asked: By party, its number of clients.
-        work: As of ``digests``.
-        model: Likewise.
+    ``asked`` has each party's number of clients; the others are of ``digests``.
     """
     parties = sorted(asked)
     counts = [asked[party] for party in parties]
@@ -127,11 +124,7 @@ def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:
 
 
 def session_of(config: ConfigRecord, e: ProtectionSettings) -> Session:
-    """Returns the terms of a round.
-
-    Args:
-        config: A message's config.
-        e: The settings.
+    """Returns the terms of a round, by a message's config.
 
     Raises:
         KeyError: An entry is missing.

@@ -54,8 +54,10 @@ def _ours(
         roster = query_roster(grid, e.num_clients)
         method, shapes, running = server_side(e, roster.kind)
         method = stepping(method, size)
+        all_alike = {"max_weight": math.inf, "clients_per_round": e.num_clients}
+        e = e.model_copy(update=all_alike)
         merge = Merge(method, Walker(method, running), e, secret_noise)
-        return Federated(Rounds(merge, shapes, e.seed, e.num_clients), roster)
+        return Federated(Rounds(merge, shapes), roster)
 
     return build
 

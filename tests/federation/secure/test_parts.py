@@ -13,10 +13,17 @@ from scipy.stats import chisquare
 from engram.core.slots import kinds_of
 from engram.guards.secure.masks import agreed, mask, public_of
 from engram.guards.secure.noise import deviation, discrete_gaussian, share_of_noise
-from engram.guards.secure.quantize import MOST, levels, quantize, restore
+from engram.guards.secure.quantize import (
+    MOST,
+    from_vector,
+    levels,
+    numbers,
+    quantize,
+    restore,
+    to_vector,
+)
 from engram.guards.secure.session import threshold
 from engram.guards.secure.shamir import PRIME, join, split
-from engram.guards.secure.vectors import from_vector, numbers, to_vector
 from tests.federation.secure.parties import entropy, session
 from tests.tables import entry
 
