@@ -23,7 +23,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def halves(rows: int, models: int, rng: np.random.Generator) -> Flags:
-    """Returns which model learns from which row, (models, rows): each row is in half of them.
+    """Draws each model's half of the rows, (models, rows); each row is in half of the models.
 
     Args:
         rows: Their number.
@@ -36,7 +36,7 @@ def halves(rows: int, models: int, rng: np.random.Generator) -> Flags:
 
 
 def confidence(losses: Floats, *, likelihood: bool) -> Floats:
-    """Returns numbers whose distribution over models is nearly normal.
+    """Transforms losses into signals that are nearly normal over models.
 
     Args:
         losses: Losses of rows, any shape.
@@ -100,7 +100,7 @@ class Power(NamedTuple):
 
 
 def power(scores: Floats, members: Flags, rate: float = 0.01, level: float = 0.95) -> Power:
-    """Returns the share of members whose score is above what non-members' are at a rate.
+    """Estimates the share of members recognized at a rate of false positives.
 
     The interval is Student's over targets. These share their references, so that it is of these
     rows and of runs that are drawn anew.

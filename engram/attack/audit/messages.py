@@ -97,7 +97,7 @@ class _Attack:
         self.spread = float(self.deviation.square().sum())
 
     def message(self, client: int, name: str) -> Seen:
-        """Attacks what a client sends, as it leaves the client."""
+        """Attacks a client's message."""
         received = received_by(self.method, self.start, client)
         sent = over_slots(lambda leaf: leaf[0], self._sent([client]))
         change = changes(self.method, received, sent)
