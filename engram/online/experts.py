@@ -13,9 +13,8 @@ import numpy as np
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.online.base_learners import started
 from engram.online.domains import simplex
-from engram.online.learner import Learner, checked, positive
+from engram.online.learner import Learner, checked, positive, started
 from engram.online.weights import equalize, tilt
 
 S = TypeVar("S")

@@ -1,17 +1,19 @@
-"""Losses of a prediction p for a target y: a number, or -1 and 1 for two classes.
+"""Losses of a prediction p for a target y, and tasks of linear models of rows.
 
-All are convex in p. Functions take arrays of the same shape and work elementwise.
+Targets are numbers, or -1 and 1 for two classes. All losses are convex in p. Their functions take
+arrays of the same shape and work elementwise.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.special import expit
 
 from engram.core.arrays import Array
 from engram.core.checks import require
+from engram.online.compiled_updates import deviations, include
 
 
 class Loss(NamedTuple):
@@ -100,7 +102,7 @@ HINGE = Loss(_hinge, _hinge_derivative, _straight, 1.0, "hinge")
 
 
 def quantile(q: float) -> Loss:
-    """Returns the loss whose best constant is the ``q`` quantile of targets.
+    """Returns the pinball loss, with the ``q`` quantile of targets as its best constant.
 
     Args:
         q: In (0, 1); 1/2 gives half the absolute loss.
@@ -117,3 +119,49 @@ def quantile(q: float) -> Loss:
         "quantile",
         q,
     )
+
+
+# --- Tasks ---------------------------------------------------------------------------------
+
+
+class RunningMoments(NamedTuple):
+    """Running mean and variance (Welford, 1962)."""
+
+    weight: float  # total weight of all rows
+    mean: Array  # shape (n,)
+    squares: Array  # weighted sum of squared distances from the mean, shape (n,)
+
+    @property
+    def scale(self) -> Array:
+        """Standard deviations; 1 for numbers that have been constant so far."""
+        return deviations(self.mean, self.squares, self.weight)
+
+    def including(self, x: Array, weight: float, reach: float = np.inf) -> Self:
+        """Adds a row; a number further than ``reach`` deviations from the mean counts as nearer."""
+        mean, squares = self.mean.copy(), self.squares.copy()
+        include(mean, squares, self.weight, x, weight, reach)
+        return type(self)(self.weight + weight, mean, squares)
+
+    def widened(self, more: int) -> Self:
+        """Adds ``more`` numbers that were 0 in all rows so far."""
+        zeros = np.zeros(more)
+        return type(self)(self.weight, np.append(self.mean, zeros), np.append(self.squares, zeros))
+
+
+def no_moments(size: int) -> RunningMoments:
+    """Returns the moments of ``size`` numbers before the first row."""
+    return RunningMoments(0.0, np.zeros(size), np.zeros(size))
+
+
+class LinearTask(NamedTuple):
+    """A learning task."""
+
+    loss: Loss  # loss of one output; with several outputs, losses are added up
+    outputs: int  # number of outputs m >= 1
+    standardized: bool  # whether targets are standardized
+    # Size of an output's coefficients, in standard deviations of the target, if it is standardized,
+    # per standard deviation of a column. For ``linear`` an upper bound on their Euclidean norm, the
+    # intercept included (root mean square over outputs); for ``mixture`` the norm's root mean
+    # square under the prior, without the intercept, whose deviation it is, too.
+    radius: float
+    full_matrix: bool | None  # whether to keep matrices of columns; None: if they are small

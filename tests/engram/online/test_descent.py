@@ -5,10 +5,9 @@ from math import log, sqrt
 import numpy as np
 import pytest
 
-from engram.online.base_learners import descent_pool, newton_pool, vectorized
-from engram.online.descent import ogd, optimistic_ogd
+from engram.online.descent import ogd, online_newton_step, optimistic_newton, optimistic_ogd
 from engram.online.domains import ball, box, simplex
-from engram.online.newton import online_newton_step, optimistic_newton
+from engram.online.learner import descent_pool, newton_pool, vectorized
 from tests.engram.online.support import adversaries, least, play
 from tests.tables import entry
 
@@ -196,15 +195,6 @@ def test_on_a_fixed_loss_the_optimistic_come_to_rest(name, domain):
     losses = np.sum(h * (x - goal) ** 2, axis=1) / 2
     assert losses[:100].sum() > 0.1
     assert losses[100:].sum() < 0.02 * losses.sum()
-
-
-def test_beyond_two_thirds_of_the_curvature_optimism_does_not_come_to_rest():
-    # With a = step * L, (center, x) <- (center - a x, center - 2 a x), of eigenvalue -1 at a = 2/3.
-    # So gamma = 4 L is on the safe side in all three lemmas: steps are at most 2 / gamma.
-    for rate, rests in ((0.6, True), (0.72, False)):
-        pool = descent_pool(LINE, 1, lambda t, v, r=rate: np.array([r]), optimistic=True)
-        x, _ = play(vectorized(pool, LINE), lambda t, x: x, 500, np.array([1.0]))
-        assert (np.abs(x[-2:]).max() < 1e-6) == rests
 
 
 # --- Inverses --------------------------------------------------------------------------------

@@ -40,16 +40,6 @@ def test_hedges_weights(prior):
 # --- Adapt-ML-Prod ---------------------------------------------------------------------------
 
 
-def test_two_rounds_of_adapt_ml_prod():
-    # N = 2: ln 2 / (1 + V) > 1/4 as long as V < 1.77, so all steps are 1/2.
-    # p = (0.1, 0.9), l = (1, 0.2): <l, p> = 0.28, r = (-0.72, 0.08), 1 + r / 2 = (0.64, 1.04), and
-    # w = (0.064, 0.936); p = w, as it sums to 1; l = (0, 0.5): <l, p> = 0.468, r = (0.468, -0.032),
-    # w = (0.064 * 1.234, 0.936 * 0.984).
-    p = weights(adapt_ml_prod(2), np.array([[1.0, 0.2], [0.0, 0.5]]), np.array([0.1, 0.9]))
-    last = np.array([0.064 * 1.234, 0.936 * 0.984])
-    assert p == pytest.approx(np.array([[0.1, 0.9], [0.064, 0.936], last / last.sum()]), abs=1e-15)
-
-
 def literal_adapt_ml_prod(losses):
     """Gaillard et al., the algorithm with the steps of Corollary 4, without logarithms."""
     n = losses.shape[1]

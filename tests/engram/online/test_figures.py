@@ -1,13 +1,9 @@
 """The ensemble's regret on short streams; ``python -m tests.evidence.online`` has the long ones."""
 
-from functools import partial
-
-import numpy as np
 import pytest
 
-from engram.online import games, loss_streams
-from engram.online.play import least_totals, play_stream, regrets
-from engram.online.universal import universal_ensemble
+from engram.online import loss_streams
+from engram.online.play import saddle_game
 from tests.evidence.online import STREAMS, compare, compare_game
 from tests.tables import sampled
 
@@ -46,28 +42,6 @@ def test_a_fixed_loss_costs_a_constant():
 
 def test_honest_players_regret_a_constant():
     # Measured: 0.91 and 0.13.
-    of = compare_game(games.saddle_game, (250, SHORT), 2)
+    of = compare_game(saddle_game, (250, SHORT), 2)
     assert of["ensemble"][SHORT] <= 1.2 * of["ensemble"][250]
     assert of["ensemble"][SHORT] <= 0.2 * of["OGD"][SHORT]
-
-
-def test_with_the_constants_of_the_proof_decisions_hardly_move():
-    stream, last = loss_streams.strongly_convex(np.random.default_rng(0), SHORT), np.array([SHORT])
-    make = partial(
-        universal_ensemble,
-        stream.domain,
-        gradient_bound=stream.gradient_bound,
-        horizon=SHORT,
-        smoothness=stream.smoothness,
-    )
-    least = least_totals(stream, last)
-    proved, practical, none = (
-        regrets(stream, decisions, last, least)[0]
-        for decisions in (
-            play_stream(make(constants="theory"), stream).points[:, 0],
-            play_stream(make(constants="practical"), stream).points[:, 0],
-            np.zeros((SHORT, 10)),
-        )
-    )
-    assert 0.9 * none <= proved <= none
-    assert practical <= 0.1 * none

@@ -4,10 +4,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog, minimize
+from scipy.optimize import linprog
 
 from engram.online import loss_streams
-from engram.online.comparator import Total, least_on_ball, least_quadratic
+from engram.online.loss_streams import Total, least_on_ball, least_quadratic
 from tests.tables import entry
 
 STREAMS = {
@@ -82,20 +82,6 @@ def test_no_decision_is_better_by_more_than_the_gap():
             for other in (*(best.decision + steps), *far, 0.5 * far[0]):
                 inside = other / max(1.0, np.linalg.norm(other))
                 assert stream.losses(inside).sum() >= best.total - best.gap - 1e-9
-
-
-def test_smooth_totals_against_scipy():
-    for name in ["strongly convex", "logistic", "squared", "linear", "fixed"]:
-        with entry(name):
-            stream = STREAMS[name](np.random.default_rng(2), 200, 3)
-            found = minimize(
-                lambda x, stream=stream: stream.losses(x).sum(),
-                np.full(3, 0.1),
-                method="SLSQP",
-                constraints={"type": "ineq", "fun": lambda x: 1 - x @ x},
-                options={"ftol": 1e-12, "maxiter": 500},
-            )
-            assert stream.best().total == pytest.approx(found.fun, abs=1e-5)
 
 
 def test_absolute_totals_against_a_linear_programme():

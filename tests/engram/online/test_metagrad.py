@@ -5,8 +5,8 @@ from math import log
 import numpy as np
 import pytest
 
+from engram.online.baselines import metagrad
 from engram.online.domains import ball, box, simplex
-from engram.online.metagrad import metagrad
 from tests.engram.online.algorithm_1 import projected_in_norm
 from tests.engram.online.support import adversaries, play
 from tests.tables import entry

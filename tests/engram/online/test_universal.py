@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from engram.online.domains import ball, box, simplex
-from engram.online.surrogates import curvatures
 from engram.online.universal import practical, theoretical, universal_ensemble
+from engram.online.weights import curvatures
 from tests.engram.online.algorithm_1 import algorithm_1
 from tests.tables import entry
 

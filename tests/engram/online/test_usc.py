@@ -5,12 +5,12 @@ from math import e, log, sqrt
 import numpy as np
 import pytest
 
+from engram.online.baselines import usc
 from engram.online.descent import ogd
-from engram.online.domains import ball, box
-from engram.online.surrogates import curvatures
-from engram.online.usc import usc
+from engram.online.domains import ball
+from engram.online.weights import curvatures
 from tests.engram.online.algorithm_1 import GUESSES, projected, projected_in_norm
-from tests.engram.online.support import adversaries, least, play
+from tests.engram.online.support import adversaries, play
 from tests.engram.online.test_experts import literal_adapt_ml_prod
 from tests.tables import entry
 
@@ -62,24 +62,6 @@ def test_units_do_not_matter():
     x, _ = play(one, stream, 64)
     y, _ = play(other, lambda t, x: 7 / 50 * stream(t, x), 64)
     assert y == pytest.approx(center + 50 * x, abs=1e-9 * 900)
-
-
-def test_its_regret_is_that_of_a_base_learner_and_that_of_adapt_ml_prod():
-    # Against OGD, one of 21 experts, whose regret is at most 1.5 D G sqrt T (Corollary 4 of
-    # Gaillard et al., with sum r^2 <= T).
-    for stream in adversaries(3, 2.0):
-        for domain in [ball(3, 1.5), box(np.array([-1.0, 0]), np.array([0.5, 2.0]))]:
-            with entry(stream, domain):
-                rounds, n = 400, 21  # 1/400 ... 256/400, 1: 10 guesses
-                given = adversaries(domain.dim, 2.0)[stream]
-                learner = usc(domain, gradient_bound=2.0, horizon=rounds)
-                x, g = play(learner, given, rounds)
-                assert learner.init(None).weights.logs.shape == (n,)
-                regret = np.sum(x * g) - least(domain, g.sum(axis=0))
-                c = 3 * log(n) + log(1 + n / (2 * e) * (1 + log(rounds + 1)))
-                unit = domain.diameter * 2.0
-                meta = unit * (c / sqrt(log(n)) * sqrt(1 + rounds) + 2 * c)
-                assert regret <= min(meta + 1.5 * unit * sqrt(rounds), 3 * unit * sqrt(rounds))
 
 
 @pytest.mark.parametrize("stream", adversaries(3, 1.0))
