@@ -222,7 +222,6 @@ def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: 
 
 
 def _where(attacks: Tensor, forged: Slots, sent: Slots) -> Slots:
-    """Returns the forged updates of attackers, and the others as they were sent, to the bit."""
 
     def chosen(lie: Tensor, truth: Tensor) -> Tensor:
         return torch.where(attacks.view(-1, *[1] * (truth.ndim - 1)), lie.to(truth), truth)

@@ -10,8 +10,7 @@ import numpy as np
 from engram.bandits import graph
 from engram.bandits.graph import Graph
 from engram.bandits.policy import Policy, best
-from engram.bandits.ridge import check_ridge, optimistic
-from engram.bandits.user_stats import UserStats, confidence_radius, empty
+from engram.bandits.ridge import UserStats, check_ridge, confidence_radius, empty, optimistic
 from engram.core.arrays import Array
 
 

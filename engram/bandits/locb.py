@@ -9,8 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from engram.bandits.policy import Policy, best
-from engram.bandits.ridge import check_ridge, optimistic
-from engram.bandits.user_stats import Cluster, UserStats, confidence_radius, empty
+from engram.bandits.ridge import (
+    Cluster,
+    UserStats,
+    check_ridge,
+    confidence_radius,
+    empty,
+    optimistic,
+)
 from engram.core.arrays import Array
 from engram.core.checks import require
 
@@ -53,7 +59,7 @@ def locb(
     require(gamma > 0, "gamma", gamma, "positive")
 
     def growing(state: Locb) -> list[int]:
-        """Returns the seeds whose clusters are not final."""
+        """Lists the seeds of clusters that are not final."""
         radius = alpha2 * confidence_radius(state.stats.rows)
         return [seed for seed in state.clusters if radius[seed] > gamma / 4]
 

@@ -99,7 +99,7 @@ class MetaLearner(NamedTuple):
         return chosen, state._replace(theta=theta, rounds=state.rounds + 1)
 
     def weights(self, groups: Groups, users: Ints) -> Array:
-        """Returns w_u in each group, shape (M, U); 0 for users who are not in it."""
+        """Returns w_u in each group, shape (M, U); 0 for users outside it."""
         own = np.arange(groups.members.shape[1]) == users[groups.runs][:, None]
         return np.where(groups.members, np.where(own, self.own_weight, 1.0), 0.0)
 

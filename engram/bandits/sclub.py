@@ -10,8 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from engram.bandits.policy import Policy, best
-from engram.bandits.ridge import Ridge, check_ridge, optimistic
-from engram.bandits.user_stats import Cluster, UserStats, confidence_radius, empty
+from engram.bandits.ridge import (
+    Cluster,
+    Ridge,
+    UserStats,
+    check_ridge,
+    confidence_radius,
+    empty,
+    optimistic,
+)
 from engram.core.arrays import Array
 
 
@@ -108,7 +115,6 @@ def _in_phase(state: Sclub, lam: float) -> Sclub:
 
 
 def _differs(state: Sclub, user: int, home: int, alpha2: float, alpha_p: float) -> bool:
-    """Whether a user has to leave a cluster (Split)."""
     others = sorted(state.clusters[home] - {user})
     if not others:
         return False

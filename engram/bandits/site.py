@@ -25,14 +25,21 @@ from engram.bandits.replay import (
     with_rows,
     with_users,
 )
-from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
 from engram.bandits.training import trained_alone
-from engram.bandits.versioned_tensor import Persistent
+from engram.bandits.versioned_tensor import (
+    Persistent,
+    Stack,
+    capacity_for,
+    gather,
+    initial_stack,
+    scatter,
+    with_capacity,
+)
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
 
 Theta = Literal["last", "draw"]
-Start = Literal["own", "meta", "initial"]
+Start = Literal["own", "meta"]
 
 
 class UserSiteState(NamedTuple):
@@ -107,10 +114,8 @@ class UserSite(NamedTuple):
             rngs: Generator of each run.
         """
         rows = add(state.rows, users, x, rewards)
-        if self.user_start == "own":  # which Algorithm 3 has not, and which learns faster
-            theta = gather(state.lasts, users)
-        else:
-            theta = meta if self.user_start == "meta" else state.start
+        # Algorithm 3 has no "own", which learns faster.
+        theta = meta if self.user_start == "meta" else gather(state.lasts, users)
         own = (np.arange(rows.seen.shape[1]) == users[:, None]).astype(float)
         drawn = uniforms(rngs, self.steps, self.batch)
         theta = trained_alone(rows, theta, own, self.eta, drawn)
@@ -150,7 +155,7 @@ def remembered(state: UserSiteState, users: Sequence[int]) -> dict[str, Tensor]:
 def recalled(
     state: UserSiteState, users: Sequence[int], memory: Mapping[str, Tensor]
 ) -> UserSiteState:
-    """Restores what ``remembered`` returned of these users; the state must have capacity for them.
+    """Restores the users' ``remembered`` tensors; the state must have capacity for them.
 
     Raises:
         ValueError: If it is of other networks, or has more rows than are kept.

@@ -85,7 +85,6 @@ def _choices(policy: PolicyServer[S], state: ServerState[S], log: Logged) -> Arr
 
 
 def _expected(log: Logged) -> Array:
-    """Returns predictions of each arm's reward, shape (n, K)."""
     rounds, count, dim = log.arms.shape
     played = log.arms[np.arange(rounds), log.chosen]
     expected = np.empty((rounds, count))

@@ -1,12 +1,11 @@
 """Relative groups: Definition 3.1, and how inferred ones agree."""
 
 import numpy as np
-import pytest
 
 from engram.bandits.environments.grouped import grouped
-from engram.bandits.group_recovery import group_recovery, true_groups
 from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
+from engram.bandits.studies.trials import group_recovery, true_groups
 from tests.engram.bandits.scripted import noisy
 
 EXPECTED = np.array([[0.2, 0.5, 0.2, 0.55], [0.1, 0.1, 0.1, 0.1]])
@@ -15,12 +14,6 @@ EXPECTED = np.array([[0.2, 0.5, 0.2, 0.55], [0.1, 0.1, 0.1, 0.1]])
 def test_true_groups_are_those_who_expect_the_same():
     assert true_groups(EXPECTED, 1).tolist() == [[False, True, False, False], [True] * 4]
     assert true_groups(EXPECTED, 0).tolist() == [[True, False, True, False], [True] * 4]
-
-
-def test_within_a_tolerance():
-    assert true_groups(EXPECTED, 1, 0.06)[0].tolist() == [False, True, False, True]
-    with pytest.raises(ValueError, match="tolerance must be at least 0, got -1"):
-        true_groups(EXPECTED, 1, -1)
 
 
 def test_recovery_by_hand():
@@ -60,10 +53,3 @@ def test_who_infers_the_truth_recovers_it_in_all_rounds_of_a_run():
     assert np.all(exact)
     assert sizes[0].tolist() == [1] * 4  # nobody else has come
     assert sizes[-1].tolist() == [3] * 4
-
-
-def test_what_is_refused():
-    with pytest.raises(ValueError, match=r"the groups' shapes must be \(2, 4\), got \(2, 3\)"):
-        group_recovery(np.ones((2, 3), bool), np.ones((2, 4), bool))
-    with pytest.raises(ValueError, match="a true group must be of one user at least"):
-        group_recovery(np.ones((1, 3), bool), np.zeros((1, 3), bool))

@@ -63,18 +63,6 @@ def test_more_users_change_no_rows(steps):
     assert not more.seen[:, 8:].any()
 
 
-def test_an_older_state_is_what_it_was():
-    kept, _ = filled([(0, 1)] * 7)
-    before = row_numbers(kept, 0, 0), row_numbers(kept, 1, 1)
-    one = add(kept, np.array([0, 1]), np.full((2, 2), 90.0), np.ones(2))
-    other = add(kept, np.array([0, 0]), np.full((2, 2), 80.0), np.ones(2))
-    assert row_numbers(one, 0, 0) == [3, 4, 5, 6, 90]
-    assert row_numbers(other, 0, 0) == [3, 4, 5, 6, 80]
-    assert row_numbers(other, 1, 0) == [80]
-    assert (row_numbers(kept, 0, 0), row_numbers(kept, 1, 1)) == before
-    assert row_numbers(one, 1, 1) == [3, 4, 5, 6, 90]
-
-
 def test_rows_are_drawn_in_proportion_to_weights():
     # User 0 has 3 rows, user 2 has 2, user 5 has 1 and no weight: 3 * 1 + 2 * 2.5 = 8 in all,
     # so each row of user 0 is one in 8, and each of user 2 is 2.5 in 8.

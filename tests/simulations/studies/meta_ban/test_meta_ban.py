@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from engram.bandits.group_recovery import group_recovery, true_groups
 from engram.bandits.linucb import linucb
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.play import play_policy
@@ -15,9 +14,14 @@ from engram.bandits.policy import batched
 from engram.bandits.studies import trials as bandits
 from engram.bandits.studies.environments import ENVIRONMENTS, EnvironmentSpec, draw_environment
 from engram.bandits.studies.methods import META_BAN, METHODS, runs_at_once
-from engram.bandits.studies.regrets import said, simplest_first, summarize, summarize_runs
-from engram.bandits.studies.study import recovery_lines
-from engram.bandits.studies.trials import choose, run_trial
+from engram.bandits.studies.study import (
+    recovery_lines,
+    said,
+    simplest_first,
+    summarize,
+    summarize_runs,
+)
+from engram.bandits.studies.trials import choose, group_recovery, run_trial, true_groups
 from engram.cli.cli import app
 from engram.settings.errors import Refused
 from tests.tables import entry
