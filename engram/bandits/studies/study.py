@@ -108,10 +108,10 @@ def recovery_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
-    """Plots regret and group recovery against rounds; returns PNGs by file name.
+    """Plots regret against rounds; returns PNGs by file name.
 
-    ``differences.png`` is drawn if there is another policy beside Meta-Ban, ``groups.png`` if
-    groups are known, and ``NAME.png`` for the ablation of an argument.
+    ``differences.png`` is drawn if there is another policy beside Meta-Ban, and ``NAME.png`` for
+    the ablation of an argument.
     """
     runs = {each[0]["method"]: each for each in alike(simplest_first(done))}
     found = {"regret.png": _draw({METHODS[name].title: each for name, each in runs.items()})}
@@ -124,8 +124,6 @@ def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[s
     if ablation:
         kinds = {f"{name} = {each[0]['setting'][name]:g}": each for each in alike(ablation)}
         found[f"{name}.png"] = _draw(kinds)
-    if own and RECOVERY[0] in own[0]:
-        found["groups.png"] = _draw(dict.fromkeys(RECOVERY, own), "of Meta-Ban's groups")
     return found
 
 
@@ -135,18 +133,14 @@ def _gap(title: str, runs: Sequence[Row], own: Sequence[Row]) -> Curve:
     return Curve(title, runs[0]["rounds"], mean, *limits)
 
 
-def _draw(named: Mapping[str, Sequence[Row]], measure: str = "") -> bytes:
-    curves = []
-    for title, runs in named.items():
-        values = np.array([run[title if measure else "errors"] for run in runs])
-        curves.append(curve_of(title, runs[0]["rounds"], values))
+def _draw(named: Mapping[str, Sequence[Row]]) -> bytes:
     references = [METHODS[name].title for name in (LINEAR, RANDOM)]
     figure = draw_multiples(
-        {"": curves},
-        ("round", measure or "regret"),
+        {"": [curve_of(title, runs[0]["rounds"], _curves(runs)) for title, runs in named.items()]},
+        ("round", "regret"),
         own="mean, and lowest to highest of the worlds",
         marked=[title for title in references if title in named],
-        log=not measure,
+        log=True,
     )
     return png(figure)
 
@@ -224,36 +218,17 @@ def summarize(done: Sequence[Row]) -> list[Row]:
 
 
 def said(rows: Sequence[Row]) -> str:
-    """Words the best policy, if one is shown to be, and Meta-Ban beside each.
-
-    ``rows`` are those of ``summarize``, from the simplest method on.
-    """
-    named = {row["method"]: METHODS[row["method"]].title for row in rows}
-    verdict = in_words(
-        [
-            {
-                "method": named[row["method"]],
-                "loss": row["regret"],
-                "gap-low": row["over-least"].low,
-                "reason": None,
-            }
-            for row in rows
-        ],
-        REGRETS,
-    )
-    over = {named[r["method"]]: r["over-meta-ban"] for r in rows if r["method"] != META_BAN}
-    if META_BAN not in named or not over:
-        return verdict
-    last = {name: each[-1] for name, each in over.items()}
-    kinds = {
-        "less than": [name for name, gap in last.items() if gap.low > 0],
-        "more than": [name for name, gap in last.items() if gap.high < 0],
-    }
-    parts = [f"{how} {', '.join(names)}" for how, names in kinds.items() if names]
-    text = f"Meta-Ban regrets {'; '.join(parts)}." if parts else ""
-    if near := [name for name, gap in last.items() if not gap.shown]:
-        text += f" Meta-Ban and {', '.join(near)} cannot be told apart."
-    return f"{verdict} {text.strip()}"
+    """Words the best policy, if one is shown to be; ``rows`` begin with the simplest method."""
+    compared: list[Row] = [
+        {
+            "method": METHODS[row["method"]].title,
+            "loss": row["regret"],
+            "gap-low": row["over-least"].low,
+            "reason": None,
+        }
+        for row in rows
+    ]
+    return in_words(compared, REGRETS)
 
 
 def _points(run: Row) -> list[int]:
