@@ -9,7 +9,7 @@ from rich.table import Table
 from engram.api import Run
 from engram.attack.audit.members import members, training_clients
 from engram.attack.audit.messages import Seen, messages
-from engram.attack.membership import Power
+from engram.attack.membership import RATE, Power
 from engram.cli.arguments import arguments
 from engram.cli.options import as_allowed, begun
 from engram.cli.progress import progress_lines
@@ -22,7 +22,6 @@ from engram.settings.files import replace_file
 AUDIT: Final = "audit.json"
 """The result's file in a run's folder."""
 
-_FALSE: Final = 0.01  # rate of false positives
 _MODELS: Final = {"": "a client's own model", COMMON: "the common model"}
 
 
@@ -51,7 +50,7 @@ class Audit(NamedTuple):
             "verdict": self.verdict,
             "messages": [seen._asdict() for seen in self.seen],
             "members": {which or "served": p._asdict() for which, p in self.told.items()},
-            "false-positives": _FALSE,
+            "false-positives": RATE,
             "federations": self.federations,
         }
 
@@ -122,15 +121,15 @@ def _on_members(told: dict[str, Power]) -> list[str]:
     found = []
     for which, p in told.items():
         share = f"{p.share:.1%} ({p.low:.1%} to {p.high:.1%})"
-        if p.low > _FALSE:
+        if p.low > RATE:
             found.append(
                 f"Whoever has {_MODELS[which]} recognizes {share} of the rows that it learned "
-                f"from, at {_FALSE:.0%} false positives: {p.share / _FALSE:.1f} times guessing."
+                f"from, at {RATE:.0%} false positives: {p.share / RATE:.1f} times guessing."
             )
         else:
             found.append(
                 f"Whoever has {_MODELS[which]} recognizes no more rows than by guessing, as far "
-                f"as is shown: {share} at {_FALSE:.0%} false positives."
+                f"as is shown: {share} at {RATE:.0%} false positives."
             )
     return found
 
@@ -141,7 +140,7 @@ def tables(found: Audit) -> list[Table]:
     for each in found.seen:
         shares = [_percent(share) for share in (each.layer, each.gradient, each.chance)]
         rows.add_row(each.by, each.client, str(each.rows), *shares)
-    models = Table("who has", f"recognizes at {_FALSE:.0%} false", "95 % interval", "area")
+    models = Table("who has", f"recognizes at {RATE:.0%} false", "95 % interval", "area")
     for which, p in found.told.items():
         interval = f"{p.low:.1%} to {p.high:.1%}"
         models.add_row(_MODELS[which], f"{p.share:.1%}", interval, f"{p.area:.3f}")
