@@ -57,7 +57,8 @@ def true_groups(expected_rewards: Array, user: int) -> Bools:
             ``environment.expected_rewards(t)[:, context.came[r]]``.
         user: The user, a column of ``expected_rewards``.
     """
-    return expected_rewards == expected_rewards[:, user, None]
+    same: Bools = expected_rewards == expected_rewards[:, user, None]
+    return same
 
 
 def group_recovery(inferred: Bools, true: Bools) -> Recovery:
