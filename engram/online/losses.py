@@ -5,8 +5,7 @@ arrays of the same shape and work elementwise.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from scipy.special import expit
@@ -35,70 +34,40 @@ class Loss(NamedTuple):
     name: str = ""
     level: float = 0.5
 
-
-def _squared(p: Array, y: Array) -> Array:
-    return (p - y) ** 2 / 2
-
-
-def _squared_derivative(p: Array, y: Array) -> Array:
-    return p - y
-
-
-def _squared_second(p: Array, y: Array) -> Array:
-    return np.ones_like(p - y)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles of estimators' losses name them."""
+        return _named, (self.name, self.level)
 
 
 def _straight(p: Array, y: Array) -> Array:
     return np.zeros_like(p - y)
 
 
-def _absolute(p: Array, y: Array) -> Array:
-    return np.abs(p - y)
-
-
-def _absolute_derivative(p: Array, y: Array) -> Array:
-    return np.sign(p - y)
-
-
-def _logistic(p: Array, y: Array) -> Array:
-    return np.logaddexp(0.0, -y * p)
-
-
-def _logistic_derivative(p: Array, y: Array) -> Array:
-    derivative: Array = -y * expit(-y * p)
-    return derivative
-
-
-def _logistic_second(p: Array, y: Array) -> Array:
-    second_derivative: Array = expit(p) * expit(-p) * y**2
-    return second_derivative
-
-
-def _hinge(p: Array, y: Array) -> Array:
-    return np.maximum(0.0, 1 - y * p)
-
-
-def _hinge_derivative(p: Array, y: Array) -> Array:
-    return np.where(y * p < 1, -y, 0.0)
-
-
-def _pinball(q: float, p: Array, y: Array) -> Array:
-    return np.maximum(q * (y - p), (1 - q) * (p - y))
-
-
-def _pinball_derivative(q: float, p: Array, y: Array) -> Array:
-    return np.where(p > y, 1 - q, np.where(p < y, -q, 0.0))
-
-
-NONE = Loss(_straight, _straight, _straight, 0.0)
-SQUARED = Loss(
-    _squared, _squared_derivative, _squared_second, np.inf, "squared"
-)  # its best constant is the mean
-ABSOLUTE = Loss(_absolute, _absolute_derivative, _straight, 1.0, "absolute")  # the median
-LOGISTIC = Loss(
-    _logistic, _logistic_derivative, _logistic_second, 1.0, "logistic"
-)  # the log-odds of class 1
-HINGE = Loss(_hinge, _hinge_derivative, _straight, 1.0, "hinge")
+NONE: Final = Loss(_straight, _straight, _straight, 0.0)
+SQUARED: Final = Loss(  # its best constant is the mean
+    lambda p, y: (p - y) ** 2 / 2,
+    lambda p, y: p - y,
+    lambda p, y: np.ones_like(p - y),
+    np.inf,
+    "squared",
+)
+ABSOLUTE: Final = Loss(  # the median
+    lambda p, y: np.abs(p - y), lambda p, y: np.sign(p - y), _straight, 1.0, "absolute"
+)
+LOGISTIC: Final = Loss(  # the log-odds of class 1
+    lambda p, y: np.logaddexp(0.0, -y * p),
+    lambda p, y: -y * expit(-y * p),
+    lambda p, y: expit(p) * expit(-p) * y**2,
+    1.0,
+    "logistic",
+)
+HINGE: Final = Loss(
+    lambda p, y: np.maximum(0.0, 1 - y * p),
+    lambda p, y: np.where(y * p < 1, -y, 0.0),
+    _straight,
+    1.0,
+    "hinge",
+)
 
 
 def quantile(q: float) -> Loss:
@@ -112,13 +81,18 @@ def quantile(q: float) -> Loss:
     """
     require(0 < q < 1, "quantile", q, "in (0, 1)")
     return Loss(
-        partial(_pinball, q),
-        partial(_pinball_derivative, q),
+        lambda p, y: np.maximum(q * (y - p), (1 - q) * (p - y)),
+        lambda p, y: np.where(p > y, 1 - q, np.where(p < y, -q, 0.0)),
         _straight,
         max(q, 1 - q),
         "quantile",
         q,
     )
+
+
+def _named(name: str, level: float) -> Loss:
+    losses = {loss.name: loss for loss in (NONE, SQUARED, ABSOLUTE, LOGISTIC, HINGE)}
+    return quantile(level) if name == "quantile" else losses[name]
 
 
 # --- Tasks ---------------------------------------------------------------------------------
