@@ -147,12 +147,10 @@ def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool)
     return OnlineSetting(title, True, begin)
 
 
-def _games(
-    title: str, name: str, draw: Callable[[np.random.Generator], Game]
-) -> dict[str, OnlineSetting]:
+def _games(name: str, draw: Callable[[np.random.Generator], Game]) -> dict[str, OnlineSetting]:
     return {
-        f"{name}-honest": _game(f"{title}, honest", draw, True),
-        f"{name}-dishonest": _game(f"{title}, dishonest", draw, False),
+        f"{name}-honest": _game(f"{name}, honest", draw, True),
+        f"{name}-dishonest": _game(f"{name}, dishonest", draw, False),
     }
 
 
@@ -172,9 +170,9 @@ SETTINGS: Final = {
         )
         for noise in NOISES
     },
-    **_games("bilinear", "bilinear", saddle_game),
-    **_games("curved", "curved", partial(saddle_game, curvature=1.0)),
-    **_games("matrix", "matrix", matrix_game),
+    **_games("bilinear", saddle_game),
+    **_games("curved", partial(saddle_game, curvature=1.0)),
+    **_games("matrix", matrix_game),
 }
 
 

@@ -214,16 +214,6 @@ def test_theta_is_any_of_a_user_s_past_parameters_alike():
 # States
 
 
-def test_all_start_from_theta_0():
-    state = meta_ban(3, runs=2, hidden=(4, 2)).init(generators((0, 1), 0, INIT))
-    for start, meta, theta in zip(
-        state.meta.start, state.meta.theta, state.site.thetas, strict=True
-    ):
-        assert torch.equal(start, meta)
-        assert all(torch.equal(theta.read()[:, u], start) for u in range(theta.read().shape[1]))
-        assert not torch.equal(start[0], start[1])
-
-
 KEPT = (lambda state: state, copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state)))
 
 

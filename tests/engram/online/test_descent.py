@@ -7,7 +7,7 @@ import pytest
 
 from engram.online.descent import ogd, online_newton_step, optimistic_newton, optimistic_ogd
 from engram.online.domains import ball, box, simplex
-from engram.online.learner import descent_pool, newton_pool, vectorized
+from engram.online.learner import newton_pool, vectorized
 from tests.engram.online.support import adversaries, play
 from tests.tables import entry
 
@@ -103,40 +103,6 @@ def test_newton_steps_in_two_dimensions_are_projected_in_their_norm():
     # x_1 = -1, and x_2 has no slope: U_21 (x_1 - y_1) + U_22 (x_2 - y_2) = 0.
     second = free[1] - u[1, 0] * (-1 - free[0]) / u[1, 1]
     assert learner.act(state) == pytest.approx(np.array([-1.0, second]), abs=1e-14)
-
-
-def test_a_pool_is_its_learners():
-    domain, scales, ridges = ball(3, 1.0), np.array([0.2, 1.0, 5.0]), np.array([1.0, 0.5, 2.0])
-    rates = np.array([0.3, 0.1, 0.7])
-    for optimistic in (False, True):
-        pools = [
-            (
-                descent_pool(domain, 3, lambda t, v: rates / (t + v), optimistic=optimistic),
-                [
-                    descent_pool(domain, 1, lambda t, v, r=r: r / (t + v), optimistic=optimistic)
-                    for r in rates
-                ],
-            ),
-            (
-                newton_pool(domain, ridges, scales, optimistic=optimistic),
-                [
-                    newton_pool(domain, ridges[i, None], scales[i, None], optimistic=optimistic)
-                    for i in range(3)
-                ],
-            ),
-        ]
-        for pool, alone in pools:
-            rng = np.random.default_rng(0)
-            state, states = pool.init(np.zeros(3)), [one.init(np.zeros(3)) for one in alone]
-            for _ in range(20):
-                g = rng.normal(size=(3, 3))
-                state = pool.observe(state, g)
-                states = [
-                    one.observe(s, g[i : i + 1])
-                    for i, (one, s) in enumerate(zip(alone, states, strict=True))
-                ]
-            each = [one.decisions(s)[0] for one, s in zip(alone, states, strict=True)]
-            assert pool.decisions(state).tolist() == np.array(each).tolist()
 
 
 # --- Regret ----------------------------------------------------------------------------------

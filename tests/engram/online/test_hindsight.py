@@ -98,12 +98,3 @@ def test_absolute_totals_against_a_linear_programme():
     assert np.linalg.norm(found.x[:3]) < 1
     assert best.total == pytest.approx(found.fun, abs=1e-6)
     np.testing.assert_allclose(best.decision, found.x[:3], atol=1e-5)
-
-
-def test_best_decisions_in_closed_form():
-    rng = np.random.default_rng(4)
-    linear = loss_streams.linear(rng, 50, 5)
-    assert linear.best().total == pytest.approx(-np.linalg.norm(linear.tilts.sum(axis=0)))
-    convex = loss_streams.strongly_convex(rng, 50, 5)
-    # Of |x - z|^2 / 2 the mean of z; tilts are -z.
-    np.testing.assert_allclose(convex.best().decision, -convex.tilts.mean(axis=0), atol=1e-9)

@@ -134,14 +134,6 @@ def test_compiled_losses_are_the_losses(loss, p, y, sign):
 # --- The mixture -----------------------------------------------------------------------------
 
 
-def test_the_order_of_columns_means_nothing():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(200, 5))
-    y, order = drawn(rng, 2 * x[:, 0]), rng.permutation(5)
-    found = [played(CLASSES, columns, y)[0] for columns in (x, x[:, order])]
-    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
-
-
 @pytest.fixture(scope="module")
 def sparse():
     """1000 columns, of which one informs: true scores, labels, and scores before each label."""
