@@ -201,30 +201,11 @@ def directions(rng: np.random.Generator, count: int, dim: int) -> Array:
     return drawn
 
 
-def _stream(
-    horizon: int,
-    dim: int,
-    bound: float,
-    smoothness: float | None,
-    *,
-    link: Loss = NONE,
-    rows: Array | None = None,
-    targets: Array | None = None,
-    tilts: Array | None = None,
-    form: Array | None = None,
-) -> LossStream:
+def _zero(horizon: int, dim: int, bound: float, smoothness: float | None) -> LossStream:
     require(horizon >= 1, "horizon", horizon, "at least 1")
-    zeros = np.zeros((horizon, dim))
-    return LossStream(
-        ball(dim, 1.0),
-        link,
-        zeros if rows is None else rows,
-        np.zeros(horizon) if targets is None else targets,
-        zeros if tilts is None else tilts,
-        np.zeros((dim, dim)) if form is None else form,
-        bound,
-        smoothness,
-    )
+    rows, none = np.zeros((horizon, dim)), np.zeros(horizon)
+    unit, form = ball(dim, 1.0), np.zeros((dim, dim))
+    return LossStream(unit, NONE, rows, none, rows, form, bound, smoothness)
 
 
 def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
@@ -235,7 +216,7 @@ def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> Lo
     """
     spread = 0.1 * np.sqrt(dim)
     z = directions(rng, 1, dim) / 4 + spread * directions(rng, horizon, dim)
-    return _stream(horizon, dim, 1.25 + spread, 1.0, tilts=-z, form=np.eye(dim))
+    return _zero(horizon, dim, 1.25 + spread, 1.0)._replace(tilts=-z, form=np.eye(dim))
 
 
 def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
@@ -243,7 +224,7 @@ def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStrea
     u = directions(rng, 1, dim)[0] / 2
     a = directions(rng, horizon, dim)
     b = a @ u + 0.1 * rng.standard_normal(horizon)
-    return _stream(horizon, dim, 1.0, None, link=ABSOLUTE, rows=a, targets=b)
+    return _zero(horizon, dim, 1.0, None)._replace(link=ABSOLUTE, rows=a, targets=b)
 
 
 def logistic(
@@ -263,7 +244,7 @@ def logistic(
     u = directions(rng, 1, dim)[0] / 2
     a = length * directions(rng, horizon, dim)
     b = np.where(rng.random(horizon) < 1 / (1 + np.exp(-a @ u)), 1.0, -1.0)
-    return _stream(horizon, dim, length, length**2 / 4, link=LOGISTIC, rows=a, targets=b)
+    return _zero(horizon, dim, length, length**2 / 4)._replace(link=LOGISTIC, rows=a, targets=b)
 
 
 def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
@@ -271,12 +252,12 @@ def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream
     u = directions(rng, 1, dim)[0] / 2
     a = directions(rng, horizon, dim)
     b = a @ u + rng.uniform(-0.3, 0.3, horizon)
-    return _stream(horizon, dim, 1.8, 1.0, link=SQUARED, rows=a, targets=b)
+    return _zero(horizon, dim, 1.8, 1.0)._replace(link=SQUARED, rows=a, targets=b)
 
 
 def linear(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws <c_t, x>, |c_t| = 1, of uniform direction: any learner's regret is of order sqrt(T)."""
-    return _stream(horizon, dim, 1.0, None, tilts=directions(rng, horizon, dim))
+    return _zero(horizon, dim, 1.0, None)._replace(tilts=directions(rng, horizon, dim))
 
 
 def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
@@ -288,7 +269,7 @@ def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     axes = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
     form = (axes * np.geomspace(0.01, 1, dim)) @ axes.T
     form = (form + form.T) / 2
-    return _stream(horizon, dim, 1.5, 1.0, tilts=np.tile(-form @ u, (horizon, 1)), form=form)
+    return _zero(horizon, dim, 1.5, 1.0)._replace(tilts=np.tile(-form @ u, (horizon, 1)), form=form)
 
 
 def drifting(
@@ -313,4 +294,6 @@ def drifting(
     angles = 2 * np.pi * (turns + rng.random(dim // 2))
     a = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(dim // 2)
     c = noise * directions(rng, horizon, dim)
-    return _stream(horizon, dim, 1.5 + noise, 1.0, link=SQUARED, rows=a, targets=a @ u, tilts=c)
+    return _zero(horizon, dim, 1.5 + noise, 1.0)._replace(
+        link=SQUARED, rows=a, targets=a @ u, tilts=c
+    )
