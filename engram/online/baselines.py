@@ -1,4 +1,8 @@
-"""MetaGrad and USC: other learners for losses of unknown curvature."""
+"""MetaGrad and USC: other learners for losses of unknown curvature.
+
+Arguments are those of ``descent``; ``horizon`` is T >= 1, the number of rounds: both learn less
+well in later ones.
+"""
 
 from math import ceil, log2
 from typing import NamedTuple
@@ -43,14 +47,6 @@ def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[
     of w_i with weights pi_i eta_i. Regret against every u is O(sqrt(V d log T) + d log T), V = sum
     <g, w - u>^2, and so O(d log T) for exp-concave losses; for all convex ones it is O(sqrt(T log
     log T)).
-
-    Args:
-        domain: The set of decisions.
-        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
-        horizon: T >= 1, the number of rounds; it learns less well in later ones.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound)
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
@@ -103,14 +99,6 @@ def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
     convex ones, in the worst case.
 
     Guesses of curvature are in units of G / R and 1 / (G R), with R = D / 2, as in ``universal``.
-
-    Args:
-        domain: The set of decisions.
-        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
-        horizon: T >= 1, the number of rounds; it learns less well in later ones.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound)
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
