@@ -54,12 +54,8 @@ def cofiba(
     everyone in every graph. A round costs O(d^2 m) for one user at all items, and O(n d^2) to
     compare users at an arm.
 
-    Args:
-        dim: d, at least 1.
-        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
-        lam: lambda > 0.
-        alpha2: Scale of the confidence radius CB, at least 0.
-        items: Number of items m, at least 1. Each new item cluster has to tell users apart again.
+    ``alpha2`` >= 0 is the scale of the confidence radius CB, ``items`` the number of items m >= 1
+    (each new item cluster has to tell users apart again); for the rest see ``linucb``.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
     require(items >= 1, "items", items, "at least 1")

@@ -46,13 +46,9 @@ def linucb(dim: int, *, alpha: float, lam: float, shared: bool = False) -> Polic
 def epsilon_greedy(
     dim: int, *, epsilon: float, lam: float, shared: bool = False
 ) -> Policy[LinearState]:
-    """Plays argmax_x theta' x by the ridge estimate; with a fixed probability, a random arm.
+    """Plays argmax_x theta' x by the ridge estimate; with probability epsilon, a random arm.
 
-    Args:
-        dim: d, at least 1.
-        epsilon: Probability of a random arm in each round, in [0, 1].
-        lam: lambda > 0.
-        shared: Whether users share one estimate or have one each.
+    ``epsilon`` is in [0, 1]; for the rest see ``linucb``.
     """
     check_ridge(dim, lam)
     require(0 <= epsilon <= 1, "epsilon", epsilon, "in [0, 1]")
@@ -81,14 +77,7 @@ def _ridge_policy(
     *,
     shared: bool,
 ) -> Policy[LinearState]:
-    """Builds a policy that chooses by the ridge estimate of the user, or of all users.
-
-    Args:
-        dim: d.
-        lam: lambda.
-        choose: ``(estimate, arms, rng) -> arm``.
-        shared: Whether users share one estimate.
-    """
+    """Builds a policy with ``(estimate, arms, rng) -> arm``."""
 
     def estimate(state: LinearState, user: int) -> Ridge:
         return state.users.get(0 if shared else user, state.unseen)

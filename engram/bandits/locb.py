@@ -45,14 +45,9 @@ def locb(
     are the seeds, which is as random if users arrive in random order. A new user joins all clusters
     that are not final.
 
-    Args:
-        dim: d, at least 1.
-        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
-        lam: lambda > 0.
-        alpha2: Scale of the radius by which estimates may differ, at least 0.
-        seeds: Number of seeds, at least 1.
-        gamma: Distance between clusters, > 0: in the end users count as one cluster if their
-            estimates are less than gamma / 2 apart.
+    ``alpha2`` >= 0 is the scale of the radius by which estimates may differ; there are ``seeds`` >=
+    1; ``gamma`` > 0 is the distance between clusters: in the end users count as one cluster if
+    their estimates are less than gamma / 2 apart. For the rest see ``linucb``.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
     require(seeds >= 1, "seeds", seeds, "at least 1")

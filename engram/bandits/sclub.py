@@ -58,12 +58,8 @@ def sclub(
     cluster's p, compares theta_i with the cluster's latest estimate, and forgets each round who was
     served.)
 
-    Args:
-        dim: d, at least 1.
-        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
-        lam: lambda > 0.
-        alpha2: alpha_theta, scale of the radius by which estimates may differ, at least 0.
-        alpha_p: Scale of the radius by which shares of rounds may differ, at least 0.
+    ``alpha2`` (alpha_theta) and ``alpha_p``, at least 0, are scales of the radii by which estimates
+    and shares of rounds may differ; for the rest see ``linucb``.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2, alpha_p=alpha_p)
 

@@ -153,22 +153,11 @@ def weigh(
     Adding a number to all losses or to all optimistic terms does not change weights. So <g, x> is
     left out, for this round and for the next, in which it is unknown.
 
-    Args:
-        here: Base learners' decisions x_i in this round, shape (N, d).
-        there: Their decisions in the next round, shape (N, d).
-        linear_losses: <g, x_i - x>, shape (N,).
-        before: The same of the previous round, shape (N,).
-        moves: |x_i - x_i before|^2, shape (N,).
-        mid_moves: |x_k - x_k before|^2 of the middle layer's decisions, shape (K,).
-        mid_logs: log p-hat, up to a constant in each row, shape (K, N).
-        top_logs: log q-hat, shape (K,).
-        mid_weights: p, shape (K, N).
-        mid_decisions: x_k, shape (K, d).
-        steps: eta_k, shape (K,).
-        lambda_1: Weight of the top layer's correction.
-        lambda_2: Weight of the middle layers' correction.
-        bias: Factor of eta (l - m)^2, which is added to losses.
-        unit: Factor of losses, 1 / (G D).
+    Args are base learners' decisions x_i in this round and in the next, shape (N, d); their linear
+    losses <g, x_i - x>, shape (N,); seven parts of the state from ``slopes`` to ``mid_decisions``,
+    as ``universal.Universal`` has them; eta_k, shape (K,); the weights of the top layer's and of
+    the middle layers' correction; the factor ``bias`` of eta (l - m)^2, which is added to losses;
+    and that of losses, 1 / (G D).
 
     Returns:
         For the next round ``moves``, ``mid_moves``, ``mid_logs``, ``top_logs``, ``mid_weights``,
