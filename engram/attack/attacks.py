@@ -169,13 +169,8 @@ def _spoiled(
 ) -> list[Trained]:
     """Forges the attackers' updates of a round.
 
-    Args:
-        e: The settings.
-        attackers: The clients that attack.
-        merge: The server's merge, which takes every client's update.
-        common: The slots that all received alike.
-        own: The slots of which each received its own, in the order in which they were asked.
-        trained: The outcome of each of them, which is empty where a client's model diverged.
+    All clients received the ``common`` slots, and each its ``own``, in the order in which they were
+    asked; an outcome in ``trained`` is empty where a client's model diverged.
     """
     there = [i for i, each in enumerate(trained) if each.clients]
     attacks = [trained[i].clients[0] in attackers for i in there]

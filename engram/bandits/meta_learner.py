@@ -112,15 +112,9 @@ class MetaLearner(NamedTuple):
         descent: DescentSteps,
         rngs: Rngs,
     ) -> Weights:
-        """Adapts Theta to each group by gradient descent on its users' rows.
+        """Adapts Theta_t-1 of each group, (M, out, in), by descent on its users' rows.
 
-        Args:
-            thetas: Theta_t-1 of each group, shapes (M, out, in).
-            groups: The groups.
-            users: The user served in each run, shape (R,).
-            counts: Number of rows of each user, shape (R, U).
-            descent: Takes the gradient steps.
-            rngs: Generator of each run, to draw rows.
+        In each run a user is served, (R,), and each user has a number of rows, ``counts`` (R, U).
         """
         runs, weights = groups.runs, self.weights(groups, users)
         drawn = draw(counts[runs], runs, weights, uniforms(rngs, self.steps, self.batch)[runs])

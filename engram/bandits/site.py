@@ -91,12 +91,9 @@ class UserSite(NamedTuple):
         return layer.squeeze(2)
 
     def gradients(self, state: UserSiteState, weights: Weights, drawn: Drawn) -> Weights:
-        """Returns gradients of 1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2 over the site's rows.
+        """Returns gradients of 1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2 over the rows drawn.
 
-        Args:
-            state: The site's state, with the rows.
-            weights: Theta of M networks, shapes (M, out, in).
-            drawn: The numbers of the rows for each network.
+        They are those of M networks Theta, shapes (M, out, in).
         """
         return gradients(weights, *drawn_rows(state.rows, drawn))
 
@@ -105,13 +102,8 @@ class UserSite(NamedTuple):
     ) -> UserSiteState:
         """Stores a row and trains the user's network: Algorithm 3.
 
-        Args:
-            state: The site's state, with capacity for these users.
-            users: The user served in each run, (R,).
-            x: The arm played, (R, d).
-            rewards: Its reward, (R,).
-            meta: Theta_t, shapes (R, out, in); read if ``user_start`` is ``meta``.
-            rngs: Generator of each run.
+        In each run, a user, for whom there is capacity, has played an arm: (R,), (R, d), with a
+        reward, (R,). Theta_t, (R, out, in), is read if ``user_start`` is ``meta``.
         """
         rows = add(state.rows, users, x, rewards)
         # Algorithm 3 has no "own", which learns faster.

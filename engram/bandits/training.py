@@ -43,14 +43,10 @@ def trained(
 def trained_alone(
     rows: ReplayBuffer, weights: Weights, chosen: Array, eta: Tensor, uniforms: Array
 ) -> Weights:
-    """Takes J steps of ``trained`` of one network in each run, without the penalty.
+    """Takes J steps of ``trained`` of one network in each run, (R, out, in), without the penalty.
 
-    Args:
-        rows: The replay buffers drawn from.
-        weights: Weights of the networks, shapes (R, out, in).
-        chosen: Weights of the users from whose rows it learns, shape (R, U).
-        eta: Step sizes, shape (R,).
-        uniforms: Uniform numbers, shape (R, J, n), which draw the rows.
+    It learns from users' rows by their weights ``chosen``, (R, U); ``uniforms``, (R, J, n), draw
+    the rows.
     """
     drawn = draw(kept_rows(rows), np.arange(len(chosen)), chosen, uniforms)
     return trained(rows, weights, drawn, eta, torch.zeros_like(eta))
@@ -63,14 +59,9 @@ def descended(
     eta: Tensor,
     lam: Tensor,
 ) -> Weights:
-    """Takes the steps of ``trained`` by a gradient function, where the rows are not at hand.
+    """Takes J steps of ``trained`` where the rows are not at hand.
 
-    Args:
-        weights: Weights of M networks, shapes (M, out, in).
-        gradient: ``(step, weights) -> gradient`` of the loss without its penalty, steps from 0.
-        steps: J.
-        eta: Step sizes, shape (M,).
-        lam: lambda >= 0, shape (M,).
+    ``gradient`` maps the step, from 0, and weights to the gradient of the loss without its penalty.
     """
     for step in range(steps):
         weights = descend(weights, penalized(gradient(step, weights), weights, lam), eta)

@@ -105,12 +105,7 @@ class UserSites:
     ) -> Floats:
         """Plays an arm of this round, trains the client's network, and stores it.
 
-        Args:
-            client: The client.
-            members: The clients among whom the turn is drawn.
-            arm: The arm.
-            server_round: The round.
-            durable: As for ``MemoryStore.save``.
+        The turn is drawn among the ``members``; ``durable`` is as for ``MemoryStore.save``.
 
         Returns:
             Numbers of turns, rewards and regrets since the last report; 0 until there are enough

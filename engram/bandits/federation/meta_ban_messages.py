@@ -143,11 +143,8 @@ def summed(
 ) -> Weights:
     """Sums sites' gradients, rescaled to a mean over the answering clients' rows.
 
-    Args:
-        weights: Weights of M networks, shapes (M, out, in), which are the gradient's shapes.
-        drawn: All rows that the sites were asked about; its users are clients.
-        heard: The clients whose sites answered.
-        parts: The gradient of each site that answered.
+    The sites were asked about the rows ``drawn``, whose users are clients; those of the clients
+    ``heard`` answered with ``parts``, in the shapes (M, out, in) of the weights.
     """
     lost = np.where(np.isin(drawn.users, list(heard)), 0.0, drawn.shares).sum(axis=1)
     scale = torch.from_numpy(1 / np.where(lost < 1 - _LEAST_SHARE, 1 - lost, 1.0))[:, None, None]
