@@ -24,7 +24,7 @@ from engram.bandits.environments.environment import Environment
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.play import play_policy
 from engram.bandits.studies.environments import EnvironmentSpec, draw_environment
-from engram.bandits.studies.regrets import difference, summarize_runs
+from engram.bandits.studies.study import difference, summarize_runs
 from engram.bandits.studies.trials import POINTS, at_shares
 from engram.core.arrays import Array
 from engram.simulations.job_pool import Job, Pool, Progress, Row

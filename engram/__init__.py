@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from engram.api import load_run as load_run
     from engram.api import methods as methods
     from engram.api import simulate as simulate
-    from engram.attack.audit.front import audit as audit
+    from engram.attack.audit.report import audit as audit
     from engram.compare.comparison_api import Comparison as Comparison
     from engram.compare.comparison_api import compare as compare
     from engram.compare.comparison_api import load_comparison as load_comparison

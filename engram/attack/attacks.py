@@ -1,22 +1,21 @@
-"""Attackers among the clients of a simulation: what they train on, send and say.
+"""Attackers in a simulation: their rows, updates and scores.
 
-The attacks are those of ``engram.attack``. Everything here acts in one process alone: nodes refuse
-the setting, so that no federation can be asked to attack itself.
+Everything here acts in one process alone: nodes refuse the setting, so that no federation can be
+asked to attack itself.
 """
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from engram.attack import ON_UPDATES, backdoor, false_rows, false_statistics, forge_of
-from engram.attack.false_scores import claimed as claimed_score
-from engram.attack.label_flip import flipped
+from engram.attack import backdoor
+from engram.attack.forgeries import ON_UPDATES, false_statistics
 from engram.client.hosts import Engine, Host
 from engram.client.hosts.local import LocalHost
 from engram.client.memory import MemoryStore, RamStore
@@ -34,6 +33,7 @@ from engram.guards.aggregation import Merge
 from engram.guards.noise import Noise
 from engram.home.run_models import Learned
 from engram.runs.record import RunRecord
+from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
@@ -42,11 +42,16 @@ from engram.strategies.base import Round
 from engram.wire.training_result import Trained
 from engram.wire.wire import CLIENTS
 
+ROWS_TIMES: Final = 1000
+"""Factor by which ``false-rows`` multiplies the claimed number of rows."""
+
+_FAR: Final = 1e30  # score of a metric without an end
+
 _Train = partial[Round]
 
 
 def attackers_of(experiment: Experiment) -> frozenset[int]:
-    """Returns the clients that attack: a share of all, rounded, which the seed draws."""
+    """Returns the attacking clients: a share of all, rounded, drawn by the seed."""
     e = experiment
     if e.attack == "none":
         return frozenset()
@@ -57,7 +62,7 @@ def attackers_of(experiment: Experiment) -> frozenset[int]:
 def attacked(
     host: Host, experiment: Experiment, memories: MemoryStore, *, engine: Engine, noise: Noise
 ) -> tuple[Host, _Train]:
-    """Returns the host of all clients, some of which attack, and what trains a round of them.
+    """Returns the host of all clients, attackers included, and the function that trains a round.
 
     Raises:
         Refused: The attack does not go with the method, the data, or other settings.
@@ -77,7 +82,10 @@ def attacked(
 
 
 def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> FederatedData:
-    """Returns data in which attackers' training rows are spoiled.
+    """Spoils attackers' training rows.
+
+    ``label-flip`` exchanges classes y and K - 1 - y (Tolpegin et al. Data Poisoning Attacks Against
+    Federated Learning Systems. ESORICS 2020); ``backdoor`` stamps a share of the rows.
 
     Raises:
         Refused: Rows have no classes; or, of a backdoor, no single array that is in memory.
@@ -89,7 +97,7 @@ def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> F
     if e.attack == "label-flip":
         for own in rows:
             spoilt = torch.from_numpy(own)
-            y[spoilt] = flipped(y[spoilt], data.outputs)
+            y[spoilt] = data.outputs - 1 - y[spoilt]
         return data._replace(train=train._replace(y=y))
     x = _array_of(train).clone()
     for client, own in zip(sorted(attackers), rows, strict=True):
@@ -102,7 +110,7 @@ def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> F
 
 
 def triggered(data: FederatedData) -> FederatedData:
-    """Returns data whose test rows bear the trigger, and are called the target; others are left."""
+    """Stamps the test rows of other classes, and labels them with the target."""
     test = data.test
     x = _array_of(test)
     kept = [own[test.y[torch.from_numpy(own)].numpy() != backdoor.TARGET] for own in test.rows]
@@ -133,6 +141,17 @@ def backdoor_success(experiment: Experiment, folder: Path) -> dict[str, float]:
     return {key: float(columns[name].mean()) for key, name in names.items() if name in columns}
 
 
+def claimed_score(metric: Metric, *, first: bool) -> float:
+    """Returns an attacker's false score: the best at the first evaluation, then the worst.
+
+    If attackers' scores counted for more than others', the first round would be picked, and
+    training would soon be over.
+    """
+    low = metric.low if abs(metric.low) < _FAR else -_FAR
+    high = metric.high if abs(metric.high) < _FAR else _FAR
+    return float(high if first == (metric.better == "higher") else low)
+
+
 def _array_of(split: Split) -> Tensor:
     if not isinstance(split.x, Tensor):
         held = "a data set whose rows are one array in memory where attack is backdoor"
@@ -148,15 +167,10 @@ def _spoiled(
     own: Slots,
     trained: list[Trained],
 ) -> list[Trained]:
-    """Returns what clients send after a round, with what attackers send forged.
+    """Forges the attackers' updates of a round.
 
-    Args:
-        e: The settings.
-        attackers: The clients that attack.
-        merge: The server's merge, which takes every client's update.
-        common: The slots that all received alike.
-        own: The slots of which each received its own, in the order in which they were asked.
-        trained: The outcome of each of them, which is empty where a client's model diverged.
+    All clients received the ``common`` slots, and each its ``own``, in the order in which they were
+    asked; an outcome in ``trained`` is empty where a client's model diverged.
     """
     there = [i for i, each in enumerate(trained) if each.clients]
     attacks = [trained[i].clients[0] in attackers for i in there]
@@ -171,7 +185,7 @@ def _spoiled(
             mine = trained[i]
             rows = mine.examples
             if e.attack == "false-rows":
-                rows = [false_rows.claimed(count) for count in rows]
+                rows = [ROWS_TIMES * count for count in rows]
             slots: Slots = over_slots(lambda leaf, row=row: leaf[row : row + 1], forged)
             found[i] = mine._replace(slots=slots, examples=rows)
     return found
@@ -192,9 +206,9 @@ def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: 
     moved = {path: x for path, x in change.items() if path.rpartition("/")[2] not in running}
     own = {path: x[attacks] for path, x in moved.items()}
     if lies:
-        forged = false_statistics.forged(merge.method.claims, own, e.attack_scale)
+        forged = false_statistics(merge.method.claims, own, e.attack_scale)
     else:
-        forge = forge_of(name if name in ON_UPDATES else "scaled")
+        forge = ON_UPDATES[name if name in ON_UPDATES else "scaled"]
         honest = {path: x[~attacks] for path, x in moved.items()}
         forged = multiplied(forge(own, honest), e.attack_scale)
     for path, lie in forged.items():
@@ -203,7 +217,6 @@ def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: 
 
 
 def _where(attacks: Tensor, forged: Slots, sent: Slots) -> Slots:
-    """Returns the forged updates of attackers, and the others as they were sent, to the bit."""
 
     def chosen(lie: Tensor, truth: Tensor) -> Tensor:
         return torch.where(attacks.view(-1, *[1] * (truth.ndim - 1)), lie.to(truth), truth)
@@ -213,24 +226,16 @@ def _where(attacks: Tensor, forged: Slots, sent: Slots) -> Slots:
 
 
 class _Liars(NamedTuple):
-    """A host some of whose clients claim false scores.
-
-    Attributes:
-        host: The host of all clients.
-        experiment: The settings.
-        attackers: The clients that attack.
-    """
+    """A host of all clients; scores of attackers are false."""
 
     host: LocalHost
     experiment: Experiment
     attackers: frozenset[int]
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
-        """Describes the clients' data, as the host does."""
         return self.host.describe(hosted)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
-        """Answers requests to train, as the host does."""
         return self.host.train(requests)
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:

@@ -17,7 +17,7 @@ _RATE: Final = 0.1  # of Adam
 
 
 def rows_of_layer(weight: Tensor, bias: Tensor) -> Tensor:
-    """Returns the rows that a change of a network's first dense layer tells, (m', d).
+    """Reconstructs rows from a change of a network's first dense layer, (m', d).
 
     Of outputs z = W x + b, summed over rows r and steps of gradient descent, the change of unit i
     is ::
@@ -39,7 +39,7 @@ def rows_of_layer(weight: Tensor, bias: Tensor) -> Tensor:
 def rows_of_gradient(
     gradient: Callable[[Tensor], Params], change: Params, starts: Tensor, *, steps: int = 300
 ) -> Tensor:
-    """Returns rows whose gradient points against a change as well as can be found, (n, ...).
+    """Reconstructs rows from a change of the model, by matching gradients: (n, ...).
 
     Minimizes, by Adam from each start, ::
 
@@ -75,7 +75,7 @@ def _distance(gradient: Params, target: Tensor) -> Tensor:
 
 
 def recovered(rows: Tensor, guesses: Tensor, spread: float) -> Tensor:
-    """Returns which rows have a guess that shows them, (n,).
+    """Marks the rows that are recovered by a guess, (n,).
 
     A guess shows a row if their squared distance is at most a tenth of ``spread``.
 

@@ -16,6 +16,9 @@ from scipy import stats
 
 from engram.core.checks import require
 
+RATE: Final = 0.01
+"""Share of non-members that are taken for members."""
+
 _LEAST: Final = 1e-6  # loss, so that logits are finite
 
 Floats = npt.NDArray[np.float64]
@@ -23,7 +26,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 def halves(rows: int, models: int, rng: np.random.Generator) -> Flags:
-    """Returns which model learns from which row, (models, rows): each row is in half of them.
+    """Draws each model's half of the rows, (models, rows); each row is in half of the models.
 
     Args:
         rows: Their number.
@@ -36,7 +39,7 @@ def halves(rows: int, models: int, rng: np.random.Generator) -> Flags:
 
 
 def confidence(losses: Floats, *, likelihood: bool) -> Floats:
-    """Returns numbers whose distribution over models is nearly normal.
+    """Transforms losses into signals that are nearly normal over models.
 
     Args:
         losses: Losses of rows, any shape.
@@ -99,29 +102,27 @@ class Power(NamedTuple):
     area: float
 
 
-def power(scores: Floats, members: Flags, rate: float = 0.01, level: float = 0.95) -> Power:
-    """Returns the share of members whose score is above what non-members' are at a rate.
+def power(scores: Floats, members: Flags) -> Power:
+    """Estimates the share of members recognized at a false-positive rate of ``RATE``.
 
-    The interval is Student's over targets. These share their references, so that it is of these
+    The 95 % interval is Student's over targets. These share their references, so it is of these
     rows and of runs that are drawn anew.
 
     Args:
         scores: (models, rows), higher for members.
         members: (models, rows).
-        rate: Share of non-members that are taken for members.
-        level: Probability of the interval.
 
     Raises:
         ValueError: There are too few non-members for the rate.
     """
     few = int((~members).sum(1).min())
-    require(rate * few >= 1, "rows", few, f"at least {round(1 / rate)} that a model has not seen")
+    require(RATE * few >= 1, "rows", few, f"at least {round(1 / RATE)} that a model has not seen")
     shares, areas = [], []
     for own, inside in zip(scores, members, strict=True):
         outside = np.sort(own[~inside])[::-1]
-        shares.append(float((own[inside] > outside[int(rate * len(outside))]).mean()))
+        shares.append(float((own[inside] > outside[int(RATE * len(outside))]).mean()))
         wins = stats.mannwhitneyu(own[inside], own[~inside]).statistic
         areas.append(float(wins / (inside.sum() * (~inside).sum())))
     mean, error = float(np.mean(shares)), float(stats.sem(shares))
-    reach = float(stats.t.ppf((1 + level) / 2, len(shares) - 1)) * error
+    reach = float(stats.t.ppf(0.975, len(shares) - 1)) * error
     return Power(mean, max(mean - reach, 0.0), min(mean + reach, 1.0), float(np.mean(areas)))

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from engram.lazy import attach
 
 if TYPE_CHECKING:
-    from engram.bandits.baselines import epsilon_greedy as epsilon_greedy
-    from engram.bandits.baselines import random_play as random_play
     from engram.bandits.club import club as club
     from engram.bandits.cofiba import cofiba as cofiba
+    from engram.bandits.linucb import epsilon_greedy as epsilon_greedy
     from engram.bandits.linucb import linucb as linucb
+    from engram.bandits.linucb import random_play as random_play
     from engram.bandits.locb import locb as locb
     from engram.bandits.logged import logged as logged
     from engram.bandits.logged import replay as replay

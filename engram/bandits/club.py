@@ -10,8 +10,7 @@ import numpy as np
 from engram.bandits import graph
 from engram.bandits.graph import Graph
 from engram.bandits.policy import Policy, best
-from engram.bandits.ridge import check_ridge, optimistic
-from engram.bandits.user_stats import UserStats, confidence_radius, empty
+from engram.bandits.ridge import UserStats, check_ridge, confidence_radius, empty, optimistic
 from engram.core.arrays import Array
 
 
@@ -34,11 +33,8 @@ def club(dim: int, *, alpha: float, lam: float, alpha2: float = 1.0) -> Policy[C
     and a new user gets edges to all who are there. (Until enough is known of a new user, it
     connects clusters, as all users do at the start in the paper.)
 
-    Args:
-        dim: d, at least 1.
-        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
-        lam: lambda > 0.
-        alpha2: Scale of the radius by which estimates may differ, at least 0.
+    ``alpha2`` >= 0 is the scale of the radius by which estimates may differ; for the rest see
+    ``linucb``.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
 

@@ -13,8 +13,7 @@ from scipy.linalg.blas import dsymv
 from engram.bandits import graph
 from engram.bandits.graph import Graph
 from engram.bandits.policy import Policy, best
-from engram.bandits.ridge import check_ridge, optimistic, widths
-from engram.bandits.user_stats import UserStats, empty
+from engram.bandits.ridge import UserStats, check_ridge, empty, optimistic, widths
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
 
@@ -55,26 +54,16 @@ def cofiba(
     everyone in every graph. A round costs O(d^2 m) for one user at all items, and O(n d^2) to
     compare users at an arm.
 
-    Args:
-        dim: d, at least 1.
-        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
-        lam: lambda > 0.
-        alpha2: Scale of the confidence radius CB, at least 0.
-        items: Number of items m, at least 1. Each new item cluster has to tell users apart again.
+    ``alpha2`` >= 0 is the scale of the confidence radius CB, ``items`` the number of items m >= 1
+    (each new item cluster has to tell users apart again); for the rest see ``linucb``.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
     require(items >= 1, "items", items, "at least 1")
 
-    def init() -> Cofiba:
-        return Cofiba(
-            empty(dim, lam),
-            np.zeros((0, dim)),
-            graph.EMPTY,
-            {0: graph.EMPTY},
-            np.zeros((0, 0)),
-            np.zeros((0, 0)),
-            0,
-        )
+    none = np.zeros((0, 0))
+    start = Cofiba(
+        empty(dim, lam), np.zeros((0, dim)), graph.EMPTY, {0: graph.EMPTY}, none, none, 0
+    )
 
     def choose(
         state: Cofiba, user: int, arms: Array, rng: np.random.Generator
@@ -96,14 +85,13 @@ def cofiba(
         return state._replace(stats=state.stats.prune(user, groups))
 
     return Policy(
-        init=lambda rng: init(),
+        init=lambda rng: start,
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
 
 
 def _distances(state: Cofiba, x: Array) -> Array:
-    """Returns how far an arm is from each item."""
     found: Array = np.linalg.norm(state.items - x, axis=1)
     return found
 
@@ -171,7 +159,7 @@ def _clustered(state: Cofiba, user: int, item: int, x: Array, scale: float) -> C
 
 
 def _cut(stats: UserStats, users: Graph, user: int, x: Array, scale: float) -> Graph:
-    """Takes the edges away from a user to those whose estimates as to an arm differ."""
+    """Deletes the user's edges to those with different estimates for an arm."""
     near = np.flatnonzero(users.edges[user])
     means = stats.thetas[near] @ x
     inverses = [stats.users[other].ridge.inverse for other in near.tolist()]

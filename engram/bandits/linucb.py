@@ -1,4 +1,4 @@
-"""LinUCB: one ridge estimate, or one for each user, and the largest upper confidence bound.
+"""LinUCB, epsilon-greedy and random play, with one estimate for all users, or one for each.
 
 See ``ridge`` for the papers.
 """
@@ -11,6 +11,7 @@ import numpy as np
 from engram.bandits.policy import Policy, best
 from engram.bandits.ridge import Ridge, check_ridge, fresh, observed, optimistic
 from engram.core.arrays import Array
+from engram.core.checks import require
 
 
 class LinearState(NamedTuple):
@@ -39,24 +40,44 @@ def linucb(dim: int, *, alpha: float, lam: float, shared: bool = False) -> Polic
     def choose(ridge: Ridge, arms: Array, rng: np.random.Generator) -> int:
         return best(optimistic(ridge, arms, alpha), rng)
 
-    return ridge_policy(dim, lam, choose, shared=shared)
+    return _ridge_policy(dim, lam, choose, shared=shared)
 
 
-def ridge_policy(
+def epsilon_greedy(
+    dim: int, *, epsilon: float, lam: float, shared: bool = False
+) -> Policy[LinearState]:
+    """Plays argmax_x theta' x by the ridge estimate; with probability epsilon, a random arm.
+
+    ``epsilon`` is in [0, 1]; for the rest see ``linucb``.
+    """
+    check_ridge(dim, lam)
+    require(0 <= epsilon <= 1, "epsilon", epsilon, "in [0, 1]")
+
+    def choose(ridge: Ridge, arms: Array, rng: np.random.Generator) -> int:
+        if rng.random() < epsilon:
+            return int(rng.integers(len(arms)))
+        return best(optimistic(ridge, arms, 0.0), rng)
+
+    return _ridge_policy(dim, lam, choose, shared=shared)
+
+
+def random_play() -> Policy[tuple[()]]:
+    """Plays each arm with the same probability."""
+    return Policy(
+        init=lambda rng: (),
+        choose=lambda state, user, arms, rng: (int(rng.integers(len(arms))), state),
+        update=lambda state, user, x, reward, rng: state,
+    )
+
+
+def _ridge_policy(
     dim: int,
     lam: float,
     choose: Callable[[Ridge, Array, np.random.Generator], int],
     *,
     shared: bool,
 ) -> Policy[LinearState]:
-    """Builds a policy that chooses by the ridge estimate of the user, or of all users.
-
-    Args:
-        dim: d.
-        lam: lambda.
-        choose: ``(estimate, arms, rng) -> arm``.
-        shared: Whether users share one estimate.
-    """
+    """Builds a policy with ``(estimate, arms, rng) -> arm``."""
 
     def estimate(state: LinearState, user: int) -> Ridge:
         return state.users.get(0 if shared else user, state.unseen)

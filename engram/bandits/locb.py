@@ -9,8 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from engram.bandits.policy import Policy, best
-from engram.bandits.ridge import check_ridge, optimistic
-from engram.bandits.user_stats import Cluster, UserStats, confidence_radius, empty
+from engram.bandits.ridge import (
+    Cluster,
+    UserStats,
+    check_ridge,
+    confidence_radius,
+    empty,
+    optimistic,
+)
 from engram.core.arrays import Array
 from engram.core.checks import require
 
@@ -39,21 +45,16 @@ def locb(
     are the seeds, which is as random if users arrive in random order. A new user joins all clusters
     that are not final.
 
-    Args:
-        dim: d, at least 1.
-        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
-        lam: lambda > 0.
-        alpha2: Scale of the radius by which estimates may differ, at least 0.
-        seeds: Number of seeds, at least 1.
-        gamma: Distance between clusters, > 0: in the end users count as one cluster if their
-            estimates are less than gamma / 2 apart.
+    ``alpha2`` >= 0 is the scale of the radius by which estimates may differ; there are ``seeds`` >=
+    1; ``gamma`` > 0 is the distance between clusters: in the end users count as one cluster if
+    their estimates are less than gamma / 2 apart. For the rest see ``linucb``.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
     require(seeds >= 1, "seeds", seeds, "at least 1")
     require(gamma > 0, "gamma", gamma, "positive")
 
     def growing(state: Locb) -> list[int]:
-        """Returns the seeds whose clusters are not final."""
+        """Lists the seeds of clusters that are not final."""
         radius = alpha2 * confidence_radius(state.stats.rows)
         return [seed for seed in state.clusters if radius[seed] > gamma / 4]
 

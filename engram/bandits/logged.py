@@ -86,7 +86,7 @@ def logged(
 
 
 def replay(policy: PolicyServer[S], log: Logged, seed: int) -> Replayed[S]:
-    """Returns what a learning policy would have earned in place of the logging one.
+    """Estimates the rewards of a learning policy in place of the logging one.
 
     The policy is asked in each logged round. If it chooses the logged arm, the round is kept with
     probability min_s p_s / p, where p is the round's propensity, and the policy sees the reward.

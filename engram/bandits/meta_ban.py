@@ -16,13 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engram.bandits.meta_gradients import at_users, of_prefixes
 from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState
 from engram.bandits.networks import Weights, descend, initial_of_runs
 from engram.bandits.policy import BatchedPolicy
 from engram.bandits.replay import Rngs, kept_rows, uniforms
 from engram.bandits.site import Start, Theta, UserSite, UserSiteState
-from engram.bandits.training import per_run, trained
+from engram.bandits.training import (
+    at_users,
+    check_sizes,
+    check_weights,
+    of_prefixes,
+    per_run,
+    trained,
+)
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
@@ -39,16 +45,7 @@ class MetaBanState(NamedTuple):
 
 
 class MetaBan(NamedTuple):
-    """Algorithm 1 in R runs, which may differ in seeds and step sizes; see ``meta_ban``.
-
-    Attributes:
-        dim: d.
-        hidden: Widths of hidden layers.
-        learner: The meta-learner, which adapts and chooses.
-        site: The users' networks and rows.
-        meta_gradient: How Theta adapts.
-        dtype: Data type of all computations.
-    """
+    """Algorithm 1 in R runs, which may differ in seeds and step sizes; see ``meta_ban``."""
 
     dim: int
     hidden: tuple[int, ...]
@@ -99,17 +96,14 @@ class MetaBan(NamedTuple):
         return state._replace(site=site)
 
     def groups(self, state: MetaBanState, users: Ints, x: Tensor) -> Groups:
-        """Infers relative groups (4) among these users and all who have been seen.
+        """Infers relative groups (4) among all who have been seen, and users (R,).
 
-        Args:
-            state: The state; it may not have seen these users yet.
-            users: The user served in each run, shape (R,).
-            x: Arms as columns, shape (R, d, K).
+        ``x`` has arms as columns, shape (R, d, K).
         """
         return self.learner.groups(self._predictions(self._welcomed(state, users), x), users)
 
     def _predictions(self, state: MetaBanState, x: Tensor) -> Tensor:
-        """Returns users' predictions, (R, U, K); infinite for users who have not been seen."""
+        """Returns users' predictions, (R, U, K); infinite for unseen users."""
         predictions = self.site.predictions(state.site, x)
         known = torch.from_numpy(np.arange(predictions.shape[1]) < state.known[:, None])
         return torch.where(known[..., None], predictions, torch.inf)
@@ -133,7 +127,6 @@ class MetaBan(NamedTuple):
         return descend(thetas, gradient, eta * learner.steps)
 
     def _welcomed(self, state: MetaBanState, users: Ints) -> MetaBanState:
-        """Returns the state with these users among those seen."""
         site = self.site.welcome(state.site, users)
         return state._replace(site=site, known=np.maximum(state.known, users + 1))
 
@@ -193,8 +186,8 @@ def meta_ban(
             from a group that is larger.)
         own_weight: Weight w_u of the user who is served, > 0; other users have weight 1. ("Usually,
             we want it to be larger"; the paper's experiments have 1.) Algorithm 4 has none.
-        user_start: What a user's network is trained from in each round: its ``own`` parameters, the
-            ``meta`` learner's, or the ``initial`` ones.
+        user_start: What a user's network is trained from in each round: its ``own`` parameters, or
+            the ``meta`` learner's.
         user_steps: J_1, gradient steps of a user's network in a round, at least 1.
         meta_steps: J_2, gradient steps of the meta-learner in a round, at least 1.
         batch: Rows per step, drawn with replacement, at least 1.
@@ -205,12 +198,9 @@ def meta_ban(
     Raises:
         ValueError: If an argument is out of range.
     """
-    positive = {"dim": dim, "runs": runs, "adapt_every": adapt_every, "user_steps": user_steps}
-    positive |= {"meta_steps": meta_steps, "batch": batch, "buffer": buffer}
-    positive |= {"group_cap": 1 if group_cap is None else group_cap}
-    for name, count in positive.items():
-        require(count >= 1, name, count, "at least 1")
-    require(len(hidden) >= 1 and min(hidden) >= 1, "hidden", tuple(hidden), "one or more widths")
+    counts = {"dim": dim, "runs": runs, "adapt_every": adapt_every, "user_steps": user_steps}
+    counts |= {"meta_steps": meta_steps, "batch": batch, "buffer": buffer}
+    check_sizes(hidden, counts | {"group_cap": 1 if group_cap is None else group_cap})
     finite = bool(np.isfinite(own_weight))
     require(finite and own_weight > 0, "own_weight", own_weight, "finite and above 0")
     require(dtype in (torch.float32, torch.float64), "dtype", dtype, "float32 or float64")
@@ -222,10 +212,7 @@ def meta_ban(
     require((wide["gamma"] >= 0) & (wide["gamma"] < 1), "gamma", gamma, "in [0, 1)")
     threshold = (1 - 1 / wide["nu"]) * wide["gamma"]
     sizes = per_run(runs, dtype, alpha=alpha, lam=lam, eta_user=eta_user, eta_meta=eta_meta)
-    for name, size in sizes.items():
-        require((size >= 0) & size.isfinite(), name, size.tolist(), "finite and at least 0")
-    for name in ("eta_user", "eta_meta"):
-        require(sizes[name] > 0, name, sizes[name].tolist(), "above 0")
+    check_weights(sizes, "eta_user", "eta_meta")
     learner = MetaLearner(
         alpha=sizes["alpha"],
         threshold=threshold,

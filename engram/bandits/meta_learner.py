@@ -99,7 +99,7 @@ class MetaLearner(NamedTuple):
         return chosen, state._replace(theta=theta, rounds=state.rounds + 1)
 
     def weights(self, groups: Groups, users: Ints) -> Array:
-        """Returns w_u in each group, shape (M, U); 0 for users who are not in it."""
+        """Returns w_u in each group, shape (M, U); 0 for users outside it."""
         own = np.arange(groups.members.shape[1]) == users[groups.runs][:, None]
         return np.where(groups.members, np.where(own, self.own_weight, 1.0), 0.0)
 
@@ -112,15 +112,9 @@ class MetaLearner(NamedTuple):
         descent: DescentSteps,
         rngs: Rngs,
     ) -> Weights:
-        """Adapts Theta to each group by gradient descent on its users' rows.
+        """Adapts Theta_t-1 of each group, (M, out, in), by descent on its users' rows.
 
-        Args:
-            thetas: Theta_t-1 of each group, shapes (M, out, in).
-            groups: The groups.
-            users: The user served in each run, shape (R,).
-            counts: Number of rows of each user, shape (R, U).
-            descent: Takes the gradient steps.
-            rngs: Generator of each run, to draw rows.
+        In each run a user is served, (R,), and each user has a number of rows, ``counts`` (R, U).
         """
         runs, weights = groups.runs, self.weights(groups, users)
         drawn = draw(counts[runs], runs, weights, uniforms(rngs, self.steps, self.batch)[runs])

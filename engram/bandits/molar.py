@@ -29,7 +29,6 @@ def molar(
     *,
     c: float = 1.0,
     option: Option = "hard",
-    sigma: float | None = None,
     history: History = "batch",
     c_rows: float = 1.0,
     first: int = 1,
@@ -44,14 +43,13 @@ def molar(
         dim: d, at least 1.
         c: Scale of the threshold, >= 0; see ``molar_bandit``, also for what follows.
         option: Hard or soft thresholding.
-        sigma: Standard deviation of the rewards' noise, if known.
         history: Whether rows are forgotten after a batch.
         c_rows: Number of rows that suffice for an estimate, in units of d.
         first: Size of the first batch, at least 1.
     """
     require(dim >= 1, "dim", dim, "at least 1")
     require(first >= 1, "first", first, "at least 1")
-    bandit = molar_bandit(c=c, option=option, sigma=sigma, history=history, c_rows=c_rows)
+    bandit = molar_bandit(c=c, option=option, history=history, c_rows=c_rows)
     unseen = bandit.site.init(1, dim)
 
     def choose(state: Molar, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Molar]:

@@ -22,10 +22,16 @@ from torch import Tensor
 from engram.bandits.networks import Weights, f_parts, forward, initial_of_runs
 from engram.bandits.policy import BatchedPolicy, best_of_each
 from engram.bandits.replay import ReplayBuffer, Rngs, add, empty, uniforms, with_users
-from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
-from engram.bandits.training import per_run, trained_alone
+from engram.bandits.training import check_sizes, check_weights, per_run, trained_alone
+from engram.bandits.versioned_tensor import (
+    Stack,
+    capacity_for,
+    gather,
+    initial_stack,
+    scatter,
+    with_capacity,
+)
 from engram.core.arrays import Array, Ints
-from engram.core.checks import require
 from engram.core.process_modes import own_modes
 
 
@@ -39,20 +45,7 @@ class NeuralState(NamedTuple):
 
 
 class NeuralBandit(NamedTuple):
-    """Either policy in R runs, which may differ in seeds and step sizes; see ``neural_bandit``.
-
-    Attributes:
-        dim: d.
-        hidden: Widths of hidden layers.
-        alpha: Weight of exploration, shape (R,), like the next two.
-        lam: Regularization of Z.
-        eta: Step sizes.
-        shared: Whether all users share one network.
-        thompson: Whether scores are drawn (Thompson sampling).
-        steps: Gradient steps per round.
-        batch: Rows per step.
-        buffer: Size of each user's replay buffer.
-    """
+    """Either policy in R runs; see ``neural_bandit``. alpha, lam and eta have shape (R,)."""
 
     dim: int
     hidden: tuple[int, ...]
@@ -179,21 +172,8 @@ def neural_bandit(
         ValueError: If an argument is out of range.
     """
     counts = {"dim": dim, "runs": runs, "steps": steps, "batch": batch, "buffer": buffer}
-    for name, count in counts.items():
-        require(count >= 1, name, count, "at least 1")
-    require(len(hidden) >= 1 and min(hidden) >= 1, "hidden", tuple(hidden), "one or more widths")
+    check_sizes(hidden, counts)
     sizes = per_run(runs, alpha=alpha, lam=lam, eta=eta)
-    for name in ("lam", "eta"):
-        require(sizes[name] > 0, name, sizes[name].tolist(), "above 0")
-    for name, size in sizes.items():
-        require((size >= 0) & size.isfinite(), name, size.tolist(), "finite and at least 0")
-    return NeuralBandit(
-        dim=dim,
-        hidden=tuple(hidden),
-        shared=shared,
-        thompson=thompson,
-        steps=steps,
-        batch=batch,
-        buffer=buffer,
-        **sizes,
-    )
+    check_weights(sizes, "lam", "eta")
+    tensors = sizes["alpha"], sizes["lam"], sizes["eta"]
+    return NeuralBandit(dim, tuple(hidden), *tensors, shared, thompson, steps, batch, buffer)

@@ -57,7 +57,7 @@ class BatchedPolicy(NamedTuple, Generic[S]):
 
 
 def batched(policies: Sequence[Policy[S]]) -> BatchedPolicy[tuple[S, ...]]:
-    """Returns a batch of policies, which play one after the other."""
+    """Combines policies into a batch; they play one after the other."""
 
     def choose(
         states: tuple[S, ...], users: Ints, arms: Array, rngs: Sequence[np.random.Generator]
@@ -86,12 +86,7 @@ def batched(policies: Sequence[Policy[S]]) -> BatchedPolicy[tuple[S, ...]]:
 
 
 def diverged(arms: Array, smaller: str) -> str:
-    """Returns the words for what has diverged, and why: long arms, or else the step size.
-
-    Args:
-        arms: Those that were offered, (k, d).
-        smaller: What to do about the step size.
-    """
+    """Words the cause of a divergence: long arms (k, d), or the step size, with its remedy."""
     longest = float(np.linalg.norm(arms, axis=1).max())
     long = f"scale arms to a length of 1, got up to {longest:.3g}"
     return f"must be finite, and has diverged: {long if longest > _LONG else smaller}"

@@ -10,8 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from engram.bandits.policy import Policy, best
-from engram.bandits.ridge import Ridge, check_ridge, optimistic
-from engram.bandits.user_stats import Cluster, UserStats, confidence_radius, empty
+from engram.bandits.ridge import (
+    Cluster,
+    Ridge,
+    UserStats,
+    check_ridge,
+    confidence_radius,
+    empty,
+    optimistic,
+)
 from engram.core.arrays import Array
 
 
@@ -51,12 +58,8 @@ def sclub(
     cluster's p, compares theta_i with the cluster's latest estimate, and forgets each round who was
     served.)
 
-    Args:
-        dim: d, at least 1.
-        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
-        lam: lambda > 0.
-        alpha2: alpha_theta, scale of the radius by which estimates may differ, at least 0.
-        alpha_p: Scale of the radius by which shares of rounds may differ, at least 0.
+    ``alpha2`` (alpha_theta) and ``alpha_p``, at least 0, are scales of the radii by which estimates
+    and shares of rounds may differ; for the rest see ``linucb``.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2, alpha_p=alpha_p)
 
@@ -108,7 +111,6 @@ def _in_phase(state: Sclub, lam: float) -> Sclub:
 
 
 def _differs(state: Sclub, user: int, home: int, alpha2: float, alpha_p: float) -> bool:
-    """Whether a user has to leave a cluster (Split)."""
     others = sorted(state.clusters[home] - {user})
     if not others:
         return False

@@ -25,14 +25,21 @@ from engram.bandits.replay import (
     with_rows,
     with_users,
 )
-from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
 from engram.bandits.training import trained_alone
-from engram.bandits.versioned_tensor import Persistent
+from engram.bandits.versioned_tensor import (
+    Persistent,
+    Stack,
+    capacity_for,
+    gather,
+    initial_stack,
+    scatter,
+    with_capacity,
+)
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
 
 Theta = Literal["last", "draw"]
-Start = Literal["own", "meta", "initial"]
+Start = Literal["own", "meta"]
 
 
 class UserSiteState(NamedTuple):
@@ -84,12 +91,9 @@ class UserSite(NamedTuple):
         return layer.squeeze(2)
 
     def gradients(self, state: UserSiteState, weights: Weights, drawn: Drawn) -> Weights:
-        """Returns gradients of 1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2 over the site's rows.
+        """Returns gradients of 1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2 over the rows drawn.
 
-        Args:
-            state: The site's state, with the rows.
-            weights: Theta of M networks, shapes (M, out, in).
-            drawn: The numbers of the rows for each network.
+        They are those of M networks Theta, shapes (M, out, in).
         """
         return gradients(weights, *drawn_rows(state.rows, drawn))
 
@@ -98,19 +102,12 @@ class UserSite(NamedTuple):
     ) -> UserSiteState:
         """Stores a row and trains the user's network: Algorithm 3.
 
-        Args:
-            state: The site's state, with capacity for these users.
-            users: The user served in each run, (R,).
-            x: The arm played, (R, d).
-            rewards: Its reward, (R,).
-            meta: Theta_t, shapes (R, out, in); read if ``user_start`` is ``meta``.
-            rngs: Generator of each run.
+        In each run, a user, for whom there is capacity, has played an arm: (R,), (R, d), with a
+        reward, (R,). Theta_t, (R, out, in), is read if ``user_start`` is ``meta``.
         """
         rows = add(state.rows, users, x, rewards)
-        if self.user_start == "own":  # which Algorithm 3 has not, and which learns faster
-            theta = gather(state.lasts, users)
-        else:
-            theta = meta if self.user_start == "meta" else state.start
+        # Algorithm 3 has no "own", which learns faster.
+        theta = meta if self.user_start == "meta" else gather(state.lasts, users)
         own = (np.arange(rows.seen.shape[1]) == users[:, None]).astype(float)
         drawn = uniforms(rngs, self.steps, self.batch)
         theta = trained_alone(rows, theta, own, self.eta, drawn)
@@ -150,7 +147,7 @@ def remembered(state: UserSiteState, users: Sequence[int]) -> dict[str, Tensor]:
 def recalled(
     state: UserSiteState, users: Sequence[int], memory: Mapping[str, Tensor]
 ) -> UserSiteState:
-    """Restores what ``remembered`` returned of these users; the state must have capacity for them.
+    """Restores the users' ``remembered`` tensors; the state must have capacity for them.
 
     Raises:
         ValueError: If it is of other networks, or has more rows than are kept.

@@ -35,7 +35,7 @@ def audit(
     folder = find_run(run)
     with end_at_once():
         from engram.api import load_run
-        from engram.attack.audit.front import audit as audited
+        from engram.attack.audit.report import audit as audited
         from engram.attack.audit.report import tables
     found = audited(load_run(folder), clients=clients, federations=federations)
     if as_json:

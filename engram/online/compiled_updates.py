@@ -175,7 +175,6 @@ def judge(
 
 @compiled
 def _mixed(shares: Array, coefficients: Array) -> Array:
-    """Returns the mixture's coefficients, shape (m, d + 1)."""
     w = np.zeros((coefficients.shape[0], coefficients.shape[2]))
     for k in range(len(w)):
         for i in range(shares.shape[1]):
@@ -239,7 +238,7 @@ def calibrate(first: float, second: float, s: float, factors: Array, p: Array) -
 
 @compiled
 def reweigh(losses: Array, shares: Array) -> None:
-    """Bayes' rule, and a small share for each, so that whoever becomes best is soon followed."""
+    """Bayes' rule with a fixed share, so that a new best expert is soon followed."""
     shares *= np.exp(np.min(losses) - losses)
     shares *= (1 - _SWITCHING) / np.sum(shares)
     shares += _SWITCHING / len(shares)
@@ -257,7 +256,6 @@ def _learn_output(
     k: int,
     experts: Experts,
 ) -> None:
-    """One row for output ``k``."""
     shares, w = experts.shares[k], experts.coefficients[k]
     noise = experts.noise[k]
     scale = _scale(kind, noise)
@@ -343,32 +341,16 @@ def learn_rows(
 ) -> None:
     """Learns rows, one after the other.
 
-    The state comes array by array, as tuples of arrays take a microsecond to pass.
+    The state comes array by array, as tuples of arrays take a microsecond to pass: moments of
+    columns, (d,), and of targets, (m,), with sums of squared distances from the mean; and the
+    arrays of ``Experts``.
 
-    Args:
-        kind: The loss.
-        level: Quantile of the pinball loss.
-        x: Rows, shape (T, d).
-        y: Their targets, shape (T, m).
-        weights: Their weights > 0, shape (T,).
-        unit: The first row's weight: weights count in units of it, up to a bound.
-        reach: Standard deviations beyond which a number counts as nearer.
-        standardized: Whether targets are standardized; otherwise their moments stay 0.
-        before: Weight of all earlier rows.
-        drifts: Variance by which filters' coefficients drift each row, in parts of ``prior``: (K,).
-        prior: Variance of coefficients before the first row, shape (d + 1,).
-        column_means: Means of columns, shape (d,).
-        column_squares: Their sums of squared distances from the mean, shape (d,).
-        target_means: The same of targets, shape (m,).
-        target_squares: Likewise.
-        coefficients: State of the experts: see ``Experts``.
-        bets: Likewise.
-        covariances: Likewise.
-        shares: Likewise.
-        noise: Likewise.
-        calibration: Likewise.
-        doubt: Likewise.
-        far: Likewise.
+    ``level`` is the quantile of the pinball loss. Rows are ``x`` (T, d), with targets ``y`` (T, m)
+    and ``weights`` > 0 (T,), which count in units of the first row's weight, ``unit``, up to a
+    bound; ``before`` is the weight of all earlier rows. Numbers beyond ``reach`` standard
+    deviations count as nearer. Unless targets are ``standardized``, their moments stay 0. Filters'
+    coefficients have variance ``prior`` (d + 1,) before the first row, and drift each row by the
+    parts ``drifts`` (K,) of it.
     """
     experts = Experts(coefficients, bets, covariances, shares, noise, calibration, doubt, far)
     d, whole = x.shape[1], kind in (SQUARED, PINBALL)

@@ -6,7 +6,7 @@ import numpy as np
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.online.steps import BALL, BOX, SIMPLEX, pull, pull_in_norm
+from engram.online.steps import BALL, BOX, SIMPLEX, pull
 
 
 class Domain(NamedTuple):
@@ -53,18 +53,6 @@ class Domain(NamedTuple):
         """Returns the point nearest to ``y``."""
         nearest = np.array(y, dtype=np.float64)
         pull(*self, nearest)
-        return nearest
-
-    def project_in_norm(self, y: Array, metric: Array) -> Array:
-        """Returns the point nearest to ``y`` in the norm sqrt(v' U v).
-
-        Args:
-            y: Shape (d,).
-            metric: U, symmetric and positive definite, shape (d, d).
-        """
-        nearest, metric = np.array(y, np.float64), np.ascontiguousarray(metric, np.float64)
-        inverse = np.asarray(np.linalg.inv(metric), np.float64)
-        pull_in_norm(*self, nearest, metric, inverse, self.project(y))
         return nearest
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -133,7 +121,6 @@ def simplex(dim: int) -> Domain:
 
 
 def _sized(domain: Domain) -> Domain:
-    """Checks that the diameter is positive and finite in floating point."""
     with np.errstate(over="ignore"):
         diameter = domain.diameter
     require(0 < diameter < np.inf, "the domain's diameter", diameter, "finite and positive")

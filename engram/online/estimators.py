@@ -200,35 +200,19 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
         return self._fit(X, y, sample_weight, classes)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learns more rows, one after the other, as ``learn_one`` would.
+        """Learns more rows as ``OnlineRegressor.partial_fit``, with labels y, shape (n,).
 
-        Args:
-            X: Shape (n, d): an array, or a frame with column names.
-            y: Labels, shape (n,).
-            classes: All labels that may occur; required at the first call.
-            sample_weight: Factor of each row's loss, at least 0, shape (n,).
-
-        Raises:
-            ValueError: If an argument is invalid or not finite, or the columns differ from earlier
-                ones. The model is then unchanged.
+        ``classes`` are all labels that may occur; required at the first call.
         """
         return self._partial_fit(X, y, sample_weight, classes)
 
     def learn_one(
         self, x: Mapping[Any, float], y: Any, w: float = 1.0, classes: Any = None
     ) -> Self:
-        """Learns one row, given as numbers by name.
+        """Learns one row by name as ``OnlineRegressor.learn_one``, with label y.
 
-        Args:
-            x: Numbers by name. A new name adds a column that was 0 in all earlier rows; a missing
-                name counts as 0.
-            y: The label.
-            w: The row's weight.
-            classes: All labels that may occur; required at the first row unless labels are False
-                and True.
-
-        Raises:
-            ValueError: For the reasons given in ``partial_fit``.
+        ``classes`` are all labels that may occur; required at the first row unless labels are False
+        and True.
         """
         if classes is None and not hasattr(self, "model_") and isinstance(y, (bool, np.bool_)):
             classes = [False, True]

@@ -3,6 +3,9 @@
 All of them learn from l - <l, p>, the losses minus the learner's own, in units of ``loss_range``,
 the largest difference between two experts' losses in a round. So adding a number to all losses of a
 round changes nothing. ``start`` is the prior; an expert with prior weight 0 keeps weight 0.
+
+Everywhere ``size`` is N >= 2, and ``loss_range`` > 0 is the maximum difference of losses in a
+round; larger ones are refused. An argument that is out of range raises ``ValueError``.
 """
 
 from collections.abc import Callable
@@ -13,9 +16,8 @@ import numpy as np
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.online.base_learners import started
 from engram.online.domains import simplex
-from engram.online.learner import Learner, checked, positive
+from engram.online.learner import Learner, checked, positive, started
 from engram.online.weights import equalize, tilt
 
 S = TypeVar("S")
@@ -33,14 +35,7 @@ def hedge(size: int, *, horizon: int, loss_range: float = 1.0) -> Learner[Hedge]
     """Builds p_t,i ~ p_1,i exp(-eta L_i), L the sum of losses so far (Freund and Schapire, 1997).
 
     With eta = sqrt(8 ln N / T) / range and a uniform p_1 regret is at most range sqrt(T ln N / 2).
-
-    Args:
-        size: N >= 2.
-        horizon: T >= 1, the number of rounds; ``adapt_ml_prod`` needs none.
-        loss_range: Maximum difference of losses in a round, > 0; larger ones are refused.
-
-    Raises:
-        ValueError: If an argument is out of range.
+    ``horizon`` is T >= 1, the number of rounds; ``adapt_ml_prod`` needs none.
     """
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
     eta = sqrt(8 * log(max(size, 2)) / horizon)
@@ -67,13 +62,6 @@ def adapt_ml_prod(size: int, *, loss_range: float = 1.0) -> Learner[Prod]:
     and p_i ~ eta_i' w_i, where eta_i' = min(1/2, sqrt(ln N / (1 + sum r_i^2))) is the next step.
     In units of the range regret against an expert is at most C sqrt((1 + sum r_i^2) / ln N) + 2 C,
     with C = 3 ln N + ln(1 + N / (2e) (1 + ln(T + 1))).
-
-    Args:
-        size: N >= 2.
-        loss_range: Maximum difference of losses in a round, > 0; larger ones are refused.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def steps(squares: Array) -> Array:
@@ -109,16 +97,9 @@ def msmwc(
     with a_t,i = 16 eta_i (l_t,i - m_t,i)^2. D is the divergence of sum_i p_i ln p_i / eta_i. For
     steps up to 1/32, Lemma 2 bounds its regret.
 
-    Args:
-        size: N >= 2.
-        steps: eta_i > 0, shape (N,), or one for all.
-        optimistic: Whether m_t is l_t-1. Otherwise it is <l_t, p_t> for every expert, which gives a
-            bound like Adapt-ML-Prod's (Section 3.2.1); it need not be known in advance, since a
-            number common to all experts changes nothing.
-        loss_range: Maximum difference of losses in a round, > 0; larger ones are refused.
-
-    Raises:
-        ValueError: If an argument is out of range.
+    ``steps`` are eta_i > 0, shape (N,), or one for all. If ``optimistic``, m_t is l_t-1. Otherwise
+    it is <l_t, p_t> for every expert, which gives a bound like Adapt-ML-Prod's (Section 3.2.1); it
+    need not be known in advance, since a number common to all experts changes nothing.
     """
     shape = np.shape(steps)
     require(shape in ((), (size,)), "steps' shape", shape, f"() or ({size},)")

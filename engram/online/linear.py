@@ -26,7 +26,7 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.online.domains import ball
 from engram.online.learner import Learner
-from engram.online.tasks import LinearTask, RunningMoments, no_moments
+from engram.online.losses import LinearTask, RunningMoments, no_moments
 from engram.online.universal import Universal, universal_ensemble
 
 _HORIZON = 2**16
@@ -61,13 +61,13 @@ def _learner_of(task: LinearTask, dim: int, derivative_bound: float) -> Learner[
 
 
 def full_matrix(task: LinearTask, dim: int) -> bool:
-    """Returns whether there are learners for exp-concave losses, which take O(d^2) per row."""
+    """Whether there are learners for exp-concave losses, which take O(d^2) per row."""
     few = task.outputs * (dim + 1) <= _MOST_EXP_CONCAVE
     return few if task.full_matrix is None else task.full_matrix
 
 
 def started(task: LinearTask, dim: int) -> LinearModel:
-    """Returns the model before the first row, which predicts 0."""
+    """Returns the initial model, of predictions 0."""
     columns, targets = no_moments(dim), no_moments(task.outputs)
     return LinearModel(columns, targets, 0.0, _learner_of(task, dim, 0.0).init(None))
 
@@ -87,23 +87,19 @@ def predictions(task: LinearTask, model: LinearModel, x: Array) -> Array:
 
 
 def learned(
-    task: LinearTask, model: LinearModel, x: Array, y: Array, weights: Array
+    task: LinearTask,
+    model: LinearModel,
+    x: Array,
+    y: Array,
+    weights: Array,
+    *,
+    in_place: bool = False,
 ) -> LinearModel:
-    """Returns the model after more rows, one after the other.
-
-    Args:
-        task: The learning task.
-        model: The model.
-        x: Rows, shape (n, d); squares times weights must be finite.
-        y: Their targets, shape (n, m), likewise; -1 and 1 for classes.
-        weights: Factors of the rows' losses, > 0, shape (n,).
-    """
+    """Returns the model after more rows, one after the other; see ``mixture.learned``."""
+    del in_place  # nothing is gained by changing the ensemble's arrays
     for row, target, weight in zip(x, y, weights.tolist(), strict=True):
         model = _learned_row(task, model, row, target, weight)
     return model
-
-
-learned_in_place = learned  # nothing is gained by changing the ensemble's arrays
 
 
 def _learned_row(
@@ -133,7 +129,7 @@ def _learned_row(
 
 
 def widened(task: LinearTask, model: LinearModel, dim: int) -> LinearModel:
-    """Returns the model with more columns, which were 0 in all rows so far.
+    """Extends the model by columns that were 0 in all rows so far.
 
     Its predictions stay the same. The ensemble starts over from its current decision.
     """

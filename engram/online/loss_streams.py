@@ -1,18 +1,105 @@
 """Streams of losses on the unit ball, with known bounds and the best fixed decision in hindsight.
 
-Streams are drawn beforehand, so that learners can be compared on the same one.
+Streams are drawn beforehand, so that learners can be compared on the same one. The best decision,
+the reference for regret, minimizes the total loss F on a ball by Newton's method: each step goes
+towards the minimum of F's quadratic model on the ball. Since F lies above its tangent at any point,
+and the tangent's minimum on the ball is known, this bounds how much better another decision can be.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
+from scipy.optimize import brentq
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.online.comparator import Best, Total, least_on_ball
 from engram.online.domains import Domain, ball
 from engram.online.losses import ABSOLUTE, LOGISTIC, NONE, SQUARED, Loss
+
+_STEPS: Final = 100  # of Newton's method, which takes some ten
+_ROUNDING: Final = 1e-13  # of a total, relative
+
+
+class Total(NamedTuple):
+    """A convex function F at a point x."""
+
+    value: float  # F(x)
+    gradient: Array  # the gradient at x, shape (d,)
+    curvature: Array  # the Hessian at x, shape (d, d)
+
+
+class Best(NamedTuple):
+    """A minimizer on a ball."""
+
+    decision: Array  # x, shape (d,)
+    total: float  # F(x)
+    gap: float  # the least value on the ball is at least ``total - gap``
+
+
+def least_quadratic(form: Array, linear: Array, radius: float) -> Array:
+    """Returns the x with |x| <= r that minimizes x'Hx / 2 - <h, x>, shape (d,).
+
+    It is (H + nu I)^-1 h with the least nu >= 0 for which it lies in the ball, found as the root of
+    a function decreasing in nu.
+
+    Args:
+        form: H, symmetric and positive semidefinite, shape (d, d).
+        linear: h, shape (d,).
+        radius: r > 0.
+    """
+    values, axes = np.linalg.eigh(form)
+    values, h = np.maximum(values, 0.0), axes.T @ linear
+    if not h.any():
+        return np.zeros_like(linear)
+    # With this nu, |x| <= |h| / nu < r, by more than rounding.
+    high = (1 + 1e-12) * float(np.linalg.norm(h)) / radius
+
+    def excess(nu: float) -> float:
+        return float(np.linalg.norm(h / (values + nu))) - radius
+
+    low = 1e-16 * high  # as good as 0, and safe where H is singular
+    nu = low if excess(low) <= 0 else brentq(excess, low, high, xtol=1e-300, rtol=1e-15)
+    x: Array = axes @ (h / (values + nu))
+    return x
+
+
+def least_on_ball(total: Callable[[Array], Total], start: Array, radius: float) -> Best:
+    """Minimizes a smooth convex function F where |x| <= r.
+
+    Args:
+        total: ``x -> Total`` of F at x.
+        start: Initial point in the ball, shape (d,).
+        radius: r > 0.
+    """
+    x, here = start, total(start)
+    gap = _gap(here, x, radius)
+    for _ in range(_STEPS):
+        slack = _ROUNDING * (1 + abs(here.value))
+        if gap <= slack:
+            break
+        aim = here.curvature @ x - here.gradient
+        towards = least_quadratic(here.curvature, aim, radius) - x
+        share, falls = 1.0, float(here.gradient @ towards)
+        there = total(x + towards)
+        while there.value > here.value + 0.1 * share * falls + slack and share > 1e-9:
+            share /= 2
+            there = total(x + share * towards)
+        before, gap = gap, _gap(there, x + share * towards, radius)
+        if here.value - there.value <= slack and gap >= before:  # it is rounding that moves it
+            gap = before
+            break
+        x, here = x + share * towards, there
+    return Best(x, here.value, gap)
+
+
+def _gap(here: Total, x: Array, radius: float) -> float:
+    """Returns the depth of the tangent at x below F(x) in the ball."""
+    return float(here.gradient @ x + radius * np.linalg.norm(here.gradient))
+
+
+# --- Streams -------------------------------------------------------------------------------
 
 
 def _rounded(width: float) -> Loss:
@@ -107,9 +194,6 @@ class LossStream(NamedTuple):
         )
 
 
-# --- Streams -------------------------------------------------------------------------------
-
-
 def directions(rng: np.random.Generator, count: int, dim: int) -> Array:
     """Draws vectors of length 1, uniformly, shape (count, d)."""
     drawn = rng.standard_normal((count, dim))
@@ -117,30 +201,11 @@ def directions(rng: np.random.Generator, count: int, dim: int) -> Array:
     return drawn
 
 
-def _stream(
-    horizon: int,
-    dim: int,
-    bound: float,
-    smoothness: float | None,
-    *,
-    link: Loss = NONE,
-    rows: Array | None = None,
-    targets: Array | None = None,
-    tilts: Array | None = None,
-    form: Array | None = None,
-) -> LossStream:
+def _zero(horizon: int, dim: int, bound: float, smoothness: float | None) -> LossStream:
     require(horizon >= 1, "horizon", horizon, "at least 1")
-    zeros = np.zeros((horizon, dim))
-    return LossStream(
-        ball(dim, 1.0),
-        link,
-        zeros if rows is None else rows,
-        np.zeros(horizon) if targets is None else targets,
-        zeros if tilts is None else tilts,
-        np.zeros((dim, dim)) if form is None else form,
-        bound,
-        smoothness,
-    )
+    rows, none = np.zeros((horizon, dim)), np.zeros(horizon)
+    unit, form = ball(dim, 1.0), np.zeros((dim, dim))
+    return LossStream(unit, NONE, rows, none, rows, form, bound, smoothness)
 
 
 def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
@@ -151,7 +216,7 @@ def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> Lo
     """
     spread = 0.1 * np.sqrt(dim)
     z = directions(rng, 1, dim) / 4 + spread * directions(rng, horizon, dim)
-    return _stream(horizon, dim, 1.25 + spread, 1.0, tilts=-z, form=np.eye(dim))
+    return _zero(horizon, dim, 1.25 + spread, 1.0)._replace(tilts=-z, form=np.eye(dim))
 
 
 def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
@@ -159,7 +224,7 @@ def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStrea
     u = directions(rng, 1, dim)[0] / 2
     a = directions(rng, horizon, dim)
     b = a @ u + 0.1 * rng.standard_normal(horizon)
-    return _stream(horizon, dim, 1.0, None, link=ABSOLUTE, rows=a, targets=b)
+    return _zero(horizon, dim, 1.0, None)._replace(link=ABSOLUTE, rows=a, targets=b)
 
 
 def logistic(
@@ -179,7 +244,7 @@ def logistic(
     u = directions(rng, 1, dim)[0] / 2
     a = length * directions(rng, horizon, dim)
     b = np.where(rng.random(horizon) < 1 / (1 + np.exp(-a @ u)), 1.0, -1.0)
-    return _stream(horizon, dim, length, length**2 / 4, link=LOGISTIC, rows=a, targets=b)
+    return _zero(horizon, dim, length, length**2 / 4)._replace(link=LOGISTIC, rows=a, targets=b)
 
 
 def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
@@ -187,12 +252,12 @@ def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream
     u = directions(rng, 1, dim)[0] / 2
     a = directions(rng, horizon, dim)
     b = a @ u + rng.uniform(-0.3, 0.3, horizon)
-    return _stream(horizon, dim, 1.8, 1.0, link=SQUARED, rows=a, targets=b)
+    return _zero(horizon, dim, 1.8, 1.0)._replace(link=SQUARED, rows=a, targets=b)
 
 
 def linear(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws <c_t, x>, |c_t| = 1, of uniform direction: any learner's regret is of order sqrt(T)."""
-    return _stream(horizon, dim, 1.0, None, tilts=directions(rng, horizon, dim))
+    return _zero(horizon, dim, 1.0, None)._replace(tilts=directions(rng, horizon, dim))
 
 
 def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
@@ -204,7 +269,7 @@ def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     axes = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
     form = (axes * np.geomspace(0.01, 1, dim)) @ axes.T
     form = (form + form.T) / 2
-    return _stream(horizon, dim, 1.5, 1.0, tilts=np.tile(-form @ u, (horizon, 1)), form=form)
+    return _zero(horizon, dim, 1.5, 1.0)._replace(tilts=np.tile(-form @ u, (horizon, 1)), form=form)
 
 
 def drifting(
@@ -229,4 +294,6 @@ def drifting(
     angles = 2 * np.pi * (turns + rng.random(dim // 2))
     a = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(dim // 2)
     c = noise * directions(rng, horizon, dim)
-    return _stream(horizon, dim, 1.5 + noise, 1.0, link=SQUARED, rows=a, targets=a @ u, tilts=c)
+    return _zero(horizon, dim, 1.5 + noise, 1.0)._replace(
+        link=SQUARED, rows=a, targets=a @ u, tilts=c
+    )

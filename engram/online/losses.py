@@ -1,17 +1,18 @@
-"""Losses of a prediction p for a target y: a number, or -1 and 1 for two classes.
+"""Losses of a prediction p for a target y, and tasks of linear models of rows.
 
-All are convex in p. Functions take arrays of the same shape and work elementwise.
+Targets are numbers, or -1 and 1 for two classes. All losses are convex in p. Their functions take
+arrays of the same shape and work elementwise.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from scipy.special import expit
 
 from engram.core.arrays import Array
 from engram.core.checks import require
+from engram.online.compiled_updates import deviations, include
 
 
 class Loss(NamedTuple):
@@ -33,74 +34,44 @@ class Loss(NamedTuple):
     name: str = ""
     level: float = 0.5
 
-
-def _squared(p: Array, y: Array) -> Array:
-    return (p - y) ** 2 / 2
-
-
-def _squared_derivative(p: Array, y: Array) -> Array:
-    return p - y
-
-
-def _squared_second(p: Array, y: Array) -> Array:
-    return np.ones_like(p - y)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles of estimators' losses name them."""
+        return _named, (self.name, self.level)
 
 
 def _straight(p: Array, y: Array) -> Array:
     return np.zeros_like(p - y)
 
 
-def _absolute(p: Array, y: Array) -> Array:
-    return np.abs(p - y)
-
-
-def _absolute_derivative(p: Array, y: Array) -> Array:
-    return np.sign(p - y)
-
-
-def _logistic(p: Array, y: Array) -> Array:
-    return np.logaddexp(0.0, -y * p)
-
-
-def _logistic_derivative(p: Array, y: Array) -> Array:
-    derivative: Array = -y * expit(-y * p)
-    return derivative
-
-
-def _logistic_second(p: Array, y: Array) -> Array:
-    second_derivative: Array = expit(p) * expit(-p) * y**2
-    return second_derivative
-
-
-def _hinge(p: Array, y: Array) -> Array:
-    return np.maximum(0.0, 1 - y * p)
-
-
-def _hinge_derivative(p: Array, y: Array) -> Array:
-    return np.where(y * p < 1, -y, 0.0)
-
-
-def _pinball(q: float, p: Array, y: Array) -> Array:
-    return np.maximum(q * (y - p), (1 - q) * (p - y))
-
-
-def _pinball_derivative(q: float, p: Array, y: Array) -> Array:
-    return np.where(p > y, 1 - q, np.where(p < y, -q, 0.0))
-
-
-NONE = Loss(_straight, _straight, _straight, 0.0)
-SQUARED = Loss(
-    _squared, _squared_derivative, _squared_second, np.inf, "squared"
-)  # its best constant is the mean
-ABSOLUTE = Loss(_absolute, _absolute_derivative, _straight, 1.0, "absolute")  # the median
-LOGISTIC = Loss(
-    _logistic, _logistic_derivative, _logistic_second, 1.0, "logistic"
-)  # the log-odds of class 1
-HINGE = Loss(_hinge, _hinge_derivative, _straight, 1.0, "hinge")
+NONE: Final = Loss(_straight, _straight, _straight, 0.0)
+SQUARED: Final = Loss(  # its best constant is the mean
+    lambda p, y: (p - y) ** 2 / 2,
+    lambda p, y: p - y,
+    lambda p, y: np.ones_like(p - y),
+    np.inf,
+    "squared",
+)
+ABSOLUTE: Final = Loss(  # the median
+    lambda p, y: np.abs(p - y), lambda p, y: np.sign(p - y), _straight, 1.0, "absolute"
+)
+LOGISTIC: Final = Loss(  # the log-odds of class 1
+    lambda p, y: np.logaddexp(0.0, -y * p),
+    lambda p, y: -y * expit(-y * p),
+    lambda p, y: expit(p) * expit(-p) * y**2,
+    1.0,
+    "logistic",
+)
+HINGE: Final = Loss(
+    lambda p, y: np.maximum(0.0, 1 - y * p),
+    lambda p, y: np.where(y * p < 1, -y, 0.0),
+    _straight,
+    1.0,
+    "hinge",
+)
 
 
 def quantile(q: float) -> Loss:
-    """Returns the loss whose best constant is the ``q`` quantile of targets.
+    """Returns the pinball loss, with the ``q`` quantile of targets as its best constant.
 
     Args:
         q: In (0, 1); 1/2 gives half the absolute loss.
@@ -110,10 +81,61 @@ def quantile(q: float) -> Loss:
     """
     require(0 < q < 1, "quantile", q, "in (0, 1)")
     return Loss(
-        partial(_pinball, q),
-        partial(_pinball_derivative, q),
+        lambda p, y: np.maximum(q * (y - p), (1 - q) * (p - y)),
+        lambda p, y: np.where(p > y, 1 - q, np.where(p < y, -q, 0.0)),
         _straight,
         max(q, 1 - q),
         "quantile",
         q,
     )
+
+
+def _named(name: str, level: float) -> Loss:
+    losses = {loss.name: loss for loss in (NONE, SQUARED, ABSOLUTE, LOGISTIC, HINGE)}
+    return quantile(level) if name == "quantile" else losses[name]
+
+
+# --- Tasks ---------------------------------------------------------------------------------
+
+
+class RunningMoments(NamedTuple):
+    """Running mean and variance (Welford, 1962)."""
+
+    weight: float  # total weight of all rows
+    mean: Array  # shape (n,)
+    squares: Array  # weighted sum of squared distances from the mean, shape (n,)
+
+    @property
+    def scale(self) -> Array:
+        """Standard deviations; 1 for numbers that have been constant so far."""
+        return deviations(self.mean, self.squares, self.weight)
+
+    def including(self, x: Array, weight: float, reach: float = np.inf) -> Self:
+        """Adds a row; a number further than ``reach`` deviations from the mean counts as nearer."""
+        mean, squares = self.mean.copy(), self.squares.copy()
+        include(mean, squares, self.weight, x, weight, reach)
+        return type(self)(self.weight + weight, mean, squares)
+
+    def widened(self, more: int) -> Self:
+        """Adds ``more`` numbers that were 0 in all rows so far."""
+        zeros = np.zeros(more)
+        return type(self)(self.weight, np.append(self.mean, zeros), np.append(self.squares, zeros))
+
+
+def no_moments(size: int) -> RunningMoments:
+    """Returns the moments of ``size`` numbers before the first row."""
+    return RunningMoments(0.0, np.zeros(size), np.zeros(size))
+
+
+class LinearTask(NamedTuple):
+    """A learning task."""
+
+    loss: Loss  # loss of one output; with several outputs, losses are added up
+    outputs: int  # number of outputs m >= 1
+    standardized: bool  # whether targets are standardized
+    # Size of an output's coefficients, in standard deviations of the target, if it is standardized,
+    # per standard deviation of a column. For ``linear`` an upper bound on their Euclidean norm, the
+    # intercept included (root mean square over outputs); for ``mixture`` the norm's root mean
+    # square under the prior, without the intercept, whose deviation it is, too.
+    radius: float
+    full_matrix: bool | None  # whether to keep matrices of columns; None: if they are small

@@ -58,7 +58,7 @@ from engram.online.compiled_updates import (
     learn_rows,
     predict_rows,
 )
-from engram.online.tasks import LinearTask, RunningMoments, no_moments
+from engram.online.losses import LinearTask, RunningMoments, no_moments
 
 _DRIFTS: Final = np.array([0.0, 1e-4, 1e-3, 1e-2, 1e-1])  # q
 _MOST_CELLS: Final = 2**14  # of a filter's matrices, if it is for ``full_matrix`` to be None
@@ -86,7 +86,7 @@ class Mixture(NamedTuple):
 
 
 def full_matrix(task: LinearTask, dim: int) -> bool:
-    """Returns whether filters keep covariances of coefficients, which takes O(d^2) per row."""
+    """Whether filters keep covariances of coefficients, which takes O(d^2) per row."""
     small = task.outputs * (dim + 1) ** 2 <= _MOST_CELLS
     return small if task.full_matrix is None else task.full_matrix
 
@@ -100,7 +100,7 @@ def _prior(radius: float, dim: int) -> Array:
 
 
 def started(task: LinearTask, dim: int) -> Mixture:
-    """Returns the model before the first row, which predicts 0."""
+    """Returns the initial model, of predictions 0."""
     m, n, k = task.outputs, dim + 1, len(_DRIFTS)
     prior = _prior(task.radius, dim)
     prior = np.diag(prior) if full_matrix(task, dim) else prior[None]
@@ -136,7 +136,7 @@ def predictions(task: LinearTask, model: Mixture, x: Array) -> Array:
 
 
 def _trusted(experts: Experts) -> int:
-    """Returns the number of doublings of the cut at which rows with far numbers lost least."""
+    """Returns the best number of doublings of the cut for rows with far numbers."""
     if not experts.far.any():
         return 0
     usual = (experts.noise[:, 1] / experts.noise[:, 0]).sum()  # a row's loss
@@ -144,13 +144,13 @@ def _trusted(experts: Experts) -> int:
 
 
 def _by_rows(array: Array) -> Array:
-    """Returns an array in C order that may be written, for which alone functions are compiled."""
+    """Returns a writable array in C order, as compiled functions take it."""
     return array if array.flags.carray else np.array(array, order="C")
 
 
 @lru_cache(maxsize=256)
 def _drifts(radius: float) -> Array:
-    """Returns the variance by which coefficients drift a row, in parts of the prior: (K,)."""
+    """Returns the drift variance of coefficients per row, in parts of the prior: (K,)."""
     return _DRIFTS / radius**2
 
 
@@ -163,7 +163,9 @@ def _copied(model: Mixture) -> Mixture:
     return Mixture(columns, targets, model.unit, experts)
 
 
-def learned(task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array) -> Mixture:
+def learned(
+    task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array, *, in_place: bool = False
+) -> Mixture:
     """Returns the model after more rows, one after the other.
 
     Args:
@@ -172,17 +174,12 @@ def learned(task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array
         x: Rows, shape (n, d); squares times weights must be finite.
         y: Their targets, shape (n, m), likewise; -1 and 1 for classes.
         weights: Factors of the rows' losses, > 0, shape (n,).
+        in_place: Whether the given model's arrays are changed; rows must then be in C order.
     """
     if len(x) == 0:
         return model
-    rows = map(_by_rows, (x, y, weights))
-    return learned_in_place(task, _copied(model), *rows)
-
-
-def learned_in_place(
-    task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array
-) -> Mixture:
-    """Does as ``learned`` for one row or more, in C order; changes the given model's arrays."""
+    if not in_place:
+        model, (x, y, weights) = _copied(model), map(_by_rows, (x, y, weights))
     columns, targets, unit, experts = model
     unit = unit or float(weights[0])
     learn_rows(
@@ -210,7 +207,7 @@ def learned_in_place(
 
 
 def widened(task: LinearTask, model: Mixture, dim: int) -> Mixture:
-    """Returns the model with more columns, which were 0 in all rows so far.
+    """Extends the model by columns that were 0 in all rows so far.
 
     Its predictions stay the same. New coefficients begin with their prior; those of the others keep
     what was learned.

@@ -1,10 +1,11 @@
 """The base of estimators for streams; ``engram.online.mixture`` has the algorithm."""
 
+import struct
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +22,65 @@ from engram.core.arrays import Array, unmasked
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
 from engram.online import linear, mixture
+from engram.online.compiled_updates import within
 from engram.online.learner import positive
-from engram.online.losses import Loss
-from engram.online.row_reader import Reader
-from engram.online.tasks import LinearTask, Rules
+from engram.online.losses import LinearTask, Loss
+
+
+class _Rules(Protocol):
+    """The modules ``mixture`` and ``linear``, which document these functions."""
+
+    def full_matrix(self, task: LinearTask, dim: int) -> bool: ...
+
+    def started(self, task: LinearTask, dim: int) -> Any: ...
+
+    def coefficients(self, task: LinearTask, model: Any) -> Array: ...
+
+    def predictions(self, task: LinearTask, model: Any, x: Array) -> Array: ...
+
+    def learned(
+        self, task: LinearTask, model: Any, x: Array, y: Array, weights: Array, *, in_place: bool
+    ) -> Any: ...
+
+    def widened(self, task: LinearTask, model: Any, dim: int) -> Any: ...
+
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _BY_NAME = "a row by name, such as a dict"
 _PLAIN = (float, int, str, np.generic)  # numbers and labels
 _ONE = np.ones(1)
-_RULES: Mapping[str, Rules] = {"mixture": mixture, "universal": linear}
+_RULES: Mapping[str, _Rules] = {"mixture": mixture, "universal": linear}
+
+
+class _Reader:
+    """Reads rows with the same names in the same order, without a lookup for each name.
+
+    Args:
+        names: Names of columns, as an array of objects.
+        width: Length of a row, at least the number of names; the rest of a row is 0.
+    """
+
+    def __init__(self, names: npt.NDArray[Any], width: int) -> None:
+        self.names, self.width = names, width
+        self._order = names.tolist()
+        self._pack = struct.Struct(f"{len(names)}d").pack_into  # in two thirds of numpy's time
+
+    def read(self, x: Mapping[Any, Any], largest: float) -> Array | None:
+        """Returns a row, shape (1, width).
+
+        None if it does not have these names in this order, or values that are not numbers from
+        ``-largest`` to ``largest``.
+        """
+        order = list(x)
+        if order != self._order:
+            return None
+        self._order = order  # the next row likely has the same objects, and ``!=`` is then fast
+        rows = np.zeros((1, self.width))
+        try:
+            self._pack(rows.data, 0, *x.values())
+        except (struct.error, TypeError, ValueError, OverflowError):
+            return None
+        return rows if within(rows, largest) else None
 
 
 class StreamModel(BaseEstimator):
@@ -71,7 +121,7 @@ class StreamModel(BaseEstimator):
         return self._rules.full_matrix(self.task_, self._width)
 
     @property
-    def _rules(self) -> Rules:
+    def _rules(self) -> _Rules:
         return _RULES[self.learner_]
 
     @property
@@ -101,16 +151,9 @@ class StreamModel(BaseEstimator):
                 stacklevel=stacklevel,
             )
 
-    def _learn(self, x: Array, targets: Array, weights: Array) -> None:
-        x, counts = _padded(x, self._width), weights > 0
-        if not counts.all():
-            x, targets, weights = x[counts], targets[counts], weights[counts]
-        self.model_ = self._rules.learned(self.task_, self.model_, x, targets, weights)
-
     # --- Tables ------------------------------------------------------------------------------
 
     def _fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
-        """Starts anew and learns rows."""
         fresh = clone(self)
         with own_modes():
             fresh._take_table(x, y, weights, classes)
@@ -140,7 +183,12 @@ class StreamModel(BaseEstimator):
         targets = self._targets(y, classes)
         if first:
             self._start(x.shape[1])
-        self._learn(x, targets, weights)
+        x, counts = _padded(x, self._width), weights > 0
+        if not counts.all():
+            x, targets, weights = x[counts], targets[counts], weights[counts]
+        self.model_ = self._rules.learned(
+            self.task_, self.model_, x, targets, weights, in_place=False
+        )
 
     def _table(self, x: Any, *, reset: bool) -> Array:
         rule = {"dtype": np.float64, "ensure_all_finite": False}
@@ -151,7 +199,6 @@ class StreamModel(BaseEstimator):
 
     @own_modes()
     def _predictions(self, x: Any) -> Array:
-        """Returns (n, m)."""
         check_is_fitted(self)
         x = self._table(x, reset=False)
         x = _padded(x, self._width)
@@ -171,7 +218,7 @@ class StreamModel(BaseEstimator):
     _unshared = False  # whether the state's arrays are of this object alone, and may be changed
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what a copy is made of, which shares the state's arrays from now on."""
+        """Returns the pickled state; arrays are shared, and copied on the next update."""
         self.__dict__.pop("_unshared", None)
         self.__dict__.pop("_reader", None)
         state: dict[str, Any] = super().__getstate__()
@@ -187,7 +234,7 @@ class StreamModel(BaseEstimator):
         return self
 
     def _take_row(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any) -> None:
-        """Learns a row; what is refused is refused before anything has changed."""
+        """Learns a row; refusals come before any change."""
         if not (w == 1 and isinstance(x, dict) and isinstance(y, _PLAIN)):
             _check_row(x, y, w)  # which takes a while
         rows = self._read(x)
@@ -212,13 +259,13 @@ class StreamModel(BaseEstimator):
                 self.feature_names_in_ = np.fromiter(names, dtype=object, count=len(names))
             rows = _padded(rows, self._width)
         if w > 0:
-            rules, weights = self._rules, _ONE if w == 1 else np.array([w], dtype=np.float64)
-            learned = rules.learned_in_place if self._unshared else rules.learned
-            self.model_ = learned(self.task_, self.model_, rows, targets, weights)
+            weights = _ONE if w == 1 else np.array([w], dtype=np.float64)
+            self.model_ = self._rules.learned(
+                self.task_, self.model_, rows, targets, weights, in_place=self._unshared
+            )
             self._unshared = True
 
     def _target(self, y: Any, classes: Any) -> Array:
-        """Returns the targets of one row, shape (1, m)."""
         return self._targets(np.array([y]), classes)
 
     def _names(self) -> list[Any]:
@@ -230,7 +277,7 @@ class StreamModel(BaseEstimator):
             )
         return [] if names is None else names.tolist()
 
-    _reader: Reader | None = None  # of the last rows by name
+    _reader: _Reader | None = None  # of the last rows by name
 
     def _read(self, x: Mapping[Any, Any]) -> Array | None:
         """Returns a row by name, (1, d), if its names and values are as usual."""
@@ -239,11 +286,10 @@ class StreamModel(BaseEstimator):
             return None
         reader, width = self._reader, self._width
         if reader is None or reader.names is not names or reader.width != width:
-            self._reader = reader = Reader(names, width)
+            self._reader = reader = _Reader(names, width)
         return reader.read(x, LARGEST)
 
     def _predictions_one(self, x: Mapping[Any, Any]) -> Array:
-        """Returns predictions, (m,); unknown names are ignored."""
         require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
         rows = self._read(x)
         if rows is None:
@@ -268,7 +314,6 @@ def _padded(x: Array, width: int) -> Array:
 
 
 def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
-    """Returns a row by name, (1, d), in the order of ``names``; 0 for missing ones."""
     try:
         rows = np.array([[x.get(name, 0.0) for name in names]], dtype=np.float64)
     except (TypeError, ValueError) as error:

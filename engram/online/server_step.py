@@ -4,10 +4,14 @@ The model w_t of round t is a decision, and w_t minus the merged model of the ro
 gradient of the round's loss at w_t. If each client takes one step of gradient descent, it is this
 gradient times the clients' step size; and scaling all gradients by a number changes no decision. So
 neither the clients' nor the server's step size is tuned; only a radius is chosen.
+
+The length of gradients is unknown (``in_epochs``): whenever one exceeds the bound that a learner
+was built for, a new learner is built for twice its length, and continues from the last decision.
 """
 
+from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Final
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,8 +23,7 @@ from engram.core.slots import pick
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.online.domains import ball
-from engram.online.doubling_trick import Epoch, in_epochs
-from engram.online.learner import Learner
+from engram.online.learner import Learner, checked
 from engram.online.state_arrays import from_arrays, to_arrays
 from engram.online.universal import Universal, universal_ensemble
 
@@ -35,8 +38,51 @@ _HORIZON: Final = 4096
 _SLOT: Final = "universal"
 
 
+S = TypeVar("S")
+
+
+class Epoch(NamedTuple, Generic[S]):
+    """State of a learner in epochs."""
+
+    state: S  # state of this epoch's learner
+    horizon: int  # number of rounds T that each learner was built for
+    rounds: int  # number of rounds of this epoch
+    bound: float  # G that the learner was built for; 0 as long as all gradients were 0
+    number: int  # number of epochs so far, this one included
+
+
+def in_epochs(make: Callable[[int, float], Learner[S]], horizon: int) -> Learner[Epoch[S]]:
+    """Builds a learner that need not know G, from ``(T, G) -> learner``.
+
+    Compared with a learner that knows G, regret grows by a constant factor if it is a power of T,
+    and by the number of epochs if it is of order log T.
+    """
+    made = lru_cache(maxsize=4)(partial(make, horizon))
+
+    def learner(kept: Epoch[S]) -> Learner[S]:
+        return made(kept.bound or 1.0)
+
+    def observe(kept: Epoch[S], gradients: Array) -> Epoch[S]:
+        given = checked(gradients, np.shape(gradients))
+        longest = float(np.sqrt(np.max(np.sum(given * given, axis=-1))))
+        if longest > kept.bound:
+            number = kept.number + (kept.rounds > 0)  # else nothing is lost by starting over
+            state = made(2 * longest).init(learner(kept).act(kept.state))
+            kept = Epoch(state, horizon, 0, 2 * longest, number)
+        state = learner(kept).observe(kept.state, gradients)
+        return kept._replace(state=state, rounds=kept.rounds + (kept.bound > 0))
+
+    return Learner(
+        dim=made(1.0).dim,
+        init=lambda start: Epoch(made(1.0).init(start), horizon, 0, 0.0, 1),
+        act=lambda kept: learner(kept).act(kept.state),
+        observe=observe,
+        points=lambda kept: learner(kept).points(kept.state),
+    )
+
+
 def universal_step(method: Method, radius: float, running: frozenset[str] = frozenset()) -> Method:
-    """Returns a method whose server takes the ensemble's step in place of its own.
+    """Replaces the server's step of a method by the ensemble's.
 
         g_t = w_t - merged_t,    w_t+1 = the ensemble's next decision, where |w - w_1| <= radius
 
@@ -102,7 +148,7 @@ def _learner(radius: float, dim: int) -> Learner[Epoch[Universal]]:
             domain, horizon=horizon, gradient_bound=gradient_bound, exp_concave=exp_concave
         )
 
-    return in_epochs(make, horizon=_HORIZON)
+    return in_epochs(make, _HORIZON)
 
 
 def _saved(start: Array, kept: Epoch[Universal]) -> Params:

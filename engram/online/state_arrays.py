@@ -23,19 +23,17 @@ S = TypeVar("S")
 
 _STRUCTURE: Final = "(structure)"  # no field is called so
 _FORMER: Final = {  # modules of classes in states that older versions saved
-    "engram.bandits.recovery": "engram.bandits.group_recovery",
+    "engram.bandits.user_stats": "engram.bandits.ridge",
     "engram.molar": "engram.tables",
-    "engram.online.bases": "engram.online.base_learners",
-    "engram.online.epochs": "engram.online.doubling_trick",
+    "engram.online.base_learners": "engram.online.learner",
+    "engram.online.bases": "engram.online.learner",
+    "engram.online.doubling_trick": "engram.online.server_step",
+    "engram.online.epochs": "engram.online.server_step",
+    "engram.online.metagrad": "engram.online.baselines",
     "engram.online.rows": "engram.online.compiled_updates",
+    "engram.online.tasks": "engram.online.losses",
+    "engram.online.usc": "engram.online.baselines",
 }
-
-
-class _Leaf(NamedTuple):
-    """A kind of value that is saved as one array: ``save`` converts it, and ``restore`` back."""
-
-    save: Callable[[Any], Saved]
-    restore: Callable[[Saved], Any]
 
 
 def _integers(numbers: frozenset[int]) -> Saved:
@@ -48,34 +46,31 @@ def _tensor(array: Saved) -> torch.Tensor:
     return torch.from_numpy(np.array(array))
 
 
-_TEXT: Final = ("utf-8", "surrogatepass")
-_LEAVES: Final[dict[str, _Leaf]] = {
-    "array": _Leaf(np.array, np.array),
-    "tensor": _Leaf(lambda value: np.array(value.numpy(force=True)), _tensor),
-    "persistent": _Leaf(
+def _text(array: Saved) -> str:
+    return array.tobytes().decode("utf-8", "surrogatepass")
+
+
+def _bytes(text: str) -> Saved:
+    return np.array(bytearray(text.encode("utf-8", "surrogatepass")), dtype=np.uint8)
+
+
+# By kind: the type of a value, its array, and the value of an array.
+_LEAVES: Final[dict[str, tuple[type, Callable[[Any], Saved], Callable[[Saved], Any]]]] = {
+    "array": (np.ndarray, np.array, np.array),
+    "tensor": (torch.Tensor, lambda value: np.array(value.numpy(force=True)), _tensor),
+    "persistent": (
+        Persistent,
         lambda value: np.array(value.read().numpy(force=True)),
         lambda array: Persistent(_tensor(array)),
     ),
-    "bool": _Leaf(np.array, lambda array: bool(array.item())),
-    "int": _Leaf(np.array, lambda array: int(array.item())),
-    "float": _Leaf(np.array, lambda array: float(array.item())),
-    "scalar": _Leaf(np.array, lambda array: array[()]),  # numpy's, of any type
-    "str": _Leaf(
-        lambda value: np.array(bytearray(value.encode(*_TEXT)), dtype=np.uint8),
-        lambda array: array.tobytes().decode(*_TEXT),
-    ),
-    "set": _Leaf(_integers, lambda array: frozenset(array.tolist())),
+    "bool": (bool, np.array, lambda array: bool(array.item())),
+    "int": (int, np.array, lambda array: int(array.item())),
+    "float": (float, np.array, lambda array: float(array.item())),
+    "scalar": (np.generic, np.array, lambda array: array[()]),
+    "str": (str, _bytes, _text),
+    "set": (frozenset, _integers, lambda array: frozenset(array.tolist())),
 }
-_KINDS: Final[dict[type, str]] = {
-    np.ndarray: "array",
-    torch.Tensor: "tensor",
-    Persistent: "persistent",
-    bool: "bool",
-    int: "int",
-    float: "float",
-    str: "str",
-    frozenset: "set",
-}
+_KINDS: Final = {kind: name for name, (kind, *_) in _LEAVES.items()}
 
 
 def to_arrays(state: object) -> dict[str, Saved]:
@@ -93,7 +88,7 @@ def to_arrays(state: object) -> dict[str, Saved]:
         lines.append(line)
         if leaf is not None:
             arrays[path] = leaf
-    return {**arrays, _STRUCTURE: _LEAVES["str"].save("\n".join(lines))}
+    return {**arrays, _STRUCTURE: _bytes("\n".join(lines))}
 
 
 def from_arrays(like: S, arrays: Mapping[str, Saved]) -> S:
@@ -109,7 +104,7 @@ def from_arrays(like: S, arrays: Mapping[str, Saved]) -> S:
     """
     require(_STRUCTURE in arrays, "a saved state's names", list(arrays), f"with {_STRUCTURE}")
     try:
-        lines = _LEAVES["str"].restore(arrays[_STRUCTURE]).split("\n")
+        lines = _text(arrays[_STRUCTURE]).split("\n")
     except UnicodeDecodeError as error:
         raise ValueError("a saved state's structure must be text, got other bytes") from error
     reading = _Reading(iter(lines), arrays, dict(_classes(like)), {_STRUCTURE})
@@ -147,7 +142,7 @@ def _nodes(path: str, value: Any) -> Iterator[tuple[str, str, Saved | None]]:
 
 def _saved(kind: str, path: str, value: Any) -> Saved:
     try:
-        array = _LEAVES[kind].save(value)
+        array = _LEAVES[kind][1](value)
     except TypeError as error:  # such as a tensor of a type that numpy has not
         raise ValueError(f"a state's {path} must be what an array can hold, got {error}") from error
     plain = not array.dtype.hasobject
@@ -191,7 +186,7 @@ def _read(reading: _Reading, path: str) -> Any:
     if kind in _LEAVES:
         require(path in reading.arrays, "a saved state's names", list(reading.used), f"with {path}")
         reading.used.add(path)
-        return _LEAVES[kind].restore(reading.arrays[path])
+        return _LEAVES[kind][2](reading.arrays[path])
     if kind == "tuple":
         return tuple(_read(reading, _joined(path, place)) for place in range(int(count)))
     if kind == "mapping":

@@ -17,11 +17,18 @@ import numpy as np
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.online.base_learners import Descent, Newton, descent_pool, newton_pool, started
 from engram.online.domains import Domain
-from engram.online.learner import Learner, checked, positive
-from engram.online.surrogates import curvatures, surrogate_gradients
-from engram.online.weights import weigh
+from engram.online.learner import (
+    Descent,
+    Learner,
+    Newton,
+    checked,
+    descent_pool,
+    newton_pool,
+    positive,
+    started,
+)
+from engram.online.weights import curvatures, surrogate_gradients, weigh
 
 Feedback = Literal["one-gradient", "multi-gradient"]
 Kind = Literal["practical", "theory"]

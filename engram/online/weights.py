@@ -1,5 +1,6 @@
-"""Compiled updates of weights: of experts, and of the ensemble's two layers."""
+"""Guesses of curvature, with surrogate losses, and compiled updates of experts' weights."""
 
+from math import ceil, log2
 from typing import Final
 
 import numpy as np
@@ -8,6 +9,43 @@ from engram.core.arrays import Array
 from engram.online.compiled import compiled
 
 _MOST_STEPS: Final = 200  # of Newton's method, which takes some five
+
+
+def curvatures(horizon: int) -> Array:
+    """Returns the guesses of curvature (2.1): 1/T, 2/T, 4/T, ..., 1."""
+    return np.minimum(2.0 ** np.arange(ceil(log2(horizon)) + 1) / horizon, 1.0)
+
+
+@compiled
+def surrogate_gradients(
+    strong: Array, exp: Array, decisions: Array, played: Array, gradient: Array
+) -> tuple[Array, Array]:
+    """Returns the gradient of each base learner's surrogate loss (Section 4) at its decision x_i.
+
+    All three kinds have the form h_i(y) = <g, y> + lambda_i / 2 |y - x|^2 + alpha_i / 2 <g, y -
+    x>^2, where x is the decision that was played and g the gradient there. A learner for convex
+    losses has lambda_i = alpha_i = 0, and the others have one of them positive.
+
+    Args:
+        strong: lambda_i >= 0, shape (N,).
+        exp: alpha_i >= 0, shape (N,).
+        decisions: x_i, shape (N, d).
+        played: x, shape (d,).
+        gradient: g, shape (d,).
+
+    Returns:
+        The linear losses <g, x_i - x>, shape (N,), and the gradients, shape (N, d).
+    """
+    linear_losses, gradients = np.empty_like(strong), np.empty_like(decisions)
+    for i in range(len(decisions)):
+        linear_loss = 0.0
+        for j in range(len(played)):
+            linear_loss += gradient[j] * (decisions[i, j] - played[j])
+        for j in range(len(played)):
+            along = (1 + exp[i] * linear_loss) * gradient[j]
+            gradients[i, j] = along + strong[i] * (decisions[i, j] - played[j])
+        linear_losses[i] = linear_loss
+    return linear_losses, gradients
 
 
 @compiled
@@ -115,22 +153,11 @@ def weigh(
     Adding a number to all losses or to all optimistic terms does not change weights. So <g, x> is
     left out, for this round and for the next, in which it is unknown.
 
-    Args:
-        here: Base learners' decisions x_i in this round, shape (N, d).
-        there: Their decisions in the next round, shape (N, d).
-        linear_losses: <g, x_i - x>, shape (N,).
-        before: The same of the previous round, shape (N,).
-        moves: |x_i - x_i before|^2, shape (N,).
-        mid_moves: |x_k - x_k before|^2 of the middle layer's decisions, shape (K,).
-        mid_logs: log p-hat, up to a constant in each row, shape (K, N).
-        top_logs: log q-hat, shape (K,).
-        mid_weights: p, shape (K, N).
-        mid_decisions: x_k, shape (K, d).
-        steps: eta_k, shape (K,).
-        lambda_1: Weight of the top layer's correction.
-        lambda_2: Weight of the middle layers' correction.
-        bias: Factor of eta (l - m)^2, which is added to losses.
-        unit: Factor of losses, 1 / (G D).
+    Args are base learners' decisions x_i in this round and in the next, shape (N, d); their linear
+    losses <g, x_i - x>, shape (N,); seven parts of the state from ``slopes`` to ``mid_decisions``,
+    as ``universal.Universal`` has them; eta_k, shape (K,); the weights of the top layer's and of
+    the middle layers' correction; the factor ``bias`` of eta (l - m)^2, which is added to losses;
+    and that of losses, 1 / (G D).
 
     Returns:
         For the next round ``moves``, ``mid_moves``, ``mid_logs``, ``top_logs``, ``mid_weights``,

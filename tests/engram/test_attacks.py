@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from engram.attack import ON_UPDATES, backdoor, false_rows, false_scores, false_statistics, forge_of
-from engram.attack.alie import deviations
-from engram.attack.label_flip import flipped
+from engram.attack import backdoor
+from engram.attack.attacks import claimed_score
+from engram.attack.forgeries import ON_UPDATES, alie_deviations, false_statistics
 from engram.guards.claimed_ranges import impossible
 from engram.scoring.metrics import METRICS
 from engram.scoring.tasks import CLASSIFICATION
@@ -37,7 +37,7 @@ def expected(name):
 def test_attacks_on_updates_are_their_definitions():
     for name in ON_UPDATES:
         with entry(name):
-            found = forge_of(name)(OWN, HONEST)
+            found = ON_UPDATES[name](OWN, HONEST)
             for key, value in expected(name):
                 np.testing.assert_allclose(found[key].numpy(), value, rtol=1e-5, atol=1e-7)
 
@@ -51,11 +51,7 @@ def test_alie_lies_as_far_out_as_it_may():
         (10, 1, 4 / 9),
     ]:
         with entry(clients, attackers, share):
-            assert deviations(clients, attackers) == pytest.approx(max(norm.ppf(share), 0))
-
-
-def test_labels_are_exchanged():
-    assert flipped(torch.tensor([0, 1, 9]), 10).tolist() == [9, 8, 0]
+            assert alie_deviations(clients, attackers) == pytest.approx(max(norm.ppf(share), 0))
 
 
 def test_a_trigger_is_in_the_last_corner_of_images_and_the_last_columns_of_tables():
@@ -75,7 +71,7 @@ def test_false_statistics_are_possible_and_far_from_the_truth():
     own = {"p/sums": draw(5, 2, 3, 4), "q/sums": draw(7, 2, 3, 4), "model/w": draw(6, 2, 4)}
     own |= {"p/shares": torch.full((2, 3), 0.25), "q/shares": torch.full((2, 3), 0.25)}
     own |= {"q/square": torch.ones(2), "trace": torch.ones(2), "choice": torch.eye(2)}
-    found = false_statistics.forged(claims, own, 60.0)
+    found = false_statistics(claims, own, 60.0)
     assert found["q/square"].tolist() == [0, 0]
     assert found["trace"].tolist() == [1e6, 1e6]
     assert found["choice"].tolist() == [[0, 1], [1, 0]]
@@ -88,10 +84,7 @@ def test_false_statistics_are_possible_and_far_from_the_truth():
 
 def test_false_scores_are_the_best_and_then_the_worst():
     accuracy, loss = METRICS["accuracy"], CLASSIFICATION.metric
-    both = [
-        [false_scores.claimed(m, first=first) for first in (True, False)] for m in (accuracy, loss)
-    ]
+    both = [[claimed_score(m, first=first) for first in (True, False)] for m in (accuracy, loss)]
     assert both[0] == [1.0, 0.0]
     assert both[1][0] == loss.low
     assert both[1][1] >= 1e30 or both[1][1] == loss.high
-    assert false_rows.claimed(7) == 7000

@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import arrays as numpy_arrays
 
 from engram.bandits.molar import molar
 from engram.bandits.policy import policy_server
-from engram.online.doubling_trick import Epoch
 from engram.online.estimators import OnlineRegressor
+from engram.online.server_step import Epoch
 from engram.online.state_arrays import from_arrays, to_arrays
 from engram.tables.bandits.site import Buffer, TaskState
 
@@ -104,7 +104,7 @@ ROWS = Buffer(np.ones((3, 2)), np.ones(3), np.zeros(3, dtype=np.intp))
             b"engram.tables.bandits.",
             b"engram.molar.bandits.",
         ),
-        (Epoch((1.0,), 8, 2, 0.5, 1), b"engram.online.doubling_trick.", b"engram.online.epochs."),
+        (Epoch((1.0,), 8, 2, 0.5, 1), b"engram.online.server_step.", b"engram.online.epochs."),
     ],
 )
 def test_classes_that_older_versions_saved_by_other_names(state, now, then):

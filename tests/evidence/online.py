@@ -14,12 +14,19 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from engram.online import games, loss_streams
+from engram.online import loss_streams
 from engram.online.descent import ogd
-from engram.online.games import Game
 from engram.online.learner import Learner
 from engram.online.loss_streams import LossStream
-from engram.online.play import game_regrets, least_totals, play_game, play_stream, regrets
+from engram.online.play import (
+    Game,
+    game_regrets,
+    least_totals,
+    play_game,
+    play_stream,
+    regrets,
+    saddle_game,
+)
 from engram.online.universal import universal_ensemble
 
 Regrets = dict[str, dict[int, float]]  # mean regret, by learner and T
@@ -130,7 +137,7 @@ def main(
     table = Table("setting", "learner", *(f"T = {t}" for t in HORIZONS), title=title)
     with threadpool_limits(1):
         found = {name: compare(draw, HORIZONS, draws) for name, draw in STREAMS.items()}
-        found["bilinear game"] = compare_game(games.saddle_game, HORIZONS[:2], draws)
+        found["bilinear game"] = compare_game(saddle_game, HORIZONS[:2], draws)
     for name, learners in found.items():
         for learner, of in learners.items():
             table.add_row(name, learner, *(f"{of[t]:.3f}" for t in HORIZONS if t in of))

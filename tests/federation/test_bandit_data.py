@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from engram.bandits.environments.classes import read_classes
+from engram.bandits.environments.ratings import read_ratings
 from engram.bandits.federation.bandit_turns import drawn_environment
-from engram.bandits.federation.bandits import read_classes, read_ratings
 from engram.data.source import Source
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
@@ -83,6 +84,9 @@ def test_rows_that_are_no_images_are_refused(tmp_path, prefix):
 # --- Ratings -----------------------------------------------------------------------------------
 
 
+COLUMNS = ("user", "item", "rating")
+
+
 def frame():
     rng = np.random.default_rng(0)
     user = np.repeat(np.arange(14), 12)
@@ -98,7 +102,7 @@ def write(path, data):
 
 def test_a_table_of_ratings(tmp_path):
     data = frame()
-    found = read_ratings(write(tmp_path / "a.csv", data), groups=3)
+    found = read_ratings(write(tmp_path / "a.csv", data), columns=COLUMNS, groups=3)
     assert (found.users.shape, found.items.shape) == ((14, 10), (15, 10))
     bad = data[data.rating < 2].groupby("user").size()
     assert [len(own) for own in found.bad] == [bad.get(user, 0) for user in range(14)]
@@ -109,7 +113,7 @@ def test_columns_of_other_names_and_users_that_are_strings(tmp_path):
     data = frame()
     same = data.assign(user=data.user.map(lambda u: f"u{u:02}"))
     same = same.rename(columns={"user": "userId", "item": "movieId", "rating": "stars"})
-    one = read_ratings(write(tmp_path / "a.csv", data), groups=3)
+    one = read_ratings(write(tmp_path / "a.csv", data), columns=COLUMNS, groups=3)
     two = read_ratings(
         write(tmp_path / "b.csv", same), columns=("userId", "movieId", "stars"), groups=3
     )
@@ -136,11 +140,11 @@ def test_ratings_that_cannot_be(tmp_path):
         with entry(message):
             path = write(tmp_path / "a.csv", change(frame()))
             with pytest.raises(DataError, match=message) as caught:
-                read_ratings(path)
+                read_ratings(path, columns=COLUMNS)
             assert str(path) in str(caught.value)
             assert "\n" not in str(caught.value)
 
 
 def test_no_file_of_ratings(tmp_path):
     with pytest.raises(DataError, match="cannot be read: No such file"):
-        read_ratings(tmp_path / "none.csv")
+        read_ratings(tmp_path / "none.csv", columns=COLUMNS)

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from engram.bandits.federation.bandits import read_classes, read_ratings
+from engram.bandits.environments.classes import read_classes
+from engram.bandits.environments.ratings import read_ratings
 from engram.data.few_shot import load_few_shot
 from engram.data.load_federation import own_data
 from engram.data.source import Source
@@ -363,9 +364,7 @@ def ratings_csv(rng: random.Random, here: Path) -> None:
         rows = [[str(i % 20), str(i % 31), str(i % 5 + 1)] for i in range(600)]
         path = here / "ratings.csv"
         _write_csv(rng, path, ["user", "item", "rating"], rows)
-        read_ratings(
-            path, top_users=rng.choice((2, 19, 2000)), top_items=rng.choice((2, 30)), groups=2
-        )
+        read_ratings(path, columns=("user", "item", "rating"), groups=2)
         return
     name = rng.choice(("omniglot28.npz", "mine.npz"))
     _write_npz(rng, here / name, _arrays(rng))

@@ -10,8 +10,6 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from engram.bandits.federation.meta_ban_messages import (
-    arms_record,
-    predictions_record,
     read_arms,
     read_predictions,
 )
@@ -34,7 +32,7 @@ from engram.tables.shrinkage import Shared
 from engram.tables.site import SiteEstimate
 from engram.wire.bundle import bundle, unbundle
 from engram.wire.roster import describe_node, read_entry
-from engram.wire.wire import to_record
+from engram.wire.wire import floats_record, to_record
 from tests.fuzz.folders import quick_experiment
 from tests.fuzz.spoil import HUGE, VALUES, spoil_bytes
 
@@ -162,8 +160,8 @@ def estimates(rng: random.Random, here: Path) -> None:
         (site_record([site, site], 3), lambda r: read_sites(r, 2, 3)),
         (shared_record(SharedEstimate(shared, np.ones(3))), lambda r: read_shared(r, 3)),
         (parameters_record([shared, None], 3), lambda r: read_parameters(r, 2)),
-        (arms_record(np.ones((4, 3))), lambda r: read_arms(r, 3)),
-        (predictions_record(np.ones((2, 4))), lambda r: read_predictions(r, (2, 4))),
+        (floats_record(arms=np.ones((4, 3))), lambda r: read_arms(r, 3)),
+        (floats_record(predictions=np.ones((2, 4))), lambda r: read_predictions(r, (2, 4))),
     )
     record, read = rng.choice(kinds)
     spoilt = record

@@ -4,15 +4,13 @@ import numpy as np
 
 from engram.bandits.policy import policy_server
 from engram.online import loss_streams
-from engram.online.descent import ogd, optimistic_ogd
+from engram.online.baselines import metagrad, usc
+from engram.online.descent import ogd, online_newton_step, optimistic_newton, optimistic_ogd
 from engram.online.domains import ball, box, simplex
 from engram.online.experts import adapt_ml_prod, hedge, msmwc
-from engram.online.metagrad import metagrad
-from engram.online.newton import online_newton_step, optimistic_newton
 from engram.online.play import play_stream
 from engram.online.state_arrays import to_arrays
 from engram.online.universal import universal_ensemble
-from engram.online.usc import usc
 from engram.tables.bandits.play import play_tasks
 from engram.tables.baselines import (
     DebiasedRegressor,

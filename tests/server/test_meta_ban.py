@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from engram.bandits.environments.environment import ROUND
 from engram.bandits.federation.strategy import MetaBanTurns
-from engram.bandits.policy import generator
+from engram.bandits.policy import ROUND, generator
 from engram.client.disk import DiskStore
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore

@@ -8,8 +8,13 @@ import torch
 from flwr.app import MessageType
 
 from engram.bandits.federation.bandit_turns import drawn_environment
-from engram.bandits.federation.batch_gradient import summed
-from engram.bandits.federation.meta_ban_messages import ARMS, PREDICTIONS, Question, question_for
+from engram.bandits.federation.meta_ban_messages import (
+    ARMS,
+    PREDICTIONS,
+    Question,
+    question_for,
+    summed,
+)
 from engram.bandits.replay import Drawn
 from engram.client.disk import MemoryFull
 from engram.client.hosts import Opening, host_of

@@ -90,6 +90,8 @@ def test_rows_are_spoiled_of_attackers_alone():
                 (data.train.x[own] != spoiled.train.x[own]).flatten(1).any(1)
             )
             assert bool(changed.any()) == (client in attackers_of(e))
+            if attack == "label-flip" and client in attackers_of(e):
+                assert torch.equal(spoiled.train.y[own], 9 - data.train.y[own])
         assert spoiled.test is data.test
 
 

@@ -10,7 +10,7 @@ from engram.core.tree import add_scaled
 from engram.data.federated import model_for
 from engram.guards.noise import simulated_noise
 from engram.online.domains import ball
-from engram.online.doubling_trick import in_epochs
+from engram.online.server_step import in_epochs
 from engram.online.universal import universal_ensemble
 from engram.server.roster import query_roster
 from engram.strategies.network_strategy import Federated

@@ -49,16 +49,8 @@ Begin = Callable[[str, int], Tell]
 
 
 class _Federation(NamedTuple):
-    """A federation that has been trained on some of the rows.
-
-    Attributes:
-        trainer: With the rows that it has learned from.
-        slots: The server's slots after the last round.
-        rounds: Rounds.
-    """
-
-    trainer: Trainer
-    slots: Slots
+    trainer: Trainer  # with the rows that it has learned from
+    slots: Slots  # the server's slots after the last round
     rounds: int
 
 
@@ -116,7 +108,7 @@ def training_clients(learned: Learned) -> list[int]:
 
 
 def _drawn(learned: Learned, client: int, count: int) -> Flags:
-    """Returns which federation has which of a client's rows; each has at least one.
+    """Draws each federation's half of a client's rows, of one row at least.
 
     Raises:
         Refused: The client has too few rows.

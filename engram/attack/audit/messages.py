@@ -90,18 +90,20 @@ class _Attack:
         self.trainer, self.method = trainer, trainer.method
         self.start: Slots = trainer.method.server.start
         train = trainer.data.train
-        self.everyone = torch.from_numpy(np.concatenate(train.rows))
         self.plain = isinstance(train.x, Tensor) and train.x.dtype != torch.int64
-        x = self._rows(self.everyone).flatten(1) if self.plain else torch.zeros(1, 1)
+        everyone = torch.from_numpy(np.concatenate(train.rows))
+        x = self._rows(everyone).flatten(1) if self.plain else torch.zeros(1, 1)
         self.mean, self.deviation = x.mean(0), x.std(0)
         self.spread = float(self.deviation.square().sum())
 
     def message(self, client: int, name: str) -> Seen:
-        """Attacks what a client sends, as it leaves the client."""
+        """Attacks a client's message."""
         received = received_by(self.method, self.start, client)
         sent = over_slots(lambda leaf: leaf[0], self._sent([client]))
         change = changes(self.method, received, sent)
-        return self._seen("server", name, [client], [*_networks(change)])
+        return self._seen(
+            "server", name, [client], [slot for slot in change.values() if isinstance(slot, dict)]
+        )
 
     def merged(self, cohort: Sequence[int]) -> list[Seen]:
         """Attacks the model that a first round of these clients leaves."""
@@ -205,7 +207,3 @@ class _Attack:
             starts,
         )
         return mean + deviation * u
-
-
-def _networks(change: Slots) -> Sequence[Params]:
-    return [slot for slot in change.values() if isinstance(slot, dict)]

@@ -1,4 +1,4 @@
-"""The result of an audit: kept in the run's folder, and told in words and in two tables."""
+"""Audits of a run's privacy, and their results in words and in two tables."""
 
 import json
 from collections.abc import Sequence
@@ -6,20 +6,22 @@ from typing import Any, Final, NamedTuple
 
 from rich.table import Table
 
-from engram.attack.audit.members import Begin, members, training_clients
+from engram.api import Run
+from engram.attack.audit.members import members, training_clients
 from engram.attack.audit.messages import Seen, messages
-from engram.attack.membership import Power
-from engram.client.hosts import Engine
+from engram.attack.membership import RATE, Power
+from engram.cli.arguments import arguments
+from engram.cli.options import as_allowed, begun
+from engram.cli.progress import progress_lines
 from engram.core.checks import must
-from engram.home.run_models import Learned
+from engram.core.process_modes import own_modes
 from engram.scoring.score_columns import COMMON
-from engram.settings.errors import Refused
+from engram.settings.errors import Refused, told_with
 from engram.settings.files import replace_file
 
 AUDIT: Final = "audit.json"
 """The result's file in a run's folder."""
 
-_FALSE: Final = 0.01  # rate of false positives
 _MODELS: Final = {"": "a client's own model", COMMON: "the common model"}
 
 
@@ -48,32 +50,44 @@ class Audit(NamedTuple):
             "verdict": self.verdict,
             "messages": [seen._asdict() for seen in self.seen],
             "members": {which or "served": p._asdict() for which, p in self.told.items()},
-            "false-positives": _FALSE,
+            "false-positives": RATE,
             "federations": self.federations,
         }
 
 
-def audited(
-    learned: Learned, clients: int, federations: int, engine: Engine, begin: Begin
-) -> Audit:
-    """Attacks a run, and keeps the result in its folder; for the arguments see ``audit``.
+@own_modes()
+def audit(run: Run, *, clients: int = 3, federations: int = 8, progress: bool = True) -> Audit:
+    """Attacks the privacy of a run with its own settings, on its own clients' rows.
+
+    Rows are reconstructed from messages of the first round and from the model that it leaves
+    (``engram.attack.inversion``), and recognized by models that the settings make of random
+    halves of the rows (``engram.attack.membership``). The result is kept in the run's folder,
+    in ``audit.json``.
 
     Args:
-        learned: The run.
-        clients: As there.
-        federations: As there.
-        engine: As for ``simulate``.
-        begin: As for ``members``.
+        run: The run; its rows are in this process, or in its data set.
+        clients: Number of messages to attack: those of the clients with the fewest rows.
+        federations: Number of federations to train on half of the rows each; even, at least 4.
+        progress: Whether to show it.
+
+    Raises:
+        Refused: The run trains no network, or its rows are too few, or elsewhere.
+        RunStopped: A federation diverged on half of the rows.
     """
+    _, wrong = arguments(progress=progress)
+    _, engine = told_with(wrong, lambda: begun(run.folder, None))
+    learned = run.learned
     if not learned.trains_network:
         raise Refused(f"{learned.experiment.method} trains no network, which audits are of")
     if clients < 1:
         raise Refused(must("clients", clients, "1 or more"))
     rows = learned.data.train.rows
     fewest = sorted(training_clients(learned), key=lambda client: len(rows[client]))[:clients]
-    told = members(learned, federations, engine, begin)
-    found = Audit(messages(learned, sorted(fewest)), told, federations)
-    replace_file(learned.record.folder / AUDIT, json.dumps(found.as_json).encode())
+    with progress_lines("rounds", lambda: "nothing is kept", shown=progress) as begin:
+        told = members(learned, federations, engine, begin)
+        found = Audit(messages(learned, sorted(fewest)), told, federations)
+    with as_allowed(run.folder):
+        replace_file(run.folder / AUDIT, json.dumps(found.as_json).encode())
     return found
 
 
@@ -107,15 +121,15 @@ def _on_members(told: dict[str, Power]) -> list[str]:
     found = []
     for which, p in told.items():
         share = f"{p.share:.1%} ({p.low:.1%} to {p.high:.1%})"
-        if p.low > _FALSE:
+        if p.low > RATE:
             found.append(
                 f"Whoever has {_MODELS[which]} recognizes {share} of the rows that it learned "
-                f"from, at {_FALSE:.0%} false positives: {p.share / _FALSE:.1f} times guessing."
+                f"from, at {RATE:.0%} false positives: {p.share / RATE:.1f} times guessing."
             )
         else:
             found.append(
                 f"Whoever has {_MODELS[which]} recognizes no more rows than by guessing, as far "
-                f"as is shown: {share} at {_FALSE:.0%} false positives."
+                f"as is shown: {share} at {RATE:.0%} false positives."
             )
     return found
 
@@ -126,7 +140,7 @@ def tables(found: Audit) -> list[Table]:
     for each in found.seen:
         shares = [_percent(share) for share in (each.layer, each.gradient, each.chance)]
         rows.add_row(each.by, each.client, str(each.rows), *shares)
-    models = Table("who has", f"recognizes at {_FALSE:.0%} false", "95 % interval", "area")
+    models = Table("who has", f"recognizes at {RATE:.0%} false", "95 % interval", "area")
     for which, p in found.told.items():
         interval = f"{p.low:.1%} to {p.high:.1%}"
         models.add_row(_MODELS[which], f"{p.share:.1%}", interval, f"{p.area:.3f}")

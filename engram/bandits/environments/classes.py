@@ -1,20 +1,23 @@
 """Classification as a bandit (Section 7): an image becomes K arms, one of which pays."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from engram.bandits.environments.environment import (
-    Environment,
-    Round,
-    checked_length,
-    drawing,
-    setting,
-)
+from engram.bandits.environments.environment import Environment, Round, checked_length
+from engram.bandits.policy import ROUND, SETTING, generator
 from engram.core.arrays import Array
-from engram.core.checks import require
+from engram.core.checks import must, require
+from engram.core.machine import check_rows
+from engram.core.streams import Stream
+from engram.core.streams import generator as stream_generator
+from engram.data.lazy import Lazy
+from engram.data.loading import load
+from engram.data.source import PERMUTED, Source
+from engram.settings.errors import DataError
 
 ArmLayout = Literal["shift", "block"]
 
@@ -26,10 +29,37 @@ class LabeledRows(NamedTuple):
     y: npt.NDArray[Any]  # their classes, 0, ..., K - 1, shape (n,)
 
 
-class _Drawn(NamedTuple):
-    user: int
-    label: int
-    x: Array
+def read_classes(source: Source, *, data_dir: Path) -> LabeledRows:
+    """Reads all rows of a data set.
+
+    Args:
+        source: The data set; of ``permuted-NAME``, the pixels of all images of NAME are in an order
+            of its own, the same for all and in all runs.
+        data_dir: As in ``load``.
+
+    Raises:
+        DataError: As ``load`` says; or rows are more than one array.
+    """
+    parts = load(source.unpermuted, data_dir=data_dir, test_fraction=0.0, seed=0)
+    x = np.concatenate([_whole(source, part) for part in (parts.x_train, parts.x_test)])
+    x = x.reshape(len(x), -1)
+    if source.kind == PERMUTED:
+        x = x[:, stream_generator(0, Stream.PARTITION).permutation(x.shape[1])]
+    y = np.concatenate([parts.y_train, parts.y_test])
+    if y.ndim != 1:
+        raise DataError(must("dataset", source, "of one class a row, for a bandit of classes"))
+    return LabeledRows(x, y)
+
+
+def _whole(source: Source, x: Any) -> npt.NDArray[Any]:
+    """Returns the inputs of a part; those of ``Lazy`` rows are read."""
+    like = x.like if isinstance(x, Lazy) else x
+    if not isinstance(like, np.ndarray):
+        raise DataError(must("dataset", source, "of one array of inputs, for a bandit of classes"))
+    if not isinstance(x, Lazy) or not len(x):
+        return like[: len(x)]
+    check_rows(f"{source}, read as a whole,", len(x) * like.nbytes)
+    return np.asarray(x.take(np.arange(len(x))))
 
 
 def laid_out(x: Array, arms: int, layout: ArmLayout) -> Array:
@@ -58,7 +88,7 @@ def classes(
     layout: ArmLayout = "shift",
     groups: int | None = None,
 ) -> Environment:
-    """Returns an environment in which images of several data sets are classified.
+    """Builds an environment that classifies images of several data sets.
 
     In the paper, each class of each data set is a user: a round draws a data set, one of its
     classes, and one of the images of this class, all uniformly, and the arm of the class pays. So
@@ -85,15 +115,13 @@ def classes(
     users = len(datasets) * arms
     right = _right_arms(users, arms, seed, groups)
 
-    def draw(t: int) -> _Drawn:
-        rng = drawing(seed, t)
+    def draw(t: int) -> tuple[int, int, Array]:
+        """Returns the user, the label, and the image."""
+        rng = generator(seed, t, ROUND)
         data, label, member = (int(rng.integers(n)) for n in (len(datasets), arms, arms))
         number = rng.choice(rows[data][label])
-        return _Drawn(
-            user=data * arms + (label if groups is None else member),
-            label=label,
-            x=np.asarray(datasets[data].x[number], dtype=np.float64),
-        )
+        user = data * arms + (label if groups is None else member)
+        return user, label, np.asarray(datasets[data].x[number], dtype=np.float64)
 
     def round_(t: int) -> Round:
         user, label, x = draw(t)
@@ -101,7 +129,7 @@ def classes(
         return Round(user, laid_out(x / (np.linalg.norm(x) or 1.0), arms, layout), pays, pays)
 
     def expected_rewards(t: int) -> Array:
-        found: Array = (np.arange(arms)[:, None] == right[:, draw(t).label]).astype(np.float64)
+        found: Array = (np.arange(arms)[:, None] == right[:, draw(t)[1]]).astype(np.float64)
         return found
 
     width = laid_out(np.zeros(dim), arms, layout).shape[1]
@@ -114,14 +142,13 @@ def _right_arms(users: int, arms: int, seed: int, groups: int | None) -> npt.NDA
     """Returns the arm that pays each user for each class, shape (users, K)."""
     if groups is None:
         return np.tile(np.arange(arms), (users, 1))
-    rng, user = setting(seed), np.arange(users)
+    rng, user = generator(seed, 0, SETTING), np.arange(users)
     permutations = np.stack([rng.permutation(arms) for _ in range(users // arms * groups)])
     group = user // arms * groups + user % arms % groups
     return np.asarray(permutations[group])
 
 
 def _checked(datasets: Sequence[LabeledRows]) -> tuple[int, int]:
-    """Returns d and K."""
     require(len(datasets) >= 1, "datasets", len(datasets), "at least one")
     for x, y in datasets:
         require(x.ndim == 2 and len(x) == len(y), "a data set's shape", x.shape, f"({len(y)}, d)")

@@ -3,9 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
-from engram.bandits.policy import ROUND, SETTING, generator
 from engram.core.arrays import Array
 from engram.core.checks import require
 
@@ -54,13 +51,3 @@ def checked_length(horizon: int, arms: int) -> None:
     """Raises ``ValueError`` unless there is at least one round and one arm."""
     require(horizon >= 1, "horizon", horizon, "at least 1")
     require(arms >= 1, "arms", arms, "at least 1")
-
-
-def setting(seed: int) -> np.random.Generator:
-    """Returns the generator that draws an environment before its first round."""
-    return generator(seed, 0, SETTING)
-
-
-def drawing(seed: int, t: int) -> np.random.Generator:
-    """Returns the generator that draws round t."""
-    return generator(seed, t, ROUND)

@@ -1,24 +1,18 @@
 """Users in known groups by topic, so that users agree on some arms and not on others."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.bandits.environments.environment import (
-    Environment,
-    Round,
-    checked_length,
-    drawing,
-    setting,
-)
+from engram.bandits.environments.environment import Environment, Round, checked_length
+from engram.bandits.policy import ROUND, SETTING, generator
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
 from engram.online.loss_streams import directions
 
 REWARDS: Final[Mapping[str, Callable[[Array], Array]]] = {
     "linear": lambda z: (1 + z) / 2,
-    "quadratic": np.square,
     "cosine": lambda z: (1 + np.cos(3 * z)) / 2,
 }
 """Expected rewards phi in [0, 1] of <a, z> in [-1, 1], by name."""
@@ -36,10 +30,10 @@ def grouped(
     arms: int = 10,
     topics: int = 1,
     reward: str = "linear",
-    noise: float | Literal["bernoulli"] = "bernoulli",
+    noise: float = 0.1,
     gap: float = 0.0,
 ) -> Environment:
-    """Returns an environment in which each group of users has its own parameters.
+    """Builds an environment of groups of users with different parameters.
 
     An arm x = (z, 1) / sqrt(2), |x| = 1, has one topic, drawn uniformly: z has a uniform direction
     in the topic's own features, and is 0 in those of other topics. In each topic users are divided
@@ -60,9 +54,8 @@ def grouped(
         arms: K, at least 1.
         topics: Number of topics, at least 1.
         reward: phi, a key of ``REWARDS``.
-        noise: ``bernoulli`` for rewards 0 or 1; or the standard deviation, >= 0, of normal noise,
-            which is clipped symmetrically where a reward would leave [0, 1]. Clipping keeps the
-            mean and reduces the deviation.
+        noise: Standard deviation, >= 0, of normal noise, which is clipped symmetrically where a
+            reward would leave [0, 1]. Clipping keeps the mean and reduces the deviation.
         gap: gamma, in [0, 1): arms are redrawn until the groups' expected rewards differ by at
             least this much (Definition 3.2).
 
@@ -75,10 +68,9 @@ def grouped(
     whole = dim > topics and (dim - 1) % topics == 0
     require(whole, "dim", dim, f"1 + a multiple of {topics}, the number of topics")
     require(reward in REWARDS, "reward", reward, f"one of {', '.join(REWARDS)}")
-    ok = noise == "bernoulli" if isinstance(noise, str) else 0 <= noise < np.inf
-    require(ok, "noise", noise, "bernoulli, or a number, at least 0")
+    require(0 <= noise < np.inf, "noise", noise, "at least 0")
     require(0 <= gap < 1, "gap", gap, "in [0, 1)")
-    rng, block = setting(seed), (dim - 1) // topics
+    rng, block = generator(seed, 0, SETTING), (dim - 1) // topics
     parameters = directions(rng, topics * groups, block).reshape(topics, groups, block)
     group = np.stack([rng.permutation(users) % groups for _ in range(topics)])  # (topics, users)
     environment = _Tastes(parameters, group, REWARDS[reward], gap)
@@ -86,11 +78,13 @@ def grouped(
         environment.check(rng, topic)
 
     def round_(t: int) -> Round:
-        rng = drawing(seed, t)
+        rng = generator(seed, t, ROUND)
         topic, z = environment.offer(rng, arms)
         user = int(rng.integers(users))
         means = environment.expected_rewards(topic, z)[:, user]
-        return Round(user, _placed(topic, z, topics), means, _rewards(rng, means, noise))
+        room = np.minimum(means, 1 - means)
+        rewards = means + np.clip(noise * rng.standard_normal(arms), -room, room)
+        return Round(user, _placed(topic, z, topics), means, rewards)
 
     return Environment(
         horizon,
@@ -98,28 +92,26 @@ def grouped(
         arms,
         dim,
         round_,
-        lambda t: environment.expected_rewards(*environment.offer(drawing(seed, t), arms)),
+        lambda t: environment.expected_rewards(*environment.offer(generator(seed, t, ROUND), arms)),
     )
 
 
 class _Tastes(NamedTuple):
-    """The groups and their parameters."""
-
     parameters: Array  # a, shape (topics, groups, (d - 1) / topics)
     group: Ints  # group of each user in each topic, shape (topics, users)
     reward: Callable[[Array], Array]  # phi
     gap: float  # gamma
 
     def expected(self, topic: Ints, z: Array) -> Array:
-        """Returns what the groups of these topics expect of these arms, shape (n, groups)."""
+        """Returns the groups' expected rewards of arms of these topics, shape (n, groups)."""
         return self.reward(np.einsum("nqb,nb->nq", self.parameters[topic], z))
 
     def expected_rewards(self, topic: Ints, z: Array) -> Array:
-        """Returns what users expect of them, shape (n, users)."""
+        """Returns the users' expected rewards, shape (n, users)."""
         return np.take_along_axis(self.expected(topic, z), self.group[topic], axis=1)
 
     def near(self, topic: Ints, z: Array) -> Bools:
-        """Returns for which arms two groups are less than the gap apart."""
+        """Marks the arms of which two groups expect rewards less than the gap apart."""
         between = np.diff(np.sort(self.expected(topic, z), axis=1), axis=1)
         found: Bools = between.min(axis=1, initial=np.inf) < self.gap
         return found
@@ -153,10 +145,3 @@ def _placed(topic: Ints, z: Array, topics: int) -> Array:
     found[np.arange(arms), topic] = z
     placed: Array = np.column_stack([found.reshape(arms, -1), np.ones(arms)]) / np.sqrt(2)
     return placed
-
-
-def _rewards(rng: np.random.Generator, means: Array, noise: float | Literal["bernoulli"]) -> Array:
-    if noise == "bernoulli":
-        return (rng.random(len(means)) < means).astype(np.float64)
-    room = np.minimum(means, 1 - means)
-    return means + np.clip(noise * rng.standard_normal(len(means)), -room, room)

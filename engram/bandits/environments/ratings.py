@@ -1,14 +1,27 @@
 """Ratings as a bandit (Section 7): of ten items a user has rated, find the one rated badly."""
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
+from scipy.sparse.linalg import svds
+from sklearn.cluster import KMeans
 
-from engram.bandits.environments.environment import Environment, Round, checked_length, drawing
+from engram.bandits.environments.environment import Environment, Round, checked_length
+from engram.bandits.policy import ROUND, generator
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
+from engram.data.cells import check_columns
+from engram.data.schema.columns import Column, File, Schema
+from engram.data.schema.csv_files import read_csv
+from engram.data.schema.fitting import fit
+from engram.data.tables.raw_tables import labels_of
+from engram.settings.errors import DataError
+
+_BELOW: Final = 2.0  # stars of a bad rating
 
 
 class Rated(NamedTuple):
@@ -38,10 +51,8 @@ def rated(
     top_items: int = 10_000,
     rank: int = 10,
     groups: int = 50,
-    below: float = 2.0,
-    seed: int = 0,
 ) -> Rated:
-    """Prepares a table of ratings.
+    """Prepares a table of ratings; those below 2 stars are bad.
 
     The users and the items with the most ratings in the whole table are kept; ties go to the first
     by name. Their vectors are the leading singular vectors, U and V, of the matrix of stars (0
@@ -56,8 +67,6 @@ def rated(
         top_items: Maximum number of items kept.
         rank: Rank r of the decomposition, below the numbers of users and items.
         groups: Number of groups for K-means, at most the number of users kept.
-        below: Ratings below this number of stars are bad.
-        seed: Seed of K-means.
     """
     lengths = (len(users), len(items), len(stars))
     same = len(set(lengths)) == 1 and lengths[0] >= 1
@@ -73,16 +82,13 @@ def rated(
         1 <= rank < min(shape), "rank", rank, f"at least 1, and less than users and items, {shape}"
     )
     require(1 <= groups <= shape[0], "groups", groups, f"in [1, {shape[0]}], the users")
-    from scipy.sparse.linalg import svds  # noqa: PLC0415 - slow to import, not always needed
-    from sklearn.cluster import KMeans  # noqa: PLC0415 - slow to import, not always needed
-
     matrix = csr_array((value, (row, column)), shape=shape)
     # Where the iteration begins does not change what it finds, but for rounding, and signs.
     left, _, right = svds(matrix, k=rank, v0=np.ones(min(shape)))
     vectors = _unit(left)
-    found = KMeans(groups, n_init=10, random_state=seed).fit(vectors)
+    found = KMeans(groups, n_init=10, random_state=0).fit(vectors)
     ends = np.searchsorted(row, np.arange(1, shape[0]))
-    split = [(np.split(column, ends)), (np.split(value < below, ends))]
+    split = [(np.split(column, ends)), (np.split(value < _BELOW, ends))]
     return Rated(
         vectors,
         _unit(right.T),
@@ -92,15 +98,35 @@ def rated(
     )
 
 
-def ratings(
-    table: Rated,
-    *,
-    horizon: int,
-    seed: int,
-    arms: int = 10,
-    features: Literal["item", "user-item"] = "item",
-) -> Environment:
-    """Returns an environment in which users are offered items of which they rated one badly.
+def read_ratings(path: Path, *, columns: Sequence[str], groups: int = 50) -> Rated:
+    """Reads a CSV file with a header and a rating a row.
+
+    Args:
+        path: The file.
+        columns: Columns of users, items and stars; MovieLens has ``userId``, ``movieId`` and
+            ``rating``.
+        groups: As in ``rated``.
+
+    Raises:
+        DataError: If it is no such table, or is too small.
+    """
+    table = read_csv(path, File(), numbers=columns)
+    check_columns(path, columns, table.column_names)
+    frame = table.select(list(columns)).to_pandas()
+    known = fit(frame, Schema(), others=columns).schema
+    users, items = (labels_of(path, known.column(name), frame[name]) for name in columns[:2])
+    stars = labels_of(path, Column(columns[2], "number"), frame[columns[2]])
+    try:
+        return rated(users, items, stars, groups=groups)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def ratings(table: Rated, *, horizon: int, seed: int, arms: int = 10) -> Environment:
+    """Builds an environment: among ten rated items, find the one rated badly.
+
+    An arm is the item's vector, d = r, and so the same for all users, as relative groups require.
+    (The paper mentions vectors of users and items; published codes have either.)
 
     A round uniformly draws a group that has a user who can be served, one of these users, one of
     the items that the user rated badly, with reward 1, and ``arms - 1`` of the others, with reward
@@ -112,15 +138,9 @@ def ratings(
         horizon: T, at least 1.
         seed: Seed of all draws.
         arms: K, at least 2.
-        features: ``item``: an arm is the item's vector, d = r, and so the same for all users, as
-            relative groups require. ``user-item``: the user's vector followed by the item's,
-            divided by sqrt(2), d = 2 r. The paper mentions vectors of both; published codes have
-            either.
     """
     checked_length(horizon, arms)
     require(arms >= 2, "arms", arms, "at least 2")
-    known = features in ("item", "user-item")
-    require(known, "features", features, "item or user-item")
     served = table.served(arms)
     wanted = f"enough for some user: 1 bad and {arms - 1} others"
     require(len(served) >= 1, "rated items", "of no user", wanted)
@@ -129,22 +149,17 @@ def ratings(
     ]
 
     def round_(t: int) -> Round:
-        rng = drawing(seed, t)
+        rng = generator(seed, t, ROUND)
         user = int(rng.choice(groups[rng.integers(len(groups))]))
         name = served[user]
         pays = rng.permutation(np.arange(arms) == 0)
         items = np.empty(arms, dtype=np.intp)
         items[pays] = rng.choice(table.bad[name])
         items[~pays] = rng.choice(table.other[name], arms - 1, replace=False)
-        x = table.items[items]
-        if features == "user-item":
-            own = np.broadcast_to(table.users[name], x.shape)
-            x = np.hstack([own, x]) / np.sqrt(2)
         rewards = pays.astype(np.float64)
-        return Round(user, x, rewards, rewards)
+        return Round(user, table.items[items], rewards, rewards)
 
-    width = table.items.shape[1] * (1 if features == "item" else 2)
-    return Environment(horizon, len(served), arms, width, round_)
+    return Environment(horizon, len(served), arms, table.items.shape[1], round_)
 
 
 def _most(names: npt.NDArray[Any], count: int) -> Ints:

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.bandits.environments.classes import classes
-from engram.bandits.environments.environment import Environment, Round, drawing
+from engram.bandits.environments.classes import classes, read_classes
+from engram.bandits.environments.environment import Environment, Round
 from engram.bandits.environments.grouped import grouped
-from engram.bandits.federation.bandits import read_classes
 from engram.bandits.federation.meta_ban import MetaBan
+from engram.bandits.policy import ROUND, generator
 from engram.core.checks import must
 from engram.data.tables.tables import TableData
 from engram.settings.errors import UNNAMED, DataError, Names, Refused
@@ -47,15 +47,7 @@ class Arrivals(NamedTuple):
 def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> Environment:
     """Draws users in three groups of equal size, with different groups in each of two topics."""
     return grouped(
-        users=users,
-        groups=3,
-        dim=11,
-        topics=2,
-        horizon=horizon,
-        seed=seed,
-        reward=reward,
-        noise=0.1,
-        gap=0.1,
+        users=users, groups=3, dim=11, topics=2, horizon=horizon, seed=seed, reward=reward, gap=0.1
     )
 
 
@@ -92,7 +84,7 @@ def drawn_arrivals(experiment: Experiment) -> Arrivals:
 
 
 def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
-    """Returns arrivals from tables whose rows are arms and whose target is the reward.
+    """Makes arrivals of tables: rows are arms, and the target is the reward.
 
     In each turn one of the members is drawn uniformly, and ``arms`` of its rows are offered. Regret
     is counted by their rewards.
@@ -111,7 +103,7 @@ def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
     }
 
     def turn(t: int, members: tuple[int, ...]) -> Round | None:
-        rng = drawing(e.seed, t)
+        rng = generator(e.seed, t, ROUND)
         client = members[rng.integers(len(members))]
         if client not in here:
             return None

@@ -25,9 +25,7 @@ from engram.bandits.federation.meta_ban_messages import (
     MEMBERS,
     PREDICTIONS,
     Question,
-    arms_record,
     network_record,
-    predictions_record,
     read_arms,
     read_question,
 )
@@ -43,23 +41,17 @@ from engram.data.schema.columns import Kind
 from engram.settings.errors import EngramError, brief, one_line
 from engram.settings.experiment import Experiment
 from engram.wire.roster import describe_node
-from engram.wire.wire import ARRAYS, CLIENTS, config_of, read_int, read_list
+from engram.wire.wire import ARRAYS, CLIENTS, config_of, floats_record, read_int, read_list
 
 Numbers = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
 
 
 class UserSites:
-    """Hosts users, one per client: their networks, and the rows that these learned from.
-
-    Args:
-        experiment: The settings.
-        arrivals: The arrivals of users, with their arms.
-        store: Where the users' networks and rows are kept.
-        clients: How many users there are in this process.
+    """Hosts users, one per client: their networks and rows, kept in ``store``.
 
     Raises:
-        Refused: Their networks do not fit into memory.
+        Refused: Networks of so many ``clients`` do not fit into memory.
     """
 
     def __init__(
@@ -89,7 +81,7 @@ class UserSites:
     def predictions(
         self, clients: Sequence[int], arms: Floats, server_round: int
     ) -> tuple[Floats, list[int]]:
-        """Returns f(x_i; theta^u) of clients, (n, K), and how many rows each may be asked about."""
+        """Returns f(x_i; theta^u) of clients, (n, K), and each one's number of rows."""
         places = self._placed(clients, server_round)
         found = self._site.predictions(self._state, torch.from_numpy(arms)[None].mT)[0, places]
         return found.numpy(), kept_rows(self._state.rows)[0, places].tolist()
@@ -113,12 +105,7 @@ class UserSites:
     ) -> Floats:
         """Plays an arm of this round, trains the client's network, and stores it.
 
-        Args:
-            client: The client.
-            members: The clients among whom the turn is drawn.
-            arm: The arm.
-            server_round: The round.
-            durable: As for ``MemoryStore.save``.
+        The turn is drawn among the ``members``; ``durable`` is as for ``MemoryStore.save``.
 
         Returns:
             Numbers of turns, rewards and regrets since the last report; 0 until there are enough
@@ -212,7 +199,7 @@ def _answer(host: UserSites, request: Request, clients: list[int]) -> RecordDict
 def _offer(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
     found = host.offer(clients, _members(content), number)
     served = [] if found is None else [found.user]
-    records = {} if found is None else {ARMS: arms_record(found.arms)}
+    records = {} if found is None else {ARMS: floats_record(arms=found.arms)}
     return _reply(number, records, served=served)
 
 
@@ -221,7 +208,7 @@ def _predictions(
 ) -> RecordDict:
     arms = read_arms(content.array_records[ARMS], host.arrivals.dim)
     found, rows = host.predictions(clients, arms, number)
-    return _reply(number, {PREDICTIONS: predictions_record(found)}, rows=rows)
+    return _reply(number, {PREDICTIONS: floats_record(predictions=found)}, rows=rows)
 
 
 def _gradients(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
@@ -241,7 +228,7 @@ def _play(host: UserSites, content: RecordDict, clients: list[int], number: int)
 
 
 def _members(content: RecordDict) -> list[int]:
-    """Returns the clients among whom a turn is drawn.
+    """Reads the clients among whom a turn is drawn.
 
     Raises:
         ValueError: They are none, or not in ascending order.

@@ -85,7 +85,7 @@ class MetaBan(Method):
         return [shared.source] if self.holds_rows(shared) else shared.source.each
 
     def holds_rows(self, shared: SharedSettings) -> bool:
-        """Returns whether the data set is a table of what arms paid, not one of classes.
+        """Whether the data set is a table of arms and rewards, not of classes.
 
         A user's data set whose clients are read one by one is, as it is on their own nodes.
         """

@@ -25,6 +25,7 @@ PREDICTIONS: Final = "predictions"
 
 _MOST_ARMS = 1000
 _ROUNDING = 1e-9
+_LEAST_SHARE = 1e-6  # of the rows, by which a gradient may be divided
 
 
 class Question(NamedTuple):
@@ -35,13 +36,8 @@ class Question(NamedTuple):
     drawn: Drawn
 
 
-def arms_record(arms: Array) -> ArrayRecord:
-    """Serializes arms, shape (K, d)."""
-    return floats_record(arms=arms)
-
-
 def read_arms(record: ArrayRecord, dim: int) -> Array:
-    """Reads what ``arms_record`` wrote; errors are those of ``read_floats``."""
+    """Reads arms, shape (K, d), with the errors of ``read_floats``."""
     shape = tuple(record[ARMS].shape)
     arms = read_floats(record, ARMS, (shape[0] if shape else 0, dim))
     if not 1 <= len(arms) <= _MOST_ARMS:
@@ -51,13 +47,8 @@ def read_arms(record: ArrayRecord, dim: int) -> Array:
     return arms
 
 
-def predictions_record(predictions: Array) -> ArrayRecord:
-    """Serializes predictions of n clients for K arms, shape (n, K)."""
-    return floats_record(predictions=predictions)
-
-
 def read_predictions(record: ArrayRecord, shape: tuple[int, int]) -> Array:
-    """Reads what ``predictions_record`` wrote; errors are those of ``read_floats``."""
+    """Reads predictions of n clients for K arms, (n, K), with the errors of ``read_floats``."""
     found = read_floats(record, PREDICTIONS, shape)
     if not _usable(found):
         raise ValueError("some predictions are NaN or infinite, or too large")
@@ -75,7 +66,7 @@ def network_record(weights: Weights) -> ArrayRecord:
 
 
 def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weights:
-    """Reads what ``network_record`` wrote for ``count`` networks.
+    """Reads a ``network_record`` of ``count`` networks.
 
     ``widths`` are d and the widths of the hidden layers.
 
@@ -124,7 +115,7 @@ def question_record(question: Question) -> ArrayRecord:
 
 
 def read_question(record: ArrayRecord, widths: Sequence[int], clients: Collection[int]) -> Question:
-    """Reads what ``question_record`` wrote.
+    """Reads a ``question_record``.
 
     Raises:
         KeyError: If an array is missing.
@@ -145,3 +136,19 @@ def read_question(record: ArrayRecord, widths: Sequence[int], clients: Collectio
         raise ValueError("it asks about rows of other clients")
     weights = read_network(record, widths, shape[0])
     return Question(weights, Drawn(np.zeros(shape[0], dtype=np.intp), users, slots, shares))
+
+
+def summed(
+    weights: Weights, drawn: Drawn, heard: Collection[int], parts: Sequence[Weights]
+) -> Weights:
+    """Sums sites' gradients, rescaled to a mean over the answering clients' rows.
+
+    The sites were asked about the rows ``drawn``, whose users are clients; those of the clients
+    ``heard`` answered with ``parts``, in the shapes (M, out, in) of the weights.
+    """
+    lost = np.where(np.isin(drawn.users, list(heard)), 0.0, drawn.shares).sum(axis=1)
+    scale = torch.from_numpy(1 / np.where(lost < 1 - _LEAST_SHARE, 1 - lost, 1.0))[:, None, None]
+    zeros = tuple(map(torch.zeros_like, weights))
+    return tuple(
+        scale * torch.stack(layers).sum(dim=0) for layers in zip(zeros, *parts, strict=True)
+    )

@@ -7,10 +7,9 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from engram.bandits.baselines import random_play
 from engram.bandits.federation.bandit_turns import drawn_environment
 from engram.bandits.federation.meta_ban import TOTAL, MetaBan
-from engram.bandits.linucb import linucb
+from engram.bandits.linucb import linucb, random_play
 from engram.bandits.play import play_policy
 from engram.bandits.policy import Policy, batched
 from engram.compare.reports.base import reports
@@ -25,7 +24,7 @@ _MOST: Final = 20_000  # turns that references play: some seconds
 
 
 def _table(found: Row) -> Table:
-    """Returns a table of sites, and of what nodes have reported of several in one sum."""
+    """Returns the table of sites, with the rest of nodes that report in one sum."""
     table, each = regret_table(found), found["clients"]
     totals = {"turns": found["told"], "reward": found["reward"], "regret": found["regret"]}
     turns, *sums = (total - sum(each[name]) for name, total in totals.items())

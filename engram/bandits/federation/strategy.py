@@ -17,7 +17,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from engram.bandits.federation.batch_gradient import summed
 from engram.bandits.federation.meta_ban import MetaBan
 from engram.bandits.federation.meta_ban_messages import (
     ARM,
@@ -26,13 +25,13 @@ from engram.bandits.federation.meta_ban_messages import (
     MEMBERS,
     PREDICTIONS,
     Question,
-    arms_record,
     network_record,
     question_for,
     question_record,
     read_arms,
     read_network,
     read_predictions,
+    summed,
 )
 from engram.bandits.meta_learner import MetaState
 from engram.bandits.networks import Weights
@@ -46,7 +45,7 @@ from engram.settings.experiment import Experiment
 from engram.strategies.base import Row, strategies
 from engram.strategies.site_strategy import TOTALS, Read, Records, SiteStrategy, regret_in_words
 from engram.wire.roster import Roster
-from engram.wire.wire import ARRAYS, CLIENTS, read_float, read_int, read_list
+from engram.wire.wire import ARRAYS, CLIENTS, floats_record, read_float, read_int, read_list
 
 __all__ = ["MetaBanTurns"]
 
@@ -62,16 +61,8 @@ class _Astray(Exception):
 
 
 class _Turn(NamedTuple):
-    """The context of a turn's questions.
-
-    Attributes:
-        number: The round.
-        config: Sent to every node.
-        grid: The nodes.
-    """
-
-    number: int
-    config: ConfigRecord
+    number: int  # the round
+    config: ConfigRecord  # sent to every node
     grid: Grid
 
 
@@ -84,10 +75,6 @@ class MetaBanTurns(SiteStrategy):
     group of this turn, and if it is the turn of one of them, nobody is served. Turns are those of
     the clients that are members when they begin; of several that claim one, it is whose were
     fewest, so that a site that claims all of them takes few from the others.
-
-    Args:
-        experiment: The settings.
-        roster: The sites.
 
     Attributes:
         state: The state between rounds: ``came``, clients in the order of their first turns;
@@ -135,7 +122,7 @@ class MetaBanTurns(SiteStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Finds out whose turn it is, and chooses an arm; the message says which."""
+        """Asks for the turn's client, chooses an arm, and returns the message that says so."""
         told = ConfigRecord({**config, MEMBERS: sorted(self.sites.nodes)})
         turn = _Turn(server_round, told, grid)
         self.left_out, self._theta, self._played, self._part = {}, arrays, {}, set()
@@ -143,7 +130,7 @@ class MetaBanTurns(SiteStrategy):
         offer = self._offer(turn)
         self.check_enough(len(self._there()))
         if offer is None:
-            return self._ask(turn, "play", set(), lambda clients: {})
+            return self._ask(turn, "play", set())
         served, arms = offer
         self._played = {"served": served}
         came = self.state["came"].tolist()
@@ -152,17 +139,17 @@ class MetaBanTurns(SiteStrategy):
             self.state["came"] = torch.tensor(came)
         predictions, rows = self._predictions(turn, came, arms)
         if not np.isfinite(predictions[came.index(served)]).all():  # nor will it play
-            return self._ask(turn, "play", set(), lambda clients: {})
+            return self._ask(turn, "play", set())
         arm = self._choose(turn, came, served, arms, predictions, rows)
         self._played["arm"] = arm
         self.state["served"][served] += 1
         told = ConfigRecord({**turn.config, ARM: arm})
-        return self._ask(turn._replace(config=told), "play", {served}, lambda clients: {})
+        return self._ask(turn._replace(config=told), "play", {served})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Adds what the site reports to the totals.
+        """Adds the site's report to the totals.
 
         Returns:
             Theta_t; and ``sites`` (number that answered), ``left-out`` (number that did not),
@@ -223,22 +210,22 @@ class MetaBanTurns(SiteStrategy):
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns how many sites took part, the regret in reported turns, and what they lack."""
+        """Words the number of sites and the regret in reported turns."""
         return regret_in_words(row)
 
     def _totals(self, last: Mapping[str, float] | None = None) -> dict[str, float]:
-        """Returns the sums so far, and of what the ``last`` evaluation has found."""
+        """Returns the sums so far, those of the ``last`` evaluation included."""
         more = last or dict.fromkeys(TOTALS, 0.0)
         told, reward, regret = (float(self.state[name].sum() + more[name]) for name in TOTALS)
         untold = float(self.state["served"].sum()) - told
         return {"told": told, "reward": reward, "regret": regret, "untold": untold}
 
     def _untold(self, clients: list[int]) -> float:
-        """Returns how many unreported turns these clients have, the most that they can report."""
+        """Returns the number of these clients' unreported turns, the most they can report."""
         return float((self.state["served"] - self.state["turns"])[clients].sum())
 
     def _offer(self, turn: _Turn) -> tuple[int, Floats] | None:
-        """Returns whose turn it is, and the arms; None if no client claims it.
+        """Returns the turn's client and its arms; None if no client claims it.
 
         Of several, one lies at least: it is that one's who was served least, and the others have no
         part in it.
@@ -264,13 +251,7 @@ class MetaBanTurns(SiteStrategy):
     def _predictions(
         self, turn: _Turn, came: list[int], arms: Floats
     ) -> tuple[Floats, npt.NDArray[np.intp]]:
-        """Returns clients' predictions, (n, K), infinite where missing; and their rows, (n,).
-
-        Args:
-            turn: The turn.
-            came: n clients.
-            arms: Shape (K, d).
-        """
+        """Asks for n clients' predictions, (n, K), infinite where missing; and their rows, (n,)."""
         found = np.full((len(came), len(arms)), np.inf)
         rows = np.zeros(len(came), dtype=np.intp)
 
@@ -285,7 +266,7 @@ class MetaBanTurns(SiteStrategy):
             found[places] = read_predictions(record, (len(clients), len(arms)))
             rows[places] = counts
 
-        asked = {ARMS: arms_record(arms)}
+        asked = {ARMS: floats_record(arms=arms)}
         self._exchange(turn, "predictions", came, lambda clients: asked, read)
         return found, rows
 
@@ -298,7 +279,6 @@ class MetaBanTurns(SiteStrategy):
         predictions: Floats,
         rows: npt.NDArray[np.intp],
     ) -> int:
-        """Infers groups, adapts to each, and returns the arm to play."""
         learner, users = self._policy.learner, np.array([came.index(served)])
         chosen = int(self.state["chosen"])
         meta = MetaState(self._start, self._network(self._theta, 1), chosen)
@@ -331,7 +311,6 @@ class MetaBanTurns(SiteStrategy):
     def _descent(
         self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor
     ) -> Weights:
-        """Takes the gradient steps, with gradients from the sites."""
 
         def gradients(step: int, at: Weights) -> Weights:
             return self._gradients(turn, came, at, drawn.step(step))
@@ -386,7 +365,6 @@ class MetaBanTurns(SiteStrategy):
         records: Callable[[list[int]], Records | None],
         read: Read,
     ) -> None:
-        """Asks the clients that have not failed in this turn a question; notes which ones fail."""
         messages = self._ask(turn, asked, among, records)
         replies = turn.grid.send_and_receive(messages, timeout=self._experiment.timeout)
         self.left_out |= self.gather(turn.number, replies, read)
@@ -396,7 +374,7 @@ class MetaBanTurns(SiteStrategy):
         turn: _Turn,
         asked: str,
         among: Collection[int] | None,
-        records: Callable[[list[int]], Records | None],
+        records: Callable[[list[int]], Records | None] = lambda clients: {},
     ) -> list[Message]:
         clients = set(self.sites.nodes if among is None else among) - self.left_out.keys()
         config = ConfigRecord({**turn.config, ASKED: asked})

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from engram.bandits.environments.classes import LabeledRows, classes
+from engram.bandits.environments.classes import LabeledRows, classes, read_classes
 from engram.bandits.environments.environment import Environment
-from engram.bandits.environments.ratings import Rated, ratings
+from engram.bandits.environments.ratings import Rated, ratings, read_ratings
 from engram.bandits.federation.bandit_turns import GROUPED, grouped_users
-from engram.bandits.federation.bandits import read_classes, read_ratings
 from engram.data.source import Source
 from engram.settings.errors import Refused
 

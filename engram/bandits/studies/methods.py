@@ -6,11 +6,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from engram.bandits.baselines import epsilon_greedy, random_play
 from engram.bandits.club import club
 from engram.bandits.cofiba import cofiba
 from engram.bandits.environments.environment import Environment
-from engram.bandits.linucb import linucb
+from engram.bandits.linucb import epsilon_greedy, linucb, random_play
 from engram.bandits.locb import locb
 from engram.bandits.meta_ban import MetaBan, meta_ban
 from engram.bandits.molar import molar
@@ -24,10 +23,7 @@ META_BAN: Final = "meta-ban"
 LINEAR: Final = "linucb-ind"
 RANDOM: Final = "random"
 
-# Section 7 of the paper.
 _ALPHA: Final = (0.001, 0.01, 0.1, 1.0)
-_LAM: Final = (0.01, 0.1, 1.0)
-
 _HIDDEN: Final = (100,)
 
 _ROOM: Final = 512 * 2**20  # bytes that rows and networks of simultaneous runs may take
@@ -49,10 +45,13 @@ def _grid(**values: Sequence[object]) -> tuple[PolicyArguments, ...]:
     return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
 
 
+_USUAL: Final = _grid(alpha=_ALPHA, lam=(0.01, 0.1, 1.0))  # Section 7
+
+
 def _linear(
     title: str,
     core: Callable[..., Policy[Any]],
-    grid: tuple[PolicyArguments, ...] = _grid(alpha=_ALPHA, lam=_LAM),
+    grid: tuple[PolicyArguments, ...] = _USUAL,
     **fixed: bool,
 ) -> TunedPolicy:
     return TunedPolicy(
@@ -70,7 +69,7 @@ def _clusters(title: str, core: Callable[..., Policy[Any]]) -> TunedPolicy:
 def _neural(title: str, **fixed: bool) -> TunedPolicy:
     return TunedPolicy(
         title,
-        _grid(alpha=_ALPHA, lam=_LAM),
+        _USUAL,
         lambda dim, settings: (
             neural_bandit(
                 dim, runs=len(settings), hidden=_HIDDEN, **_columns(settings), **fixed
@@ -86,7 +85,6 @@ def meta_bans(dim: int, settings: Sequence[PolicyArguments]) -> MetaBan:
 
 
 def _columns(settings: Sequence[PolicyArguments]) -> dict[str, Any]:
-    """Returns each argument as an array with a number for each run."""
     return {name: np.array([setting[name] for setting in settings]) for name in settings[0]}
 
 
@@ -94,10 +92,8 @@ METHODS: Final[Mapping[str, TunedPolicy]] = {  # from the simplest on
     RANDOM: TunedPolicy(
         "random", ({},), lambda dim, settings: batched([random_play()] * len(settings))
     ),
-    "epsilon-greedy": TunedPolicy(
-        "e-greedy-IND",
-        _grid(epsilon=_ALPHA, lam=_LAM),
-        lambda dim, settings: batched([epsilon_greedy(dim, **setting) for setting in settings]),
+    "epsilon-greedy": _linear(
+        "e-greedy-IND", epsilon_greedy, _grid(epsilon=_ALPHA, lam=(0.01, 0.1, 1.0))
     ),
     "linucb-one": _linear("LinUCB-ONE", linucb, shared=True),
     LINEAR: _linear("LinUCB-IND", linucb, shared=False),
@@ -105,10 +101,10 @@ METHODS: Final[Mapping[str, TunedPolicy]] = {  # from the simplest on
     "sclub": _clusters("SCLUB", sclub),
     "locb": _clusters("LOCB", locb),
     "cofiba": _clusters("COFIBA", cofiba),
-    "molar": TunedPolicy(
+    "molar": _linear(
         "MOLARB",
+        molar,
         _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all")),
-        lambda dim, settings: batched([molar(dim, **setting) for setting in settings]),
     ),
     "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
     "neural-ucb-ind": _neural("NeuUCB-IND", shared=False),
@@ -124,7 +120,7 @@ METHODS: Final[Mapping[str, TunedPolicy]] = {  # from the simplest on
 
 
 def runs_at_once(name: str, world: Environment) -> int:
-    """Returns how many runs of a method to play at once, at least 1."""
+    """Returns the number of simultaneous runs of a method, at least 1."""
     users = METHODS[name].users
     if users is None:
         return _LINEAR

@@ -1,6 +1,9 @@
-"""Figures 1 to 4 of the Meta-Ban paper from measured runs, with tables of regrets."""
+"""Figures 1 to 4 of the Meta-Ban paper from measured runs, with tables of regrets.
 
-from collections.abc import Mapping, Sequence
+Policies play in the same worlds: means, and paired differences with intervals.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -8,23 +11,20 @@ from rich.table import Table
 
 from engram.bandits.studies.environments import ENVIRONMENTS
 from engram.bandits.studies.methods import LINEAR, META_BAN, METHODS, RANDOM
-from engram.bandits.studies.regrets import (
-    alike,
-    difference,
-    said,
-    simplest_first,
-    summarize,
-    summarize_runs,
-)
 from engram.bandits.studies.settings import MetaBanSettings
-from engram.bandits.studies.trials import RECOVERY, TUNED_ROUNDS, TrialRows, work
+from engram.bandits.studies.trials import RECOVERY, TUNED_ROUNDS, TrialRows, at_shares, work
 from engram.compare.panel_plots import Curve, curve_of, draw_differences, draw_multiples
+from engram.core.arrays import Array
 from engram.simulations.job_pool import Row
-from engram.studies.best_method import Interval
+from engram.studies.best_method import REGRETS, Interval, in_words, paired
 from engram.studies.figures import new_table, plus_minus, png
 from engram.studies.study import Report
+from engram.studies.summaries import grouped
 
 __all__ = ["report", "work"]  # what a study's module has
+
+SHARES: Final = (10, 20, 40, 100)
+"""After which shares of the rounds, in %, regrets are shown."""
 
 _LOOKS: Final = {"show_edge": False, "pad_edge": False}
 
@@ -52,7 +52,6 @@ def _caption(s: MetaBanSettings) -> str:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    """Returns a row for each method; the caption says what is in it."""
     found = new_table(["policy", "setting"], ["regret", "of random", "ms"], **_LOOKS)
     for row in rows:
         regret = plus_minus(row["regret"], row["sd"], 0)
@@ -63,7 +62,6 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _by_round(rows: Sequence[Row]) -> list[str | Table]:
-    """Returns a table of regrets by round, and one of paired differences to Meta-Ban's."""
     ends = [str(end) for end in rows[0]["rounds"]]
     regrets = new_table(["policy"], ends, **_LOOKS)
     for row in rows:
@@ -86,7 +84,6 @@ def _told(gap: Interval) -> str:
 
 
 def _ablation_table(rows: Sequence[Row], name: str) -> Table:
-    """Returns a row for each value of an argument of Meta-Ban."""
     watched = [measure for measure in RECOVERY if measure in rows[0]]
     found = new_table(["Meta-Ban"], ["regret", *watched], **_LOOKS)
     for row in rows:
@@ -97,7 +94,7 @@ def _ablation_table(rows: Sequence[Row], name: str) -> Table:
 
 
 def recovery_lines(rows: Sequence[Row]) -> list[str]:
-    """Returns how often Meta-Ban's groups are the true ones, where those are known, in words."""
+    """Words the share of Meta-Ban's groups that are the true ones, where those are known."""
     return [
         "Meta-Ban's groups, in the first and the last tenth of rounds: "
         + "; ".join(
@@ -111,10 +108,10 @@ def recovery_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
-    """Plots regret and group recovery against rounds; returns PNGs by file name.
+    """Plots regret against rounds; returns PNGs by file name.
 
-    ``differences.png`` is drawn if there is another policy beside Meta-Ban, ``groups.png`` if
-    groups are known, and ``NAME.png`` for the ablation of an argument.
+    ``differences.png`` is drawn if there is another policy beside Meta-Ban, and ``NAME.png`` for
+    the ablation of an argument.
     """
     runs = {each[0]["method"]: each for each in alike(simplest_first(done))}
     found = {"regret.png": _draw({METHODS[name].title: each for name, each in runs.items()})}
@@ -127,8 +124,6 @@ def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[s
     if ablation:
         kinds = {f"{name} = {each[0]['setting'][name]:g}": each for each in alike(ablation)}
         found[f"{name}.png"] = _draw(kinds)
-    if own and RECOVERY[0] in own[0]:
-        found["groups.png"] = _draw(dict.fromkeys(RECOVERY, own), "of Meta-Ban's groups")
     return found
 
 
@@ -138,18 +133,122 @@ def _gap(title: str, runs: Sequence[Row], own: Sequence[Row]) -> Curve:
     return Curve(title, runs[0]["rounds"], mean, *limits)
 
 
-def _draw(named: Mapping[str, Sequence[Row]], measure: str = "") -> bytes:
-    """Plots each title's runs: their regret, or how well groups are recovered, by a measure."""
-    curves = []
-    for title, runs in named.items():
-        values = np.array([run[title if measure else "errors"] for run in runs])
-        curves.append(curve_of(title, runs[0]["rounds"], values))
+def _draw(named: Mapping[str, Sequence[Row]]) -> bytes:
     references = [METHODS[name].title for name in (LINEAR, RANDOM)]
     figure = draw_multiples(
-        {"": curves},
-        ("round", measure or "regret"),
+        {"": [curve_of(title, runs[0]["rounds"], _curves(runs)) for title, runs in named.items()]},
+        ("round", "regret"),
         own="mean, and lowest to highest of the worlds",
         marked=[title for title in references if title in named],
-        log=not measure,
+        log=True,
     )
     return png(figure)
+
+
+# --- Summaries -----------------------------------------------------------------------------
+
+
+def alike(done: Sequence[Row]) -> list[list[Row]]:
+    """Groups runs that differ only in their seeds."""
+    return list(grouped(done, "method", "setting").values())
+
+
+def simplest_first(rows: Iterable[Row]) -> list[Row]:
+    """Sorts rows by how simple their methods are, so that references come first."""
+    order = list(METHODS)
+    return sorted(rows, key=lambda row: order.index(row["method"]))
+
+
+def difference(own: Sequence[Row], other: Sequence[Row]) -> list[Interval]:
+    """Returns intervals of level 0.95 of the excess regret of runs over others, at each point.
+
+    The others are in the same worlds in the same order.
+    """
+    gaps = _curves(own) - _curves(other)
+    return [paired(each[:, None], np.zeros((len(each), 1)), 0.0) for each in gaps.T]
+
+
+def summarize_runs(done: Sequence[Row]) -> list[Row]:
+    """Summarizes runs by method and setting, in the order of their appearance.
+
+    A row has ``method``, ``setting``, ``seeds``; ``rounds``, those of ``SHARES``, and ``regrets``
+    after them; ``regret`` after all rounds, its ``sd`` (None for one seed), ``ms``, and, if group
+    recovery was measured, each of ``RECOVERY`` in the ``first`` and in the ``last`` tenth of
+    rounds.
+    """
+    return [
+        {
+            "method": runs[0]["method"],
+            "setting": runs[0]["setting"],
+            "seeds": len(runs),
+            "rounds": [runs[0]["rounds"][point] for point in _points(runs[0])],
+            "regrets": _curves(runs).mean(axis=0)[_points(runs[0])].tolist(),
+            "regret": float(_last(runs).mean()),
+            "sd": float(_last(runs).std(ddof=1)) if len(runs) > 1 else None,
+            "ms": float(np.mean([run["ms"] for run in runs])),
+        }
+        | {name: _tenths(runs, name) for name in RECOVERY if name in runs[0]}
+        for runs in alike(done)
+    ]
+
+
+def summarize(done: Sequence[Row]) -> list[Row]:
+    """Returns the rows of ``summarize_runs`` for one setting of each method, with more keys.
+
+    ``of-random`` is the mean regret relative to random play's (None without it, or if that is 0);
+    ``meta-ban-less`` is in how many worlds Meta-Ban has less regret; ``over-meta-ban`` is by how
+    much the regret is above Meta-Ban's after each of ``rounds`` (both None without Meta-Ban); and
+    ``over-least`` by how much that after all rounds is above the least mean. The last two are
+    intervals of level 0.95 over worlds: (mean, lower limit, upper limit).
+    """
+    runs = {each[0]["method"]: each for each in alike(done)}
+    rows = summarize_runs(done)
+    random = next((row["regret"] for row in rows if row["method"] == RANDOM), None)
+    least = min(rows, key=lambda row: float(row["regret"]))["method"]
+    for row in rows:
+        own = runs[row["method"]]
+        row["of-random"] = row["regret"] / random if random else None
+        row["over-least"] = difference(own, runs[least])[-1]
+        row |= {"meta-ban-less": None, "over-meta-ban": None}
+        if META_BAN in runs:
+            over = difference(own, runs[META_BAN])
+            row["over-meta-ban"] = [over[point] for point in _points(own[0])]
+            row["meta-ban-less"] = int((_last(runs[META_BAN]) < _last(own)).sum())
+    return rows
+
+
+def said(rows: Sequence[Row]) -> str:
+    """Words the best policy, if one is shown to be; ``rows`` begin with the simplest method."""
+    compared: list[Row] = [
+        {
+            "method": METHODS[row["method"]].title,
+            "loss": row["regret"],
+            "gap-low": row["over-least"].low,
+            "reason": None,
+        }
+        for row in rows
+    ]
+    return in_words(compared, REGRETS)
+
+
+def _points(run: Row) -> list[int]:
+    """Returns the indices of a curve's points at ``SHARES`` of the rounds."""
+    wanted = at_shares(run["rounds"][-1], SHARES)
+    return [int(point) for point in np.unique(np.searchsorted(run["rounds"], wanted))]
+
+
+def _curves(runs: Sequence[Row]) -> Array:
+    return np.array([run["errors"] for run in runs])
+
+
+def _last(runs: Sequence[Row]) -> Array:
+    return _curves(runs)[:, -1]
+
+
+def _tenths(runs: Sequence[Row], name: str) -> dict[str, float]:
+    """Returns means over runs, and over the first and the last tenth of rounds."""
+    rounds = np.array(runs[0]["rounds"])
+    values, widths = np.mean([run[name] for run in runs], axis=0), np.diff(rounds, prepend=0)
+    tenth = max(1, rounds[-1] / 10)
+    parts = {"first": rounds <= tenth, "last": rounds > rounds[-1] - tenth}
+    return {part: float(np.average(values[at], weights=widths[at])) for part, at in parts.items()}

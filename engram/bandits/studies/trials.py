@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from engram.bandits.group_recovery import group_recovery, true_groups
 from engram.bandits.meta_ban import MetaBan, MetaBanState
 from engram.bandits.play import RoundContext, play_policy
 from engram.bandits.policy import BatchedPolicy
@@ -26,7 +25,7 @@ from engram.bandits.studies.methods import (
     runs_at_once,
 )
 from engram.bandits.studies.settings import MetaBanSettings
-from engram.core.arrays import Array, Ints
+from engram.core.arrays import Array, Bools, Ints
 from engram.simulations.job_pool import Job, Pool, Progress, Row
 from engram.studies.summaries import grouped
 
@@ -34,10 +33,45 @@ _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
 """By argument of Meta-Ban: the values of Figure 4, and the arguments that are fixed."""
 
 RECOVERY: Final = ("exact", "precision", "recall")
+"""Fields of ``Recovery``."""
 
 _TUNING: Final = (1000, 1001)  # seeds; reported ones count from 0
 TUNED_ROUNDS: Final = 2000  # most rounds of a trial of tuning
 POINTS: Final = 100  # of a curve
+
+
+class Recovery(NamedTuple):
+    """Agreement of inferred relative groups with the true ones (Lemma 6.4)."""
+
+    exact: Bools  # whether each inferred group equals the true one
+    precision: Array  # share of its users who belong to the true group
+    recall: Array  # share of the true group's users who are in it
+
+
+def true_groups(expected_rewards: Array, user: int) -> Bools:
+    """Marks the users who expect the same of each arm as a user (Definition 3.1), (K, users).
+
+    Args:
+        expected_rewards: Expected rewards, shape (K, users). For the users whom run r of
+            ``play_policy`` has seen in round t, numbered as the run numbers them, it is
+            ``environment.expected_rewards(t)[:, context.came[r]]``.
+        user: The user, a column of ``expected_rewards``.
+    """
+    same: Bools = expected_rewards == expected_rewards[:, user, None]
+    return same
+
+
+def group_recovery(inferred: Bools, true: Bools) -> Recovery:
+    """Compares inferred groups with the true ones; results have shape (...).
+
+    Args:
+        inferred: Members of each group among the users seen, shape (..., users). An empty group has
+            precision 1.
+        true: The true members, in the same shape; at least the user whose group it is.
+    """
+    both, found = (inferred & true).sum(axis=-1), inferred.sum(axis=-1)
+    precision = np.where(found > 0, both / np.maximum(found, 1), 1.0)
+    return Recovery((inferred == true).all(axis=-1), precision, both / true.sum(axis=-1))
 
 
 class TrialRows(NamedTuple):
@@ -94,7 +128,7 @@ def work(s: MetaBanSettings, pool: Pool) -> TrialRows:
 
 
 def at_shares(horizon: int, shares: Sequence[int]) -> Ints:
-    """Returns the rounds in which these shares of T, in %, are over."""
+    """Returns the last rounds of shares of T, in %."""
     return -(-np.array(shares) * horizon // POINTS)
 
 

@@ -11,24 +11,24 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from engram.core.arrays import Array, Ints
-from engram.online import games, loss_streams
-from engram.online.base_learners import descent_pool, vectorized
+from engram.online import loss_streams
+from engram.online.baselines import metagrad, usc
+from engram.online.descent import newton_steps
 from engram.online.domains import Domain
-from engram.online.games import Game
-from engram.online.learner import Learner
+from engram.online.learner import Learner, descent_pool, vectorized
 from engram.online.loss_streams import LossStream
-from engram.online.metagrad import metagrad
-from engram.online.newton import newton_steps
 from engram.online.play import (
+    Game,
     game_regrets,
     least_totals,
     log_spaced,
+    matrix_game,
     play_game,
     play_stream,
     regrets,
+    saddle_game,
 )
 from engram.online.universal import universal_ensemble
-from engram.online.usc import usc
 from engram.simulations.job_pool import Progress, Row
 
 _DRAWS: Final = 301  # key of the random stream of settings
@@ -121,7 +121,7 @@ def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) 
 
 
 def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool) -> OnlineSetting:
-    """Returns a game whose regret is both players' sum if they are honest, else the first's."""
+    """Returns a game; its regret is both honest players' sum, else the first's."""
 
     def begin(rng: np.random.Generator, horizon: int, rounds: Ints) -> Curves:
         drawn = draw(rng)
@@ -147,12 +147,10 @@ def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool)
     return OnlineSetting(title, True, begin)
 
 
-def _games(
-    title: str, name: str, draw: Callable[[np.random.Generator], Game]
-) -> dict[str, OnlineSetting]:
+def _games(name: str, draw: Callable[[np.random.Generator], Game]) -> dict[str, OnlineSetting]:
     return {
-        f"{name}-honest": _game(f"{title}, honest", draw, True),
-        f"{name}-dishonest": _game(f"{title}, dishonest", draw, False),
+        f"{name}-honest": _game(f"{name}, honest", draw, True),
+        f"{name}-dishonest": _game(f"{name}, dishonest", draw, False),
     }
 
 
@@ -172,9 +170,9 @@ SETTINGS: Final = {
         )
         for noise in NOISES
     },
-    **_games("bilinear", "bilinear", games.saddle_game),
-    **_games("curved", "curved", partial(games.saddle_game, curvature=1.0)),
-    **_games("matrix", "matrix", games.matrix_game),
+    **_games("bilinear", saddle_game),
+    **_games("curved", partial(saddle_game, curvature=1.0)),
+    **_games("matrix", matrix_game),
 }
 
 

@@ -63,7 +63,7 @@ def _ours(
 
 
 def _part_of_the_way(method: Method, size: float) -> Method:
-    """Returns a method whose server's model moves towards the mean, by rows."""
+    """Makes the server's model move towards the mean, by rows."""
 
     def merge(server: Slots, mean: Update) -> Slots:
         return server | {"model": interpolate(server["model"], mean.slots["model"], size)}

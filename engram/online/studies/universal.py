@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
-import pandas as pd
 from rich.table import Table
 
 from engram.core.arrays import Array
@@ -41,16 +40,14 @@ def report(settings: UniversalSettings, done: Sequence[Row]) -> Report:
     """Makes the tables and plots."""
     del settings
     curves, rows = list(_curves(done)), summarize(done)
-    files = {"curves.csv": _curves_csv(curves)}
+    files = {}
     for name, game in (("regret.png", False), ("games.png", True)):
         if some := [curve for curve in curves if SETTINGS[curve.setting].game == game]:
             files[name] = _draw(some)
     return Report([_CAPTION, *tables(rows)], {"rows": rows}, files)
 
 
-class _Shown(NamedTuple):
-    """A column of tables, and a curve: a method with the steps of its theory, or the best ones."""
-
+class _Shown(NamedTuple):  # a column of tables: a method with its theory's steps, or the best ones
     name: str
     method: str
     title: str
@@ -70,8 +67,6 @@ _SHOWN: Final = tuple(
 
 
 class _Curve(NamedTuple):
-    """A learner's regret in a setting."""
-
     setting: str  # name of ``SETTINGS``
     shown: _Shown  # the column that it belongs to
     scale: float  # the factor of its steps
@@ -130,28 +125,8 @@ def exponent(rounds: Sequence[int] | Array, regret: Array) -> float | None:
     return float(np.polynomial.polynomial.polyfit(np.log(t), np.log(r), 1)[1])
 
 
-def _curves_csv(curves: Sequence[_Curve]) -> bytes:
-    """Returns all curves as a table: mean, least and largest regret over seeds at each round."""
-    frames = [
-        pd.DataFrame(
-            {
-                "setting": curve.setting,
-                "method": curve.shown.name,
-                "scale": curve.scale,
-                "round": curve.rounds,
-                "mean": curve.regrets.mean(axis=0),
-                "least": curve.regrets.min(axis=0),
-                "largest": curve.regrets.max(axis=0),
-            }
-        )
-        for curve in curves
-    ]
-    text: str = pd.concat(frames).to_csv(index=False)
-    return text.encode()
-
-
 def tables(rows: Sequence[Row]) -> list[Table]:
-    """Returns a table of regrets, and one of exponents; the caption says what is in them."""
+    """Returns the tables of regrets and of exponents."""
     return [_table(rows, "regret", _regret), _table(rows, "exponent", _exponent)]
 
 
@@ -178,7 +153,6 @@ def _exponent(row: Row, least: bool) -> str:
 
 
 def _draw(curves: Sequence[_Curve]) -> bytes:
-    """Plots regret against rounds, on logarithmic axes."""
     settings = list(dict.fromkeys(curve.setting for curve in curves))
     wide = min(4, len(settings))
     high = math.ceil(len(settings) / wide)

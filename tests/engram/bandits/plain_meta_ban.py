@@ -152,9 +152,8 @@ class PlainMetaBan:
         served = self.users[user]
         keep(served["rows"], served["mu"], self.buffer, x, reward)
         served["mu"] += 1
-        starts = {"own": served["last"], "meta": self.meta, "initial": self.start}
         uniforms = rng.random((self.user_steps, self.batch))
-        start = starts[self.user_start]
+        start = self.meta if self.user_start == "meta" else served["last"]
         served["last"] = self.descended(start, {user: 1.0}, uniforms, self.eta_user, 0.0)
         if self.theta == "last" or rng.random() < 1 / (served["mu"] + 1):
             served["theta"] = served["last"]

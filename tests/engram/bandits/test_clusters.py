@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from engram.bandits import graph
-from engram.bandits.baselines import random_play
 from engram.bandits.club import club
 from engram.bandits.cofiba import cofiba
-from engram.bandits.linucb import linucb
 from engram.bandits.locb import locb
 from engram.bandits.policy import best
 from engram.bandits.sclub import sclub
@@ -315,15 +313,6 @@ def test_clusters_are_found_exactly(name):
             _, _, state = play(policy, environment, 1200)
             assert found(state) == environment.true_groups(range(12))
             assert set(state.stats.clusters) <= found(state)  # those of the past are forgotten
-
-
-def test_users_who_share_what_they_know_regret_less():
-    environment = Groups(groups=3, users=30, dim=10, arms=10, noise=0.2, seed=1)
-    alone = play(linucb(10, alpha=0.1, lam=0.1), environment, 3000)[1]
-    for make, settings in [(club, {"alpha2": 0.4}), (sclub, {"alpha2": 0.6}), (locb, {})]:
-        together = play(make(10, alpha=0.1, lam=0.1, **settings), environment, 3000)[1]
-        assert together < alone
-    assert alone < 0.3 * play(random_play(), environment, 3000)[1]
 
 
 BAD = [

@@ -46,14 +46,6 @@ def test_the_mean_of_what_is_kept_is_the_policy_s_own():
             )
 
 
-def test_without_the_propensities_it_would_be_wrong():
-    log = draw(np.random.default_rng(0), 20_000, (0.6, 0.1, 0.3))
-    naive = log._replace(propensities=np.full(20_000, 1 / 3))
-    found = replay(fixed(first_or_last), naive, 0)
-    error = found.rewards.std() / len(found.kept) ** 0.5
-    assert abs(found.rewards.mean() - (0.3 * 0.9 + 0.7 * 0.2)) > 10 * error
-
-
 def test_all_logs_of_three_rounds_by_enumeration():
     """A policy that learns: its first reward makes it stay with arm 0, or play 1 from then on.
 

@@ -10,7 +10,7 @@ import torch
 
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.policy import INIT, UPDATE, single_run
-from engram.bandits.stacks import initial_stack, scatter
+from engram.bandits.versioned_tensor import initial_stack, scatter
 from tests.engram.bandits.neural_support import (
     Fixed,
     generators,
@@ -26,7 +26,7 @@ MODES = {
     "exploration": ("gradient-norm", "paper"),
     "theta": ("last", "draw"),
     "meta_gradient": ("adapt", "eq6", "alg4"),
-    "user_start": ("own", "meta", "initial"),
+    "user_start": ("own", "meta"),
 }
 SETTINGS = {
     "alpha": 0.3,
@@ -214,16 +214,6 @@ def test_theta_is_any_of_a_user_s_past_parameters_alike():
 # States
 
 
-def test_all_start_from_theta_0():
-    state = meta_ban(3, runs=2, hidden=(4, 2)).init(generators((0, 1), 0, INIT))
-    for start, meta, theta in zip(
-        state.meta.start, state.meta.theta, state.site.thetas, strict=True
-    ):
-        assert torch.equal(start, meta)
-        assert all(torch.equal(theta.read()[:, u], start) for u in range(theta.read().shape[1]))
-        assert not torch.equal(start[0], start[1])
-
-
 KEPT = (lambda state: state, copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state)))
 
 
@@ -263,22 +253,6 @@ def test_an_old_state_still_gives_the_same_after_new_ones_were_made(meta_gradien
         assert all(torch.equal(a, b) for a, b in zip(weights, numbers, strict=True))
 
 
-def test_updates_without_choices_teach_the_user_and_change_no_one_else():
-    policy = meta_ban(4, hidden=(5,))
-    state = policy.init(generators([0], 0, INIT))
-    x, rng = np.eye(4)[:1], np.random.default_rng(0)
-    for _ in range(200):
-        state = policy.update(state, np.array([2]), x, np.array([0.75]), [rng])
-    assert state.known.tolist() == [3]
-    assert state.site.rows.seen[0].tolist() == [0, 0, 200, 0, 0, 0, 0, 0]
-    assert all(torch.equal(a, b) for a, b in zip(state.meta.theta, state.meta.start, strict=True))
-    for user in (0, 1, 3, 7):
-        for theta, start in zip(state.site.thetas, state.meta.start, strict=True):
-            assert torch.equal(theta.read()[:, user], start)
-    own = [theta.read()[0, 2] for theta in state.site.thetas]
-    assert network(own, torch.eye(4)[0]).item() == pytest.approx(0.75, abs=1e-3)
-
-
 def test_a_user_who_comes_late_is_met_as_if_there_had_been_room():
     policy = meta_ban(4, hidden=(5,))
     state = policy.init(generators([0], 0, INIT))
@@ -295,27 +269,6 @@ def test_a_user_who_comes_late_is_met_as_if_there_had_been_room():
     assert ended.known.tolist() == other.known.tolist() == [31]
     for a, b in zip(ended.meta.theta, other.meta.theta, strict=True):
         torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize("meta_gradient", MODES["meta_gradient"])
-@pytest.mark.parametrize("exploration", MODES["exploration"])
-def test_odd_arms(meta_gradient, exploration):
-    for arms in [np.ones((1, 4)), np.ones((3, 4)), np.zeros((2, 4)), np.eye(4)]:
-        with entry(arms):
-            policy = meta_ban(
-                4,
-                hidden=(5, 4, 3),
-                eta_meta=0.02,
-                meta_gradient=meta_gradient,
-                exploration=exploration,
-            )
-            state = policy.init(generators([0], 0, INIT))
-            environment = [
-                asked._replace(arms=arms / 2, rewards=np.ones(len(arms))) for asked in rounds(3, 12)
-            ]
-            chosen, state = played(policy.batched, [environment], [0], state)
-            assert ((chosen >= 0) & (chosen < len(arms))).all()
-            assert all(w.isfinite().all() for w in state.meta.theta)
 
 
 def test_what_is_refused():
@@ -342,7 +295,7 @@ def test_what_is_refused():
         ({"user_steps": 0}, "user_steps must be at least 1"),
         ({"meta_steps": 0}, "meta_steps must be at least 1"),
         ({"exploration": "ucb"}, "must be one of .'gradient-norm', 'paper'.*, got 'ucb'"),
-        ({"user_start": "last"}, "must be one of .'own', 'meta', 'initial'.*, got 'last'"),
+        ({"user_start": "last"}, "must be one of .'own', 'meta'.*, got 'last'"),
         ({"runs": 2, "alpha": np.ones(3)}, r"alpha's shape must be \(\) or \(2,\), got \(3,\)"),
     ]:
         with entry(settings), pytest.raises(ValueError, match=message):

@@ -75,15 +75,3 @@ def test_a_long_history_is_read_and_dropped():
     del last
     assert first.read().tolist() == [0, 0]
     del first
-
-
-def test_what_does_not_fit_changes_nothing():
-    first = Persistent(torch.zeros(2, 2))
-    second = first.write(0, torch.ones(2))
-    for version in (first, second):
-        with pytest.raises(RuntimeError):
-            version.write(1, torch.ones(3))
-        with pytest.raises(IndexError):
-            version.write(2, torch.ones(2))
-    assert first.read().tolist() == [[0, 0], [0, 0]]
-    assert second.read().tolist() == [[1, 1], [0, 0]]

@@ -83,15 +83,6 @@ def test_who_watches_sees_the_state_before_the_choice_and_who_has_come():
     assert [f"user {user}" for user in came] == list(last.users)
 
 
-def test_who_watches_may_stop_it():
-    def watch(moment):
-        if moment.t == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        play_policy(batched([noisy(DIM)]), [environment(0)], [0], watch)
-
-
 def test_regret_of_the_best_arm_is_nothing_and_of_the_first_known():
     there = environment(6)
     means = [there.round(t).means for t in range(HORIZON)]

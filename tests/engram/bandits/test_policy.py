@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engram.bandits.linucb import linucb
 from engram.bandits.policy import Policy, batched, best, generator, policy_server, single_run
-from engram.online.state_arrays import from_arrays, to_arrays
+from engram.online.state_arrays import to_arrays
 from tests.tables import entry
 
 DIM = 3
@@ -161,19 +161,6 @@ def test_linucb_is_that_of_the_rewards_with_a_width_in_their_units():
                 a += np.outer(arms[arm], arms[arm])
                 b += reward * arms[arm]
             assert all(chosen)
-
-
-def test_names_come_back_from_a_file(tmp_path):
-    served = policy_server(linucb(DIM, alpha=0.1, lam=0.5), DIM)
-    state = served.init(3)
-    for user in ["ann", 4, "4", "a\nb \\ é", -1]:
-        _, state = served.choose(state, user, ARMS)
-    np.savez(tmp_path / "state.npz", **to_arrays(served.update(state, 4, 1, 1.0)))
-    with np.load(tmp_path / "state.npz") as saved:
-        back = from_arrays(served.init(0), saved)
-    assert back.users == {"ann": 0, 4: 1, "4": 2, "a\nb \\ é": 3, -1: 4}
-    assert list(back.open) == [0, 2, 3, 4]
-    assert back.seed == 3
 
 
 # --- Several runs ------------------------------------------------------------------------------

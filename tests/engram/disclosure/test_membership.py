@@ -51,7 +51,7 @@ def test_power_counts_members_above_almost_all_others():
     outside = np.arange(200.0)
     inside = [[500.0, 199.5, 198.5, -1.0], [500.0] * 4, [0.0] * 4, [500.0, 500.0, 0.0, 0.0]]
     scores = np.array([[*some, *outside] for some in inside])
-    found = power(scores, members, rate=0.01)  # two of 200 may be wrong: above 197
+    found = power(scores, members)  # two of 200 may be wrong: above 197
     shares = [0.75, 1.0, 0.0, 0.5]
     assert found.share == pytest.approx(np.mean(shares))
     reach = stats.t.ppf(0.975, 3) * np.std(shares, ddof=1) / 2

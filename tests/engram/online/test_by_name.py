@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
-from engram.online.row_reader import Reader
+from engram.online.model import _Reader
 from tests.tables import entry
 
 NAMES = np.array(["a", "b", "c"], dtype=object)
 
 
 def reader(width=5):
-    return Reader(NAMES, width)
+    return _Reader(NAMES, width)
 
 
 def test_a_row_is_filled_up_with_zeros():

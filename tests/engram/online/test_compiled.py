@@ -5,7 +5,7 @@ import ast
 import pytest
 from numba.core import caching
 
-from engram.online import compiled_updates, steps, surrogates, weights
+from engram.online import compiled_updates, steps, weights
 from engram.online.compiled import compiled
 from engram.settings.fingerprint import source_root
 
@@ -22,8 +22,8 @@ def test_without_a_place_for_what_is_compiled_it_is_compiled_all_the_same(monkey
 
 @pytest.mark.parametrize(
     "module",
-    [compiled_updates, steps, surrogates, weights],
-    ids=["rows", "steps", "surrogates", "weights"],
+    [compiled_updates, steps, weights],
+    ids=["rows", "steps", "weights"],
 )
 def test_compiled_functions_call_those_of_their_own_file_only(module):
     # Numba would not see that another file has changed.

@@ -1,15 +1,14 @@
 """Descent and Newton steps: rounds by hand, what theory promises, and inverses that stay so."""
 
-from math import log, sqrt
+from math import sqrt
 
 import numpy as np
 import pytest
 
-from engram.online.base_learners import descent_pool, newton_pool, vectorized
-from engram.online.descent import ogd, optimistic_ogd
+from engram.online.descent import ogd, online_newton_step, optimistic_newton, optimistic_ogd
 from engram.online.domains import ball, box, simplex
-from engram.online.newton import online_newton_step, optimistic_newton
-from tests.engram.online.support import adversaries, least, play
+from engram.online.learner import newton_pool, vectorized
+from tests.engram.online.support import adversaries, play
 from tests.tables import entry
 
 LINE = box(np.array([-10.0]), np.array([10.0]))  # D = 20
@@ -106,73 +105,9 @@ def test_newton_steps_in_two_dimensions_are_projected_in_their_norm():
     assert learner.act(state) == pytest.approx(np.array([-1.0, second]), abs=1e-14)
 
 
-def test_a_pool_is_its_learners():
-    domain, scales, ridges = ball(3, 1.0), np.array([0.2, 1.0, 5.0]), np.array([1.0, 0.5, 2.0])
-    rates = np.array([0.3, 0.1, 0.7])
-    for optimistic in (False, True):
-        pools = [
-            (
-                descent_pool(domain, 3, lambda t, v: rates / (t + v), optimistic=optimistic),
-                [
-                    descent_pool(domain, 1, lambda t, v, r=r: r / (t + v), optimistic=optimistic)
-                    for r in rates
-                ],
-            ),
-            (
-                newton_pool(domain, ridges, scales, optimistic=optimistic),
-                [
-                    newton_pool(domain, ridges[i, None], scales[i, None], optimistic=optimistic)
-                    for i in range(3)
-                ],
-            ),
-        ]
-        for pool, alone in pools:
-            rng = np.random.default_rng(0)
-            state, states = pool.init(np.zeros(3)), [one.init(np.zeros(3)) for one in alone]
-            for _ in range(20):
-                g = rng.normal(size=(3, 3))
-                state = pool.observe(state, g)
-                states = [
-                    one.observe(s, g[i : i + 1])
-                    for i, (one, s) in enumerate(zip(alone, states, strict=True))
-                ]
-            each = [one.decisions(s)[0] for one, s in zip(alone, states, strict=True)]
-            assert pool.decisions(state).tolist() == np.array(each).tolist()
-
-
 # --- Regret ----------------------------------------------------------------------------------
 
 ROUNDS = 400
-
-
-def test_ogds_regret_is_at_most_what_theory_says():
-    for stream in adversaries(3, 2.0):
-        for domain in [ball(3, 1.5), box(np.array([-1.0, 0.0, -2.0]), np.array([0.5, 2.0, -1.0]))]:
-            with entry(stream, domain):
-                learner = ogd(domain, gradient_bound=2.0)
-                x, g = play(learner, adversaries(3, 2.0)[stream], ROUNDS)
-                regret = np.sum(x * g) - least(domain, g.sum(axis=0))
-                assert regret <= 1.5 * domain.diameter * 2.0 * sqrt(ROUNDS)
-
-
-@pytest.mark.parametrize("stream", ["noise", "in blocks", "by turns"])
-def test_curved_losses_have_logarithmic_regret(stream):
-    # f_t(x) = |x - z_t|^2 / 2 on the unit ball, |z_t| <= 1: lambda = 1, G = 2, and alpha = 1/4,
-    # as G^2 alpha <= lambda is enough. The best decision is the mean of z_t.
-    z = np.array([adversaries(3, 1.0)[stream](t, None) for t in range(ROUNDS)])
-    best = z.mean(axis=0)
-    domain = ball(3, 1.0)
-
-    def regret(learner):
-        x, _ = play(learner, lambda t, x: x - z[t], ROUNDS)
-        return np.sum((x - z) ** 2) / 2 - np.sum((best - z) ** 2) / 2
-
-    strong = ogd(domain, gradient_bound=2.0, step=lambda t: 1 / t)
-    assert regret(strong) <= 2.0**2 / 2 * (1 + log(ROUNDS))
-    newton = online_newton_step(domain, gradient_bound=2.0, exp_concavity=0.25)
-    assert regret(newton) <= 5 * (1 / 0.25 + 2 * 2) * 3 * log(ROUNDS)
-    # The bound of newton_steps, with gamma = 1 / 32.
-    assert regret(newton) <= 3 * 16 * log(1 + ROUNDS * (4 / 32) ** 2) + 16
 
 
 OPTIMISTIC = {
@@ -196,15 +131,6 @@ def test_on_a_fixed_loss_the_optimistic_come_to_rest(name, domain):
     losses = np.sum(h * (x - goal) ** 2, axis=1) / 2
     assert losses[:100].sum() > 0.1
     assert losses[100:].sum() < 0.02 * losses.sum()
-
-
-def test_beyond_two_thirds_of_the_curvature_optimism_does_not_come_to_rest():
-    # With a = step * L, (center, x) <- (center - a x, center - 2 a x), of eigenvalue -1 at a = 2/3.
-    # So gamma = 4 L is on the safe side in all three lemmas: steps are at most 2 / gamma.
-    for rate, rests in ((0.6, True), (0.72, False)):
-        pool = descent_pool(LINE, 1, lambda t, v, r=rate: np.array([r]), optimistic=True)
-        x, _ = play(vectorized(pool, LINE), lambda t, x: x, 500, np.array([1.0]))
-        assert (np.abs(x[-2:]).max() < 1e-6) == rests
 
 
 # --- Inverses --------------------------------------------------------------------------------

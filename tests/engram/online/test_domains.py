@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.online.domains import ball, box, simplex
-from engram.online.steps import BALL, BOX, SIMPLEX
+from engram.online.steps import BALL, BOX, SIMPLEX, pull_in_norm
 from tests.tables import entry
 
 # cvxpy says so where a solver has stopped short of the 1e-12 that it is asked for.
@@ -29,6 +29,13 @@ def metric(rng, dim, condition):
     turn = np.linalg.qr(rng.normal(size=(dim, dim)))[0]
     u = turn * np.geomspace(1, condition, dim) @ turn.T
     return (u + u.T) / 2
+
+
+def projected_in_norm(domain, y, u):
+    """The point nearest to y in the norm sqrt(v' U v)."""
+    nearest = y.copy()
+    pull_in_norm(*domain, nearest, u, np.linalg.inv(u), domain.project(y))
+    return nearest
 
 
 def nearest(domain, y, u):
@@ -81,13 +88,15 @@ def test_the_nearest_point_in_a_norm():
     # min 4 (x_1 - 3)^2 + (x_2 - 4)^2 with x_1 + x_2 = 1: 4 (x_1 - 3) = x_2 - 4 gives x_1 = 9/5,
     # x_2 = -4/5; with x >= 0 therefore (1, 0).
     u = np.diag([4.0, 1.0])
-    assert simplex(2).project_in_norm(np.array([3.0, 4.0]), u).tolist() == [1.0, 0.0]
+    assert projected_in_norm(simplex(2), np.array([3.0, 4.0]), u).tolist() == [1.0, 0.0]
     # And from (0.6, 1.4): 4 (x_1 - 0.6) = x_2 - 1.4 gives x_1 = 2/5.
-    found = simplex(2).project_in_norm(np.array([0.6, 1.4]), u)
+    found = projected_in_norm(simplex(2), np.array([0.6, 1.4]), u)
     assert found == pytest.approx(np.array([0.4, 0.6]), abs=1e-15)
     # U = [[2, 1], [1, 2]], y = (3, 0), x_1 <= 1: then x_2 minimizes 2 x_2^2 - 4 x_2, at 1.
     u = np.array([[2.0, 1.0], [1.0, 2.0]])
-    found = box(np.array([-1.0, -1.0]), np.array([1.0, 5.0])).project_in_norm(np.array([3.0, 0]), u)
+    found = projected_in_norm(
+        box(np.array([-1.0, -1.0]), np.array([1.0, 5.0])), np.array([3.0, 0]), u
+    )
     assert found == pytest.approx(np.array([1.0, 1.0]), abs=1e-15)
 
 
@@ -103,24 +112,12 @@ def test_sizes_and_middles():
 
 
 @everywhere
-def test_projections_are_cvxpys(domain):
-    rng = np.random.default_rng(0)
-    for condition in (1, 1, 1, 10, 30, 100, 100, 100):
-        u = metric(rng, 5, condition)
-        y = domain.center + rng.normal(size=5) * rng.choice([0.3, 1, 5])
-        expected = nearest(domain, y, u)
-        assert domain.project_in_norm(y, u) == pytest.approx(expected, abs=1e-6)
-        if condition == 1:
-            assert domain.project(y) == pytest.approx(expected, abs=1e-6)
-
-
-@everywhere
 def test_no_worse_than_cvxpy_in_ill_conditioned_norms(domain):
     rng = np.random.default_rng(1)
     for condition in (1e6, 1e8, 1e10):
         u = metric(rng, 5, condition)
         y = domain.center + rng.normal(size=5) * 2
-        ours, theirs = domain.project_in_norm(y, u), domain.project(nearest(domain, y, u))
+        ours, theirs = projected_in_norm(domain, y, u), domain.project(nearest(domain, y, u))
         assert domain.contains(ours)
         distance, other = ((x - y) @ u @ (x - y) for x in (ours, theirs))
         assert distance <= other * (1 + 1e-9)
@@ -148,7 +145,7 @@ def test_no_point_of_the_domain_is_on_the_way_to_y(name, y, seed, condition):
     # x is nearest to y if and only if <y - x, z - x>_U <= 0 for every z of the domain.
     domain = DOMAINS[name]
     u = metric(np.random.default_rng(seed), 5, condition)
-    x = domain.project_in_norm(y, u)
+    x = projected_in_norm(domain, y, u)
     assert domain.contains(x)
     assert np.max((corners(domain) - x) @ u @ (y - x)) <= 1e-8 * condition
 
@@ -161,7 +158,7 @@ def test_projections_stay_inside_and_bring_points_together(name, y, z):
     assert domain.project(x) == pytest.approx(x, abs=1e-14)
     assert np.linalg.norm(x - w) <= np.linalg.norm(y - z) + 1e-12
     assert np.linalg.norm(x - w) <= domain.diameter + 1e-12
-    assert domain.project_in_norm(y, 3 * np.eye(5)) == pytest.approx(x, abs=1e-9)
+    assert projected_in_norm(domain, y, 3 * np.eye(5)) == pytest.approx(x, abs=1e-9)
 
 
 @everywhere

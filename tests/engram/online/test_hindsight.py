@@ -4,10 +4,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog, minimize
+from scipy.optimize import linprog
 
 from engram.online import loss_streams
-from engram.online.comparator import Total, least_on_ball, least_quadratic
+from engram.online.loss_streams import Total, least_on_ball, least_quadratic
 from tests.tables import entry
 
 STREAMS = {
@@ -84,20 +84,6 @@ def test_no_decision_is_better_by_more_than_the_gap():
                 assert stream.losses(inside).sum() >= best.total - best.gap - 1e-9
 
 
-def test_smooth_totals_against_scipy():
-    for name in ["strongly convex", "logistic", "squared", "linear", "fixed"]:
-        with entry(name):
-            stream = STREAMS[name](np.random.default_rng(2), 200, 3)
-            found = minimize(
-                lambda x, stream=stream: stream.losses(x).sum(),
-                np.full(3, 0.1),
-                method="SLSQP",
-                constraints={"type": "ineq", "fun": lambda x: 1 - x @ x},
-                options={"ftol": 1e-12, "maxiter": 500},
-            )
-            assert stream.best().total == pytest.approx(found.fun, abs=1e-5)
-
-
 def test_absolute_totals_against_a_linear_programme():
     # min sum r, -r <= A x - b <= r; its solution is in the ball, so the ball does not count.
     stream = loss_streams.absolute(np.random.default_rng(3), 150, 3)
@@ -112,12 +98,3 @@ def test_absolute_totals_against_a_linear_programme():
     assert np.linalg.norm(found.x[:3]) < 1
     assert best.total == pytest.approx(found.fun, abs=1e-6)
     np.testing.assert_allclose(best.decision, found.x[:3], atol=1e-5)
-
-
-def test_best_decisions_in_closed_form():
-    rng = np.random.default_rng(4)
-    linear = loss_streams.linear(rng, 50, 5)
-    assert linear.best().total == pytest.approx(-np.linalg.norm(linear.tilts.sum(axis=0)))
-    convex = loss_streams.strongly_convex(rng, 50, 5)
-    # Of |x - z|^2 / 2 the mean of z; tilts are -z.
-    np.testing.assert_allclose(convex.best().decision, -convex.tilts.mean(axis=0), atol=1e-9)

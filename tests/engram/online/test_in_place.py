@@ -39,18 +39,6 @@ def test_a_copy_and_its_original_learn_apart(full_matrix, duplicate):
     assert not np.array_equal(other.coef_, before)
 
 
-@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
-def test_rows_one_by_one_in_place_are_as_rows_at_once(duplicate):
-    rows, y = drawn()
-    x = pd.DataFrame(rows)
-    at_once, one_by_one = OnlineRegressor().partial_fit(x, y), OnlineRegressor()
-    for number, (row, target) in enumerate(zip(rows, y, strict=True)):
-        one_by_one.learn_one(row, target)
-        if number % 10 == 3:
-            one_by_one = duplicate(one_by_one)
-    np.testing.assert_allclose(one_by_one.coef_, at_once.coef_, rtol=1e-9)
-
-
 def test_one_function_changes_the_state_and_the_other_does_not():
     rows, y = drawn()
     model = OnlineRegressor().partial_fit(pd.DataFrame(rows), y)
@@ -58,5 +46,5 @@ def test_one_function_changes_the_state_and_the_other_does_not():
     x, target = np.ones((1, 3)), np.ones((1, 1))
     mixture.learned(model.task_, model.model_, x, target, np.ones(1))
     assert all(map(np.array_equal, leaves, model.model_.experts))
-    spent = mixture.learned_in_place(model.task_, model.model_, x, target, np.ones(1))
+    spent = mixture.learned(model.task_, model.model_, x, target, np.ones(1), in_place=True)
     assert spent.experts.coefficients is model.model_.experts.coefficients

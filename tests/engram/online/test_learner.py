@@ -7,16 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram.online.descent import ogd, optimistic_ogd
+from engram.online.baselines import metagrad, usc
+from engram.online.descent import ogd, online_newton_step, optimistic_newton, optimistic_ogd
 from engram.online.domains import ball, box, simplex
-from engram.online.doubling_trick import in_epochs
 from engram.online.experts import adapt_ml_prod, hedge, msmwc
-from engram.online.learner import clipped
-from engram.online.metagrad import metagrad
-from engram.online.newton import online_newton_step, optimistic_newton
+from engram.online.server_step import in_epochs
 from engram.online.state_arrays import from_arrays, to_arrays
 from engram.online.universal import universal_ensemble
-from engram.online.usc import usc
 
 DIM, BOUND, ROUNDS = 3, 2.0, 40
 G = {"gradient_bound": BOUND}
@@ -28,9 +25,9 @@ DOMAINS = {
 MANY = {"feedback": "multi-gradient"}
 
 
-def epochs(make, domain, **known):
+def epochs(make, domain):
     return in_epochs(
-        lambda horizon, bound: make(domain, gradient_bound=bound, horizon=horizon), **known
+        lambda horizon, bound: make(domain, gradient_bound=bound, horizon=horizon), ROUNDS
     )
 
 
@@ -54,14 +51,8 @@ ANYWHERE = {
     "universal, many, not exp-concave": lambda d: universal_ensemble(
         d, **G, horizon=ROUNDS, exp_concave=False, **MANY
     ),
-    "clipped": lambda d: clipped(universal_ensemble(d, **G, horizon=ROUNDS), BOUND),
-    "clipped, many gradients": lambda d: clipped(
-        universal_ensemble(d, **G, horizon=ROUNDS, **MANY), BOUND
-    ),
     "universal in epochs": lambda d: epochs(universal_ensemble, d),
-    "metagrad in epochs": lambda d: epochs(metagrad, d, gradient_bound=BOUND),
-    "usc in epochs": lambda d: epochs(usc, d, horizon=ROUNDS),
-    "clipped in epochs": lambda d: clipped(epochs(partial(universal_ensemble, **MANY), d), BOUND),
+    "universal, many in epochs": lambda d: epochs(partial(universal_ensemble, **MANY), d),
 }
 EXPERTS = {
     "hedge": lambda d: hedge(d.dim, horizon=ROUNDS, loss_range=2 * BOUND),
@@ -217,7 +208,6 @@ BAD = {
     "one number": (np.array(0.1), "shape must be"),
     "too long": (np.array([0.0, 5.0, -5.0]), r"must be at most the declared .*= \d"),
 }
-ANY_LENGTH = ("universal in epochs", "usc in epochs", "clipped")
 STARTS = [np.full(DIM, 9.0), np.full(DIM, np.nan), np.full(DIM, np.inf), np.ones(DIM + 1)]
 
 
@@ -227,7 +217,7 @@ def check_what_is_no_gradient_or_no_start_is_refused_and_changes_nothing(name, w
     before, count = to_arrays(state), len(learner.points(state))
     for fault, (g, message) in BAD.items():
         given = np.tile(g, (count, 1)) if count > 1 and fault != "a table" else g
-        if fault == "too long" and name.startswith(ANY_LENGTH):
+        if fault == "too long" and name.endswith("in epochs"):
             learner.observe(state, given)
         else:
             with pytest.raises(ValueError, match=message) as refusal:

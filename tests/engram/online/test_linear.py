@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from engram.online import linear, mixture
 from engram.online.linear import coefficients, learned, predictions, started
-from engram.online.losses import LOGISTIC, SQUARED
-from engram.online.tasks import LinearTask, RunningMoments
+from engram.online.losses import LOGISTIC, SQUARED, LinearTask, RunningMoments
 from tests.engram.online.streams import labels, rows
 
 

@@ -3,20 +3,19 @@
 import numpy as np
 import pytest
 
-from engram.online import games, loss_streams
-from engram.online.base_learners import descent_pool, vectorized
+from engram.online import loss_streams
 from engram.online.descent import ogd
-from engram.online.domains import ball
 from engram.online.learner import Learner
 from engram.online.play import (
     game_regrets,
     least_totals,
     log_spaced,
+    matrix_game,
     play_game,
     play_stream,
     regrets,
+    saddle_game,
 )
-from engram.online.universal import universal_ensemble
 from tests.tables import entry
 
 
@@ -40,7 +39,6 @@ def test_a_learner_is_told_the_gradient_at_its_decision_once_a_round():
     learner = ogd(stream.domain, gradient_bound=stream.gradient_bound)
     spy = learner._replace(observe=lambda s, g: (told.append(g), learner.observe(s, g))[1])
     played = play_stream(spy, stream)
-    assert played.queries == 30
     assert played.points.shape == (30, 1, 4)
     state = learner.init(None)
     for t, gradient in enumerate(told, start=1):
@@ -48,17 +46,6 @@ def test_a_learner_is_told_the_gradient_at_its_decision_once_a_round():
         np.testing.assert_array_equal(played.points[t - 1, 0], x)
         np.testing.assert_array_equal(gradient, stream.gradient(t, x[None])[0])
         state = learner.observe(state, gradient)
-
-
-def test_queries_are_counted():
-    # T = 16 has guesses 1/16, 1/8, ..., 1: with 2 * 5 + 1 base learners, and the decision itself.
-    for feedback, each in [("one-gradient", 1), ("multi-gradient", 12)]:
-        with entry(feedback, each):
-            stream = loss_streams.squared(np.random.default_rng(0), 16, 4)
-            learner = universal_ensemble(
-                stream.domain, gradient_bound=stream.gradient_bound, horizon=16, feedback=feedback
-            )
-            assert play_stream(learner, stream).queries == 16 * each
 
 
 def test_regret_by_hand():
@@ -72,20 +59,6 @@ def test_regret_by_hand():
     np.testing.assert_allclose(least, [-1, -(2**0.5), -(5**0.5)], atol=1e-12)
     found = regrets(stream, decisions, rounds[::2], least[::2])
     np.testing.assert_allclose(found, [1.5, 5**0.5 - 0.25], atol=1e-12)
-
-
-def test_a_pool_abreast_does_what_its_members_do_alone():
-    stream = loss_streams.logistic(np.random.default_rng(1), 60, 3)
-    steps = np.array([0.05, 0.4, 3.0])
-    pool = descent_pool(stream.domain, 3, lambda t, v: steps / np.sqrt(t), optimistic=False)
-    points = play_stream(vectorized(pool, stream.domain), stream).points
-    for i, step in enumerate(steps):
-        alone = ogd(
-            stream.domain, gradient_bound=stream.gradient_bound, step=lambda t, s=step: s / t**0.5
-        )
-        np.testing.assert_allclose(
-            points[:, i], play_stream(alone, stream).points[:, 0], atol=1e-12
-        )
 
 
 def test_log_spaced_rounds():
@@ -102,7 +75,7 @@ def test_log_spaced_rounds():
 def test_no_rounds_are_refused():
     with pytest.raises(ValueError, match="horizon must be at least 1, got 0"):
         log_spaced(0)
-    game = games.matrix_game(np.random.default_rng(0), 2)
+    game = matrix_game(np.random.default_rng(0), 2)
     with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
         play_game(game, constant([1, 0]), None, 0)
 
@@ -113,7 +86,7 @@ PENNIES = np.array([[1.0, -2.0], [-1.0, 1.0]])
 
 
 def pennies():
-    game = games.matrix_game(np.random.default_rng(0), 2)
+    game = matrix_game(np.random.default_rng(0), 2)
     return game._replace(matrix=PENNIES, gradient_bound=5**0.5)
 
 
@@ -135,7 +108,7 @@ def test_the_dishonest_answer_with_the_worst():
 
 
 def test_the_honest_choose_at_the_same_time():
-    game = games.saddle_game(np.random.default_rng(2), 3)
+    game = saddle_game(np.random.default_rng(2), 3)
     transposed = game.transposed()
     one, two = (ogd(g.domain, gradient_bound=g.gradient_bound) for g in (game, transposed))
     xs, ys = play_game(game, one, two, 20)
@@ -146,18 +119,3 @@ def test_the_honest_choose_at_the_same_time():
         np.testing.assert_array_equal(ys[t, 0], y)
         state = one.observe(state, game.matrix @ y + game.linear)
         theirs = two.observe(theirs, -game.matrix.T @ x + game.other_linear)
-
-
-def test_pairs_abreast_play_games_of_their_own():
-    game, steps = games.saddle_game(np.random.default_rng(3), 3), np.array([0.1, 1.0])
-    pools = [
-        descent_pool(g.domain, 2, lambda t, v: steps / np.sqrt(t), optimistic=False)
-        for g in (game, game.transposed())
-    ]
-    one, two = (vectorized(pool, ball(3, 1.0)) for pool in pools)
-    xs, ys = play_game(game, one, two, 25)
-    for i, step in enumerate(steps):
-        alone = ogd(ball(3, 1.0), gradient_bound=1.5, step=lambda t, s=step: s / t**0.5)
-        x, y = play_game(game, alone, alone, 25)
-        np.testing.assert_allclose(xs[:, i], x[:, 0], atol=1e-12)
-        np.testing.assert_allclose(ys[:, i], y[:, 0], atol=1e-12)

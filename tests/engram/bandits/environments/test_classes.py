@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import chisquare
 
 from engram.bandits.environments.classes import LabeledRows, classes, laid_out
-from engram.bandits.group_recovery import true_groups
 from tests.tables import entry
 
 K, D = 4, 3
@@ -131,18 +130,6 @@ def test_opinions_are_what_each_user_would_have_got():
         assert found.shape == (K, 2 * K)
         for user in range(2 * K):
             assert found[:, user].tolist() == seen[user, label].tolist()
-
-
-def test_users_of_a_group_agree_on_everything_and_others_on_some_arms_only():
-    there = environment(groups=2)
-    groups = [true_groups(there.expected_rewards(t), there.round(t).user) for t in range(50)]
-    for t, found in enumerate(groups):
-        user = there.round(t).user
-        friends = [u for u in range(2 * K) if u // K == user // K and u % 2 == user % 2]
-        assert found[:, friends].all()
-    strangers = np.array([found.all() for found in groups])
-    assert not strangers.all()
-    assert any(found.all(axis=1).any() and not found.all() for found in groups)
 
 
 def test_there_are_no_opinions_of_images_that_a_user_never_sees():

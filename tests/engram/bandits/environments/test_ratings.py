@@ -29,10 +29,6 @@ def test_top_users_and_items_by_count():
     assert sorted(np.bincount(found.groups)) == [1, 2]
 
 
-def test_which_ratings_are_bad():
-    assert [own.tolist() for own in table(below=1.5).bad] == [[0], [1], [0, 1]]
-
-
 def test_who_can_be_served():
     found = table()
     assert found.served(2).tolist() == [0, 1]
@@ -108,19 +104,6 @@ def test_groups_users_items_and_places_are_uniform():
         assert chisquare(list(each.values())).pvalue > 0.01
 
 
-def test_the_users_vector_may_stand_before_the_item_s():
-    found = large()
-    item, both = (
-        ratings(found, horizon=9, seed=3, features=name) for name in ("item", "user-item")
-    )
-    assert both.dim == 6
-    now, wide = item.round(5), both.round(5)
-    np.testing.assert_allclose(wide.arms[:, 3:] * np.sqrt(2), now.arms, rtol=1e-14)
-    own = np.tile(found.users[found.served(10)[now.user]], (10, 1))
-    np.testing.assert_allclose(wide.arms[:, :3] * np.sqrt(2), own, rtol=1e-14)
-    np.testing.assert_allclose(np.linalg.norm(wide.arms, axis=1), 1, rtol=1e-12)
-
-
 def test_users_who_cannot_be_served_are_no_users_of_the_world():
     there = ratings(table(), horizon=50, seed=0, arms=3)
     assert there.users == 1
@@ -151,9 +134,6 @@ BAD = {
     r"groups must be in \[1, 3\], the users, got 4": lambda: table(groups=4),
     "arms must be at least 2, got 1": lambda: ratings(table(), horizon=1, seed=0, arms=1),
     "enough for some user: 1 bad and 9 others": lambda: ratings(table(), horizon=1, seed=0),
-    "features must be item or user-item, got 'user'": lambda: ratings(
-        large(), horizon=1, seed=0, features="user"
-    ),
 }
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from engram.bandits.group_recovery import group_recovery, true_groups
 from engram.bandits.linucb import linucb
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.play import play_policy
@@ -15,9 +14,14 @@ from engram.bandits.policy import batched
 from engram.bandits.studies import trials as bandits
 from engram.bandits.studies.environments import ENVIRONMENTS, EnvironmentSpec, draw_environment
 from engram.bandits.studies.methods import META_BAN, METHODS, runs_at_once
-from engram.bandits.studies.regrets import said, simplest_first, summarize, summarize_runs
-from engram.bandits.studies.study import recovery_lines
-from engram.bandits.studies.trials import choose, run_trial
+from engram.bandits.studies.study import (
+    recovery_lines,
+    said,
+    simplest_first,
+    summarize,
+    summarize_runs,
+)
+from engram.bandits.studies.trials import choose, group_recovery, run_trial, true_groups
 from engram.cli.cli import app
 from engram.settings.errors import Refused
 from tests.tables import entry
@@ -187,16 +191,13 @@ def compared(**gaps):
 def test_a_winner_is_named_only_where_intervals_exclude_zero():
     words = compared(random=50, linucb_ind=5)
     assert words.startswith("Meta-Ban is best: its mean regret is below every other policy's")
-    assert words.endswith("Meta-Ban regrets less than random, LinUCB-IND.")
     words = compared(random=50, linucb_ind=0.2)
     assert words.startswith("No policy is surely the best: Meta-Ban has the lowest mean regret")
     assert (
         "LinUCB-IND is simpler than Meta-Ban, and enough as far as these worlds can tell" in words
     )
-    assert words.endswith("Meta-Ban and LinUCB-IND cannot be told apart.")
     words = compared(random=50, linucb_ind=-5, club=-3)
     assert words.startswith("LinUCB-IND is best")
-    assert "Meta-Ban regrets less than random; more than LinUCB-IND, CLUB." in words
 
 
 @pytest.mark.parametrize(("horizon", "rounds"), [(500, [50, 100, 200, 500]), (3, [1, 2, 3])])
@@ -221,7 +222,7 @@ def test_it_gives_a_table_and_figures(tmp_path):
     assert found == json.loads((out / "results.json").read_text())
     assert [each["method"] for each in found["rows"]] == list(FEW)
     assert [each["setting"]["nu"] for each in found["ablation"]] == [1.1, 2.0, 5.0, 10.0]
-    for name in ("regret.png", "differences.png", "nu.png", "groups.png"):
+    for name in ("regret.png", "differences.png", "nu.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     for text in ("Meta-Ban", "LinUCB-IND", "random", "core a round", "exactly right"):
         assert text in result.stdout
@@ -246,7 +247,6 @@ def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
     result = invoke(tmp_path / "run", "ratings", *arguments)
     assert result.exit_code == 0, result.output
     assert "exactly right" not in result.stdout
-    assert not (tmp_path / "run" / "groups.png").exists()
 
 
 def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from engram.cli.cli import app
 from engram.online.studies import server_steps
 from engram.online.studies.server_steps import STEPS, train_rounds, tune
-from engram.online.studies.streams import best_fixed, courses, read_stream, stream_of
+from engram.online.studies.stream import best_fixed, courses, read_stream, stream_of
 from engram.settings.errors import Refused, RunStopped
 from tests.support import write_npz
 
