@@ -24,19 +24,21 @@ from engram.tables.studies.settings import (
     MolarTableSettings,
 )
 
-_ROOM: Final = "engram.studies"
-
 STUDIES: Final = (
-    Study("sinewave", SinewaveSettings, f"{_ROOM}.meta_learning.sinewave", "iterations"),
-    Study("one-shot", OneShotSettings, f"{_ROOM}.meta_learning.one_shot", "iterations"),
-    Study("federated", FederatedSettings, f"{_ROOM}.meta_learning.federated", "rounds"),
-    Study("molar-regression", MolarRegressionSettings, f"{_ROOM}.molar.regression", "steps"),
-    Study("molar-bandit", MolarBanditSettings, f"{_ROOM}.molar.bandit", "policies"),
-    Study("molar-table", MolarTableSettings, f"{_ROOM}.molar.table", "splits", whole=True),
-    Study("meta-ban", MetaBanSettings, f"{_ROOM}.meta_ban.study", "rounds"),
-    Study("universal", UniversalSettings, f"{_ROOM}.online.universal", "learners"),
+    Study("sinewave", SinewaveSettings, "engram.meta.studies.sinewave", "iterations"),
+    Study("one-shot", OneShotSettings, "engram.meta.studies.one_shot", "iterations"),
+    Study("federated", FederatedSettings, "engram.meta.studies.federated", "rounds"),
+    Study("molar-regression", MolarRegressionSettings, "engram.tables.studies.regression", "steps"),
+    Study("molar-bandit", MolarBanditSettings, "engram.tables.studies.bandit", "policies"),
+    Study("molar-table", MolarTableSettings, "engram.tables.studies.table", "splits", whole=True),
+    Study("meta-ban", MetaBanSettings, "engram.bandits.studies.study", "rounds"),
+    Study("universal", UniversalSettings, "engram.online.studies.universal", "learners"),
     Study(
-        "universal-stream", UniversalStreamSettings, f"{_ROOM}.online.stream", "runs", whole=True
+        "universal-stream",
+        UniversalStreamSettings,
+        "engram.online.studies.stream",
+        "runs",
+        whole=True,
     ),
 )
 

@@ -1,6 +1,7 @@
 """Commands are derived from settings: options, defaults, help, and what is refused."""
 
 import dataclasses
+import importlib.util
 import json
 import sys
 import types
@@ -143,6 +144,7 @@ def test_a_plan_out_of_range_is_refused():
 def test_every_field_is_an_option_with_its_meaning():
     for study in STUDIES:
         with entry(study):
+            assert importlib.util.find_spec(study.module)
             text = " ".join(
                 CliRunner().invoke(app, [study.name, "--help"], terminal_width=300).output.split()
             )
