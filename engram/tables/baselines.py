@@ -7,14 +7,19 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.tables.base_regressor import Numbers
-from engram.tables.high_dim import high_dim
-from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
-from engram.tables.pooled import pool
+from engram.tables.lasso import (
+    DEBIASING_SCALE,
+    LASSO_SCALE,
+    high_dim,
+    lasso,
+    lasso_debiasing,
+    lasso_strength,
+)
+from engram.tables.median import trimmed_mean
+from engram.tables.model import Numbers
 from engram.tables.shrinkage import combine
-from engram.tables.site import Rows, SiteEstimate, estimate_site
+from engram.tables.site import Rows, SiteEstimate, estimate_site, pool
 from engram.tables.tables import shown
-from engram.tables.trimmed_mean import trimmed_mean
 
 __all__ = ["DebiasedRegressor", "IndividualRegressor", "LassoRegressor", "PooledRegressor"]
 

@@ -15,7 +15,6 @@ import numpy as np
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 from engram.tables.adaptive import adapt
-from engram.tables.dependent_columns import Dependent, dependent_columns
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.random_effects import (
     Posterior,
@@ -27,7 +26,7 @@ from engram.tables.random_effects import (
     posterior,
 )
 from engram.tables.site import Rows
-from engram.tables.tables import Scaling
+from engram.tables.tables import Dependent, Scaling, dependent_columns
 
 STILL: Final = 1e-6  # standard errors of the center, below which a change is none
 _ACCURACY: Final = 1e-7  # likewise, of what a server computes between two exchanges

@@ -18,13 +18,11 @@ from threadpoolctl import threadpool_limits
 
 from engram.core.arrays import Array
 from engram.tables.families import FamilyName
-from engram.tables.high_dim import high_dim, transfer_bounds
 from engram.tables.intervals import Intervals, own_interval, shared_half_width, site_interval
-from engram.tables.lasso import lasso
-from engram.tables.pooled import condense
+from engram.tables.lasso import high_dim, lasso, transfer_bounds
 from engram.tables.shrinkage import combine
 from engram.tables.simulation import linear_rows, logistic_rows, sparse_parameters
-from engram.tables.site import Rows, estimate_site
+from engram.tables.site import Rows, condense, estimate_site
 from engram.tables.studies.methods import METHODS, errors, gather
 
 _SIGMA: Final = 0.1  # of the noise of linear models (Sec. 4.1)

@@ -13,7 +13,7 @@ from engram.online.play import play_stream
 from engram.online.state_arrays import to_arrays
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
-from engram.tables.bandits.play import play_tasks
+from engram.tables.bandits.policies import play_tasks
 from engram.tables.baselines import (
     DebiasedRegressor,
     IndividualRegressor,

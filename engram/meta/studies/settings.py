@@ -16,7 +16,7 @@ from engram.meta.studies.published import (
 )
 from engram.studies.settings import StudySettings, argument, option
 
-_HESSIANS: Final = "engram.meta.curvature:HESSIANS"
+_HESSIANS: Final = "engram.meta.meta_gradient:HESSIANS"
 
 
 def _iterations(default: int) -> Any:

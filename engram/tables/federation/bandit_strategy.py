@@ -18,7 +18,7 @@ from engram.settings.experiment import Experiment
 from engram.strategies.base import Row, strategies
 from engram.strategies.site_strategy import TOTALS, SiteStrategy, read_split, regret_in_words
 from engram.tables.bandits.policies import exchange
-from engram.tables.federation.molar_bandit import REGRETS, MolarBandit
+from engram.tables.federation.molar import REGRETS, MolarBandit
 from engram.tables.federation.molar_messages import (
     SHARED,
     SITES,

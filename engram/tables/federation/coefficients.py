@@ -14,8 +14,7 @@ from engram.core.types import Params
 from engram.data.schema.columns import Kind, Schema
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.tables.federation.molar import Molar
-from engram.tables.federation.molar_bandit import MolarBandit
+from engram.tables.federation.molar import Molar, MolarBandit
 from engram.tables.site import INTERCEPT
 
 

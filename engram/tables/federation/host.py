@@ -32,10 +32,9 @@ from engram.tables.federation.molar_messages import (
     site_record,
 )
 from engram.tables.heterogeneity import REACH
-from engram.tables.intercept import personalize_rows
 from engram.tables.intervals import Intervals, own_interval, site_interval
 from engram.tables.private import estimate_of, noisy_statistics, statistics_size
-from engram.tables.shrinkage import Shared
+from engram.tables.shrinkage import Shared, personalize_rows
 from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.tables.tables import check_finite
 from engram.wire.roster import describe_node

@@ -11,12 +11,12 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.simulations.job_pool import Progress, Row
 from engram.tables.bandits.environments import BanditModel, TaskEnvironment, sparse_environments
-from engram.tables.bandits.play import play_tasks
 from engram.tables.bandits.policies import (
     MultitaskBandit,
     lasso_bandit,
     molar_bandit,
     ols_bandit,
+    play_tasks,
     robust_multitask_bandit,
     trace_norm_bandit,
 )

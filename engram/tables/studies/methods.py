@@ -8,10 +8,9 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.tables.families import FamilyName
 from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
-from engram.tables.pooled import pool
+from engram.tables.median import trimmed_mean
 from engram.tables.shrinkage import Option, Shared, combine, personalize
-from engram.tables.site import Rows, SiteEstimate, estimate_site
-from engram.tables.trimmed_mean import trimmed_mean
+from engram.tables.site import Rows, SiteEstimate, estimate_site, pool
 
 _TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
 

@@ -10,10 +10,10 @@ from engram.core.arrays import Array
 from engram.core.process_modes import filtering
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.lasso import lasso_debiasing, lasso_strength
+from engram.tables.median import trimmed_mean
 from engram.tables.mixed import fit_mixed
 from engram.tables.model import MultitaskModel
 from engram.tables.site import Rows, estimate_site
-from engram.tables.trimmed_mean import trimmed_mean
 
 _WEAK: Final = 10.0  # prior variance of coefficients that pooling would else let go to infinity
 _FOLDS: Final = 5

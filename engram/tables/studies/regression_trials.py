@@ -13,9 +13,8 @@ import numpy as np
 
 from engram.core.arrays import Array
 from engram.simulations.job_pool import Progress, Row
-from engram.tables.pooled import condense
 from engram.tables.simulation import disparate_sizes, sparse_parameters, spread_root
-from engram.tables.site import Rows
+from engram.tables.site import Rows, condense
 from engram.tables.studies.methods import errors, gather
 
 SIGMA: Final = 0.1  # of the noise (Sec. 4.1)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from engram.tables.bandits.environments import regret, replay, sparse_environments
-from engram.tables.bandits.play import batches, play_tasks
-from engram.tables.bandits.policies import molar_bandit, ols_bandit
+from engram.tables.bandits.policies import batches, molar_bandit, ols_bandit, play_tasks
 from engram.tables.bandits.site import TaskState
 from engram.tables.shrinkage import combine
 from engram.tables.simulation import sparse_parameters

@@ -12,7 +12,7 @@ from engram.tables.bandits.environments import (
     simulate,
     sparse_environments,
 )
-from engram.tables.bandits.play import Batch, batches
+from engram.tables.bandits.policies import Batch, batches
 from engram.tables.simulation import sparse_parameters
 from engram.tables.site import Rows
 from tests.tables import entry

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from engram.tables.bandits.play import batches, play_tasks
 from engram.tables.bandits.policies import (
+    batches,
     lasso_bandit,
     molar_bandit,
     ols_bandit,
+    play_tasks,
     robust_multitask_bandit,
     trace_norm_bandit,
 )

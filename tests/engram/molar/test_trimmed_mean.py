@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import trim_mean
 
-from engram.tables.trimmed_mean import trimmed_mean
+from engram.tables.median import trimmed_mean
 from tests.tables import entry
 
 LINE = [8.0, 1.0, 100.0, 4.0, 2.0]
