@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from sklearn.linear_model import Lasso
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.tables.site import Rows, condense
+from engram.tables.site import Rows, SiteEstimate, condense
 
 LASSO_SCALE: Final = 0.05
 """c_lambda of a task's own LASSO, in units of sigma_m, as J.1 tuned it."""
@@ -38,6 +39,32 @@ def lasso_strength(size: float, dim: int, scale: float) -> float:
 def lasso(rows: Rows, strength: float, *, free: Bools | None = None) -> Array:
     """Minimizes ``||X b - y||^2 / (2 n) + strength ||b||_1``: ``lasso_debiasing`` around zero."""
     return lasso_debiasing(rows, np.zeros(rows.x.shape[1]), strength, free=free)
+
+
+def debias(
+    tasks: Sequence[Rows],
+    sites: Sequence[SiteEstimate],
+    center: Array,
+    c: float,
+    *,
+    free: Bools | None = None,
+) -> Array:
+    """Fits each task's LASSO around ``center`` with lambda_m = c sigma_m sqrt(ln(d) / n_m).
+
+    Args:
+        tasks: Each task's rows.
+        sites: Their own estimates, of which sizes and noise count.
+        center: Shape (d,); zeros for the LASSO itself.
+        c: Scale of the penalty in units of the task's noise, at least 0.
+        free: As for ``lasso_debiasing``.
+
+    Returns:
+        Shape (M, d).
+    """
+    require(c >= 0, "c", c, "at least 0")
+    strengths = [lasso_strength(site.size, len(center), c * site.sigma) for site in sites]
+    pairs = zip(tasks, strengths, strict=True)
+    return np.stack([lasso_debiasing(rows, center, each, free=free) for rows, each in pairs])
 
 
 def lasso_debiasing(
@@ -84,8 +111,6 @@ def lasso_debiasing(
 def _penalized(x: Array, y: Array, strength: float) -> Array:
     if np.abs(x.T @ y).max(initial=0.0) <= strength * len(y):
         return np.zeros(x.shape[1])
-    from sklearn.linear_model import Lasso  # noqa: PLC0415 - a second to import
-
     # It goes through columns in turn, but draws from the process's generator without a seed.
     solver = Lasso(strength, fit_intercept=False, tol=_TOLERANCE, max_iter=_PASSES, random_state=0)
     coef: Array = solver.fit(x, y).coef_

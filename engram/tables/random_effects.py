@@ -85,16 +85,18 @@ def start(rows: Rows, family: FamilyName) -> Prior:
     if (x[:, -1] == 1).all():
         offset = np.average(x[:, :-1], axis=0, weights=counts)
         variance[-1] = unit + float(variance[:-1] @ offset**2)
-        center[-1] = mean if linear else _link(family, mean, float(counts.sum()))
+        center[-1] = link(family, rows)
     return Prior(center, variance)
 
 
-def _link(family: FamilyName, mean: float, size: float) -> float:
-    """Returns the linear predictor of a mean, half a case away from impossible ones."""
-    if family == "poisson":
-        return float(np.log((mean * size + 0.5) / size))
-    odds = (mean * size + 0.5) / ((1 - mean) * size + 0.5)
-    return float(np.log(odds))
+def link(family: FamilyName, rows: Rows) -> float:
+    """Returns the linear predictor of the mean of y, half a case away from impossible ones."""
+    _, y, counts = rows.counted()
+    mean, size = float(np.average(y, weights=counts)), float(counts.sum())
+    if family == "linear":
+        return mean
+    others = size if family == "poisson" else (1 - mean) * size + 0.5
+    return float(np.log((mean * size + 0.5) / others))
 
 
 def posterior(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from engram.core.arrays import Array, Bools
@@ -200,8 +201,6 @@ def personalize_rows(
     if family == "poisson":
         coef[-1] = np.log(counts @ y) - logsumexp(offset, b=counts)
         return coef
-    from scipy.optimize import brentq  # noqa: PLC0415 - slow to import, not always needed
-
     mean = FAMILIES[family].mean
 
     def derivative(value: float) -> float:

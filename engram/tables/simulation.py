@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
+from scipy.stats import ortho_group
 
 from engram.core.arrays import Array
 from engram.core.checks import require
@@ -44,8 +45,6 @@ def spread_root(rng: np.random.Generator, dim: int) -> Array:
     Q is uniform on the orthogonal matrices. Rows of z A, with z of shape (n, d) standard normal,
     have that covariance; its eigenvalues go from 1 to nearly 5.
     """
-    from scipy.stats import ortho_group  # noqa: PLC0415 - slow to import, not always needed
-
     q = ortho_group.rvs(dim, random_state=rng) if dim > 1 else np.ones((1, 1))
     return np.sqrt(1 + 4 * np.arange(dim) / dim)[:, None] * q.T
 

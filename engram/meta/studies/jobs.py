@@ -8,10 +8,9 @@ import numpy as np
 
 from engram.core.machine import check_room
 from engram.meta.studies.methods import METHODS
-from engram.meta.studies.problem import Problem
 from engram.meta.studies.published import Steps
 from engram.meta.studies.settings import MetaLearningSettings
-from engram.meta.studies.sweep import Sweep, SweepRun, check_sweep, run_sweep
+from engram.meta.studies.sweep import Problem, Sweep, SweepRun, check_sweep, run_sweep
 from engram.simulations.job_pool import Pool, Progress, Row
 from engram.studies.summaries import grouped
 

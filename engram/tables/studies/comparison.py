@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from sklearn.metrics import roc_auc_score
 
 from engram.data.tables.tables import Table
 from engram.settings.errors import DataError, one_line
@@ -14,8 +15,15 @@ from engram.tables.adaptive_models import Adaptive
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.model import MultitaskModel
 from engram.tables.site import INTERCEPT, Rows, estimate_site, why_undetermined
-from engram.tables.studies.choice import Choice, choose, is_tie
-from engram.tables.studies.contenders import Contender, Make, Molar, methods_for
+from engram.tables.studies.contenders import (
+    Choice,
+    Contender,
+    Make,
+    Molar,
+    choose,
+    is_tie,
+    methods_for,
+)
 from engram.tables.studies.preparation import independent, of_columns, site_level
 from engram.tables.tables import Scaling, distinct, rows_of_tasks
 
@@ -204,8 +212,6 @@ def _scored(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbe
     score = SplitScore(0.0, float(np.mean(each)), 0.0, tasks=tuple(each.tolist()))
     if family != "logistic":
         return score
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - a second to import
-
     y = table.y[rows]
     eta = model.linear_predictor(_frame(table, rows), table.labels[rows])
     shares = FAMILIES[family].mean(eta)

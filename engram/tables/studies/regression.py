@@ -12,8 +12,7 @@ from engram.simulations.job_pool import Pool, Row
 from engram.studies.figures import COLORS, finish, log_ticks, new_table, panels
 from engram.studies.study import Report
 from engram.studies.summaries import grouped, mean_and_error
-from engram.tables.studies.methods import METHODS
-from engram.tables.studies.regression_trials import FIGURES, run_trial
+from engram.tables.studies.regression_trials import FIGURES, METHODS, run_trial
 from engram.tables.studies.settings import MolarRegressionSettings
 
 _CAPTION: Final = """\

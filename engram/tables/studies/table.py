@@ -15,9 +15,8 @@ from engram.tables.families import FamilyName
 from engram.tables.heterogeneity import REACH
 from engram.tables.shrinkage import Option
 from engram.tables.studies import coefficients, comparison, scores
-from engram.tables.studies.coefficients import Coefficients
+from engram.tables.studies.coefficients import Coefficients, draw_heterogeneity, heterogeneity
 from engram.tables.studies.contenders import adaptive, molar
-from engram.tables.studies.heterogeneity import draw_heterogeneity, heterogeneity
 from engram.tables.studies.preparation import complete, independent
 from engram.tables.studies.settings import MolarTableSettings
 

@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 from engram.cli.cli import app
 from engram.settings.errors import Refused
-from engram.tables.studies import bandit_trials
-from engram.tables.studies.bandit import summarize
-from engram.tables.studies.bandit_trials import ACTIVATION, POLICIES, SHOWN, regrets, worlds
+from engram.tables.studies import bandit
+from engram.tables.studies.bandit import ACTIVATION, POLICIES, SHOWN, regrets, summarize, worlds
 from tests.tables import entry
 
 
@@ -68,7 +67,7 @@ def test_tasks_shown_are_those_activated_most_least_and_between():
 def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     size = ["--horizon", 40, "--trials", 3]
     assert invoke(*size, "--out", tmp_path / "whole").exit_code == 0
-    real, calls = bandit_trials.regrets, []
+    real, calls = bandit.regrets, []
 
     def interrupted(*arguments):
         calls.append(arguments)
@@ -76,7 +75,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(bandit_trials, "regrets", interrupted)
+    monkeypatch.setattr(bandit, "regrets", interrupted)
     part = tmp_path / "part"
     stopped = invoke(*size, "--out", part)
     assert stopped.exit_code == 130

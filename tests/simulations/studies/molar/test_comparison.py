@@ -10,7 +10,6 @@ from engram.tables.baselines import IndividualRegressor, PooledRegressor
 from engram.tables.simulation import sparse_parameters
 from engram.tables.studies import comparison as tables
 from engram.tables.studies import contenders
-from engram.tables.studies.choice import choose, is_tie
 from engram.tables.studies.comparison import (
     Shares,
     SplitScore,
@@ -19,7 +18,7 @@ from engram.tables.studies.comparison import (
     fit_all,
     lacking,
 )
-from engram.tables.studies.contenders import GRID, molar
+from engram.tables.studies.contenders import GRID, choose, is_tie, molar
 from engram.tables.studies.preparation import complete, independent
 from engram.tables.studies.scores import comparison, comparison_table, failures, remarks
 from engram.tables.tables import Scaling

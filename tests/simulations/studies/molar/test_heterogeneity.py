@@ -8,8 +8,13 @@ import pytest
 
 from engram.tables.adaptive_models import AdaptiveRegressor
 from engram.tables.regressor import MolarRegressor
-from engram.tables.studies.coefficients import coefficients, task_table, unsure
-from engram.tables.studies.heterogeneity import draw_heterogeneity, heterogeneity
+from engram.tables.studies.coefficients import (
+    coefficients,
+    draw_heterogeneity,
+    heterogeneity,
+    task_table,
+    unsure,
+)
 from tests.simulations.studies.molar.test_table import frame
 
 NAMES = ["bern", "graz", "lyon", "oslo", "riga", "turin", "ulm", "zadar"]

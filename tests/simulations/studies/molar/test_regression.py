@@ -13,8 +13,16 @@ from engram.simulations.job_pool import Pool
 from engram.tables.simulation import sparse_parameters
 from engram.tables.site import Rows
 from engram.tables.studies import regression, regression_trials
-from engram.tables.studies.methods import METHODS, errors, gather
-from engram.tables.studies.regression_trials import FIGURES, SIGMA, Design, Point, run_trial
+from engram.tables.studies.regression_trials import (
+    FIGURES,
+    METHODS,
+    SIGMA,
+    Design,
+    Point,
+    errors,
+    gather,
+    run_trial,
+)
 
 COMPARED = FIGURES[2].methods
 POINT = Point("n", "", 60, 60, 4, 2, 6)
