@@ -362,8 +362,8 @@ def test_evaluation_changes_nothing():
 def test_blocks_of_clients_score_alike(monkeypatch):
     t = trainer(small_of_any())
     whole = scores_of(t, range(20))
-    for module in ("scoring", "served"):
-        monkeypatch.setattr(f"engram.cohort.trainer.{module}.BLOCK", 5000)
+    for module in ("score_clients", "served"):
+        monkeypatch.setattr(f"engram.scoring.{module}.BLOCK", 5000)
     blocks = scores_of(t, range(20))
     torch.testing.assert_close(whole, blocks, rtol=0, atol=1e-6, equal_nan=True)
 

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-import engram.link.server.suspensions
-import engram.server.grid
 from engram.cli.__main__ import main
-from engram.link.server import control, registration
+from engram.link.server import control, registration, suspensions
+from engram.server import grid
 from tests.server.links import Clock
 
 
@@ -51,6 +50,6 @@ def answers(monkeypatch):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (engram.server.grid, engram.link.server.suspensions):
+    for module in (grid, suspensions):
         monkeypatch.setattr(module, "time", clock)
     return clock

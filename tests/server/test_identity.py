@@ -46,7 +46,7 @@ def test_the_folders():
     assert tree(FED) == {
         *("ca.crt", "ca.key"),
         *(f"server/{name}" for name in ("ca.crt", "server.crt", "server.key", "federation.toml")),
-        "engram/link/server/registry",
+        "server/registry",
         *(f"server/clients/client-{n}.pub" for n in (0, 1)),
         *(f"client-{n}/{name}" for n in (0, 1) for name in CLIENT | {"ca.crt"}),
     }

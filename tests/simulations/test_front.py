@@ -471,19 +471,6 @@ def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_file_that_hides_one_of_our_packages_is_named(tmp_path):
-    (tmp_path / "client.py").write_text("raise RuntimeError")
-    done = subprocess.run(
-        [sys.executable, "-c", "import engram; engram.simulate"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        timeout=60,
-    )
-    assert f"got {tmp_path / 'client.py'}: rename that file" in done.stderr
-
-
 @pytest.mark.usefixtures("plug_ins")
 @pytest.mark.parametrize("method", ["fedavg", "pfedme"])
 def test_models_of_a_module_are_its_own_parameters(method, tmp_path):
