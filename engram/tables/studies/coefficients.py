@@ -136,46 +136,33 @@ def frame(found: Coefficients) -> pd.DataFrame:
     )
 
 
-def records(found: Coefficients) -> list[Row]:
-    """Returns the lines of ``frame`` as rows."""
-    rows: list[Row] = frame(found).astype(object).to_dict("records")
-    return rows
-
-
 def shared_rows(found: Coefficients) -> list[Row]:
-    """Returns each column's shared coefficient, its interval, and how many tasks differ."""
-    counts = [*found.differs.sum(axis=0).tolist(), None]
-    lines = pd.DataFrame(
-        {
-            "column": found.columns,
-            "coefficient": found.shared,
-            "low": found.shared_low,
-            "high": found.shared_high,
-            "tasks-that-differ": np.array(counts, dtype=object),
-        }
-    )
+    """Returns each column's shared coefficient, its interval, and the number of tasks apart."""
+    lines: dict[str, Sequence[Any]] = {
+        "column": found.columns,
+        "coefficient": found.shared.tolist(),
+        "low": found.shared_low.tolist(),
+        "high": found.shared_high.tolist(),
+        "tasks-that-differ": [*found.differs.sum(axis=0).tolist(), None],
+    }
     if found.spread is not None and found.p_value is not None:
-        lines["spread"] = np.append(found.spread, np.nan)
-        lines["p-value"] = np.append(found.p_value, np.nan)
-    rows: list[Row] = lines.astype(object).to_dict("records")
-    return rows
+        lines["spread"] = [*found.spread.tolist(), np.nan]
+        lines["p-value"] = [*found.p_value.tolist(), np.nan]
+    return [dict(zip(lines, row, strict=True)) for row in zip(*lines.values(), strict=True)]
 
 
 def shared_table(found: Coefficients) -> Printed:
     """Returns the shared coefficients as a table."""
-    title = f"Shared by {len(found.tasks)} tasks"
-    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
     more = [] if found.spread is None else ["scatter", "p"]
-    interval = f"{found.level:g} interval"
-    for heading in ("column", "coefficient", interval, *more, "tasks that differ"):
-        words = heading == "column"
-        printed.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+    headings = ["coefficient", f"{found.level:g} interval", *more, "tasks that differ"]
+    printed = _table(f"Shared by {len(found.tasks)} tasks", ["column"], headings)
     for row in shared_rows(found):
         count = row["tasks-that-differ"]
         of = "each its own" if count is None else f"{count} of {len(found.tasks)}" if count else ""
+        scatter = [row[key] for key in ("spread", "p-value") if key in row]
+        numbers = [f"{value:.2g}" if np.isfinite(value) else "" for value in scatter]
         limits = _interval(row["low"], row["high"])
-        scatter = [_number(row[key], 2) for key in ("spread", "p-value") if key in row]
-        printed.add_row(row["column"], f"{row['coefficient']:.4g}", limits, *scatter, of)
+        printed.add_row(row["column"], f"{row['coefficient']:.4g}", limits, *numbers, of)
     if not np.isfinite(found.shared_low).all():
         printed.caption = _NO_INTERVAL
     elif more:
@@ -184,29 +171,31 @@ def shared_table(found: Coefficients) -> Printed:
     return printed
 
 
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}g}" if np.isfinite(value) else ""
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Printed:
+    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
+    for heading in left:
+        printed.add_column(heading)
+    for heading in right:
+        printed.add_column(heading, justify="right", no_wrap=True)
+    return printed
 
 
-def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
+def task_table(found: Coefficients) -> list[Printed | str]:
     """Returns tasks' coefficients as a table, and remarks on it.
 
-    A long table has only those that differ from the shared ones, unless ``everything`` is shown.
+    A long table has only those that differ from the shared ones.
     """
-    lines = found.coef.size
-    everything = everything or lines <= _FEW
-    title = "Tasks" if everything else "Tasks, where they differ"
-    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
-    for heading in ("task", "column", "coefficient", f"{found.level:g} interval", "shared", ""):
-        words = heading in ("task", "column", "")
-        printed.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+    lines, whole = found.coef.size, found.coef.size <= _FEW
+    right = ["coefficient", f"{found.level:g} interval", "shared"]
+    title = "Tasks" if whole else "Tasks, where they differ"
+    printed = _table(title, ["task", "column"], right)
+    printed.add_column("")
     marks = np.full(found.coef.shape, "its own", dtype=object)
     marks[:, :-1] = np.where(found.differs, "differs", "")
     marks[unsure(found)] += "?"
     marks[np.isnan(found.own)] = "the others'"
-    shown = np.full(marks.shape, True)
-    if not everything:
-        shown[:, :-1], shown[:, -1] = found.differs, False
+    shown = np.full(marks.shape, whole)
+    shown[:, :-1] |= found.differs
     for m, task in enumerate(found.tasks):
         for n, k in enumerate(np.flatnonzero(shown[m])):
             printed.add_row(
@@ -218,17 +207,16 @@ def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
                 marks[m, k],
             )
     parts: list[Printed | str] = [printed if shown.any() else "No task differs.\n"]
-    parts.append(_threshold(found))
-    parts.append(KINDS[found.kind])
+    parts += [_threshold(found), KINDS[found.kind]]
     if (unsure(found) & shown).any():
         parts.append(_UNSURE)
     if (~np.isfinite(found.low) & shown).any():
         parts.append("-: no interval, since the task's own rows do not determine the coefficient.")
-    if not everything:
+    if not whole:
         left = lines - int(shown.sum())
         parts.append(
             f"All {lines} coefficients are in coefficients.csv; {left} that are left out here do\n"
-            "not differ, or are intercepts. --all shows them."
+            "not differ, or are intercepts."
         )
     return parts
 
@@ -243,7 +231,7 @@ def _threshold(found: Coefficients) -> str:
 
 
 def unsure(found: Coefficients) -> Bools:
-    """Returns which coefficients lie outside their intervals, shape (M, d').
+    """Mask of the coefficients outside their intervals, shape (M, d').
 
     There the thresholds of shrinkage and of Appendix F disagree on whether the coefficient is
     shared or the task's own.
@@ -262,7 +250,7 @@ _LABELED: Final = 150  # most tasks, or columns, that a plot labels by name
 
 
 def heterogeneity(found: Coefficients, deviations: Array) -> Array:
-    """Returns how far tasks' coefficients are from the shared ones, where they differ (Figure 1).
+    """Computes distances of differing coefficients from the shared ones (Figure 1).
 
     These are the differences that the table of tasks has. (J.2 sets distances below
     ``6 sqrt(v_k)`` to 0, by which most of them would be invisible.) Distances are those of the
@@ -291,12 +279,14 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     colors = ListedColormap(shades, under="white", bad="lightgray")
     # On a logarithmic scale, and without the palest shades, the least difference is seen as well.
     scale = LogNorm(least * (1 - 1e-9), max(most, 1.01 * least))
-    image = axes.imshow(_visible(values, least), cmap=colors, norm=scale, aspect="auto")
+    image = axes.imshow(
+        np.where(values == 0, least / 2, values), cmap=colors, norm=scale, aspect="auto"
+    )
     bar = f"|own estimate - shared|,\n{unit} per s.d. of the column"
     legend = figure.colorbar(image)
     legend.set_label(bar, parse_math=False)  # names may have dollar signs
-    for kind in ("set_major_formatter", "set_minor_formatter"):
-        getattr(legend.ax.yaxis, kind)("{x:g}")
+    legend.ax.yaxis.set_major_formatter("{x:g}")
+    legend.ax.yaxis.set_minor_formatter("{x:g}")
     for axis, names, what in (
         (axes.xaxis, found.columns[:-1], "columns"),
         (axes.yaxis, [str(task) for task in found.tasks], "tasks"),
@@ -313,8 +303,3 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     gray = "; gray: not determined" if np.isnan(values).any() else ""
     axes.set_title(f"white: does not differ{gray}", fontsize=9)
     return png(figure)
-
-
-def _visible(values: Array, least: float) -> Array:
-    """Returns the values with 0 replaced by one below the color scale, which has no 0."""
-    return np.where(values == 0, least / 2, values)

@@ -22,7 +22,7 @@ from engram.tables.studies.settings import MolarTableSettings
 
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
 _TOLD: Final = [  # in results.json
-    each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")
+    each.name for each in fields(MolarTableSettings) if each.name != "path"
 ]
 _UNDETERMINED: Final = "columns that the rows of all tasks together do not determine"
 _SHOWN: Final = 20  # most tasks lacking coefficients that are printed
@@ -47,7 +47,7 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     table = read_table(s.source, columns, family=family)
     whole = complete(table, family, indicators=s.missing == "indicator")
     table, dropped = independent(whole)
-    if dropped and (s.columns == "strict" or not table.columns):
+    if dropped and not table.columns:
         raise DataError(f"{_UNDETERMINED}: {', '.join(dropped)}")
     reach = REACH * s.c
     option: Option = "soft" if s.soft else "hard"
@@ -82,7 +82,7 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
     shown = [
         f"{s.path}: {rows} rows of {len(of.tasks)} tasks, {columns} columns\n",
         coefficients.shared_table(of),
-        *coefficients.task_table(of, everything=s.everything),
+        *coefficients.task_table(of),
     ]
     values = heterogeneity(of, found.table.x.std(axis=0))
     unit = _UNITS.get(family, s.target)
@@ -107,7 +107,7 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
         "settings": {name: getattr(s, name) for name in _TOLD},
         "rows": rows,
         "shared": coefficients.shared_rows(of),
-        "tasks": coefficients.records(of),
+        "tasks": coefficients.frame(of).astype(object).to_dict("records"),
         "lacking": found.lacking,
         "dropped": found.dropped,
         "comparison": compared,

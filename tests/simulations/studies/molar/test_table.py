@@ -156,7 +156,7 @@ def test_runs_repeat_by_seed(tmp_path):
     assert one["tasks"] == again["tasks"] == other["tasks"]
 
 
-def test_of_many_lines_only_those_that_differ_are_printed_unless_all_are_asked_for(tmp_path):
+def test_of_many_lines_only_those_that_differ_are_printed(tmp_path):
     data = frame()
     for k in range(5):
         data[f"noise{k}"] = np.random.default_rng(k).normal(size=len(data))
@@ -166,9 +166,6 @@ def test_of_many_lines_only_those_that_differ_are_printed_unless_all_are_asked_f
     assert "All 72 coefficients are in coefficients.csv" in short
     assert f"{72 - len(marks)} that are left out" in short
     assert len(re.findall(r"differs\??\s*$", short, re.MULTILINE)) == len(marks)
-    every = done(table, *PAPER, "--splits", 0, "--all", "--out", "every").stdout
-    assert "left out" not in every
-    assert every.count("its own") == 8 + 1  # a line of each hospital, and of the shared
 
 
 def test_columns_that_are_dropped_and_values_that_are_missing(tmp_path):
@@ -234,7 +231,7 @@ def test_by_default_tasks_are_shrunk_and_intervals_are_honest(tmp_path):
     assert "may do as well" in text or "predicts best" in text
 
 
-def test_columns_that_nothing_determines_are_dropped_all_at_once_or_refused(tmp_path):
+def test_columns_that_nothing_determines_are_dropped_all_at_once(tmp_path):
     data = frame().assign(year=2003)
     for k in range(3):
         data[f"twice{k}"] = 2 * data[COLUMNS[k]]
@@ -247,8 +244,6 @@ def test_columns_that_nothing_determines_are_dropped_all_at_once_or_refused(tmp_
     assert "year (constant in every task)" in line
     assert len(results(tmp_path / "run")["dropped"]) == 4
     assert len(results(tmp_path / "run")["shared"]) == 4
-    message = refusal(table, *H, "--columns", "strict", "--out", "strict")
-    assert message == line.removeprefix("dropped ")
 
 
 # --- What it refuses -----------------------------------------------------------------------
@@ -306,7 +301,6 @@ def test_options_that_cannot_be(tmp_path):
         (["table.csv", *H, "--c", 0], "--c must be above 0 without --paper, got 0"),
         (["table.csv", *H, "--soft"], "--soft needs --paper"),
         (["table.csv", *H, "--intervals", "shared"], "--intervals shared needs --paper"),
-        (["table.csv", *H, "--columns", "x"], "columns must be one of drop, strict, got 'x'"),
         (["table.csv", *H, "--level", 95], "--level must be between 0 and 1, got 95"),
         (
             ["table.csv", *H, "--missing", "mean"],
