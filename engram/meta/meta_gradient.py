@@ -1,4 +1,4 @@
-"""The two operations of memory-based MAML: adaptation and the meta-gradient."""
+"""Adaptation and the meta-gradient, with three treatments of the Hessian."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -33,7 +33,7 @@ def meta_gradient(loss: LossFn, alpha: Scale, hessian: str) -> MetaGradient:
     Args:
         loss: Mean loss over one batch; twice differentiable in the parameters.
         alpha: Adaptation step size, in parameter units per unit of gradient; >= 0.
-        hessian: How the Hessian is treated; one of ``curvature.HESSIANS``.
+        hessian: How the Hessian is treated; one of ``meta_gradient.HESSIANS``.
 
     Raises:
         ValueError: If ``alpha`` is negative, or the variant is unknown.

@@ -54,7 +54,7 @@ class MetaLearningSettings(StudySettings):
 
     @property
     def curvature(self) -> str:
-        """Treatment of Hessians, one of ``curvature.HESSIANS``."""
+        """Treatment of Hessians, one of ``meta_gradient.HESSIANS``."""
         return self.hessian or ("first-order" if self.published else "exact")
 
 

@@ -62,13 +62,13 @@ class SweepRun(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Runs whose methods are built alike, and their common parameters."""
+    """Runs of methods with one builder, and their common parameters."""
 
     runs: tuple[SweepRun, ...]  # the runs
     batch_size: int  # K
     tasks_per_step: int  # B
     alpha: float  # adaptation step size
-    hessian: str  # one of ``curvature.HESSIANS``
+    hessian: str  # one of ``meta_gradient.HESSIANS``
     iterations: int  # MAML's; other methods make as many as see the same number of rows
 
     @property
@@ -186,14 +186,14 @@ def _rules(problem: Problem, sweep: Sweep) -> tuple[MetaRule[Any], MetaRule[Any]
 
 
 def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
-    """Returns how many rows are seen in ``iterations`` iterations."""
+    """Number of rows seen in ``iterations`` iterations."""
     each = [sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in rule.cycle]
     whole, rest = divmod(iterations, len(each))
     return whole * sum(each) + sum(each[:rest])
 
 
 def _affordable(rule: MetaRule[Any], tasks: int, sweep: Sweep) -> int:
-    """Returns how many iterations see no more rows than MAML's do; at least 1."""
+    """Number of iterations within MAML's budget of rows; at least 1."""
     each = maml_batches(sweep.hessian) * sweep.batch_size
     budget = sweep.iterations * sweep.tasks_per_step * each
     done = budget // _rows_after(rule, tasks, len(rule.cycle)) * len(rule.cycle)
