@@ -1,6 +1,6 @@
 """MOLAR as scikit-learn estimators, for tables with a column of task labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -63,11 +63,6 @@ class _Molar(MultitaskModel):
     c: float = 1.0
     undetermined: Undetermined = "error"
 
-    def _sigma(self, task: Any) -> float | None:
-        """Returns the given standard deviation of a task's noise, or None."""
-        del task
-        return None
-
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         require(self.option in ("hard", "soft"), "option", self.option, "hard or soft")
         require(self.c >= 0, "c", self.c, "at least 0")
@@ -101,7 +96,7 @@ class _Molar(MultitaskModel):
         )
 
     def _site(self, rows: Rows, task: Any) -> SiteEstimate:
-        site = estimate_site(rows, family=self._family, sigma=self._sigma(task))
+        site = self._alone(rows)
         if self.undetermined == "error" and not site.determined.all():
             reason = why_undetermined(rows, self.column_names, family=self._family)
             raise ValueError(
@@ -109,6 +104,9 @@ class _Molar(MultitaskModel):
                 "not determine from the other tasks"
             )
         return site
+
+    def _alone(self, rows: Rows) -> SiteEstimate:
+        return estimate_site(rows, family=self._family)
 
     @property
     def individual_coef_(self) -> Array:
@@ -240,8 +238,8 @@ class MolarRegressor(Numbers, _Molar):
         option: ``hard`` thresholding (a coefficient is shared, or the task's own) or ``soft``.
         c: Scale of the threshold, >= 0: 0 gives individual fits, infinity the shared parameter for
             all tasks.
-        sigma: Standard deviation of the noise in linear models: a number, a mapping from task
-            labels to numbers, or None to estimate it for each task.
+        sigma: Standard deviation of the noise in linear models, > 0, or None to estimate it for
+            each task.
         fit_intercept: Whether each task has an intercept of its own, refitted after the other
             coefficients; see ``engram.tables.shrinkage``.
         standardize: Whether columns are centered and scaled by their mean and standard deviation
@@ -263,15 +261,11 @@ class MolarRegressor(Numbers, _Molar):
     """
 
     family: Literal["linear", "poisson"] = "linear"
-    sigma: float | Mapping[Any, float] | None = None
+    sigma: float | None = None
 
-    def _sigma(self, task: Any) -> float | None:
-        sigma = self.sigma
-        if isinstance(sigma, Mapping):
-            require(task in sigma, "sigma", sorted(sigma), f"given for every task, and {task!r}")
-            sigma = sigma[task]
-        require(sigma is None or 0 < sigma < np.inf, f"sigma of task {task!r}", sigma, "positive")
-        return sigma
+    def _alone(self, rows: Rows) -> SiteEstimate:
+        require(self.sigma is None or 0 < self.sigma < np.inf, "sigma", self.sigma, "positive")
+        return estimate_site(rows, family=self._family, sigma=self.sigma)
 
 
 class MolarClassifier(TwoClasses, _Molar):

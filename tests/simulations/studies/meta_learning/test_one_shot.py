@@ -294,11 +294,3 @@ def test_what_cannot_be_is_refused_and_nothing_written(drawings, tmp_path, argum
     assert isinstance(result.exception, Refused), result.output
     assert message in str(result.exception)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_reproduction_is_not_gone_on_with_as_another(drawings, tmp_path):
-    out = tmp_path / "run"
-    few = ["maml", "--iterations", "1", "--seeds", "1", "--data-dir", str(drawings)]
-    assert invoke(out, *few).exit_code == 0
-    result = CliRunner().invoke(app, ["reproduce", "sinewave", "--resume", str(out)])
-    assert "is one of engram reproduce one-shot, not sinewave" in str(result.exception)

@@ -315,12 +315,6 @@ def test_options_that_cannot_be(tmp_path):
             assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
-def test_a_folder_that_is_in_use_is_refused(tmp_path):
-    table = csv(frame(rows=12))
-    done(table, *H, "--splits", 0, "--out", "run")
-    assert "is there already" in refusal(table, *H, "--splits", 0, "--out", "run")
-
-
 def test_an_interrupted_comparison_writes_nothing(tmp_path, monkeypatch):
     real = comparison.compare_once
 
