@@ -10,6 +10,8 @@ from engram.core.derivatives import LossWithDerivatives, gradient, hessian_produ
 from engram.core.tree import add_scaled, norm
 from engram.core.types import Batch, LossFn, Params, Scale
 
+HESSIANS = ("exact", "first-order", "finite-difference")
+
 
 class MetaGradient(NamedTuple):
     """Adaptation, and the meta-gradient at an adapted model or memory.
@@ -50,9 +52,6 @@ def meta_gradient(loss: LossFn, alpha: Scale, hessian: str) -> MetaGradient:
         return correct(w, second[0] if second else None, grad(u, third))
 
     return MetaGradient(adapt, at, batches=1 if hessian == "first-order" else 2)
-
-
-HESSIANS = ("exact", "first-order", "finite-difference")
 
 
 def curvature_correction(
@@ -97,3 +96,31 @@ def curvature_correction(
     return {"exact": exact, "first-order": first_order, "finite-difference": finite_difference}[
         hessian
     ]
+
+
+def fine_tune(loss: LossFn, *, lr: Scale, steps: int) -> Callable[..., Params]:
+    """Builds ``(w, *batches) -> params``: ``steps`` gradient steps from w.
+
+    Each is on the next of the batches, of which there is at least one; after the last one comes
+    the first again. So with a client's only batch, each step is on all of its rows.
+
+    w itself is not changed, so one model can be personalized for any number of clients.
+
+    Args:
+        loss: Mean loss over one batch.
+        lr: Step size; > 0.
+        steps: Number of steps; >= 0, where 0 returns w.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+    require(lr > 0, "adapt-lr", lr, "positive")
+    require(steps >= 0, "adapt-steps", steps, "at least 0")
+    grad = gradient(loss)
+
+    def personalize(w: Params, *batches: Batch) -> Params:
+        for number in range(steps):
+            w = add_scaled(w, -lr, grad(w, batches[number % len(batches)]))
+        return w
+
+    return personalize

@@ -54,7 +54,7 @@ class Body(Protocol):
         """Runs the jobs that follow from the settings, by ``Pool.run``."""
 
     def report(self, settings: Any, found: Any) -> Report:
-        """Makes tables and plots of what ``work`` returned."""
+        """Makes tables and plots of the results of ``work``."""
 
 
 def run_study(
@@ -104,7 +104,6 @@ def _work(
     processes: int | None,
     ray: str | None,
 ) -> Report:
-    """Runs a study, or what is left of it where it has begun."""
     body = cast("Body", importlib.import_module(study.module))
 
     def hint() -> str:
@@ -124,7 +123,6 @@ def _work(
 
 
 def _show(report: Report, folder: Path, as_json: bool) -> None:
-    """Prints a report, writes its files, and prints where they are."""
     for part in report.shown:
         console.print(part, soft_wrap=isinstance(part, str))
     for line in report.notes:

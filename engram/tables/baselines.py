@@ -39,7 +39,6 @@ class _Linear(Numbers):
 
     @property
     def _free(self) -> Bools:
-        """Mask of the coefficients that are not penalized: the intercept."""
         free = np.zeros(self.n_features_in_ + self.fit_intercept, dtype=bool)
         free[self.n_features_in_ :] = True
         return free

@@ -1,4 +1,4 @@
-"""Adaptive MOLAR as exchanges between a server and sites whose rows do not move.
+"""Adaptive MOLAR as exchanges between a server and sites; rows do not move.
 
 A site tells the triangle R of the QR factorization of ``sqrt(D) (X z)``, with the working responses
 ``z = X b + D^-1 (y - psi'(X b))`` at its mode b, at first 0. The normal equations X'DX and X'Dz
@@ -165,10 +165,10 @@ def answer(
     max_weight: float = np.inf,
     intercept: bool = True,
 ) -> Answer:
-    """Returns the server's answer to what sites tell.
+    """Computes the server's answer to the sites' equations.
 
     Args:
-        sites: What they tell.
+        sites: Their equations.
         told: The last answer, around which they tell it; None in the first exchange.
         family: The family of models.
         reach: As for ``tell``; sites farther away have no part in the center.

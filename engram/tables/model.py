@@ -113,7 +113,6 @@ class MultitaskModel(BaseEstimator):
         return x, target
 
     def _target(self, y: npt.NDArray[Any]) -> Array:
-        """Returns the target as numbers."""
         try:
             return np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError) as error:

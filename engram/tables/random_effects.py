@@ -102,7 +102,7 @@ def link(family: FamilyName, rows: Rows) -> float:
 def posterior(
     rows: Rows, prior: Prior, *, family: FamilyName, sigma: float = 1.0, begin: Array | None = None
 ) -> Posterior:
-    """Returns what a task's rows say about its coefficients.
+    """Posterior of a task's coefficients, given its rows and a prior.
 
     Args:
         rows: The task's rows, any number of them.
@@ -154,7 +154,7 @@ def free_variance(gap: Array, prior: Prior, family: FamilyName) -> Array:
 def confirmed(
     rows: Rows, prior: Prior, wide: Array, apart: Bools, *, family: FamilyName, reach: float
 ) -> Bools:
-    """Returns which coefficients are apart by the likelihood too, shape (d,).
+    """Mask of the coefficients that are apart by the likelihood too, shape (d,).
 
     With rare classes, a gap's ratio to its standard error is far from normal: one case with an
     extreme value makes it large. So for families other than linear, setting a coefficient free

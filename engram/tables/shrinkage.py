@@ -14,6 +14,7 @@ from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.median import weighted_median
 from engram.tables.site import Rows, SiteEstimate
 
+_FARTHEST = 2.0**20  # from 0, where an intercept is looked for
 Option = Literal["hard", "soft"]
 Weights = Literal["precision", "equal"]
 
@@ -51,14 +52,14 @@ def median_weights(
 
 
 def outweighing(sites: Sequence[SiteEstimate], weights: Weights, max_weight: float) -> Bools:
-    """Returns which tasks exceed ``max_weight`` in some coordinate, shape (M,)."""
+    """Mask of the tasks above ``max_weight`` in some coordinate, shape (M,)."""
     each = _claimed_weights(sites, weights)
     above: Bools = np.any(each > weight_limit(each, max_weight), axis=1)
     return above
 
 
 def _claimed_weights(sites: Sequence[SiteEstimate], weights: Weights) -> Array:
-    """Returns the weights that follow from what tasks claim, without a limit."""
+    """Weights by the tasks' claims, without a limit."""
     known = np.stack([site.determined & np.isfinite(site.sigma) for site in sites])
     if weights == "equal":
         return known.astype(np.float64)
@@ -165,9 +166,6 @@ def personalize(
     if np.isfinite(gamma):
         radius[known] = gamma * site.scale[known]
     return shrink(site.coef, shared.coef, radius, option)
-
-
-_FARTHEST = 2.0**20  # from 0, where an intercept is looked for
 
 
 def personalize_rows(

@@ -159,7 +159,6 @@ def _likelihood(x: Array, y: Array, counts: Array, family: FamilyName) -> SiteEs
 
 
 def _only(determined: Bools, coef: Array, scale: Array) -> SiteEstimate:
-    """Returns an estimate of unit size and noise."""
     own, error = np.where(determined, coef, 0.0), np.where(determined, scale, np.inf)
     return SiteEstimate(own, error, 1.0, 1.0)
 
@@ -172,7 +171,6 @@ def _scale(r: Array) -> Array:
 
 
 def _triangle(x: Array) -> Array:
-    """Returns R of the QR factorization."""
     return np.asarray(np.linalg.qr(x, mode="r"))
 
 

@@ -11,6 +11,8 @@ from engram.core.arrays import Array, Ints
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.site import Rows
 
+_NIL: Final = 1e-8  # relative length of what is left of a column beside the others
+_PART: Final = 1e-5  # least share, in standard deviations, by which a column takes part in another
 Labels = npt.NDArray[Any]
 
 
@@ -140,7 +142,7 @@ def check_target(y: Array, labels: Labels, family: FamilyName) -> None:
 def rows_of_tasks(
     x: Array, y: Array, weights: Array | None, codes: Ints, tasks: Labels
 ) -> list[Rows]:
-    """Returns each task's rows, in the order of ``tasks``, whose positions ``codes`` holds.
+    """Splits a table into the tasks' rows; ``codes`` are positions in ``tasks``.
 
     Raises:
         ValueError: If a weight is negative or not finite, or all of a task's weights are 0.
@@ -185,10 +187,6 @@ def shown(label: Any) -> str:
     return repr(label.item() if isinstance(label, np.generic) else label)
 
 
-_NIL: Final = 1e-8  # relative length of what is left of a column beside the others
-_PART: Final = 1e-5  # least share, in standard deviations, by which a column takes part in another
-
-
 class Dependent(NamedTuple):
     """A column that adds nothing to the others."""
 
@@ -196,14 +194,14 @@ class Dependent(NamedTuple):
     others: list[int]  # the columns of which it is a combination, within tasks; empty: constant
 
     def in_words(self, names: Sequence[str]) -> str:
-        """Returns the column's name, with what it depends on."""
+        """Returns the column's name, and those it depends on."""
         if not self.others:
             return f"{names[self.column]} (constant in every task)"
         return f"{names[self.column]} (given by {', '.join(names[k] for k in self.others)})"
 
 
 def dependent_columns(tasks: Sequence[Rows], *, intercept: bool = True) -> list[Dependent]:
-    """Returns columns without which the others span the same space, and are independent.
+    """Finds columns that the others span, so that those left are independent.
 
     Each task has an intercept of its own, so columns are looked at within tasks: one that is
     constant in every task says nothing beside the intercepts. The columns are found by QR with

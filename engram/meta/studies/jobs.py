@@ -138,7 +138,7 @@ def _sweep(s: MetaLearningSettings, case: Case, size: int, runs: Sequence[SweepR
 
 
 def _alike(items: Sequence[Any], method: Callable[[Any], Any]) -> list[list[Any]]:
-    """Groups items whose methods have the same ``build`` and the same schedule."""
+    """Groups items by their methods' ``build`` and schedule."""
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for item in items:
         key = method(item).build, method(item).decays

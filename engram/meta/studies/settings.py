@@ -144,5 +144,5 @@ class FederatedSettings(StudySettings):
 
     @property
     def published(self) -> str:
-        """The data set whose figures of the paper stand beside."""
+        """Data set of the paper's figures for comparison."""
         return self.dataset if self.dataset in FEDERATED_ROWS else "mnist"

@@ -13,7 +13,7 @@ from engram.cohort.dense_gradients import SQUARED_ERROR
 from engram.cohort.stacked_models import Layout, dense_stacks, expand, outputs
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Batch, Params
-from engram.meta.fine_tune import fine_tune
+from engram.meta.meta_gradient import fine_tune
 from engram.meta.studies.jobs import MATCHED, Case, measure
 from engram.meta.studies.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS, TABLE_3
 from engram.meta.studies.report import by_name, cells, draw_convergence, figures_of, title_of
@@ -25,6 +25,13 @@ from engram.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from engram.studies.study import Report
 from engram.studies.summaries import grouped
 
+# Of eta: that of Sec. 6.1, and three smaller values, since all of its own may diverge with exact
+# Hessians, or with a memory, where the authors' code multiplies by beta.
+GRID: Final = (0.1, 0.05, 0.01, 0.005, 0.001, 0.0005, 0.0002, 0.0001)
+_CAPTION: Final = """\
+Squared error on 5 unseen tasks after 10 steps on 10 rows (mean over 20 draws
+of these), mean ± s.d. over seeds, and the paper's; error on the training tasks;
+milliseconds an iteration of one seed, of several at once, and the paper's"""
 ALPHA: Final = 0.01  # of every adaptation, in training and in testing
 SHOTS: Final = 10
 UNSEEN: Final = (
@@ -110,16 +117,6 @@ def _rows(waves: Tensor, uniforms: Tensor) -> Batch:
     return x.unsqueeze(-1), (amplitude * torch.sin(x + phase)).unsqueeze(-1)
 
 
-# Of eta: that of Sec. 6.1, and three smaller values, since all of its own may diverge with exact
-# Hessians, or with a memory, where the authors' code multiplies by beta.
-GRID: Final = (0.1, 0.05, 0.01, 0.005, 0.001, 0.0005, 0.0002, 0.0001)
-
-_CAPTION: Final = """\
-Squared error on 5 unseen tasks after 10 steps on 10 rows (mean over 20 draws
-of these), mean ± s.d. over seeds, and the paper's; error on the training tasks;
-milliseconds an iteration of one seed, of several at once, and the paper's"""
-
-
 def work(settings: SinewaveSettings, pool: Pool) -> list[Row]:
     """Trains and tests all methods."""
     hessian = "first-order" if settings.curvature == "first-order" else "exact"
@@ -181,7 +178,6 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _draw_fits(runs: Sequence[Row]) -> bytes:
-    """Plots the first seed's fits of the unseen tasks (Figures 2 and 3)."""
     figure, all_axes = panels(len(UNSEEN), size=(3.2 * len(UNSEEN), 3.4), sharex=True)
     x = np.linspace(-5, 5, len(runs[0]["fits"][0]))
     for task, axes in enumerate(all_axes):

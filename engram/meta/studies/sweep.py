@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,9 @@ from engram.meta.studies.episodes import EpisodeSampler
 from engram.meta.studies.methods import METHODS, MetaLearner, RuleArguments, maml_batches
 from engram.networks.build import Model
 from engram.settings.errors import Refused
+
+_LOOKS: Final = 40  # how often the training error is measured
+_PAUSE: Final = 25  # iterations between reports of progress
 
 
 class Problem:
@@ -45,10 +49,6 @@ class Problem:
     def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
         """Returns each meta-model's test results, for JSON."""
         raise NotImplementedError
-
-
-_LOOKS: Final = 40  # how often the training error is measured
-_PAUSE: Final = 25  # iterations between reports of progress
 
 
 class SweepRun(NamedTuple):
@@ -138,7 +138,7 @@ def run_sweep(
             well = np.flatnonzero(np.isfinite(found))
             if 0 < len(well) < len(alive):
                 alive = [alive[i] for i in well]
-                state = _of(state, torch.from_numpy(well))
+                state = tree_map_only(Tensor, itemgetter(torch.from_numpy(well)), state)
                 some = sweep._replace(runs=tuple(sweep.runs[i] for i in alive))
                 fast, slow = _rules(problem, some)
                 sampler = EpisodeSampler([run.seed for run in some.runs], problem.tasks, fast.draws)
@@ -147,11 +147,6 @@ def run_sweep(
     return Trace(
         _all(state.w, alive, len(sweep.runs)), seen, np.stack(errors, 1), total, spent / work
     )
-
-
-def _of(state: Any, runs: Tensor) -> Any:
-    """Returns the part of a state that belongs to some of the runs, its tensors' rows."""
-    return tree_map_only(Tensor, lambda leaf: leaf[runs], state)
 
 
 def _all(w: Params, alive: Sequence[int], runs: int) -> Params:

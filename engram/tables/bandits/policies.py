@@ -192,7 +192,6 @@ def _strength(rows: Rows, c: float) -> float:
 def _alone(
     fit: Callable[[Rows], Array], history: History, c_rows: float
 ) -> MultitaskBandit[tuple[()], tuple[()]]:
-    """Builds a bandit whose tasks share nothing."""
     method = TaskEstimator[tuple[()], tuple[()]](
         lambda rows: (), lambda sent: sent, lambda rows, nothing: fit(rows)
     )

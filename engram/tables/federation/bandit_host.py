@@ -64,14 +64,9 @@ class Kept(NamedTuple):
 
 
 class BanditSites:
-    """Hosts clients' bandits.
+    """Hosts clients' bandits; without ``data`` their turns are simulated.
 
-    Args:
-        experiment: The settings.
-        data: The clients' tables; None where their turns are simulated.
-        store: Where their states are kept.
-        noise: Source of the noise where privacy is example.
-        covers: Whether then nothing leaves that has no noise.
+    Where privacy is example, estimates have ``noise``; with ``covers`` nothing else leaves.
 
     Raises:
         DataError: If the model is P, and there are tables.

@@ -19,7 +19,7 @@ from engram.tables.site import INTERCEPT
 
 
 class Coefficients(NamedTuple):
-    """A model whose inputs are columns of a table.
+    """A model of a table's columns.
 
     Attributes:
         state: Its arrays, as ``engram.networks.export_modules.layered`` takes them.

@@ -48,13 +48,8 @@ _NAMES = [column.name for column in COLUMNS]  # losses: own, shared, personal
 class TableSites:
     """Hosts clients with tables, and keeps their personal coefficients.
 
-    Args:
-        experiment: The settings.
-        data: The clients' rows.
-        store: Where personal coefficients are kept.
-        noise: Source of the noise where privacy is example.
-        covers: Whether then nothing leaves that has no noise.
-        least_scored: Fewest rows behind scores.
+    Where privacy is example, estimates have ``noise``; with ``covers`` nothing else leaves. Scores
+    are of ``least_scored`` rows or more.
 
     Raises:
         DataError: If a column has the name of the intercept.
@@ -248,7 +243,7 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
 
 
 def _read_told(host: TableSites, content: RecordDict) -> Told | None:
-    """Returns what the server has told adaptive sites; None before the first exchange."""
+    """Reads the server's last answer to adaptive sites; None before the first exchange."""
     if host.own.sharing != "adaptive" or SHARED not in content.array_records:
         return None
     return shared_by(content, lambda record: read_told(record, len(host.names)))

@@ -15,6 +15,7 @@ from engram.settings.fields import Float, Int
 from engram.settings.shared import SharedSettings
 from engram.settings.turn_metrics import LEAST_REPORTED, REGRET, ReportEvery
 
+_MOST_TURNS = 2**16  # some 50 MB for each site
 _LOSS = CLASSIFICATION.metric._replace(meaning="mean held-out loss", most=inf)
 COLUMNS = columns_of([_LOSS], {"-own": True, "-shared": True, "-personal": True})
 """Held-out losses of a site's own estimate, of what is shared, and of the site's coefficients."""
@@ -24,7 +25,7 @@ _PRIVATE = {"privacy", "clip", "noise_multiplier", "epsilon", "delta"}
 
 
 class Thresholded(Method):
-    """Settings of methods whose coefficients are shared unless a site's differ clearly.
+    """Settings of methods that share coefficients unless a site's differ clearly.
 
     Attributes:
         noised: Values of settings with which nothing leaves a site but noisy sums and what follows
@@ -44,7 +45,7 @@ class Thresholded(Method):
     intercept: bool = Field(True, description="whether models have an intercept")
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Also names what noise on a site's sums does not cover."""
+        """Adds the settings that noise on a site's sums does not cover."""
         yield from super().problems(shared)
         yield from shared.protection_problems(shared.clients_per_round)
         if shared.privacy not in ("none", "example"):
@@ -119,8 +120,6 @@ class Molar(Thresholded):
     {"": False},
 )
 """The regrets that sites report, and what a run is scored by."""
-
-_MOST_TURNS = 2**16  # some 50 MB for each site
 
 
 @method

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from rich.table import Table
 
-from engram.compare.panel_plots import Curve, draw_differences, draw_multiples
+from engram.compare.panel_plots import Curve, draw_multiples
 from engram.core.arrays import Array
 from engram.core.machine import check_room
 from engram.simulations.job_pool import Pool, Progress, Row
@@ -26,6 +26,10 @@ from engram.tables.bandits.policies import (
 )
 from engram.tables.studies.settings import MolarBanditSettings
 
+_CAPTION: Final = """\
+Cumulative regret of the tasks with the largest, the middle and the smallest
+probability of activation, and the mean over all 20 tasks: mean over trials
+± half the 95 % interval; and the latter beside OLSB's"""
 TASKS: Final = 20
 DIM: Final = 30
 ARMS: Final = 3
@@ -85,7 +89,7 @@ def regrets(policy: MultitaskBandit[Any, Any], drawn: list[TaskEnvironment], tri
 
 
 def trial_size(horizon: int) -> int:
-    """Returns how many bytes of memory the worlds of a trial take, mostly contexts."""
+    """Bytes of memory for the worlds of a trial, mostly contexts."""
     # 1.4 times the contexts was measured, with the arrays that a batch computes from them.
     return int(2 * ACTIVATION.sum() * horizon * ARMS * DIM * 8)
 
@@ -112,12 +116,6 @@ def run_trial(horizon: int, trial: int, report: Progress) -> list[Row]:
     return rows
 
 
-_CAPTION: Final = """\
-Cumulative regret of the tasks with the largest, the middle and the smallest
-probability of activation, and the mean over all 20 tasks: mean over trials
-± half the 95 % interval; and the latter beside OLSB's"""
-
-
 def work(settings: MolarBanditSettings, pool: Pool) -> list[Row]:
     """Runs all trials."""
     horizon, trials = settings.horizon, range(settings.trials)
@@ -133,7 +131,7 @@ def report(settings: MolarBanditSettings, done: Sequence[Row]) -> Report:
     """Makes the table and the plots."""
     del settings
     rows = summarize(done)
-    return Report([_CAPTION, _table(rows)], {"rows": rows}, _draw_all(done))
+    return Report([_CAPTION, _table(rows)], {"rows": rows}, {"regret.png": _draw(done)})
 
 
 def summarize(done: Sequence[Row]) -> list[Row]:
@@ -177,23 +175,16 @@ def _table(rows: Sequence[Row]) -> Table:
     return found
 
 
-def _draw_all(done: Sequence[Row]) -> dict[str, bytes]:
-    """Plots regret against rounds, and how much it differs from OLSB's, with 95 % intervals."""
+def _draw(done: Sequence[Row]) -> bytes:
+    """Plots regret against rounds, with 95 % intervals."""
     regrets: dict[str, list[Curve]] = {}
-    gaps: dict[str, list[Curve]] = {}
-    runs = {name: trials for (name,), trials in grouped(done, "policy").items()}
-    for task, m in SHOWN.items():
-        row = f", p = {ACTIVATION[m]:.3f}"
-        for name, trials in runs.items():
-            own, ols = (np.array([t["curves"][task] for t in of]) for of in (trials, runs["ols"]))
-            title, rounds = POLICIES[name].title, trials[0]["rounds"]
-            regrets.setdefault(row, []).append(_curve(title, rounds, own))
-            if name != "ols":
-                gaps.setdefault(row, []).append(_curve(title, rounds, own - ols))
+    for (name,), trials in grouped(done, "policy").items():
+        for task, m in SHOWN.items():
+            own = np.array([trial["curves"][task] for trial in trials])
+            curve = _curve(POLICIES[name].title, trials[0]["rounds"], own)
+            regrets.setdefault(f", p = {ACTIVATION[m]:.3f}", []).append(curve)
     x, kind = "round (p: the task's probability of activation)", "mean of trials, and 95 % interval"
-    drawn = draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"].title])
-    apart = draw_differences(gaps, (x, "regret above OLSB's"), kind=f"{kind}:")
-    return {"regret.png": png(drawn), "differences.png": png(apart)}
+    return png(draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"].title]))
 
 
 def _curve(title: str, rounds: Sequence[float], values: Array) -> Curve:

@@ -19,6 +19,8 @@ from engram.tables.shrinkage import threshold
 from engram.tables.site import SiteEstimate
 from engram.tables.studies.contenders import Molar
 
+_PALE: Final = 0.2  # of a color map: its palest part would pass for white
+_LABELED: Final = 150  # most tasks, or columns, that a plot labels by name
 _FEW: Final = 60  # lines that a table of all tasks may have
 _UNSURE: Final = """\
 ?: outside its interval, which judges by another threshold; the task's own estimate is in
@@ -243,10 +245,6 @@ def unsure(found: Coefficients) -> Bools:
 
 def _interval(low: float, high: float) -> str:
     return f"{low:.4g} .. {high:.4g}" if np.isfinite([low, high]).all() else "-"
-
-
-_PALE: Final = 0.2  # of a color map: its palest part would pass for white
-_LABELED: Final = 150  # most tasks, or columns, that a plot labels by name
 
 
 def heterogeneity(found: Coefficients, deviations: Array) -> Array:

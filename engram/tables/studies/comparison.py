@@ -59,7 +59,6 @@ class SplitScore(NamedTuple):
     brier: float | None = None
     calibration: float | None = None
     reason: str | None = None  # why it could not be fitted; its loss is then NaN
-    remark: str = ""  # what a reader must know about the fit
 
 
 def fit_all(table: Table, model: AnyModel) -> AnyModel:
@@ -149,7 +148,6 @@ def compare_once(
             variant=variant,
             edge=choice.edge,
             distance=distance,
-            remark=getattr(model, "remark_", ""),
         )
     return found
 
@@ -178,12 +176,7 @@ def _chosen(
         scored = np.concatenate([score for _, score in parts])
         return _by_task(np.concatenate(each), table.labels[scored])
 
-    if widen:
-        chosen = choose(losses, method.grid, simplest=method.simplest)
-    else:
-        tried = {c: losses(c) for c in method.grid}
-        c = min(tried, key=lambda c: tried[c].mean())
-        chosen = Choice(c, tried[c], edge=c in (method.grid[0], method.grid[-1]))
+    chosen = choose(losses, method.grid, simplest=method.simplest, widen=widen)
     found = {first: chosen}
     for name, other in others:
         with suppress(ValueError):  # it cannot be fitted to some part
@@ -247,7 +240,6 @@ def _of_rows(model: MultitaskModel, table: Table, family: FamilyName, rows: Numb
 
 
 def _by_task(losses: Array, tasks: npt.NDArray[Any]) -> Array:
-    """Returns the mean loss of each task's rows."""
     labels, codes = distinct(tasks)
     return np.asarray(np.bincount(codes, losses) / np.bincount(codes, minlength=len(labels)))
 

@@ -37,7 +37,6 @@ class Reference(MultitaskModel):
 
     family: FamilyName = "linear"
     standardize: bool = True
-    remark_ = ""  # what a reader must know about the fit
 
     @property
     def _family(self) -> FamilyName:
@@ -98,9 +97,6 @@ class Mixed(Reference):
         scatters = np.any([np.ptp(own.x, axis=0) > 0 for own in rows], axis=0) & self.slopes
         scatters[-1] = True  # intercepts
         found = fit_mixed(rows, scatters, family=self.family)
-        none = [name for name, nil in zip(self.column_names, found.singular, strict=True) if nil]
-        if none:
-            self.remark_ = f"no scatter over tasks in {', '.join(none)} (a singular fit)"
         return found.shared + found.deviations, found.shared
 
 

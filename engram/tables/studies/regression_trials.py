@@ -24,6 +24,9 @@ from engram.tables.shrinkage import Option, Shared, combine, personalize
 from engram.tables.simulation import disparate_sizes, sparse_parameters, spread_root
 from engram.tables.site import Rows, SiteEstimate, condense, estimate_site, pool
 
+SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
+_ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # keys of random streams
+_COMPARED: Final = ("ols", "lasso", "pool", "rm", "molar-soft", "molar")
 _TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
 
 
@@ -91,11 +94,6 @@ METHODS: Final = {
 }
 
 
-SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
-
-_ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # keys of random streams
-
-
 class Point(NamedTuple):
     """A point of a figure."""
 
@@ -139,7 +137,6 @@ def _growing() -> tuple[Point, ...]:
     )
 
 
-_COMPARED: Final = ("ols", "lasso", "pool", "rm", "molar-soft", "molar")
 FIGURES: Final = {
     2: Design(_varied(20), _COMPARED),
     3: Design(_growing(), ("ols", "molar")),

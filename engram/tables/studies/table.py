@@ -63,7 +63,6 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
 
 
 def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
-    """Collects the splits' scores, and shows progress."""
     done = []
     try:
         for split in splits:
@@ -96,12 +95,9 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
             f"\n{scores.caption(compared, family, shares, paper=s.paper)}",
             scores.comparison_table(compared, paper=s.paper),
             *scores.failures(compared),
-            *scores.remarks(compared),
             *scores.qualities_table(compared),
             in_words(compared),
         ]
-        if compared[0]["of-first"] is not None:  # else ratios to it do not exist
-            files["comparison.png"] = scores.draw_comparison(compared)
     results = {
         "table": str(s.path),
         "settings": {name: getattr(s, name) for name in _TOLD},
@@ -117,7 +113,6 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
 
 
 def _lacking_lines(lacks: Mapping[Any, str]) -> list[str]:
-    """Lists the tasks whose rows do not determine all coefficients, which take shared ones."""
     lines = [
         f"task {label!r}: {reason}; it takes the undetermined coefficients from the others"
         for label, reason in list(lacks.items())[:_SHOWN]

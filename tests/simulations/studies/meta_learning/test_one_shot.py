@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from engram.cli.cli import app
 from engram.data.few_shot import FewShot
-from engram.meta.fine_tune import fine_tune
+from engram.meta.meta_gradient import fine_tune
 from engram.meta.studies import one_shot
 from engram.meta.studies.methods import METHODS
 from engram.meta.studies.one_shot import OneShot

@@ -20,7 +20,7 @@ from engram.tables.studies.comparison import (
 )
 from engram.tables.studies.contenders import GRID, choose, is_tie, molar
 from engram.tables.studies.preparation import complete, independent
-from engram.tables.studies.scores import comparison, comparison_table, failures, remarks
+from engram.tables.studies.scores import comparison, comparison_table, failures
 from engram.tables.tables import Scaling
 from tests.tables import entry
 
@@ -319,12 +319,6 @@ def test_a_method_worse_than_the_constant_is_never_called_enough():
     assert in_words(rows).endswith("ridge is the simplest of them that do no worse than constant.")
     rows[1]["loss"] = 0.45
     assert "pooled is simpler than ridge, and enough" in in_words(rows)
-
-
-def test_remarks_on_fits_are_counted():
-    score = SplitScore(0.0, 1.0, 0.0, tasks=(1.0, 1.0))
-    splits = [{"mixed": score._replace(remark=words)} for words in ("no scatter", "", "no scatter")]
-    assert remarks(comparison(splits, HALF)) == ["mixed has no scatter in 2 of 3 splits"]
 
 
 def test_an_interval_by_hand():
