@@ -69,15 +69,7 @@ def run_study(
 ) -> None:
     """Starts or resumes a study; prints and records its results.
 
-    Args:
-        study: The study.
-        given: The settings that differ from the defaults.
-        out: Its folder; by default a new one in ``runs``.
-        resume: The run to resume: its folder, or its name in ``runs``.
-        as_json: Whether to end with the results as one line of JSON.
-        processes: How many jobs run at once; by default one for each core that may be
-            used.
-        ray: Address of a Ray cluster to run jobs on; by default none.
+    ``given`` are the settings that differ from the defaults; see the commands' options for the rest.
 
     Raises:
         Refused: The settings are impossible, or there is nothing to resume.

@@ -21,9 +21,10 @@ from engram.tables.families import FamilyName
 from engram.tables.intervals import Intervals, own_interval, shared_half_width, site_interval
 from engram.tables.lasso import high_dim, lasso, transfer_bounds
 from engram.tables.shrinkage import combine
-from engram.tables.simulation import linear_rows, logistic_rows, sparse_parameters
+from engram.tables.simulation import sparse_parameters
 from engram.tables.site import Rows, condense, estimate_site
 from engram.tables.studies.regression_trials import METHODS, errors, gather
+from tests.engram.molar.simulated import linear_rows, logistic_rows
 
 _SIGMA: Final = 0.1  # of the noise of linear models (Sec. 4.1)
 

@@ -20,9 +20,8 @@ from engram.core.types import Batch, Params
 from engram.data.few_shot import WAYS, FewShot, load_few_shot
 from engram.meta.meta_gradient import fine_tune
 from engram.meta.protonet import prototypical_logits, prototypical_loss
-from engram.meta.studies.jobs import Case, measure
+from engram.meta.studies.jobs import Case, by_name, cells, draw_convergence, figures_of, measure
 from engram.meta.studies.published import ONE_SHOT_PUBLISHED, ONE_SHOT_STEPS, SPLITS, TABLE_4, Split
-from engram.meta.studies.report import by_name, cells, draw_convergence, figures_of
 from engram.meta.studies.settings import OneShotSettings
 from engram.meta.studies.sweep import Problem
 from engram.networks.build import build_model
@@ -50,11 +49,8 @@ class OneShot(Problem):
     An episode is one image of each class of a task, to adapt to, and others to be scored on.
     Tasks and episodes are the same for all runs and methods, whatever their seeds.
 
-    Attributes:
-        ways: Classes of a task. A batch's rows must be a multiple of it.
-        loss: Cross-entropy of flat parameters, for one-hot targets.
-        matching: ProtoNet's loss, with the network's outputs as embeddings.
-        layout: Layout of the network's flat parameters.
+    The loss is the cross-entropy, for one-hot targets; ProtoNet's embeddings are the network's
+    outputs. A batch's rows must be a multiple of ``ways``, the classes of a task.
     """
 
     def __init__(

@@ -14,9 +14,17 @@ from engram.cohort.stacked_models import Layout, dense_stacks, expand, outputs
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Batch, Params
 from engram.meta.meta_gradient import fine_tune
-from engram.meta.studies.jobs import MATCHED, Case, measure
+from engram.meta.studies.jobs import (
+    MATCHED,
+    Case,
+    by_name,
+    cells,
+    draw_convergence,
+    figures_of,
+    measure,
+    title_of,
+)
 from engram.meta.studies.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS, TABLE_3
-from engram.meta.studies.report import by_name, cells, draw_convergence, figures_of, title_of
 from engram.meta.studies.settings import SinewaveSettings
 from engram.meta.studies.sweep import Problem
 from engram.networks.build import build_model

@@ -138,23 +138,21 @@ def _median(sites: Sequence[SiteEstimate], max_weight: float) -> list[Shared | N
     return [found._replace(coef=coef)] * len(sites)
 
 
-def ols_bandit(
-    *, history: History = "batch", c_rows: float = 1.0
-) -> MultitaskBandit[tuple[()], tuple[()]]:
+def ols_bandit(*, history: History = "batch") -> MultitaskBandit[tuple[()], tuple[()]]:
     """The OLS bandit (Goldenshluger and Zeevi, 2013) of each task alone."""
-    return _alone(lambda rows: estimate_site(rows).coef, history, c_rows)
+    return _alone(lambda rows: estimate_site(rows).coef, history)
 
 
 def lasso_bandit(
-    *, c: float = 0.025, history: History = "batch", c_rows: float = 1.0
+    *, c: float = 0.025, history: History = "batch"
 ) -> MultitaskBandit[tuple[()], tuple[()]]:
     """The LASSO bandit (Ren and Zhou, 2023) of each task alone, lambda = c sqrt(ln(d) / n_m)."""
     require(c >= 0, "c", c, "at least 0")
-    return _alone(lambda rows: lasso(rows, _strength(rows, c)), history, c_rows)
+    return _alone(lambda rows: lasso(rows, _strength(rows, c)), history)
 
 
 def robust_multitask_bandit(
-    *, c: float = 0.175, proportion: float = 0.1, history: History = "batch", c_rows: float = 1.0
+    *, c: float = 0.175, proportion: float = 0.1, history: History = "batch"
 ) -> MultitaskBandit[Array, Array]:
     """The robust multitask bandit (Xu and Bastani, 2024), lambda = c sqrt(ln(d) / n_m).
 
@@ -170,18 +168,16 @@ def robust_multitask_bandit(
         return lasso_debiasing(rows, center, _strength(rows, c))
 
     method = TaskEstimator(lambda rows: estimate_site(rows).coef, center, own)
-    return _bandit(method, history, c_rows)
+    return _bandit(method, history)
 
 
-def trace_norm_bandit(
-    *, c: float = 1.0, c_rows: float = 1.0
-) -> MultitaskBandit[LeastSquaresMoments, Array]:
+def trace_norm_bandit(*, c: float = 1.0) -> MultitaskBandit[LeastSquaresMoments, Array]:
     """The trace-norm bandit (Cella et al., 2022), lambda_m = c sqrt((M + d) / n_m).
 
     M is the number of tasks that take part in a batch. A task takes no step of its own, so earlier
     batches are not used.
     """
-    return _bandit(trace_norm(c=c), "batch", c_rows)
+    return _bandit(trace_norm(c=c), "batch")
 
 
 def _strength(rows: Rows, c: float) -> float:
@@ -189,17 +185,15 @@ def _strength(rows: Rows, c: float) -> float:
     return lasso_strength(n, d, c)
 
 
-def _alone(
-    fit: Callable[[Rows], Array], history: History, c_rows: float
-) -> MultitaskBandit[tuple[()], tuple[()]]:
+def _alone(fit: Callable[[Rows], Array], history: History) -> MultitaskBandit[tuple[()], tuple[()]]:
     method = TaskEstimator[tuple[()], tuple[()]](
         lambda rows: (), lambda sent: sent, lambda rows, nothing: fit(rows)
     )
-    return _bandit(method, history, c_rows)
+    return _bandit(method, history)
 
 
 def _bandit(
-    method: TaskEstimator[Sent, Reply], history: History, c_rows: float
+    method: TaskEstimator[Sent, Reply], history: History, c_rows: float = 1.0
 ) -> MultitaskBandit[Sent, Reply]:
     require(history in ("batch", "all"), "history", history, "batch or all")
     require(c_rows >= 0, "c_rows", c_rows, "at least 0")

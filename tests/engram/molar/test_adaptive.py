@@ -6,9 +6,9 @@ from sklearn.linear_model import LogisticRegression
 
 from engram.tables.adaptive import adapt
 from engram.tables.adaptive_models import AdaptiveClassifier, AdaptiveRegressor
-from engram.tables.simulation import linear_rows
 from engram.tables.site import Rows
 from tests.engram.molar.countries import linear
+from tests.engram.molar.simulated import linear_rows
 
 
 def simulated(coefs, n, seed=0, sigma=1.0):

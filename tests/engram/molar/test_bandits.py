@@ -220,7 +220,7 @@ def test_what_cannot_be_is_refused():
         (lambda: lasso_bandit(c=-1.0), "c must be at least 0"),
         (lambda: trace_norm_bandit(c=0.0), "c must be positive"),
         (lambda: ols_bandit(history="none"), "history must be batch or all, got 'none'"),
-        (lambda: ols_bandit(c_rows=-1.0), "c_rows must be at least 0"),
+        (lambda: molar_bandit(c_rows=-1.0), "c_rows must be at least 0"),
         (lambda: ols_bandit().init(0, 1, 2), "tasks must be at least 1"),
         (lambda: site().init(0, 2), "parameters must be at least 1"),
         (lambda: list(batches(0, 5)), "first must be at least 1"),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from engram.tables.exchange import STILL, answer, odd_sites, personal, tell
-from engram.tables.simulation import linear_rows, logistic_rows
 from engram.tables.site import Rows, estimate_site
+from tests.engram.molar.simulated import linear_rows, logistic_rows
 from tests.evidence.exchange import in_one_place
 from tests.tables import entry
 

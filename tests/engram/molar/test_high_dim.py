@@ -7,8 +7,8 @@ import pytest
 from scipy.linalg import hadamard
 
 from engram.tables.lasso import high_dim, lasso, lasso_debiasing, transfer, transfer_bounds
-from engram.tables.simulation import linear_rows
 from engram.tables.site import Rows
+from tests.engram.molar.simulated import linear_rows
 from tests.tables import entry
 
 SIGMA = 0.1

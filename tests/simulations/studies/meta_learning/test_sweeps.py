@@ -9,10 +9,9 @@ from torch.func import grad
 
 from engram.core.tree import add_scaled
 from engram.meta.single_node import Draw, Episode
-from engram.meta.studies.episodes import EpisodeSampler
 from engram.meta.studies.methods import METHODS, RuleArguments
 from engram.meta.studies.sinewave import UNSEEN, Sinewave
-from engram.meta.studies.sweep import Sweep, SweepRun, check_sweep, run_sweep
+from engram.meta.studies.sweep import EpisodeSampler, Sweep, SweepRun, check_sweep, run_sweep
 from engram.networks.build import build_model, squared_error
 
 NETWORK = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
