@@ -69,7 +69,7 @@ def run_study(
 ) -> None:
     """Starts or resumes a study; prints and records its results.
 
-    ``given`` are the settings that differ from the defaults; see the commands' options for the rest.
+    ``given`` are the settings that differ from the defaults; the rest are the options of commands.
 
     Raises:
         Refused: The settings are impossible, or there is nothing to resume.
