@@ -15,10 +15,9 @@ from torch.nn import functional
 
 from benchmarks.harness import in_turns, numbers_table
 from engram.core.types import Batch
-from engram.meta.studies.episodes import EpisodeSampler
 from engram.meta.studies.methods import METHODS, RuleArguments
-from engram.meta.studies.sinewave_tasks import ALPHA, Sinewave
-from engram.meta.studies.sweep import episodes
+from engram.meta.studies.sinewave import ALPHA, Sinewave
+from engram.meta.studies.sweep import EpisodeSampler, episodes
 
 _BETA, _ETA, _TASKS, _ROWS = 0.3, 0.0002, 3, 1
 _PER_TURN: Final = 50  # iterations

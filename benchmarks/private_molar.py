@@ -14,9 +14,8 @@ from scipy.optimize import brentq
 
 from benchmarks.harness import numbers_table, start
 from engram.guards.gaussian import epsilon
-from engram.tables.intercept import personalize_rows
 from engram.tables.private import estimate_of, noisy_statistics, statistics_size
-from engram.tables.shrinkage import combine
+from engram.tables.shrinkage import combine, personalize_rows
 from engram.tables.simulation import sparse_parameters
 from engram.tables.site import Rows, estimate_site
 

@@ -32,7 +32,7 @@ NO_SCIENCE = ("core/streams.py", "core/machine.py", "core/memory_budget.py", "co
 FRONT_DOORS = {ROOT / "engram" / name for name in ("__init__.py", "testing.py")}
 SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba", "annotated_types"}
 EXTRAS = {
-    "engram/tables/high_dim.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
+    "engram/tables/lasso.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
     "engram/networks/vision.py": {"torchvision"},  # its networks, by name
     "engram/data/tokenizers.py": {"tokenizers"},  # `pip install 'engram[text]'`
     "engram/core/process_modes.py": {"os"},  # variables that imports of others set

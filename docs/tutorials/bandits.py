@@ -28,7 +28,7 @@ run.clients.round(1).head(4)
 import numpy
 
 from engram.tables.bandits.environments import sparse_environments
-from engram.tables.bandits.play import play_tasks
+from engram.tables.bandits.policies import play_tasks
 from engram.tables.bandits.policies import molar_bandit, ols_bandit
 
 turns, shops = 1024, 20

@@ -98,7 +98,7 @@ def reach(e: Experiment) -> float:
     influence of a row that is added, or of a bandit's turn that is another.
     """
     if e.privacy == "example":
-        return math.sqrt(2) if e.own.turns else 1.0  # see engram.tables.bandits.private
+        return math.sqrt(2) if e.own.turns else 1.0  # see engram.tables.private
     return 2.0 if e.privacy == "local" or e.sampling == "without-replacement" else 1.0
 
 

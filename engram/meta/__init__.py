@@ -7,7 +7,7 @@ from engram.lazy import attach
 if TYPE_CHECKING:
     from engram.meta.bspiderboost import bsgd as bsgd
     from engram.meta.bspiderboost import bspiderboost as bspiderboost
-    from engram.meta.fine_tune import fine_tune as fine_tune
+    from engram.meta.meta_gradient import fine_tune as fine_tune
     from engram.meta.moml import moml_v1 as moml_v1
     from engram.meta.moml import moml_v2 as moml_v2
     from engram.meta.nasa import nasa as nasa

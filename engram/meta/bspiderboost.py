@@ -39,17 +39,6 @@ def bsgd(
 
     It differs from MAML by (2) of the MOML paper: the Hessian is taken on the batch that adapts, so
     that this is the gradient of a loss. MAML there takes it on an independent batch.
-
-    Args:
-        loss: A stacked loss.
-        tasks_per_step: B; >= 1.
-        batch_size: K, rows of each of the two batches; >= 1.
-        alpha: Adaptation step size; >= 0.
-        eta: Meta step size; > 0.
-        hessian: One of ``curvature.HESSIANS``.
-
-    Raises:
-        ValueError: If a value is out of range.
     """
     return bspiderboost(
         loss,
@@ -82,18 +71,7 @@ def bspiderboost(
         z <- z + G(w) - G(w before)   otherwise, both on the same tasks and rows
         w <- w - eta z
 
-    Args:
-        loss: A stacked loss.
-        tasks_per_step: B; >= 1.
-        batch_size: K, rows of each of the two batches; >= 1.
-        large_tasks: Tasks of a large batch; >= 1.
-        period: q; >= 1.
-        alpha: Adaptation step size; >= 0.
-        eta: Meta step size; > 0.
-        hessian: One of ``curvature.HESSIANS``.
-
-    Raises:
-        ValueError: If a value is out of range.
+    A large batch has ``large_tasks`` >= 1 tasks, and ``period`` is q >= 1.
     """
     require(eta > 0, "eta", eta, "positive")
     check_sampling(tasks_per_step, batch_size)

@@ -50,19 +50,7 @@ def moml_v1(
     its first adaptation, in the first iteration that draws its task, so that no samples are spent
     and no memories written for tasks that are never drawn.
 
-    Args:
-        loss: A stacked loss.
-        tasks: n; >= 1.
-        tasks_per_step: B, in 1..n.
-        batch_size: K, rows of each of the three batches (two in first order); >= 1.
-        alpha: Adaptation step size; >= 0.
-        beta: Weight of the newest adaptation, in (0, 1]; (r,) or one for all runs. With 1 this is
-            MAML.
-        eta: Meta step size; > 0.
-        hessian: One of ``curvature.HESSIANS``.
-
-    Raises:
-        ValueError: If a value is out of range.
+    With ``beta`` = 1 this is MAML.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
@@ -116,11 +104,7 @@ class StepSizes(NamedTuple):
 
 
 def constant_steps(*, beta: Scale, eta: Scale) -> StepSizes:
-    """Builds constant step sizes: beta in (0, 1], eta > 0.
-
-    Raises:
-        ValueError: If a value is out of range.
-    """
+    """Builds constant step sizes: beta in (0, 1], eta > 0."""
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
     return StepSizes(lambda w, before, episodes: (eta, beta), before=eta, draws=())
@@ -155,9 +139,6 @@ def adaptive_steps(
         hessian_smoothness: rho, the Lipschitz constant of their Hessians; >= 0.
         tasks_per_step: Tasks in the mean; >= 1.
         batch_size: Rows of each; >= 1.
-
-    Raises:
-        ValueError: If a value is out of range.
     """
     check_sampling(tasks_per_step, batch_size)
     require(alpha >= 0, "alpha", alpha, "at least 0")
@@ -204,17 +185,7 @@ def moml_v2(
     so an iteration costs as much as B tasks, not n. Before s becomes too small, it is multiplied
     into the o_i.
 
-    Args:
-        loss: A stacked loss.
-        tasks: n; >= 1.
-        tasks_per_step: B, in 1..n.
-        batch_size: K, rows of each batch; >= 1.
-        alpha: Adaptation step size; >= 0.
-        steps: ``constant_steps`` or ``adaptive_steps``.
-        hessian: One of ``curvature.HESSIANS``.
-
-    Raises:
-        ValueError: If a value is out of range.
+    ``steps`` are ``constant_steps`` or ``adaptive_steps``.
     """
     check_sampling(tasks_per_step, batch_size, tasks)
     grad, meta = gradient(loss), meta_gradient(loss, alpha, hessian)

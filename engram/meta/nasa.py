@@ -48,18 +48,7 @@ def nasa(
     taken at the new u_i; Ghadimi et al. take it at the previous one. So with gamma = 1 this is MOML
     v1 with all tasks.
 
-    Args:
-        loss: A stacked loss.
-        tasks: n; >= 1.
-        batch_size: K, rows of each of the three batches (two in first order); >= 1.
-        alpha: Adaptation step size; >= 0.
-        beta: Weight of the newest adaptation, in (0, 1].
-        gamma: Weight of the newest meta-gradient, in (0, 1].
-        eta: Meta step size; > 0.
-        hessian: One of ``curvature.HESSIANS``.
-
-    Raises:
-        ValueError: If a value is out of range.
+    ``gamma`` in (0, 1] is the weight of the newest meta-gradient.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require((gamma > 0) & (gamma <= 1), "gamma", gamma, "in (0, 1]")

@@ -57,15 +57,8 @@ def protonet(
     Snell et al. draw the query from the rows outside the support; here the two are independent, as
     all batches of an iteration are, so that a row may be in both.
 
-    Args:
-        loss: A stacked ``prototypical_loss``.
-        tasks_per_step: B; >= 1.
-        support: Number of rows for prototypes; they must contain all classes; >= 1.
-        query: Number of rows that are classified; >= 1.
-        eta: Step size; > 0.
-
-    Raises:
-        ValueError: If a value is out of range.
+    ``loss`` is a stacked ``prototypical_loss``, ``support`` >= 1 the rows for prototypes, which
+    must contain all classes, and ``query`` >= 1 the rows that are classified.
     """
     require(eta > 0, "eta", eta, "positive")
     check_sampling(tasks_per_step, min(support, query))

@@ -1,11 +1,17 @@
 """Meta-learning on one machine that has all tasks: the interface, and algorithms without memories.
 
 Every algorithm runs r independent runs at once; see ``engram.cohort.stacked_models``. So step sizes
-may be tensors (r,), and losses are stacked (``stacks.stacked_loss``, ``stacks.dense_stacks``).
+may be tensors (r,), and losses are stacked (``stacked_loss``, ``dense_stacks``).
+
+Builders of rules share these arguments, and raise ``ValueError`` for values out of range: a stacked
+``loss``; ``tasks``, n >= 1; ``tasks_per_step``, B in 1..n; ``batch_size``, the K >= 1 rows of each
+batch; ``alpha`` >= 0, the step size of adaptation; ``beta`` in (0, 1], the weight of the newest
+adaptation in a memory; ``eta`` > 0, the meta step size; and ``hessian``, one of
+``meta_gradient.HESSIANS``. Step sizes and weights are (r,), or one for all runs.
 """
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -41,21 +47,13 @@ class Episode(NamedTuple):
     batches: tuple[Batch, ...]
 
 
-class HasModel(Protocol):
-    """A state with meta-models w, leaves (r, ...), among other things."""
-
-    @property
-    def w(self) -> Params:
-        """The meta-models."""
-
-
 class OnlyModel(NamedTuple):
     """The state of an algorithm that has only meta-models."""
 
     w: Params  # the meta-models, (r, ...)
 
 
-S = TypeVar("S", bound=HasModel)
+S = TypeVar("S")  # a state, with meta-models w, leaves (r, ...), among other things
 
 
 class MetaRule(NamedTuple, Generic[S]):
@@ -76,7 +74,7 @@ class MetaRule(NamedTuple, Generic[S]):
     memories: int
 
     def draws(self, t: int) -> tuple[Draw, ...]:
-        """Returns what iteration t (from 0) draws."""
+        """Returns the draws of iteration t, from 0."""
         return self.cycle[t % len(self.cycle)]
 
 
@@ -115,20 +113,8 @@ def local_moml(
 
     Nothing is kept of a task after the iteration, so there may be any number of tasks.
 
-    Args:
-        loss: A stacked loss.
-        tasks_per_step: B; >= 1.
-        batch_size: K, rows of each of a local step's batches; >= 1.
-        alpha: Adaptation step size; >= 0.
-        beta: Weight of the newest adaptation, in (0, 1]; with 1 there is no memory.
-        eta: Step size; > 0.
-        hessian: How (7) treats the Hessian; one of ``curvature.HESSIANS``.
-        local_steps: H; >= 1.
-        initial_batch_size: K0, rows of the batch that a memory starts from; >= 1 if beta is below
-            1.
-
-    Raises:
-        ValueError: If a value is out of range.
+    With ``beta`` = 1 there is no memory. A memory starts from a batch of ``initial_batch_size``
+    rows K0, >= 1 if beta is below 1; an iteration has ``local_steps`` H >= 1.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
@@ -161,14 +147,7 @@ def _towards_mean(
 ) -> MetaRule[OnlyModel]:
     """Builds ``w <- (1 - mix) w + mix mean_i w_i``, where ``local`` makes w_i of w.
 
-    Args:
-        local: ``(w, batches) -> w``, the local steps of all tasks.
-        tasks_per_step: Tasks in an iteration.
-        batch_size: Rows in a batch.
-        batches: Batches in a local step.
-        local_steps: Local steps.
-        initial: Rows of further batches, which come first.
-        mix: Step size towards the mean; > 0.
+    A local step takes ``batches`` of ``batch_size`` rows; batches of ``initial`` rows come first.
     """
     check_sampling(tasks_per_step, batch_size)
     require(local_steps >= 1, "local-steps", local_steps, "at least 1")
@@ -211,13 +190,8 @@ def reptile(
     Nichol, Achiam, Schulman. On First-Order Meta-Learning Algorithms. 2018, Alg. 2. With one local
     step it is SGD on the mean of the tasks' losses, and no meta-learning.
 
-    Args:
-        loss: A stacked loss.
-        tasks_per_step: B; >= 1.
-        batch_size: K, rows of the batch of each local step; >= 1.
-        alpha: Step size of SGD; > 0.
-        eta: Share of the way to the tasks' mean that w moves; > 0.
-        local_steps: Steps of SGD; >= 1.
+    ``alpha`` > 0 is the step size of SGD, ``eta`` the share of the way to the tasks' mean that w
+    moves, and ``local_steps`` >= 1 the steps of SGD, each on a batch of its own.
     """
     require(alpha > 0, "alpha", alpha, "positive")
 

@@ -181,7 +181,7 @@ _MODULES: Final[Mapping[str, Mapping[str, str]]] = {
     "report": {
         "local": "engram.compare.reports.local",
         "molar": "engram.tables.federation.report",
-        "molar-bandit": "engram.tables.federation.bandit_report",
+        "molar-bandit": "engram.tables.federation.report",
         "meta-ban": "engram.bandits.federation.report",
     },
 }

@@ -4,7 +4,7 @@
 from engram.settings import network  # isort: skip
 from engram.bandits.federation import meta_ban
 from engram.settings.base import METHODS, Method, family, method, unknown_method
-from engram.tables.federation import molar, molar_bandit
+from engram.tables.federation import molar
 
 __all__ = [
     "METHODS",
@@ -13,7 +13,6 @@ __all__ = [
     "meta_ban",
     "method",
     "molar",
-    "molar_bandit",
     "network",
     "unknown_method",
 ]

@@ -90,7 +90,7 @@ def command_of(study: Study) -> Callable[..., None]:
 
 
 def show_study(folder: Path, as_json: bool) -> None:
-    """Shows what a finished study has found, and draws its plots again.
+    """Shows the results of a finished study, and draws its plots again.
 
     Raises:
         Refused: It is not finished, or not known here.

@@ -1,4 +1,4 @@
-"""A study's settings: a frozen dataclass whose fields become the options of its command."""
+"""A study's settings: a frozen dataclass with a field for each option of its command."""
 
 import dataclasses
 import pkgutil
@@ -95,7 +95,6 @@ def _is_tuple(of: dataclasses.Field[Any]) -> bool:
 
 
 def _faults(of: dataclasses.Field[Any], value: Any) -> Iterator[str]:
-    """Yields what is wrong with a field's value."""
     told, values = option_of(of), value if _is_tuple(of) else (value,)
     for one in () if value is None else values:
         allowed = told.allowed

@@ -54,7 +54,7 @@ class Body(Protocol):
         """Runs the jobs that follow from the settings, by ``Pool.run``."""
 
     def report(self, settings: Any, found: Any) -> Report:
-        """Makes tables and plots of what ``work`` returned."""
+        """Makes tables and plots of the results of ``work``."""
 
 
 def run_study(
@@ -69,15 +69,7 @@ def run_study(
 ) -> None:
     """Starts or resumes a study; prints and records its results.
 
-    Args:
-        study: The study.
-        given: The settings that differ from the defaults.
-        out: Its folder; by default a new one in ``runs``.
-        resume: The run to resume: its folder, or its name in ``runs``.
-        as_json: Whether to end with the results as one line of JSON.
-        processes: How many jobs run at once; by default one for each core that may be
-            used.
-        ray: Address of a Ray cluster to run jobs on; by default none.
+    ``given`` are the settings that differ from the defaults; the rest are the options of commands.
 
     Raises:
         Refused: The settings are impossible, or there is nothing to resume.
@@ -104,7 +96,6 @@ def _work(
     processes: int | None,
     ray: str | None,
 ) -> Report:
-    """Runs a study, or what is left of it where it has begun."""
     body = cast("Body", importlib.import_module(study.module))
 
     def hint() -> str:
@@ -124,7 +115,6 @@ def _work(
 
 
 def _show(report: Report, folder: Path, as_json: bool) -> None:
-    """Prints a report, writes its files, and prints where they are."""
     for part in report.shown:
         console.print(part, soft_wrap=isinstance(part, str))
     for line in report.notes:

@@ -29,7 +29,6 @@ from engram.core.checks import require
 from engram.guards.weight_limit import weight_limit
 from engram.tables.families import FamilyName
 from engram.tables.heterogeneity import Heterogeneity, estimate_heterogeneity
-from engram.tables.pooled import condense
 from engram.tables.random_effects import (
     Posterior,
     Prior,
@@ -41,7 +40,7 @@ from engram.tables.random_effects import (
     start,
     usual_noise,
 )
-from engram.tables.site import Rows
+from engram.tables.site import Rows, condense, stacked
 
 _REPETITIONS: Final = 200
 _STILL: Final = 0.01  # standard errors of the center are no change
@@ -207,12 +206,6 @@ def _bounded(found: Posterior, limit: Array) -> Posterior:
     gap = np.linalg.lstsq(found.information, found.score)[0]
     less = part[:, None] * found.information * part
     return found._replace(information=less, score=less @ gap)
-
-
-def stacked(tasks: Sequence[Rows]) -> Rows:
-    """Returns the rows of all tasks."""
-    parts = zip(*(rows.counted() for rows in tasks), strict=True)
-    return Rows(*(np.concatenate(part) for part in parts))
 
 
 def _asked(

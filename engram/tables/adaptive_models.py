@@ -6,16 +6,13 @@ from typing import Literal
 import numpy as np
 
 from engram.core.arrays import Array, Bools
-from engram.tables.adaptive import adapt, stacked
-from engram.tables.base_regressor import Numbers
+from engram.tables.adaptive import adapt
 from engram.tables.borrowing_intervals import honest_intervals
-from engram.tables.classifier import TwoClasses
-from engram.tables.dependent_columns import dependent_columns
 from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import Intervals
-from engram.tables.model import MultitaskModel
-from engram.tables.site import Rows, SiteEstimate, estimate_site
-from engram.tables.tables import Scaling
+from engram.tables.model import MultitaskModel, Numbers, TwoClasses
+from engram.tables.site import Rows, SiteEstimate, estimate_site, stacked
+from engram.tables.tables import Scaling, dependent_columns
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -7,14 +7,17 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.tables.base_regressor import Numbers
-from engram.tables.high_dim import high_dim
-from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
-from engram.tables.pooled import pool
+from engram.tables.lasso import (
+    DEBIASING_SCALE,
+    LASSO_SCALE,
+    debias,
+    high_dim,
+)
+from engram.tables.median import trimmed_mean
+from engram.tables.model import Numbers
 from engram.tables.shrinkage import combine
-from engram.tables.site import Rows, SiteEstimate, estimate_site
+from engram.tables.site import Rows, SiteEstimate, estimate_site, pool
 from engram.tables.tables import shown
-from engram.tables.trimmed_mean import trimmed_mean
 
 __all__ = ["DebiasedRegressor", "IndividualRegressor", "LassoRegressor", "PooledRegressor"]
 
@@ -36,7 +39,6 @@ class _Linear(Numbers):
 
     @property
     def _free(self) -> Bools:
-        """Mask of the coefficients that are not penalized: the intercept."""
         free = np.zeros(self.n_features_in_ + self.fit_intercept, dtype=bool)
         free[self.n_features_in_ :] = True
         return free
@@ -100,12 +102,9 @@ class LassoRegressor(_Linear):
     standardize: bool = True
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
-        require(self.c >= 0, "c", self.c, "at least 0")
-        own = [
-            lasso(part, _strength(site, self.c), free=self._free)
-            for part, site in zip(rows, self._sites(rows, self.sigma), strict=True)
-        ]
-        return np.stack(own), np.median(own, axis=0)
+        nothing = np.zeros(len(self._free))
+        own = debias(rows, self._sites(rows, self.sigma), nothing, self.c, free=self._free)
+        return own, np.median(own, axis=0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -136,16 +135,14 @@ class DebiasedRegressor(_Linear):
         centers = ("median", "trimmed-mean", "transfer")
         require(self.center in centers, "center", self.center, f"one of {', '.join(centers)}")
         if self.center == "transfer":
-            return self._transferred(rows)
+            require(self.sigma is not None, "sigma", None, "given for center='transfer'")
+            require(not self.fit_intercept, "fit_intercept", True, "False for 'transfer'")
+            sigma = float(self.sigma or 0)
+            return high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
         c = DEBIASING_SCALE if self.c is None else self.c
-        require(c >= 0, "c", c, "at least 0")
         sites = self._sites(rows, self.sigma)
         center = self._center(sites)
-        own = [
-            lasso_debiasing(part, center, _strength(site, c), free=self._free)
-            for part, site in zip(rows, sites, strict=True)
-        ]
-        return np.stack(own), center
+        return debias(rows, sites, center, c, free=self._free), center
 
     def _center(self, sites: list[SiteEstimate]) -> Array:
         known = np.stack([site.determined for site in sites])
@@ -157,13 +154,3 @@ class DebiasedRegressor(_Linear):
         coefs = np.array([site.coef for site in sites], dtype=np.float64)
         coefs[~known] = np.nan
         return trimmed_mean(coefs, self.proportion)
-
-    def _transferred(self, rows: list[Rows]) -> tuple[Array, Array]:
-        require(self.sigma is not None, "sigma", None, "given for center='transfer'")
-        require(not self.fit_intercept, "fit_intercept", self.fit_intercept, "False for 'transfer'")
-        sigma = float(self.sigma or 0)
-        return high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
-
-
-def _strength(site: SiteEstimate, c: float) -> float:
-    return lasso_strength(site.size, len(site.coef), c * site.sigma)

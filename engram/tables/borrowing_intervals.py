@@ -68,7 +68,7 @@ def honest_intervals(
 
 
 def suggest(others: Sequence[SiteEstimate]) -> Suggestion:
-    """Returns what other tasks suggest; nothing about columns that fewer than two determine."""
+    """Prior from the other tasks; none for columns that fewer than two determine."""
     own = np.stack([site.coef for site in others])
     error = np.stack([site.standard_error for site in others])
     known = np.isfinite(error) & (error > 0)
@@ -90,7 +90,7 @@ def suggest(others: Sequence[SiteEstimate]) -> Suggestion:
 def honest_interval(
     site: SiteEstimate, suggested: Suggestion, *, level: float = 0.95, intercept: bool = False
 ) -> Intervals:
-    """Returns a task's interval for each coefficient, given what all others suggest."""
+    """Interval for each coefficient of a task, given the others' prior."""
     low, high = own_interval(site, level=level)
     some = (suggested.share > 0) & site.determined & (site.standard_error > 0)
     some[len(some) - intercept :] = False
@@ -160,6 +160,6 @@ def _accepted(
 
 
 def _crossing(ends: Array, i: int, value: float) -> float:
-    """Returns theta between grid points i and i + 1, at which an end of its region is ``value``."""
+    """Interpolates theta between grid points i and i + 1: an end of its region is ``value``."""
     part = (value - ends[i]) / (ends[i + 1] - ends[i])
     return float(_GRID[i] + part * (_GRID[i + 1] - _GRID[i]))

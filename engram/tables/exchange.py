@@ -1,4 +1,4 @@
-"""Adaptive MOLAR as exchanges between a server and sites whose rows do not move.
+"""Adaptive MOLAR as exchanges between a server and sites; rows do not move.
 
 A site tells the triangle R of the QR factorization of ``sqrt(D) (X z)``, with the working responses
 ``z = X b + D^-1 (y - psi'(X b))`` at its mode b, at first 0. The normal equations X'DX and X'Dz
@@ -15,7 +15,6 @@ import numpy as np
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 from engram.tables.adaptive import adapt
-from engram.tables.dependent_columns import Dependent, dependent_columns
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.random_effects import (
     Posterior,
@@ -27,7 +26,7 @@ from engram.tables.random_effects import (
     posterior,
 )
 from engram.tables.site import Rows
-from engram.tables.tables import Scaling
+from engram.tables.tables import Dependent, Scaling, dependent_columns
 
 STILL: Final = 1e-6  # standard errors of the center, below which a change is none
 _ACCURACY: Final = 1e-7  # likewise, of what a server computes between two exchanges
@@ -166,10 +165,10 @@ def answer(
     max_weight: float = np.inf,
     intercept: bool = True,
 ) -> Answer:
-    """Returns the server's answer to what sites tell.
+    """Computes the server's answer to the sites' equations.
 
     Args:
-        sites: What they tell.
+        sites: Their equations.
         told: The last answer, around which they tell it; None in the first exchange.
         family: The family of models.
         reach: As for ``tell``; sites farther away have no part in the center.

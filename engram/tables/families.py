@@ -5,7 +5,10 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from scipy.optimize import linprog
 from scipy.special import expit, xlogy
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 from engram.core.arrays import Array, Bools
 from engram.core.process_modes import filtering
@@ -45,8 +48,6 @@ class Family(NamedTuple):
 
 
 def _logistic(x: Array, y: Array, weights: Array) -> Array:
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - a second to import
-
     solver = LogisticRegression(
         C=np.inf, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
     )
@@ -60,8 +61,6 @@ def _logistic(x: Array, y: Array, weights: Array) -> Array:
 
 
 def _poisson(x: Array, y: Array, weights: Array) -> Array:
-    from sklearn.linear_model import PoissonRegressor  # noqa: PLC0415 - likewise
-
     # With an intercept of its own the solver starts at the mean, and not where exp overflows.
     ones = bool((x[:, -1] == 1).all())
     solver = PoissonRegressor(
@@ -82,8 +81,6 @@ def _can_rise(rising: Array, fixed: Array) -> bool:
 
     Along such a b a likelihood rises without end (Albert and Anderson 1984).
     """
-    from scipy.optimize import linprog  # noqa: PLC0415 - rarely needed, and slow to import
-
     scale = np.abs(np.vstack([rising, fixed])).max(axis=0)
     rising, fixed = rising / np.where(scale > 0, scale, 1), fixed / np.where(scale > 0, scale, 1)
     count = len(rising)
@@ -104,8 +101,6 @@ def _solved(solver: Any, x: Array, y: Array, weights: Array) -> Any:
     Raises:
         NoEstimate: If the solver has not converged.
     """
-    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - as its models
-
     with filtering():
         warnings.simplefilter("ignore")  # of numbers that overflow on the way
         warnings.simplefilter("error", ConvergenceWarning)

@@ -139,7 +139,7 @@ def restricted(
 
 
 def _median_scatter(gaps: Array, variances: Array) -> Array:
-    """Returns t >= 0 at which the median of ``gap^2 / (v + t)`` is that of a squared normal."""
+    """Solves for t >= 0: the median of ``gap^2 / (v + t)`` is that of a squared normal."""
     squares = np.where(np.isnan(variances), np.nan, gaps**2)
     low = np.zeros(gaps.shape[1])
     high = _middle(squares) / _MIDDLE

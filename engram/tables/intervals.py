@@ -157,7 +157,7 @@ def _reach(size: float, alpha: float) -> float:
 
 
 def quantile(level: Array | float, freedom: Array | float) -> Array:
-    """Returns the quantile of Student's t, of which the normal one is the limit."""
+    """Quantile of Student's t; of the normal distribution for infinite ``freedom``."""
     return np.asarray(np.where(np.isinf(freedom), ndtri(level), stdtrit(freedom, level)))
 
 

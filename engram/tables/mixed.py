@@ -58,7 +58,6 @@ class MixedFit(NamedTuple):
         variance: Of each coefficient over tasks, ``s^2 t``, shape (d,).
         sigma: Standard deviation of a linear model's noise; 1 for other families.
         criterion: The REML criterion, or Laplace's, with its constants but those of targets.
-        singular: Columns that may scatter, and whose variance is 0 all the same, shape (d,).
     """
 
     shared: Array
@@ -66,7 +65,6 @@ class MixedFit(NamedTuple):
     variance: Array
     sigma: float
     criterion: float
-    singular: Bools
 
 
 class _Products(NamedTuple):
@@ -128,7 +126,6 @@ def fit_mixed(tasks: Sequence[Rows], scatters: Bools, *, family: FamilyName = "l
         found.noise**0.5,
         # The volume counts columns in their own units again.
         found.criterion + 2 * float(np.log(scale).sum()),
-        scatters & (roots == 0),
     )
 
 

@@ -7,7 +7,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
@@ -111,7 +113,6 @@ class MultitaskModel(BaseEstimator):
         return x, target
 
     def _target(self, y: npt.NDArray[Any]) -> Array:
-        """Returns the target as numbers."""
         try:
             return np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -191,3 +192,76 @@ def _check_numbers(x: Any) -> None:
     for name, kind in getattr(x, "dtypes", {}).items() if hasattr(x, "columns") else ():
         if getattr(kind, "kind", "O") not in "buif":
             raise ValueError(f"column {name} must hold numbers, got {kind}")
+
+
+class Numbers(RegressorMixin, MultitaskModel):
+    """A base that stands before the one with ``_estimate``: linear models, or those of counts."""
+
+    family: Literal["linear", "poisson"]
+
+    @property
+    def _family(self) -> FamilyName:
+        require(self.family in ("linear", "poisson"), "family", self.family, "linear or poisson")
+        return self.family
+
+    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
+        """Returns R^2 of the predictions; for counts D^2, the share of deviance explained."""
+        found = self.predict(X, task)
+        if self._family == "poisson":
+            return float(d2_tweedie_score(y, found, sample_weight=sample_weight, power=1))
+        return float(r2_score(y, found, sample_weight=sample_weight))
+
+
+class TwoClasses(ClassifierMixin, MultitaskModel):
+    """A base that stands before the one with ``_estimate``: labels, probabilities and scores.
+
+    Attributes:
+        classes_: The two classes, sorted; coefficients are those of the log-odds of the second.
+    """
+
+    @property
+    def _family(self) -> FamilyName:
+        return "logistic"
+
+    def _checked(self, x: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
+        if reset and y is not None:
+            check_classification_targets(y)
+            self.classes_ = np.unique(column_or_1d(y))
+            if len(self.classes_) != 2:
+                count = "1 class" if len(self.classes_) == 1 else f"{len(self.classes_)} classes"
+                raise ValueError(
+                    f"Only binary classification is supported: y must have 2 classes, got {count}"
+                )
+        return super()._checked(x, y, reset=reset)
+
+    def _target(self, y: npt.NDArray[Any]) -> Array:
+        strange = ~np.isin(y, self.classes_)
+        if strange.any():
+            raise ValueError(
+                f"y must be one of {self.classes_.tolist()}, got {shown(y[strange][0])}"
+            )
+        return np.asarray(y == self.classes_[1], dtype=np.float64)
+
+    def decision_function(self, X: Any, task: Any = None) -> Array:
+        """Returns the log-odds of the second class, shape (n,). See ``linear_predictor``."""
+        return self.linear_predictor(X, task)
+
+    def predict_proba(self, X: Any, task: Any = None) -> Array:
+        """Returns the probabilities of both classes, shape (n, 2). See ``linear_predictor``."""
+        second: Array = super().predict(X, task)
+        return np.stack([1 - second, second], axis=1)
+
+    def predict(self, X: Any, task: Any = None) -> npt.NDArray[Any]:
+        """Returns the likelier class of each row, shape (n,)."""
+        second = self.linear_predictor(X, task) > 0
+        likely: npt.NDArray[Any] = self.classes_[second.astype(int)]
+        return likely
+
+    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
+        """Returns the accuracy: the share of rows classified correctly."""
+        return float(accuracy_score(y, self.predict(X, task), sample_weight=sample_weight))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags

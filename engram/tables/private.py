@@ -11,19 +11,31 @@ Revisiting Differentially Private Linear Regression. UAI 2018)::
 
 2 s sqrt(d) is the usual norm of the noise on S_xx. What noise adds to the variance of beta_k is
 ``s^2 (1 + |beta|^2) (A^-2)_kk``, by linearizing; thresholds and weights count it, too.
+
+A task of MOLARB hides each of its turns so: at the end of a batch it computes noisy statistics of
+its new rows, and forgets these. What it sends follows from the noisy statistics, and so do its
+coefficients and all later choices, together with what the server sends. So a turn (its contexts,
+and the rewards of its arms) is in one release, however many batches follow. Another turn in its
+place moves the sums by ``|z z' - v v'| <= sqrt(2) R^2`` at most, in the Frobenius norm, since
+``|z|, |v| <= R`` and ``<z z', v v'> >= 0``. Other turns must not depend on it but by the arms that
+are played.
+
+It is for Model-C: under Model-P, how many rows an arm has would tell which one a context chose.
 """
+
+from typing import Any
 
 import numpy as np
 
 from engram.core.arrays import Array
 from engram.core.checks import require
+from engram.tables.bandits.site import TaskBandit, TaskState
+from engram.tables.shrinkage import Option, Shared, personalize
 from engram.tables.site import Rows, SiteEstimate
-
-__all__ = ["estimate_of", "noisy_statistics", "statistics_size"]
 
 
 def statistics_size(dim: int) -> int:
-    """Returns how many numbers have noise, of rows with ``dim`` columns and a target."""
+    """Size of the noise for rows with ``dim`` columns and a target: (d + 1)(d + 2) / 2."""
     return (dim + 1) * (dim + 2) // 2
 
 
@@ -73,3 +85,41 @@ def estimate_of(statistics: Array, size: int, deviation: float) -> SiteEstimate:
     added = deviation**2 * (1 + beta @ beta) * np.square(inverse).sum(axis=1)
     scale = np.sqrt((variance * np.diagonal(inverse) + added) / variance)
     return SiteEstimate(beta, scale, float(size), float(np.sqrt(variance)), float(size - d))
+
+
+def close_private_batch(
+    task: TaskBandit[Any, Any],
+    state: TaskState,
+    *,
+    bound: float,
+    multiplier: float,
+    normal: Array,
+) -> tuple[SiteEstimate | None, TaskState]:
+    """Ends a batch of a private bandit.
+
+    Args:
+        task: The policy, which says how many rows are enough.
+        state: The state after the batch, with one parameter.
+        bound: R, see ``noisy_statistics``, also for what follows.
+        multiplier: The noise multiplier.
+        normal: Standard normal numbers.
+
+    Returns:
+        The estimate from the new rows, with noise, and the state without these; or None, and the
+        same state, where there are too few.
+    """
+    (enough,) = task.enough(state)
+    if not enough:
+        return None, state
+    rows = state.fresh.of(0)
+    noisy = noisy_statistics(rows, bound=bound, multiplier=multiplier, normal=normal)
+    none = np.zeros(len(rows.y), dtype=bool)
+    estimate = estimate_of(noisy, len(rows.y), multiplier * bound**2)
+    return estimate, state._replace(fresh=state.fresh.select(none))
+
+
+def receive_private(
+    state: TaskState, sent: SiteEstimate, shared: Shared, *, option: Option, c: float
+) -> TaskState:
+    """Computes new coefficients by ``personalize`` from the estimate with noise."""
+    return state._replace(coefs=personalize(sent, shared, option=option, c=c)[None])

@@ -85,22 +85,24 @@ def start(rows: Rows, family: FamilyName) -> Prior:
     if (x[:, -1] == 1).all():
         offset = np.average(x[:, :-1], axis=0, weights=counts)
         variance[-1] = unit + float(variance[:-1] @ offset**2)
-        center[-1] = mean if linear else _link(family, mean, float(counts.sum()))
+        center[-1] = link(family, rows)
     return Prior(center, variance)
 
 
-def _link(family: FamilyName, mean: float, size: float) -> float:
-    """Returns the linear predictor of a mean, half a case away from impossible ones."""
-    if family == "poisson":
-        return float(np.log((mean * size + 0.5) / size))
-    odds = (mean * size + 0.5) / ((1 - mean) * size + 0.5)
-    return float(np.log(odds))
+def link(family: FamilyName, rows: Rows) -> float:
+    """Returns the linear predictor of the mean of y, half a case away from impossible ones."""
+    _, y, counts = rows.counted()
+    mean, size = float(np.average(y, weights=counts)), float(counts.sum())
+    if family == "linear":
+        return mean
+    others = size if family == "poisson" else (1 - mean) * size + 0.5
+    return float(np.log((mean * size + 0.5) / others))
 
 
 def posterior(
     rows: Rows, prior: Prior, *, family: FamilyName, sigma: float = 1.0, begin: Array | None = None
 ) -> Posterior:
-    """Returns what a task's rows say about its coefficients.
+    """Posterior of a task's coefficients, given its rows and a prior.
 
     Args:
         rows: The task's rows, any number of them.
@@ -152,7 +154,7 @@ def free_variance(gap: Array, prior: Prior, family: FamilyName) -> Array:
 def confirmed(
     rows: Rows, prior: Prior, wide: Array, apart: Bools, *, family: FamilyName, reach: float
 ) -> Bools:
-    """Returns which coefficients are apart by the likelihood too, shape (d,).
+    """Mask of the coefficients that are apart by the likelihood too, shape (d,).
 
     With rare classes, a gap's ratio to its standard error is far from normal: one case with an
     extreme value makes it large. So for families other than linear, setting a coefficient free

@@ -1,30 +1,58 @@
 """MOLAR as scikit-learn estimators, for tables with a column of task labels."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 from engram.core.process_modes import own_modes
-from engram.tables.base_regressor import Numbers
 from engram.tables.borrowing_intervals import honest_intervals
-from engram.tables.classifier import TwoClasses
-from engram.tables.intercept import personalize_rows
 from engram.tables.intervals import IntervalMethod, Intervals, shared_half_width, site_interval
-from engram.tables.model import MultitaskModel, weights_of
-from engram.tables.shrinkage import Option, Shared, combine, median_weights
+from engram.tables.model import MultitaskModel, Numbers, TwoClasses, weights_of
+from engram.tables.shrinkage import Option, Shared, combine, median_weights, personalize_rows
 from engram.tables.site import Rows, SiteEstimate, estimate_site, why_undetermined
-from engram.tables.summary import Summary
 from engram.tables.tables import rows_of_tasks, shown
 
 __all__ = ["MolarClassifier", "MolarRegressor"]
 
 Undetermined = Literal["error", "shared"]
+
+
+_NONE: Final = (
+    "-: no interval: the rows do not determine it, too many tasks differ, or they are fewer than a "
+    "median's interval needs (six of equal weight at level 0.95)"
+)
+
+
+class Summary(NamedTuple):
+    """Coefficients with intervals; ``print`` shows them as a table."""
+
+    title: str  # title of the table
+    level: float  # level of the intervals, in (0, 1)
+    names: Sequence[str]  # names of the columns
+    coef: npt.NDArray[np.float64]  # coefficients, shape (d,)
+    limits: Intervals  # the intervals
+    heading: str  # heading of the marks
+    marks: Sequence[str]  # remark on each column, or empty
+
+    def __str__(self) -> str:
+        width, note = max(map(len, ["column", *self.names])), list[str]()
+        lines = [self.title, f"{'column':<{width}}  {'coef':>11}  {self.level:>11.4g} interval"]
+        lines[-1] = f"{lines[-1]:<{width + 40}}{self.heading}".rstrip()
+        for name, coef, low, high, mark in zip(
+            self.names, self.coef, *self.limits, self.marks, strict=True
+        ):
+            limits = f"{low:>11.4g} .. {high:<11.4g}"
+            if not np.isfinite([low, high]).all():
+                limits, note = f"{'-':>11}{'':15}", [_NONE]
+            lines.append(f"{name:<{width}}  {coef:>11.4g}  {limits}{mark}".rstrip())
+        return "\n".join([*lines, *note])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -34,11 +62,6 @@ class _Molar(MultitaskModel):
     option: Option = "hard"
     c: float = 1.0
     undetermined: Undetermined = "error"
-
-    def _sigma(self, task: Any) -> float | None:
-        """Returns the given standard deviation of a task's noise, or None."""
-        del task
-        return None
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         require(self.option in ("hard", "soft"), "option", self.option, "hard or soft")
@@ -73,7 +96,7 @@ class _Molar(MultitaskModel):
         )
 
     def _site(self, rows: Rows, task: Any) -> SiteEstimate:
-        site = estimate_site(rows, family=self._family, sigma=self._sigma(task))
+        site = self._alone(rows)
         if self.undetermined == "error" and not site.determined.all():
             reason = why_undetermined(rows, self.column_names, family=self._family)
             raise ValueError(
@@ -81,6 +104,9 @@ class _Molar(MultitaskModel):
                 "not determine from the other tasks"
             )
         return site
+
+    def _alone(self, rows: Rows) -> SiteEstimate:
+        return estimate_site(rows, family=self._family)
 
     @property
     def individual_coef_(self) -> Array:
@@ -212,10 +238,10 @@ class MolarRegressor(Numbers, _Molar):
         option: ``hard`` thresholding (a coefficient is shared, or the task's own) or ``soft``.
         c: Scale of the threshold, >= 0: 0 gives individual fits, infinity the shared parameter for
             all tasks.
-        sigma: Standard deviation of the noise in linear models: a number, a mapping from task
-            labels to numbers, or None to estimate it for each task.
+        sigma: Standard deviation of the noise in linear models, > 0, or None to estimate it for
+            each task.
         fit_intercept: Whether each task has an intercept of its own, refitted after the other
-            coefficients; see ``engram.tables.intercept``.
+            coefficients; see ``engram.tables.shrinkage``.
         standardize: Whether columns are centered and scaled by their mean and standard deviation
             over all tasks. Coefficients are then those of standardized columns.
         undetermined: How to treat a task whose rows do not determine all coefficients (too few
@@ -235,15 +261,11 @@ class MolarRegressor(Numbers, _Molar):
     """
 
     family: Literal["linear", "poisson"] = "linear"
-    sigma: float | Mapping[Any, float] | None = None
+    sigma: float | None = None
 
-    def _sigma(self, task: Any) -> float | None:
-        sigma = self.sigma
-        if isinstance(sigma, Mapping):
-            require(task in sigma, "sigma", sorted(sigma), f"given for every task, and {task!r}")
-            sigma = sigma[task]
-        require(sigma is None or 0 < sigma < np.inf, f"sigma of task {task!r}", sigma, "positive")
-        return sigma
+    def _alone(self, rows: Rows) -> SiteEstimate:
+        require(self.sigma is None or 0 < self.sigma < np.inf, "sigma", self.sigma, "positive")
+        return estimate_site(rows, family=self._family, sigma=self.sigma)
 
 
 class MolarClassifier(TwoClasses, _Molar):

@@ -2,11 +2,10 @@
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
+from scipy.stats import ortho_group
 
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.tables.site import Rows
 
 
 def sparse_parameters(rng: np.random.Generator, tasks: int, dim: int, differing: int) -> Array:
@@ -44,8 +43,6 @@ def spread_root(rng: np.random.Generator, dim: int) -> Array:
     Q is uniform on the orthogonal matrices. Rows of z A, with z of shape (n, d) standard normal,
     have that covariance; its eigenvalues go from 1 to nearly 5.
     """
-    from scipy.stats import ortho_group  # noqa: PLC0415 - slow to import, not always needed
-
     q = ortho_group.rvs(dim, random_state=rng) if dim > 1 else np.ones((1, 1))
     return np.sqrt(1 + 4 * np.arange(dim) / dim)[:, None] * q.T
 
@@ -75,26 +72,3 @@ def disparate_sizes(
     require(mean >= least, "mean", mean, f"at least {least}, the fewest that a task may have")
     share = rng.dirichlet(np.ones(tasks))
     return np.rint(least + tasks * (mean - least) * share).astype(np.int64)
-
-
-def linear_rows(
-    rng: np.random.Generator, beta: Array, size: int, sigma: float, root: Array | None = None
-) -> Rows:
-    """Draws a task's rows: x ~ N(0, root' root) and y = <x, beta> + N(0, sigma^2).
-
-    Args:
-        rng: Source of randomness.
-        beta: Shape (d,).
-        size: n_m, at least 1.
-        sigma: Standard deviation of the noise, at least 0.
-        root: Shape (d, d). None: the identity.
-    """
-    x = rng.standard_normal((size, len(beta)))
-    x = x if root is None else x @ root
-    return Rows(x, x @ beta + sigma * rng.standard_normal(size))
-
-
-def logistic_rows(rng: np.random.Generator, beta: Array, size: int) -> Rows:
-    """Draws a task's rows: x ~ N(0, I), and y = 1 with probability 1 / (1 + exp(-<x, beta>))."""
-    x = rng.standard_normal((size, len(beta)))
-    return Rows(x, (rng.random(size) < expit(x @ beta)).astype(np.float64))

@@ -159,7 +159,6 @@ def _likelihood(x: Array, y: Array, counts: Array, family: FamilyName) -> SiteEs
 
 
 def _only(determined: Bools, coef: Array, scale: Array) -> SiteEstimate:
-    """Returns an estimate of unit size and noise."""
     own, error = np.where(determined, coef, 0.0), np.where(determined, scale, np.inf)
     return SiteEstimate(own, error, 1.0, 1.0)
 
@@ -172,7 +171,6 @@ def _scale(r: Array) -> Array:
 
 
 def _triangle(x: Array) -> Array:
-    """Returns R of the QR factorization."""
     return np.asarray(np.linalg.qr(x, mode="r"))
 
 
@@ -184,7 +182,7 @@ def _has_full_rank(r: Array) -> bool:
 
 
 def _independent(r: Array) -> tuple[Ints, Bools]:
-    """Returns columns that span all columns, and which coefficients are determined."""
+    """Returns columns that span all columns, and the mask of determined coefficients."""
     lengths = np.linalg.norm(r, axis=0)
     scaled = r / np.where(lengths > 0, lengths, 1.0)
     triangle, pivots = qr(scaled, mode="r", pivoting=True)
@@ -219,3 +217,35 @@ def why_undetermined(rows: Rows, names: Sequence[str], *, family: FamilyName) ->
     except NoEstimate as error:
         return str(error)
     return None
+
+
+def condense(rows: Rows) -> Rows:
+    """Returns at most d + 1 rows that are equivalent for linear models.
+
+    They are R of the QR factorization of (X y), with equal weights. X'X, X'y, y'y and n_m stay the
+    same, and so do OLS, its standard errors, the LASSO and pooling, up to rounding.
+    """
+    x, y, counts = rows.counted()
+    r = np.linalg.qr(np.sqrt(counts)[:, None] * np.column_stack([x, y]), mode="r")
+    each = counts.sum() / len(r)
+    r = r / np.sqrt(each)
+    return Rows(r[:, :-1], r[:, -1], np.full(len(r), each))
+
+
+def stacked(tasks: Sequence[Rows]) -> Rows:
+    """Returns the rows of all tasks."""
+    parts = zip(*(rows.counted() for rows in tasks), strict=True)
+    return Rows(*(np.concatenate(part) for part in parts))
+
+
+def pool(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> SiteEstimate:
+    """Fits one model to the rows of all tasks: OLS on all data, or maximum likelihood.
+
+    If tasks differ, its bias does not vanish with more rows or more tasks (Section 4.1).
+
+    Raises:
+        ValueError: If there is no task.
+    """
+    require(len(tasks) > 0, "number of tasks", 0, "at least 1")
+    rows = stacked([condense(own) if family == "linear" else own for own in tasks])
+    return estimate_site(rows, family=family)

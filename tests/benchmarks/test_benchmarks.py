@@ -17,7 +17,7 @@ from benchmarks.rounds import time_workload
 from benchmarks.scale import time_federations
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from engram.data.federated import FederatedData, Split
-from engram.meta.studies.sinewave_tasks import Sinewave
+from engram.meta.studies.sinewave import Sinewave
 from tests.tables import entry
 
 

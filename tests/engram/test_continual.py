@@ -7,7 +7,7 @@ import torch
 
 from engram.cohort.dense_gradients import SQUARED_ERROR
 from engram.cohort.stacked_models import Layout, dense_stacks, expand
-from engram.meta.fine_tune import fine_tune
+from engram.meta.meta_gradient import fine_tune
 from engram.meta.single_node import Episode, local_moml
 from engram.networks.built_in import build_model
 

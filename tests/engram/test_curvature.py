@@ -2,7 +2,7 @@
 
 import torch
 
-from engram.meta.curvature import curvature_correction
+from engram.meta.meta_gradient import curvature_correction
 from tests.support import DIM, assert_same, batch, draw
 
 

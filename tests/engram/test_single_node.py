@@ -1,13 +1,11 @@
 """Single-node meta-learning: closed forms on quadratics, reductions, and one contract for all."""
 
-import itertools
-
 import pytest
 import torch
 
 from engram.cohort.stacked_models import stacked_loss
 from engram.meta.bspiderboost import bsgd, bspiderboost
-from engram.meta.fine_tune import fine_tune
+from engram.meta.meta_gradient import fine_tune
 from engram.meta.moml import adaptive_steps, constant_steps, moml_v1, moml_v2
 from engram.meta.nasa import nasa
 from engram.meta.single_node import Episode, local_moml, maml, reptile
@@ -174,26 +172,6 @@ def test_v2_is_what_alg_2_says_of_every_memory():
                 state = rule.step(state, drawn)
             torch.testing.assert_close(memories(state), u, rtol=0, atol=1e-8)
             torch.testing.assert_close(state.w["w"], w, rtol=0, atol=1e-8)
-
-
-def test_v2_moves_memories_as_if_all_tasks_were_drawn_in_expectation():
-    # Over all batches of two of four tasks, each as likely: E u_i = (1 - beta) u_i + beta v_i.
-    rule = moml_v2(QUADRATIC, **SIZES, alpha=ALPHA, steps=constant_steps(beta=BETA, eta=ETA))
-    rows = draw(1, 1, N, K, DIM), draw(2, 1, N, K)
-    w, before = draw(3, 1, DIM), draw(4, 1, N, DIM)
-    total, batches = (
-        torch.zeros(N, DIM, dtype=torch.float64),
-        list(itertools.combinations(range(N), B)),
-    )
-    for chosen in batches:
-        tasks = torch.tensor([chosen])
-        state = rule.init({"w": w})
-        state.offset["w"].copy_(before - w.unsqueeze(1))
-        of_these = tuple(part[:, list(chosen)] for part in rows)
-        state = rule.step(state, (Episode(tasks, (of_these,)), Episode(tasks, (of_these,) * 2)))
-        total += memories(state)[0]
-    fresh = torch.stack([adapted(w[0], (rows[0][0, i], rows[1][0, i])) for i in range(N)])
-    torch.testing.assert_close(total / len(batches), (1 - BETA) * before[0] + BETA * fresh)
 
 
 def test_v2s_adaptive_steps():

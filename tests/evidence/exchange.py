@@ -19,8 +19,7 @@ from engram.tables.exchange import STILL, Answer, answer, personal, tell
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import own_interval, quantile
-from engram.tables.pooled import pool
-from engram.tables.site import Rows
+from engram.tables.site import Rows, pool
 from engram.tables.tables import Scaling
 
 CENTER: Final = np.array([62.0, 130.0])

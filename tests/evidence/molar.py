@@ -18,14 +18,13 @@ from threadpoolctl import threadpool_limits
 
 from engram.core.arrays import Array
 from engram.tables.families import FamilyName
-from engram.tables.high_dim import high_dim, transfer_bounds
 from engram.tables.intervals import Intervals, own_interval, shared_half_width, site_interval
-from engram.tables.lasso import lasso
-from engram.tables.pooled import condense
+from engram.tables.lasso import high_dim, lasso, transfer_bounds
 from engram.tables.shrinkage import combine
-from engram.tables.simulation import linear_rows, logistic_rows, sparse_parameters
-from engram.tables.site import Rows, estimate_site
-from engram.tables.studies.methods import METHODS, errors, gather
+from engram.tables.simulation import sparse_parameters
+from engram.tables.site import Rows, condense, estimate_site
+from engram.tables.studies.regression_trials import METHODS, errors, gather
+from tests.engram.molar.simulated import linear_rows, logistic_rows
 
 _SIGMA: Final = 0.1  # of the noise of linear models (Sec. 4.1)
 
@@ -88,8 +87,7 @@ def _ways(
     """Returns functions that estimate all coefficients, by method and scale of its strength."""
     whole = Rows(np.concatenate([r.x for r in tasks]), np.concatenate([r.y for r in tasks]))
     ways: dict[tuple[str, float], Callable[[], Array]] = {
-        ("Algorithm 3, symmetric", 1): lambda: high_dim(tasks, _SIGMA)[0],
-        ("Algorithm 3, as printed", 1): lambda: high_dim(tasks, _SIGMA, reading="paper")[0],
+        ("Algorithm 3", 1): lambda: high_dim(tasks, _SIGMA)[0],
     }
     for scale in (0.25, 0.5, 1, 2, 4, 8):
         own, total = transfer_bounds(np.full(len(tasks), float(size)), dim, scale * _SIGMA)

@@ -24,7 +24,7 @@ from engram.tables.bandits.policies import (
     trace_norm_bandit,
 )
 from engram.tables.bandits.site import History
-from engram.tables.studies.bandit_trials import SIGMA, TASKS, regrets, worlds
+from engram.tables.studies.bandit import SIGMA, TASKS, regrets, worlds
 
 _ACTIVATION: Final = 103  # a seed's purpose
 

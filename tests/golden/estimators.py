@@ -11,7 +11,7 @@ from engram.online.experts import adapt_ml_prod, hedge, msmwc
 from engram.online.play import play_stream
 from engram.online.state_arrays import to_arrays
 from engram.online.universal import universal_ensemble
-from engram.tables.bandits.play import play_tasks
+from engram.tables.bandits.policies import play_tasks
 from engram.tables.baselines import (
     DebiasedRegressor,
     IndividualRegressor,

@@ -17,7 +17,7 @@ from engram.server.run import run as run_on
 from engram.settings.errors import DataError, Refused, RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.tables.bandits.environments import regret
-from engram.tables.bandits.play import batches
+from engram.tables.bandits.policies import batches
 from engram.tables.federation.bandit_strategy import BanditExchange
 from engram.tables.federation.molar_messages import SITES
 from tests.server.late import Late

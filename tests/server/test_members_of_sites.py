@@ -12,8 +12,7 @@ from engram.runs.record import RunRecord
 from engram.runs.replayed_participation import Participation, ReplayedGrid
 from engram.server.run import run as run_on
 from engram.simulations.engine import simulate
-from engram.tables.bandits.play import batches
-from engram.tables.bandits.policies import exchange
+from engram.tables.bandits.policies import batches, exchange
 from engram.tables.exchange import answer, personal, tell
 from engram.tables.heterogeneity import REACH
 from tests.server.members import CLIENTS, SCRIPT

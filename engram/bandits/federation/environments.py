@@ -7,7 +7,7 @@ from engram.data.tables.tables import TableData
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
 from engram.tables.bandits.environments import TaskEnvironment, replay, simulate
-from engram.tables.federation.molar_bandit import MolarBandit
+from engram.tables.federation.molar import MolarBandit
 from engram.tables.simulation import sparse_parameters
 from engram.tables.site import estimate_site
 

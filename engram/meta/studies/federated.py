@@ -79,7 +79,6 @@ def _experiment(
 
 
 def _run(config: dict[str, Any], tasks: int, progress: Progress) -> list[Row]:
-    """Runs one experiment, and returns the curve of its accuracy and the figures of its end."""
     getLogger("flwr.engram").setLevel(WARNING)  # a line for each run is too many here
     e = Experiment.from_config(config)
     rounds, curve = [], []
@@ -166,7 +165,6 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _draw(done: Sequence[Row]) -> bytes:
-    """Plots the mean accuracy over the rounds, a panel for each number of tasks and of steps."""
     cases = grouped(done, "tasks", "local-steps")
     figure, all_axes = panels(len(cases), size=(3.6 * len(cases) + 1.5, 3.6), sharey=True)
     for ((tasks, steps), some), axes in zip(cases.items(), all_axes, strict=True):

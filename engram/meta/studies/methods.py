@@ -23,7 +23,7 @@ class RuleArguments(NamedTuple):
     tasks_per_step: int  # B
     batch_size: int  # K, rows of a batch
     alpha: float  # adaptation step size
-    hessian: str  # one of ``curvature.HESSIANS``
+    hessian: str  # one of ``meta_gradient.HESSIANS``
 
     @property
     def few(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class RuleArguments(NamedTuple):
 
 
 def maml_batches(hessian: str) -> int:
-    """Returns how many batches of a task MAML takes in an iteration."""
+    """Number of batches that MAML takes of a task in an iteration."""
     return 2 if hessian == "first-order" else 3
 
 

@@ -16,7 +16,7 @@ from engram.meta.studies.published import (
 )
 from engram.studies.settings import StudySettings, argument, option
 
-_HESSIANS: Final = "engram.meta.curvature:HESSIANS"
+_HESSIANS: Final = "engram.meta.meta_gradient:HESSIANS"
 
 
 def _iterations(default: int) -> Any:
@@ -54,7 +54,7 @@ class MetaLearningSettings(StudySettings):
 
     @property
     def curvature(self) -> str:
-        """Treatment of Hessians, one of ``curvature.HESSIANS``."""
+        """Treatment of Hessians, one of ``meta_gradient.HESSIANS``."""
         return self.hessian or ("first-order" if self.published else "exact")
 
 
@@ -144,5 +144,5 @@ class FederatedSettings(StudySettings):
 
     @property
     def published(self) -> str:
-        """The data set whose figures of the paper stand beside."""
+        """Data set of the paper's figures for comparison."""
         return self.dataset if self.dataset in FEDERATED_ROWS else "mnist"

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -10,15 +11,106 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from engram.core.types import Params
-from engram.meta.single_node import Episode, MetaRule
-from engram.meta.studies.episodes import EpisodeSampler
+from engram.cohort.stacked_models import Layout
+from engram.core.derivatives import LossWithDerivatives
+from engram.core.streams import Stream, generator, torch_generator
+from engram.core.types import Batch, Params
+from engram.meta.single_node import Draw, Episode, MetaRule
 from engram.meta.studies.methods import METHODS, MetaLearner, RuleArguments, maml_batches
-from engram.meta.studies.problem import Problem
+from engram.networks.base import Model
 from engram.settings.errors import Refused
 
+_BLOCK: Final = 64  # iterations drawn at once; never change it: results depend on it
 _LOOKS: Final = 40  # how often the training error is measured
 _PAUSE: Final = 25  # iterations between reports of progress
+
+
+class Drawn(NamedTuple):
+    """One draw, for every run."""
+
+    tasks: Tensor  # (r, b), int64
+    uniforms: Tensor  # (r, b, k), uniform in [0, 1): one for each row of each batch, in order
+
+
+class EpisodeSampler:
+    """Draws tasks, and the uniform numbers that rows are made from, iteration by iteration.
+
+    All is a function of (seed, iteration): runs that differ only in their step sizes, and
+    algorithms that draw the same amounts in an iteration, see the same tasks and rows.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], tasks: int, draws: Callable[[int], tuple[Draw, ...]]
+    ) -> None:
+        """Prepares; nothing is drawn yet."""
+        self._seeds = sorted(set(seeds))
+        alike = self._seeds == list(seeds)  # then runs need no indices into the draws
+        self._run = None if alike else torch.tensor([self._seeds.index(seed) for seed in seeds])
+        self._tasks, self._draws = tasks, draws
+        self._begun = -1
+
+    def draw(self, t: int) -> tuple[Drawn, ...]:
+        """Returns the draws of iteration t."""
+        block, at = divmod(t, _BLOCK)
+        if block != self._begun:
+            self._begin(block)
+        found, start = [], 0
+        for i, wanted in enumerate(self._draws(t)):
+            if wanted.tasks is None:
+                tasks = torch.arange(self._tasks).expand(len(self._seeds), -1)
+            else:
+                tasks = self._orders[:, i, at, : wanted.tasks]
+            b, k = tasks.shape[1], sum(wanted.sizes)
+            uniforms = self._uniforms[:, at, start : start + b * k].view(-1, b, k)
+            start += b * k
+            if self._run is not None:
+                tasks, uniforms = tasks[self._run], uniforms[self._run]
+            found.append(Drawn(tasks, uniforms))
+        return tuple(found)
+
+    def _begin(self, block: int) -> None:
+        wanted = [self._draws(t) for t in range(block * _BLOCK, (block + 1) * _BLOCK)]
+        count = max(len(draws) for draws in wanted)
+        tasks = self._tasks
+        numbers = max(sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in wanted)
+        order = np.tile(np.arange(tasks), (_BLOCK, 1))
+        orders, uniforms = [], []
+        for seed in self._seeds:
+            streams = (generator(seed, Stream.EPISODE_TASKS, block, i) for i in range(count))
+            orders.append([rng.permuted(order, axis=1) for rng in streams])
+            # Drawn row by row with a column per iteration, so that an iteration's numbers do not
+            # depend on how many others draw.
+            rng = generator(seed, Stream.EPISODE_ROWS, block)
+            uniforms.append(rng.random((numbers, _BLOCK), dtype=np.float32).T)
+        self._orders = torch.from_numpy(np.stack(orders))
+        self._uniforms = torch.from_numpy(np.stack(uniforms))
+        self._begun = block
+
+
+class Problem:
+    """Training tasks, and tests on unseen ones. Models of r runs are stacked: (r, d)."""
+
+    tasks: int  # number of training tasks, n
+    network: Model  # the network that learns them
+    layout: Layout  # layout of its flat parameters
+    loss: LossWithDerivatives  # the stacked loss of flat parameters
+    matching: LossWithDerivatives | None = None  # ProtoNet's loss, if there are classes
+
+    def start(self, seed: int) -> Params:
+        """Returns a seed's initial network."""
+        return self.network.init(torch_generator(seed, Stream.MODEL))
+
+    def batch(self, tasks: Tensor, uniforms: Tensor) -> Batch:
+        """Returns rows of training tasks (r, b), one for each uniform number (r, b, k)."""
+        raise NotImplementedError
+
+    def error(self, w: Params, method: str) -> Tensor:
+        """Returns each meta-model's error (r,) on the training tasks after adapting to them."""
+        raise NotImplementedError
+
+    def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
+        """Returns each meta-model's test results, for JSON."""
+        raise NotImplementedError
 
 
 class SweepRun(NamedTuple):
@@ -32,13 +124,13 @@ class SweepRun(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Runs whose methods are built alike, and their common parameters."""
+    """Runs of methods with one builder, and their common parameters."""
 
     runs: tuple[SweepRun, ...]  # the runs
     batch_size: int  # K
     tasks_per_step: int  # B
     alpha: float  # adaptation step size
-    hessian: str  # one of ``curvature.HESSIANS``
+    hessian: str  # one of ``meta_gradient.HESSIANS``
     iterations: int  # MAML's; other methods make as many as see the same number of rows
 
     @property
@@ -108,7 +200,7 @@ def run_sweep(
             well = np.flatnonzero(np.isfinite(found))
             if 0 < len(well) < len(alive):
                 alive = [alive[i] for i in well]
-                state = _of(state, torch.from_numpy(well))
+                state = tree_map_only(Tensor, itemgetter(torch.from_numpy(well)), state)
                 some = sweep._replace(runs=tuple(sweep.runs[i] for i in alive))
                 fast, slow = _rules(problem, some)
                 sampler = EpisodeSampler([run.seed for run in some.runs], problem.tasks, fast.draws)
@@ -117,11 +209,6 @@ def run_sweep(
     return Trace(
         _all(state.w, alive, len(sweep.runs)), seen, np.stack(errors, 1), total, spent / work
     )
-
-
-def _of(state: Any, runs: Tensor) -> Any:
-    """Returns the part of a state that belongs to some of the runs, its tensors' rows."""
-    return tree_map_only(Tensor, lambda leaf: leaf[runs], state)
 
 
 def _all(w: Params, alive: Sequence[int], runs: int) -> Params:
@@ -156,14 +243,14 @@ def _rules(problem: Problem, sweep: Sweep) -> tuple[MetaRule[Any], MetaRule[Any]
 
 
 def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
-    """Returns how many rows are seen in ``iterations`` iterations."""
+    """Number of rows seen in ``iterations`` iterations."""
     each = [sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in rule.cycle]
     whole, rest = divmod(iterations, len(each))
     return whole * sum(each) + sum(each[:rest])
 
 
 def _affordable(rule: MetaRule[Any], tasks: int, sweep: Sweep) -> int:
-    """Returns how many iterations see no more rows than MAML's do; at least 1."""
+    """Number of iterations within MAML's budget of rows; at least 1."""
     each = maml_batches(sweep.hessian) * sweep.batch_size
     budget = sweep.iterations * sweep.tasks_per_step * each
     done = budget // _rows_after(rule, tasks, len(rule.cycle)) * len(rule.cycle)

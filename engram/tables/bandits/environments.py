@@ -132,7 +132,7 @@ def sparse_environments(
     arms: int = 3,
     sigma: float = 0.5,
 ) -> list[TaskEnvironment]:
-    """Draws the simulation of Section 4.1: tasks whose parameters differ in few coordinates.
+    """Draws Section 4.1's simulation: parameters of tasks differ in few coordinates.
 
     Args:
         rng: Draws the parameters; each task's rounds come from a generator spawned from it.

@@ -4,19 +4,20 @@ All play greedily in doubling batches, and differ in the estimator of coefficien
 batch. Default constants are those of J.1, which the authors tuned for noise of deviation 0.5.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
+from engram.tables.bandits.environments import TaskEnvironment, regret
 from engram.tables.bandits.site import History, TaskBandit, TaskEstimator, TaskState
 from engram.tables.bandits.trace_norm import LeastSquaresMoments, trace_norm
 from engram.tables.lasso import lasso, lasso_debiasing, lasso_strength
+from engram.tables.median import trimmed_mean
 from engram.tables.shrinkage import Option, Shared, combine, personalize
 from engram.tables.site import Rows, SiteEstimate, estimate_site
-from engram.tables.trimmed_mean import trimmed_mean
 
 State = tuple[TaskState, ...]  # one per task
 
@@ -137,23 +138,21 @@ def _median(sites: Sequence[SiteEstimate], max_weight: float) -> list[Shared | N
     return [found._replace(coef=coef)] * len(sites)
 
 
-def ols_bandit(
-    *, history: History = "batch", c_rows: float = 1.0
-) -> MultitaskBandit[tuple[()], tuple[()]]:
+def ols_bandit(*, history: History = "batch") -> MultitaskBandit[tuple[()], tuple[()]]:
     """The OLS bandit (Goldenshluger and Zeevi, 2013) of each task alone."""
-    return _alone(lambda rows: estimate_site(rows).coef, history, c_rows)
+    return _alone(lambda rows: estimate_site(rows).coef, history)
 
 
 def lasso_bandit(
-    *, c: float = 0.025, history: History = "batch", c_rows: float = 1.0
+    *, c: float = 0.025, history: History = "batch"
 ) -> MultitaskBandit[tuple[()], tuple[()]]:
     """The LASSO bandit (Ren and Zhou, 2023) of each task alone, lambda = c sqrt(ln(d) / n_m)."""
     require(c >= 0, "c", c, "at least 0")
-    return _alone(lambda rows: lasso(rows, _strength(rows, c)), history, c_rows)
+    return _alone(lambda rows: lasso(rows, _strength(rows, c)), history)
 
 
 def robust_multitask_bandit(
-    *, c: float = 0.175, proportion: float = 0.1, history: History = "batch", c_rows: float = 1.0
+    *, c: float = 0.175, proportion: float = 0.1, history: History = "batch"
 ) -> MultitaskBandit[Array, Array]:
     """The robust multitask bandit (Xu and Bastani, 2024), lambda = c sqrt(ln(d) / n_m).
 
@@ -169,18 +168,16 @@ def robust_multitask_bandit(
         return lasso_debiasing(rows, center, _strength(rows, c))
 
     method = TaskEstimator(lambda rows: estimate_site(rows).coef, center, own)
-    return _bandit(method, history, c_rows)
+    return _bandit(method, history)
 
 
-def trace_norm_bandit(
-    *, c: float = 1.0, c_rows: float = 1.0
-) -> MultitaskBandit[LeastSquaresMoments, Array]:
+def trace_norm_bandit(*, c: float = 1.0) -> MultitaskBandit[LeastSquaresMoments, Array]:
     """The trace-norm bandit (Cella et al., 2022), lambda_m = c sqrt((M + d) / n_m).
 
     M is the number of tasks that take part in a batch. A task takes no step of its own, so earlier
     batches are not used.
     """
-    return _bandit(trace_norm(c=c), "batch", c_rows)
+    return _bandit(trace_norm(c=c), "batch")
 
 
 def _strength(rows: Rows, c: float) -> float:
@@ -188,19 +185,67 @@ def _strength(rows: Rows, c: float) -> float:
     return lasso_strength(n, d, c)
 
 
-def _alone(
-    fit: Callable[[Rows], Array], history: History, c_rows: float
-) -> MultitaskBandit[tuple[()], tuple[()]]:
-    """Builds a bandit whose tasks share nothing."""
+def _alone(fit: Callable[[Rows], Array], history: History) -> MultitaskBandit[tuple[()], tuple[()]]:
     method = TaskEstimator[tuple[()], tuple[()]](
         lambda rows: (), lambda sent: sent, lambda rows, nothing: fit(rows)
     )
-    return _bandit(method, history, c_rows)
+    return _bandit(method, history)
 
 
 def _bandit(
-    method: TaskEstimator[Sent, Reply], history: History, c_rows: float
+    method: TaskEstimator[Sent, Reply], history: History, c_rows: float = 1.0
 ) -> MultitaskBandit[Sent, Reply]:
     require(history in ("batch", "all"), "history", history, "batch or all")
     require(c_rows >= 0, "c_rows", c_rows, "at least 0")
     return MultitaskBandit(TaskBandit(method, history, c_rows))
+
+
+class Batch(NamedTuple):
+    """Rounds t with ``start < t <= stop`` in which estimates do not change."""
+
+    start: int  # 0, or the last round of the previous batch
+    stop: int  # its last round
+    full: bool  # whether estimates follow: not if the horizon has cut the batch short
+
+
+def batches(first: int, horizon: int) -> Iterator[Batch]:
+    """Yields H_0 and H_q = {t: 2^(q-1) H_0 < t <= min(2^q H_0, T)} of Algorithms 2 and 5."""
+    require(first >= 1, "first", first, "at least 1")
+    require(horizon >= 1, "horizon", horizon, "at least 1")
+    start, stop = 0, first
+    while start < horizon:
+        yield Batch(start, min(stop, horizon), stop <= horizon)
+        start, stop = stop, 2 * stop
+
+
+def play_tasks(
+    policy: MultitaskBandit[Any, Any],
+    environments: Sequence[TaskEnvironment],
+    rngs: Sequence[np.random.Generator],
+    *,
+    first: int = 1,
+) -> Array:
+    """Returns the cumulative regret of each task after each round, shape (M, T).
+
+    Each of M environments has T rounds, and a generator to break ties. The first batch has
+    ``first`` rounds, H_0; 1 in the paper.
+    """
+    horizons = {len(environment.active) for environment in environments}
+    require(len(horizons) == 1, "numbers of rounds", horizons, "the same for all tasks")
+    state = policy.init(
+        len(environments), environments[0].parameters, environments[0].contexts.shape[2]
+    )
+    lost: list[Array] = []
+    for batch in batches(first, horizons.pop()):
+        now = [environment.rounds(batch.start, batch.stop) for environment in environments]
+        contexts = [environment.contexts for environment in now]
+        actions = policy.choose(state, contexts, rngs)
+        rewards = [
+            environment.rewards[np.arange(len(arms)), arms]
+            for environment, arms in zip(now, actions, strict=True)
+        ]
+        state = policy.update(state, contexts, actions, rewards)
+        if batch.full:
+            state = policy.close_batch(state)
+        lost.append(np.stack([regret(*task) for task in zip(now, actions, strict=True)]))
+    return np.cumsum(np.hstack(lost), axis=1)

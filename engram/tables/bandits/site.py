@@ -129,7 +129,7 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         return state._replace(fresh=_joined(state.fresh, Buffer(x, rewards, parameter)))
 
     def close_batch(self, state: TaskState) -> tuple[Sent | None, ...]:
-        """Returns what the task sends at the end of a batch: an estimate of each parameter.
+        """Estimates each parameter at the end of a batch: the task's message.
 
         None where there are too few new rows. Algorithm 5 counts the rows of a task's arms
         together, although it then has a set of tasks for each arm; here each arm is decided by its

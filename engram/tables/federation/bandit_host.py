@@ -33,13 +33,12 @@ from engram.guards.calibration import noise_multiplier
 from engram.guards.noise import Noise, secret_noise
 from engram.settings.errors import UNNAMED, DataError, EngramError
 from engram.settings.experiment import Experiment
-from engram.tables.bandits import private
 from engram.tables.bandits.environments import TaskEnvironment, regret
-from engram.tables.bandits.play import batches
+from engram.tables.bandits.policies import batches
 from engram.tables.bandits.site import Buffer, TaskBandit, TaskState
-from engram.tables.federation.molar_bandit import MolarBandit
+from engram.tables.federation.molar import MolarBandit
 from engram.tables.federation.molar_messages import SHARED, SITES, read_parameters, site_record
-from engram.tables.private import statistics_size
+from engram.tables.private import close_private_batch, receive_private, statistics_size
 from engram.tables.shrinkage import Shared
 from engram.tables.site import INTERCEPT, SiteEstimate
 from engram.wire.roster import describe_node
@@ -65,14 +64,9 @@ class Kept(NamedTuple):
 
 
 class BanditSites:
-    """Hosts clients' bandits.
+    """Hosts clients' bandits; without ``data`` their turns are simulated.
 
-    Args:
-        experiment: The settings.
-        data: The clients' tables; None where their turns are simulated.
-        store: Where their states are kept.
-        noise: Source of the noise where privacy is example.
-        covers: Whether then nothing leaves that has no noise.
+    Where privacy is example, estimates have ``noise``; with ``covers`` nothing else leaves.
 
     Raises:
         DataError: If the model is P, and there are tables.
@@ -168,7 +162,7 @@ class BanditSites:
         self, client: int, state: TaskState, server_round: int
     ) -> tuple[SiteEstimate | None, TaskState]:
         e, size = self.experiment, statistics_size(state.coefs.shape[1])
-        return private.close_batch(
+        return close_private_batch(
             self._site,
             state,
             bound=e.clip,
@@ -183,7 +177,7 @@ class BanditSites:
         if kept.sent is None or shared is None:
             return kept.state
         option, c = self.own.thresholding, self.own.threshold_scale
-        return private.receive(kept.state, kept.sent, shared, option=option, c=c)
+        return receive_private(kept.state, kept.sent, shared, option=option, c=c)
 
     def learn(
         self, client: int, replies: Sequence[Shared | None], *, server_round: int, durable: int

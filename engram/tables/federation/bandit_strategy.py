@@ -18,7 +18,7 @@ from engram.settings.experiment import Experiment
 from engram.strategies.base import Row, strategies
 from engram.strategies.site_strategy import TOTALS, SiteStrategy, read_split, regret_in_words
 from engram.tables.bandits.policies import exchange
-from engram.tables.federation.molar_bandit import REGRETS, MolarBandit
+from engram.tables.federation.molar import REGRETS, MolarBandit
 from engram.tables.federation.molar_messages import (
     SHARED,
     SITES,
@@ -43,10 +43,6 @@ class BanditExchange(SiteStrategy):
 
     The shared estimates of a round are sent with the next one. A site that does not reply, or sends
     invalid values, is left out of the shared estimates and warned of, but still receives them.
-
-    Args:
-        experiment: The settings.
-        roster: The sites.
 
     Attributes:
         state: Each client's sums of ``TOTALS``.
@@ -135,7 +131,6 @@ class BanditExchange(SiteStrategy):
         return record, MetricRecord({**counts, **bounded, **self.regret})
 
     def _outweighing(self) -> set[int]:
-        """Returns the clients whose weight was limited for some parameter."""
         found, most = set[int](), self._experiment.max_weight
         for p in range(self._own.parameters):
             each = {c: one for c in sorted(self._sent) if (one := self._sent[c][p]) is not None}
@@ -145,7 +140,6 @@ class BanditExchange(SiteStrategy):
         return found
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
-        """Reads and checks a node's reports and estimates of its clients."""
         ids, failed, _ = read_split(content, clients)
         details = content.config_records[CLIENTS]
         senders = read_list(details, "senders", int)
@@ -194,7 +188,7 @@ class BanditExchange(SiteStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Returns how many ``sites`` have learned from the last batch."""
+        """Counts the ``sites`` that have learned from the last batch."""
         failed: dict[int, str] = {}
         failed |= self.gather(
             server_round,
@@ -229,5 +223,5 @@ class BanditExchange(SiteStrategy):
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns how many sites took part, their mean regret, and how many have reported it."""
+        """Describes the number of sites, and their mean regret."""
         return regret_in_words(row)

@@ -14,13 +14,12 @@ from engram.core.types import Params
 from engram.data.schema.columns import Kind, Schema
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.tables.federation.molar import Molar
-from engram.tables.federation.molar_bandit import MolarBandit
+from engram.tables.federation.molar import Molar, MolarBandit
 from engram.tables.site import INTERCEPT
 
 
 class Coefficients(NamedTuple):
-    """A model whose inputs are columns of a table.
+    """A model of a table's columns.
 
     Attributes:
         state: Its arrays, as ``engram.networks.export_modules.layered`` takes them.

@@ -32,10 +32,9 @@ from engram.tables.federation.molar_messages import (
     site_record,
 )
 from engram.tables.heterogeneity import REACH
-from engram.tables.intercept import personalize_rows
 from engram.tables.intervals import Intervals, own_interval, site_interval
 from engram.tables.private import estimate_of, noisy_statistics, statistics_size
-from engram.tables.shrinkage import Shared
+from engram.tables.shrinkage import Shared, personalize_rows
 from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.tables.tables import check_finite
 from engram.wire.roster import describe_node
@@ -49,13 +48,8 @@ _NAMES = [column.name for column in COLUMNS]  # losses: own, shared, personal
 class TableSites:
     """Hosts clients with tables, and keeps their personal coefficients.
 
-    Args:
-        experiment: The settings.
-        data: The clients' rows.
-        store: Where personal coefficients are kept.
-        noise: Source of the noise where privacy is example.
-        covers: Whether then nothing leaves that has no noise.
-        least_scored: Fewest rows behind scores.
+    Where privacy is example, estimates have ``noise``; with ``covers`` nothing else leaves. Scores
+    are of ``least_scored`` rows or more.
 
     Raises:
         DataError: If a column has the name of the intercept.
@@ -249,7 +243,7 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
 
 
 def _read_told(host: TableSites, content: RecordDict) -> Told | None:
-    """Returns what the server has told adaptive sites; None before the first exchange."""
+    """Reads the server's last answer to adaptive sites; None before the first exchange."""
     if host.own.sharing != "adaptive" or SHARED not in content.array_records:
         return None
     return shared_by(content, lambda record: read_told(record, len(host.names)))

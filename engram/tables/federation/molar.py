@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from math import inf
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -11,9 +11,11 @@ from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import columns_of
 from engram.scoring.tasks import CLASSIFICATION
 from engram.settings.base import NO_NETWORK, Method, method
-from engram.settings.fields import Float
+from engram.settings.fields import Float, Int
 from engram.settings.shared import SharedSettings
+from engram.settings.turn_metrics import LEAST_REPORTED, REGRET, ReportEvery
 
+_MOST_TURNS = 2**16  # some 50 MB for each site
 _LOSS = CLASSIFICATION.metric._replace(meaning="mean held-out loss", most=inf)
 COLUMNS = columns_of([_LOSS], {"-own": True, "-shared": True, "-personal": True})
 """Held-out losses of a site's own estimate, of what is shared, and of the site's coefficients."""
@@ -23,7 +25,7 @@ _PRIVATE = {"privacy", "clip", "noise_multiplier", "epsilon", "delta"}
 
 
 class Thresholded(Method):
-    """Settings of methods whose coefficients are shared unless a site's differ clearly.
+    """Settings of methods that share coefficients unless a site's differ clearly.
 
     Attributes:
         noised: Values of settings with which nothing leaves a site but noisy sums and what follows
@@ -43,7 +45,7 @@ class Thresholded(Method):
     intercept: bool = Field(True, description="whether models have an intercept")
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Also names what noise on a site's sums does not cover."""
+        """Adds the settings that noise on a site's sums does not cover."""
         yield from super().problems(shared)
         yield from shared.protection_problems(shared.clients_per_round)
         if shared.privacy not in ("none", "example"):
@@ -111,3 +113,82 @@ class Molar(Thresholded):
         if shared.privacy == "example" and shared.missing == "median":
             expected = "refuse where privacy is example: medians depend on each row"
             yield clash("missing", shared.missing, expected, "privacy")
+
+
+(REGRETS,) = columns_of(
+    [REGRET._replace(meaning="cumulative regret, mean over sites that have reported turns")],
+    {"": False},
+)
+"""The regrets that sites report, and what a run is scored by."""
+
+
+@method
+class MolarBandit(Thresholded):
+    """The bandit of batches."""
+
+    name = "molar-bandit"
+    plug_in = "molar-bandit"
+    meaning = "one exchange a batch: sites choose among arms, and learn from each other"
+    source = "Huang et al., 2024, Alg. 2 and 5"
+    decisive = frozenset({"num_rounds"})  # fixes the simulated horizon, hence the data
+    family: ClassVar[Literal["linear"]] = "linear"
+    turns = True
+    # With other values a turn is in several estimates, or shows in their numbers of rows.
+    noised: ClassVar[dict[str, str]] = {"bandit_model": "C", "history": "batch"}
+
+    bandit_model: Literal["C", "P"] = Field(
+        "C",
+        description="C (each arm has a context; a site has one parameter) or P (a site sees one "
+        "context, and each arm has a parameter)",
+    )
+    arms: Int = Field(3, ge=2, le=1000, description="arms to choose from (K)")
+    first_batch: Int = Field(
+        1,
+        ge=1,
+        le=_MOST_TURNS,
+        description="turns in the first batch (H0); batches double from the second on, and "
+        "num-rounds is how many there are",
+    )
+    history: Literal["batch", "all"] = Field(
+        "batch",
+        description="rows that a site's own step looks at: those since its last estimate, or all "
+        "it ever saw",
+    )
+    report_every: ReportEvery = 8
+
+    def horizon(self, shared: SharedSettings) -> int:
+        """Returns the number of turns in all rounds."""
+        return self.first_batch << (shared.num_rounds - 1)
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns the regret in the turns that clients have reported."""
+        del shared
+        return [REGRETS.metric]
+
+    @property
+    def parameters(self) -> int:
+        """Number of a site's parameters: 1 under Model-C, K under Model-P."""
+        return 1 if self.bandit_model == "C" else self.arms
+
+    def on_a_node(self) -> Self:
+        """Returns the method with reports of several turns: fewer would say too much of one."""
+        return self.model_copy(update={"report_every": max(self.report_every, LEAST_REPORTED)})
+
+    def policy(self, shared: SharedSettings) -> Any:
+        """Builds the policy of sites and server."""
+        from engram.tables.bandits.policies import molar_bandit
+
+        return molar_bandit(
+            c=self.threshold_scale,
+            option=self.thresholding,
+            history=self.history,
+            max_weight=shared.max_weight,
+        )
+
+    def problems(self, shared: SharedSettings) -> Iterator[Fault]:
+        """Yields the faults of settings that depend on each other."""
+        yield from super().problems(shared)
+        most = (_MOST_TURNS // self.first_batch).bit_length()
+        if shared.num_rounds > most:
+            expected = f"at most {most} for {self.name} with first-batch = {self.first_batch}"
+            yield clash("num-rounds", shared.num_rounds, expected, "first-batch")

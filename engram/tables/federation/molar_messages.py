@@ -1,4 +1,8 @@
-"""Messages with sites' estimates and the server's answer: statistics of rows, never rows."""
+"""Messages with sites' estimates and the server's answer: statistics of rows, never rows.
+
+Functions that read raise ``KeyError`` if an array is missing, ``TypeError`` if it is not what it is
+declared to be, and ``ValueError`` if it has another shape or dtype, or impossible numbers.
+"""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -38,13 +42,7 @@ def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:
 
 
 def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
-    """Reads ``count`` estimates from an untrusted sender; their numbers may be anything.
-
-    Raises:
-        KeyError: If an array is missing.
-        ValueError: One has another shape or dtype.
-        TypeError: One is not what it is declared to be.
-    """
+    """Reads ``count`` estimates from an untrusted sender; their numbers may be anything."""
     coef, scale = (read_floats(record, name, (count, dim)) for name in ("coef", "scale"))
     each = [read_floats(record, name, (count,)).tolist() for name in ("size", "sigma", "freedom")]
     return [SiteEstimate(*part) for part in zip(coef, scale, *each, strict=True)]
@@ -53,7 +51,7 @@ def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
 def impossible(
     site: SiteEstimate, rows: int, *, family: FamilyName = "linear", at_most: bool = False
 ) -> str | None:
-    """Returns what is wrong with an estimate that a site sent; None if it is possible.
+    """Checks an estimate of a site: the first fault in words, or None.
 
     Numbers are of float32's range, so that no square of one overflows where estimates are merged.
 
@@ -91,13 +89,7 @@ def shared_record(estimate: SharedEstimate) -> ArrayRecord:
 
 
 def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
-    """Reads what ``shared_record`` wrote.
-
-    Raises:
-        KeyError: If an array is missing.
-        ValueError: One has another shape or dtype, or impossible numbers.
-        TypeError: One is not what it is declared to be.
-    """
+    """Reads a record of ``shared_record``."""
     coef, half = (read_floats(record, name, (dim,)) for name in ("coef", "half-width"))
     size = float(read_floats(record, "size", (1,))[0])
     if not (np.isfinite(coef).all() and (half >= 0).all() and 0 < size < np.inf):
@@ -113,13 +105,7 @@ def told_record(answer: Answer, estimate: SharedEstimate) -> ArrayRecord:
 
 
 def read_told(record: ArrayRecord, dim: int) -> Told:
-    """Reads what ``told_record`` wrote.
-
-    Raises:
-        KeyError: If an array is missing.
-        ValueError: One has another shape or dtype, or impossible numbers.
-        TypeError: One is not what it is declared to be.
-    """
+    """Reads a record of ``told_record``."""
     arrays = read_floats(record, "told", (7, dim))
     numbers = read_floats(record, "told-numbers", (3,))
     center, variance, middle, error, limit, *scaling = arrays
@@ -139,13 +125,7 @@ def equations_record(sites: Sequence[Equations], dim: int) -> ArrayRecord:
 
 
 def read_equations(record: ArrayRecord, count: int, dim: int) -> list[Equations]:
-    """Reads ``count`` sites' equations from an untrusted sender; their numbers may be anything.
-
-    Raises:
-        KeyError: If the array is missing.
-        ValueError: It has another shape or dtype.
-        TypeError: It is not what it is declared to be.
-    """
+    """Reads ``count`` sites' equations from an untrusted sender; their numbers may be anything."""
     each = read_floats(record, "equations", (count, dim + 2, dim + 1))
     return [Equations(part[:-1], float(part[-1, -1]), part[-1, :-1] > 0) for part in each]
 
@@ -180,13 +160,7 @@ def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:
 
 
 def read_parameters(record: ArrayRecord, count: int) -> list[Shared | None]:
-    """Reads what ``parameters_record`` wrote.
-
-    Raises:
-        KeyError: If an array is missing.
-        ValueError: One has another shape or dtype.
-        TypeError: One is not what it is declared to be.
-    """
+    """Reads a record of ``parameters_record``."""
     shape = record["coef"].shape
     dim = shape[1] if len(shape) == 2 else 0
     coefs, sizes = read_floats(record, "coef", (count, dim)), read_floats(record, "size", (count,))

@@ -12,11 +12,11 @@ from rich.table import Table
 
 from engram.compare.plots import tick_label
 from engram.compare.reports.base import reports
-from engram.compare.reports.sites import MANY, show_sites
+from engram.compare.reports.sites import MANY, draw_curve, regret_table, show_sites
 from engram.runs.record import RunRecord
 from engram.settings.errors import few_names
 from engram.strategies import Row
-from engram.tables.federation.molar import COLUMNS, Molar
+from engram.tables.federation.molar import COLUMNS, REGRETS, Molar, MolarBandit
 
 
 def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
@@ -86,3 +86,20 @@ def draw_losses(found: Mapping[str, Any]) -> Figure:
     axes.grid(alpha=0.3)
     axes.legend()
     return figure
+
+
+def _draw_regret(record: RunRecord, found: Row) -> dict[str, Figure]:
+    del found
+    rows = [row for row in record.rows() if REGRETS.name in row]
+    if not rows:  # damaged, which has been warned of
+        return {}
+    first = record.config["settings"][f"{MolarBandit.name}.first-batch"]
+    turns = [first << (row["round"] - 1) for row in rows]
+    labels = {"xlabel": "turn (a dot ends a batch)", "ylabel": REGRETS.metric.meaning}
+    regrets = [row[REGRETS.name] for row in rows]
+    return {REGRETS.name: draw_curve(turns, regrets, "o-", labels)}
+
+
+@reports(MolarBandit.plug_in, _draw_regret)
+def _show_regret(folder: Path, as_json: bool) -> None:
+    show_sites(folder, as_json, lambda found, settings: regret_table(found))

@@ -56,10 +56,6 @@ class Exchange(SiteStrategy):
     personal coefficients, and reports their losses. A site that does not reply, or sends invalid
     values, is left out of the median and warned of.
 
-    Args:
-        experiment: The settings.
-        roster: The sites.
-
     Attributes:
         estimates: The last round's usable estimates, or equations of adaptive sites, by client.
         left_out: The clients without a usable estimate, and why.
@@ -178,7 +174,6 @@ class Exchange(SiteStrategy):
         return told_record(found, SharedEstimate(Shared(found.coef, size), half)), metrics
 
     def _reasons(self, half: npt.NDArray[np.float64], why: Iterable[str]) -> dict[str, str]:
-        """Returns the reasons of the columns without an interval."""
         each = zip(self._names, half, why, strict=True)
         return {name: reason for name, width, reason in each if not np.isfinite(width)}
 
@@ -188,7 +183,6 @@ class Exchange(SiteStrategy):
         return self._told is not None and self._told.change <= STILL
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
-        """Reads and checks a node's estimates, or equations, of its clients."""
         ids, failed, notes = read_split(content, clients)
         self.notes |= notes
         family, given = self._own.family, (content.array_records[SITES], len(ids), len(self._names))
@@ -257,7 +251,7 @@ class Exchange(SiteStrategy):
         return MetricRecord({"clients": len(scored)})
 
     def row(self, absent: Mapping[int, str]) -> Row:
-        """Returns which sites were asked, had no part, or lack some coefficients."""
+        """Lists the sites asked, absent, or lacking some coefficients."""
         lacking = {str(client): note for client, note in sorted(self.notes.items())}
         return super().row(absent) | {"lacking": lacking} | _NOTHING | self._remarks
 
@@ -296,7 +290,7 @@ class Exchange(SiteStrategy):
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns how many sites took part, and their held-out losses."""
+        """Describes the number of sites and their held-out losses."""
         words = sites_in_words(row)
         if not words or row["loss-personal"] is None:
             return words
@@ -306,7 +300,7 @@ class Exchange(SiteStrategy):
 
 
 def _losses(scored: Evaluation) -> dict[str, Any]:
-    """Returns mean and median over sites of their held-out losses, and how many have them.
+    """Mean and median over sites of their held-out losses, and the number of sites.
 
     Only sites with all three losses count, so that the means are comparable. Losses are
     self-reported: in a mean, a site's counts as at most a hundred times the median.

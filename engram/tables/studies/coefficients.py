@@ -3,19 +3,24 @@
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.figure import Figure
 from rich.table import Table as Printed
 
 from engram.core.arrays import Array, Bools
 from engram.simulations.job_pool import Row
-from engram.studies.figures import new_table
+from engram.studies.figures import new_table, png
 from engram.tables.adaptive_models import Adaptive
 from engram.tables.intervals import Intervals, own_interval, quantile
 from engram.tables.shrinkage import threshold
 from engram.tables.site import SiteEstimate
 from engram.tables.studies.contenders import Molar
 
+_PALE: Final = 0.2  # of a color map: its palest part would pass for white
+_LABELED: Final = 150  # most tasks, or columns, that a plot labels by name
 _FEW: Final = 60  # lines that a table of all tasks may have
 _UNSURE: Final = """\
 ?: outside its interval, which judges by another threshold; the task's own estimate is in
@@ -133,46 +138,33 @@ def frame(found: Coefficients) -> pd.DataFrame:
     )
 
 
-def records(found: Coefficients) -> list[Row]:
-    """Returns the lines of ``frame`` as rows."""
-    rows: list[Row] = frame(found).astype(object).to_dict("records")
-    return rows
-
-
 def shared_rows(found: Coefficients) -> list[Row]:
-    """Returns each column's shared coefficient, its interval, and how many tasks differ."""
-    counts = [*found.differs.sum(axis=0).tolist(), None]
-    lines = pd.DataFrame(
-        {
-            "column": found.columns,
-            "coefficient": found.shared,
-            "low": found.shared_low,
-            "high": found.shared_high,
-            "tasks-that-differ": np.array(counts, dtype=object),
-        }
-    )
+    """Returns each column's shared coefficient, its interval, and the number of tasks apart."""
+    lines: dict[str, Sequence[Any]] = {
+        "column": found.columns,
+        "coefficient": found.shared.tolist(),
+        "low": found.shared_low.tolist(),
+        "high": found.shared_high.tolist(),
+        "tasks-that-differ": [*found.differs.sum(axis=0).tolist(), None],
+    }
     if found.spread is not None and found.p_value is not None:
-        lines["spread"] = np.append(found.spread, np.nan)
-        lines["p-value"] = np.append(found.p_value, np.nan)
-    rows: list[Row] = lines.astype(object).to_dict("records")
-    return rows
+        lines["spread"] = [*found.spread.tolist(), np.nan]
+        lines["p-value"] = [*found.p_value.tolist(), np.nan]
+    return [dict(zip(lines, row, strict=True)) for row in zip(*lines.values(), strict=True)]
 
 
 def shared_table(found: Coefficients) -> Printed:
     """Returns the shared coefficients as a table."""
-    title = f"Shared by {len(found.tasks)} tasks"
-    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
     more = [] if found.spread is None else ["scatter", "p"]
-    interval = f"{found.level:g} interval"
-    for heading in ("column", "coefficient", interval, *more, "tasks that differ"):
-        words = heading == "column"
-        printed.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+    headings = ["coefficient", f"{found.level:g} interval", *more, "tasks that differ"]
+    printed = _table(f"Shared by {len(found.tasks)} tasks", ["column"], headings)
     for row in shared_rows(found):
         count = row["tasks-that-differ"]
         of = "each its own" if count is None else f"{count} of {len(found.tasks)}" if count else ""
+        scatter = [row[key] for key in ("spread", "p-value") if key in row]
+        numbers = [f"{value:.2g}" if np.isfinite(value) else "" for value in scatter]
         limits = _interval(row["low"], row["high"])
-        scatter = [_number(row[key], 2) for key in ("spread", "p-value") if key in row]
-        printed.add_row(row["column"], f"{row['coefficient']:.4g}", limits, *scatter, of)
+        printed.add_row(row["column"], f"{row['coefficient']:.4g}", limits, *numbers, of)
     if not np.isfinite(found.shared_low).all():
         printed.caption = _NO_INTERVAL
     elif more:
@@ -181,29 +173,31 @@ def shared_table(found: Coefficients) -> Printed:
     return printed
 
 
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}g}" if np.isfinite(value) else ""
+def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Printed:
+    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
+    for heading in left:
+        printed.add_column(heading)
+    for heading in right:
+        printed.add_column(heading, justify="right", no_wrap=True)
+    return printed
 
 
-def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
+def task_table(found: Coefficients) -> list[Printed | str]:
     """Returns tasks' coefficients as a table, and remarks on it.
 
-    A long table has only those that differ from the shared ones, unless ``everything`` is shown.
+    A long table has only those that differ from the shared ones.
     """
-    lines = found.coef.size
-    everything = everything or lines <= _FEW
-    title = "Tasks" if everything else "Tasks, where they differ"
-    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
-    for heading in ("task", "column", "coefficient", f"{found.level:g} interval", "shared", ""):
-        words = heading in ("task", "column", "")
-        printed.add_column(heading, justify="left" if words else "right", no_wrap=not words)
+    lines, whole = found.coef.size, found.coef.size <= _FEW
+    right = ["coefficient", f"{found.level:g} interval", "shared"]
+    title = "Tasks" if whole else "Tasks, where they differ"
+    printed = _table(title, ["task", "column"], right)
+    printed.add_column("")
     marks = np.full(found.coef.shape, "its own", dtype=object)
     marks[:, :-1] = np.where(found.differs, "differs", "")
     marks[unsure(found)] += "?"
     marks[np.isnan(found.own)] = "the others'"
-    shown = np.full(marks.shape, True)
-    if not everything:
-        shown[:, :-1], shown[:, -1] = found.differs, False
+    shown = np.full(marks.shape, whole)
+    shown[:, :-1] |= found.differs
     for m, task in enumerate(found.tasks):
         for n, k in enumerate(np.flatnonzero(shown[m])):
             printed.add_row(
@@ -215,17 +209,16 @@ def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
                 marks[m, k],
             )
     parts: list[Printed | str] = [printed if shown.any() else "No task differs.\n"]
-    parts.append(_threshold(found))
-    parts.append(KINDS[found.kind])
+    parts += [_threshold(found), KINDS[found.kind]]
     if (unsure(found) & shown).any():
         parts.append(_UNSURE)
     if (~np.isfinite(found.low) & shown).any():
         parts.append("-: no interval, since the task's own rows do not determine the coefficient.")
-    if not everything:
+    if not whole:
         left = lines - int(shown.sum())
         parts.append(
             f"All {lines} coefficients are in coefficients.csv; {left} that are left out here do\n"
-            "not differ, or are intercepts. --all shows them."
+            "not differ, or are intercepts."
         )
     return parts
 
@@ -240,7 +233,7 @@ def _threshold(found: Coefficients) -> str:
 
 
 def unsure(found: Coefficients) -> Bools:
-    """Returns which coefficients lie outside their intervals, shape (M, d').
+    """Mask of the coefficients outside their intervals, shape (M, d').
 
     There the thresholds of shrinkage and of Appendix F disagree on whether the coefficient is
     shared or the task's own.
@@ -252,3 +245,59 @@ def unsure(found: Coefficients) -> Bools:
 
 def _interval(low: float, high: float) -> str:
     return f"{low:.4g} .. {high:.4g}" if np.isfinite([low, high]).all() else "-"
+
+
+def heterogeneity(found: Coefficients, deviations: Array) -> Array:
+    """Computes distances of differing coefficients from the shared ones (Figure 1).
+
+    These are the differences that the table of tasks has. (J.2 sets distances below
+    ``6 sqrt(v_k)`` to 0, by which most of them would be invisible.) Distances are those of the
+    tasks' own estimates, or of their coefficients where rows do not determine the former,
+    multiplied by ``deviations``, the columns' standard deviations, shape (d,).
+
+    Returns:
+        Shape (M, d), in the unit of the linear predictor; 0 where a task does not differ, and NaN
+        if that is since its rows do not determine an estimate.
+    """
+    own = np.where(np.isnan(found.own), found.coef, found.own)[:, :-1]
+    gaps = np.abs(own - found.shared[:-1]) * deviations
+    unknown = np.isnan(found.own[:, :-1]) & ~found.differs
+    return np.where(unknown, np.nan, np.where(found.differs, gaps, 0.0))
+
+
+def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
+    """Plots ``heterogeneity`` as tasks by columns; returns it as PNG."""
+    tasks, columns = values.shape
+    size = (3.5 + 0.24 * min(columns, _LABELED), 2.5 + 0.19 * min(tasks, _LABELED))
+    figure = Figure(figsize=(max(6.5, size[0]), max(4.0, size[1])), layout="constrained")
+    axes = figure.subplots()
+    some = values[np.isfinite(values) & (values > 0)]
+    least, most = (float(some.min()), float(some.max())) if len(some) else (0.1, 1.0)
+    shades = mpl.colormaps["magma_r"](np.linspace(_PALE, 1, 256))
+    colors = ListedColormap(shades, under="white", bad="lightgray")
+    # On a logarithmic scale, and without the palest shades, the least difference is seen as well.
+    scale = LogNorm(least * (1 - 1e-9), max(most, 1.01 * least))
+    image = axes.imshow(
+        np.where(values == 0, least / 2, values), cmap=colors, norm=scale, aspect="auto"
+    )
+    bar = f"|own estimate - shared|,\n{unit} per s.d. of the column"
+    legend = figure.colorbar(image)
+    legend.set_label(bar, parse_math=False)  # names may have dollar signs
+    legend.ax.yaxis.set_major_formatter("{x:g}")
+    legend.ax.yaxis.set_minor_formatter("{x:g}")
+    for axis, names, what in (
+        (axes.xaxis, found.columns[:-1], "columns"),
+        (axes.yaxis, [str(task) for task in found.tasks], "tasks"),
+    ):
+        if len(names) <= _LABELED:
+            short = [name if len(name) <= 28 else f"{name[:27]}…" for name in names]
+            axis.set_ticks(range(len(names)), short, fontsize=8, parse_math=False)
+            axis.set_ticks(np.arange(len(names) + 1) - 0.5, minor=True)
+        else:
+            axis.set_label_text(f"{len(names)} {what}, numbered as in coefficients.csv")
+    axes.tick_params(axis="x", rotation=90)
+    axes.tick_params(which="minor", length=0)
+    axes.grid(which="minor", color="0.9", lw=0.5)
+    gray = "; gray: not determined" if np.isnan(values).any() else ""
+    axes.set_title(f"white: does not differ{gray}", fontsize=9)
+    return png(figure)

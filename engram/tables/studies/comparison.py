@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from sklearn.metrics import roc_auc_score
 
 from engram.data.tables.tables import Table
 from engram.settings.errors import DataError, one_line
@@ -14,8 +15,15 @@ from engram.tables.adaptive_models import Adaptive
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.model import MultitaskModel
 from engram.tables.site import INTERCEPT, Rows, estimate_site, why_undetermined
-from engram.tables.studies.choice import Choice, choose, is_tie
-from engram.tables.studies.contenders import Contender, Make, Molar, methods_for
+from engram.tables.studies.contenders import (
+    Choice,
+    Contender,
+    Make,
+    Molar,
+    choose,
+    is_tie,
+    methods_for,
+)
 from engram.tables.studies.preparation import independent, of_columns, site_level
 from engram.tables.tables import Scaling, distinct, rows_of_tasks
 
@@ -51,7 +59,6 @@ class SplitScore(NamedTuple):
     brier: float | None = None
     calibration: float | None = None
     reason: str | None = None  # why it could not be fitted; its loss is then NaN
-    remark: str = ""  # what a reader must know about the fit
 
 
 def fit_all(table: Table, model: AnyModel) -> AnyModel:
@@ -141,7 +148,6 @@ def compare_once(
             variant=variant,
             edge=choice.edge,
             distance=distance,
-            remark=getattr(model, "remark_", ""),
         )
     return found
 
@@ -170,12 +176,7 @@ def _chosen(
         scored = np.concatenate([score for _, score in parts])
         return _by_task(np.concatenate(each), table.labels[scored])
 
-    if widen:
-        chosen = choose(losses, method.grid, simplest=method.simplest)
-    else:
-        tried = {c: losses(c) for c in method.grid}
-        c = min(tried, key=lambda c: tried[c].mean())
-        chosen = Choice(c, tried[c], edge=c in (method.grid[0], method.grid[-1]))
+    chosen = choose(losses, method.grid, simplest=method.simplest, widen=widen)
     found = {first: chosen}
     for name, other in others:
         with suppress(ValueError):  # it cannot be fitted to some part
@@ -204,8 +205,6 @@ def _scored(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbe
     score = SplitScore(0.0, float(np.mean(each)), 0.0, tasks=tuple(each.tolist()))
     if family != "logistic":
         return score
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - a second to import
-
     y = table.y[rows]
     eta = model.linear_predictor(_frame(table, rows), table.labels[rows])
     shares = FAMILIES[family].mean(eta)
@@ -241,7 +240,6 @@ def _of_rows(model: MultitaskModel, table: Table, family: FamilyName, rows: Numb
 
 
 def _by_task(losses: Array, tasks: npt.NDArray[Any]) -> Array:
-    """Returns the mean loss of each task's rows."""
     labels, codes = distinct(tasks)
     return np.asarray(np.bincount(codes, losses) / np.bincount(codes, minlength=len(labels)))
 

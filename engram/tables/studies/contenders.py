@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from engram.core.arrays import Array
 from engram.tables.adaptive_models import Adaptive, AdaptiveClassifier, AdaptiveRegressor
 from engram.tables.baselines import (
     DebiasedRegressor,
@@ -26,12 +27,73 @@ from engram.tables.studies.references import (
 
 Make = Callable[[float], MultitaskModel]
 Molar = MolarRegressor | MolarClassifier
-
 GRID: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
 """Values of each method's constant, in units of the noise, as in Appendix J.2."""
 _REACHES: Final = (2.0, 3.0, 4.5, 9.0)
 """Values of adaptive MOLAR's threshold, in standard deviations."""
 _FOLDS: Final = 4  # of cross-validation of RM and of adaptive MOLAR
+_MOST: Final = 8  # constants that are added at either end
+_GAIN: Final = 1e-9  # of a loss: less is a tie, as where a larger constant changes nothing any more
+
+
+class Choice(NamedTuple):
+    """A constant chosen by validation."""
+
+    constant: float
+    losses: Array  # validation losses with it, by task
+    edge: bool  # whether the least loss is at an end all the same: a lower one may lie beyond
+
+
+def choose(
+    losses: Callable[[float], Array],
+    grid: Sequence[float],
+    *,
+    simplest: bool = False,
+    widen: bool = True,
+) -> Choice:
+    """Returns the best constant of a grid that is extended, by its own ratios, where it ends.
+
+    Args:
+        losses: The validation losses of a constant, by task. The best has the least mean.
+        grid: Ascending and positive, or a single constant of any value, which is not extended.
+        simplest: Whether to return the largest constant that ``is_tie`` does not tell from it.
+        widen: Whether to extend the grid.
+    """
+    found = {c: losses(c) for c in grid}
+    for _ in range(_MOST if widen and len(grid) > 1 else 0):
+        beyond = _beyond(found)
+        if beyond is None:
+            break
+        found[beyond] = losses(beyond)
+    best = min(found, key=lambda c: found[c].mean())
+    ends = (grid[0], grid[-1])
+    edge = len(grid) > 1 and _beyond(found) is not None if widen else best in ends
+    if simplest:
+        best = max(c for c in found if is_tie(found[c], found[best]))
+    return Choice(best, found[best], edge)
+
+
+def is_tie(own: Array, best: Array) -> bool:
+    """Returns whether losses exceed the best ones by at most one standard error, over tasks.
+
+    It is the rule of Breiman, Friedman, Olshen, Stone. Classification and Regression Trees. 1984,
+    Sec. 3.4.3, for paired differences.
+    """
+    gaps = own - best
+    if len(gaps) == 1:
+        return bool(gaps[0] <= 0)
+    return bool(gaps.mean() <= gaps.std(ddof=1) / len(gaps) ** 0.5)
+
+
+def _beyond(found: dict[float, Array]) -> float | None:
+    """Next constant beyond the end with the least loss; None if the least is inside."""
+    means = {c: float(each.mean()) for c, each in found.items()}
+    low, *_, high = order = sorted(means)
+    for end, inner in ((low, order[1:2]), (high, order[-2:-1])):
+        least = min(means.values()) >= means[end]
+        if least and all(means[end] < means[c] * (1 - _GAIN) for c in inner):
+            return end * end / inner[0]
+    return None
 
 
 class Contender(NamedTuple):

@@ -8,9 +8,8 @@ from scipy.linalg import qr
 
 from engram.data.tables.tables import Table
 from engram.settings.errors import DataError
-from engram.tables.dependent_columns import dependent_columns
 from engram.tables.families import FAMILIES, FamilyName
-from engram.tables.tables import check_finite, distinct, rows_of_tasks, shown
+from engram.tables.tables import check_finite, dependent_columns, distinct, rows_of_tasks, shown
 
 _NIL: Final = 1e-8  # standard deviations that are left of a column beside the others
 

@@ -5,15 +5,24 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
+from sklearn.linear_model import (
+    LassoCV,
+    LogisticRegression,
+    LogisticRegressionCV,
+    PoissonRegressor,
+    RidgeCV,
+)
+from sklearn.model_selection import GridSearchCV
 
 from engram.core.arrays import Array
 from engram.core.process_modes import filtering
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.lasso import lasso_debiasing, lasso_strength
+from engram.tables.median import trimmed_mean
 from engram.tables.mixed import fit_mixed
 from engram.tables.model import MultitaskModel
-from engram.tables.site import Rows, estimate_site
-from engram.tables.trimmed_mean import trimmed_mean
+from engram.tables.random_effects import link
+from engram.tables.site import Rows, estimate_site, stacked
 
 _WEAK: Final = 10.0  # prior variance of coefficients that pooling would else let go to infinity
 _FOLDS: Final = 5
@@ -28,7 +37,6 @@ class Reference(MultitaskModel):
 
     family: FamilyName = "linear"
     standardize: bool = True
-    remark_ = ""  # what a reader must know about the fit
 
     @property
     def _family(self) -> FamilyName:
@@ -40,7 +48,7 @@ class Constant(Reference):
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         coefs = np.zeros((len(rows), self.n_features_in_ + 1))
-        coefs[:, -1] = [_constant(own, self.family) for own in rows]
+        coefs[:, -1] = [link(self.family, own) for own in rows]
         return coefs, np.median(coefs, axis=0)
 
 
@@ -48,8 +56,7 @@ class Pooled(Reference):
     """One model for all tasks, with one intercept."""
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
-        x, y, _ = _stacked(rows)
-        shared = _weakly(x, y, self.family)
+        shared = _weakly(*stacked(rows)[:2], self.family)
         return np.tile(shared, (len(rows), 1)), shared
 
 
@@ -57,8 +64,8 @@ class FixedEffects(Reference):
     """One model for all tasks, with an intercept for each."""
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
-        x, y, codes = _stacked(rows)
-        d = self.n_features_in_
+        (x, y, _), d = stacked(rows), self.n_features_in_
+        codes = np.repeat(np.arange(len(rows)), [len(own.y) for own in rows])
         found = _weakly(np.hstack([x[:, :d], np.eye(len(rows))[codes]]), y, self.family)
         shared = np.append(found[:d], np.median(found[d:]))
         return np.column_stack([np.tile(found[:d], (len(rows), 1)), found[d:]]), shared
@@ -90,9 +97,6 @@ class Mixed(Reference):
         scatters = np.any([np.ptp(own.x, axis=0) > 0 for own in rows], axis=0) & self.slopes
         scatters[-1] = True  # intercepts
         found = fit_mixed(rows, scatters, family=self.family)
-        none = [name for name, nil in zip(self.column_names, found.singular, strict=True) if nil]
-        if none:
-            self.remark_ = f"no scatter over tasks in {', '.join(none)} (a singular fit)"
         return found.shared + found.deviations, found.shared
 
 
@@ -123,24 +127,8 @@ class Robust(Reference):
         return np.stack(coefs), center
 
 
-def _constant(rows: Rows, family: FamilyName) -> float:
-    mean, n = float(rows.y.mean()), len(rows.y)
-    if family == "linear":
-        return mean
-    if family == "poisson":
-        return float(np.log((mean * n + 0.5) / n))
-    return float(np.log((mean * n + 0.5) / ((1 - mean) * n + 0.5)))
-
-
-def _stacked(rows: list[Rows]) -> tuple[Array, Array, Any]:
-    codes = np.repeat(np.arange(len(rows)), [len(own.y) for own in rows])
-    return np.vstack([own.x for own in rows]), np.concatenate([own.y for own in rows]), codes
-
-
 def _weakly(x: Array, y: Array, family: FamilyName) -> Array:
     """Fits one model; weakly penalized if classes or counts may let coefficients run away."""
-    from sklearn.linear_model import LogisticRegression, PoissonRegressor  # noqa: PLC0415 - slow
-
     if family == "linear":
         return np.asarray(np.linalg.lstsq(x, y)[0])
     if family == "logistic":
@@ -151,8 +139,6 @@ def _weakly(x: Array, y: Array, family: FamilyName) -> Array:
 
 
 def _linear(rows: Rows, penalty: str) -> Array:
-    from sklearn.linear_model import LassoCV, RidgeCV  # noqa: PLC0415 - a second to import
-
     x, y = rows.x[:, :-1], rows.y
     if penalty == "ridge":
         model: Any = RidgeCV(_STRENGTHS)  # by leaving one out
@@ -164,12 +150,10 @@ def _linear(rows: Rows, penalty: str) -> Array:
 
 
 def _logistic(rows: Rows, penalty: str) -> Array:
-    from sklearn.linear_model import LogisticRegressionCV  # noqa: PLC0415 - likewise
-
     x, y = rows.x[:, :-1], rows.y
     folds = min(_FOLDS, int(min(y.sum(), (1 - y).sum())))
     if folds < 2:  # too few cases to leave some out: its base rate
-        return np.append(np.zeros(x.shape[1]), _constant(rows, "logistic"))
+        return np.append(np.zeros(x.shape[1]), link("logistic", rows))
     model = LogisticRegressionCV(
         Cs=np.logspace(-4, 2, 7),
         cv=folds,
@@ -183,14 +167,11 @@ def _logistic(rows: Rows, penalty: str) -> Array:
 
 
 def _poisson(rows: Rows, penalty: str) -> Array:
-    from sklearn.linear_model import PoissonRegressor  # noqa: PLC0415 - likewise
-    from sklearn.model_selection import GridSearchCV  # noqa: PLC0415 - likewise
-
     if penalty == "lasso":
         raise ValueError("scikit-learn has no LASSO for counts")
     x, y = rows.x[:, :-1], rows.y
     if len(y) < _FOLDS or not y.any():
-        return np.append(np.zeros(x.shape[1]), _constant(rows, "poisson"))
+        return np.append(np.zeros(x.shape[1]), link("poisson", rows))
     search = GridSearchCV(PoissonRegressor(max_iter=300), {"alpha": _STRENGTHS}, cv=_FOLDS)
     with filtering():
         warnings.simplefilter("ignore")
@@ -216,7 +197,7 @@ def _around(rows: Rows, center: Array, strength: float, family: FamilyName) -> A
         penalty = strength * np.abs((b - center)[~free]).sum()
         return float(model.loss(x @ b, y).mean() / 2 + penalty)
 
-    coef = np.append(center[:-1], _constant(rows, family) - float(x[:, :-1].mean(0) @ center[:-1]))
+    coef = np.append(center[:-1], link(family, rows) - float(x[:, :-1].mean(0) @ center[:-1]))
     for _ in range(_NEWTON):
         eta = x @ coef
         weights = np.maximum(model.curvature(eta), 1e-6)

@@ -5,15 +5,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from rich.table import Table
 
 from engram.simulations.job_pool import Pool, Row
 from engram.studies.figures import COLORS, finish, log_ticks, new_table, panels
 from engram.studies.study import Report
 from engram.studies.summaries import grouped, mean_and_error
-from engram.tables.studies.methods import METHODS
-from engram.tables.studies.regression_trials import FIGURES, run_trial
+from engram.tables.studies.regression_trials import FIGURES, METHODS, run_trial
 from engram.tables.studies.settings import MolarRegressionSettings
 
 _CAPTION: Final = """\
@@ -68,15 +66,12 @@ def summarize(done: Sequence[Row]) -> list[Row]:
 
 
 class _Curve(NamedTuple):
-    """A curve of a figure: that of a method, or of MOLAR in a series of points."""
-
     label: str
     method: str
-    series: str
+    series: str  # of points; empty where each method has a curve
     color: Any
 
     def of(self, rows: Sequence[Row]) -> list[Row]:
-        """Returns its rows."""
         own = (self.method, self.series)
         return [row for row in rows if (row["method"], row["series"]) == own]
 
@@ -104,12 +99,22 @@ def _table(number: int, rows: Sequence[Row]) -> Table:
 
 
 def _draw(rows: Sequence[Row]) -> bytes:
-    """Plots errors, with error bars of one standard error."""
     groups = grouped(rows, "panel")
     figure, all_axes = panels(len(groups), size=(1.5 + 4 * len(groups), 4))
     for axes, ((panel,), some) in zip(all_axes, groups.items(), strict=True):
         for curve in _curves(rows):
-            _draw_curve(axes, curve, curve.of(some))
+            own = curve.of(some)
+            axes.errorbar(
+                [row["x"] for row in own],
+                [row["error"] for row in own],
+                yerr=[row["standard-error"] or 0.0 for row in own],
+                fmt="o--" if curve.method == "lasso" else "o-",  # lets OLS be seen below it
+                ms=3,
+                lw=1.2,
+                capsize=2,
+                color=curve.color,
+                label=curve.label,
+            )
         if some[0]["series"]:
             axes.set(title=panel, xlabel="d", xlim=(0, None), ylim=(0, None))
         else:
@@ -119,22 +124,7 @@ def _draw(rows: Sequence[Row]) -> bytes:
     return finish(figure, all_axes[0])
 
 
-def _draw_curve(axes: Axes, curve: _Curve, rows: Sequence[Row]) -> None:
-    axes.errorbar(
-        [row["x"] for row in rows],
-        [row["error"] for row in rows],
-        yerr=[row["standard-error"] or 0.0 for row in rows],
-        fmt="o--" if curve.method == "lasso" else "o-",  # lets OLS be seen below it
-        ms=3,
-        lw=1.2,
-        capsize=2,
-        color=curve.color,
-        label=curve.label,
-    )
-
-
 def _fixed(row: Row) -> str:
-    """Describes the quantities that are fixed in a row's panel."""
     values = {"n": row["size"], "M": row["tasks"], "s": row["differing"]}
     return ", ".join(
         f"{name} = {value:,}" for name, value in values.items() if name != row["panel"]

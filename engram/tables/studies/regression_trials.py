@@ -6,21 +6,92 @@ a figure's points from them: with n rows, the first n; with d columns, the first
 the same distribution as if drawn alone; points of a trial are not independent of each other.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from engram.core.arrays import Array
 from engram.simulations.job_pool import Progress, Row
-from engram.tables.pooled import condense
+from engram.tables.families import FamilyName
+from engram.tables.lasso import (
+    DEBIASING_SCALE,
+    LASSO_SCALE,
+    debias,
+)
+from engram.tables.median import trimmed_mean
+from engram.tables.shrinkage import Option, Shared, combine, personalize
 from engram.tables.simulation import disparate_sizes, sparse_parameters, spread_root
-from engram.tables.site import Rows
-from engram.tables.studies.methods import errors, gather
+from engram.tables.site import Rows, SiteEstimate, condense, estimate_site, pool
 
 SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
-
 _ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # keys of random streams
+_COMPARED: Final = ("ols", "lasso", "pool", "rm", "molar-soft", "molar")
+_TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
+
+
+class Evidence(NamedTuple):
+    """The data that every method estimates coefficients from."""
+
+    tasks: Sequence[Rows]  # their rows
+    sites: Sequence[SiteEstimate]  # each task's own estimate
+    shared: Shared  # their weighted median
+    family: FamilyName  # the model
+
+    @property
+    def own(self) -> Array:
+        """The tasks' own coefficients, shape (M, d)."""
+        return np.stack([site.coef for site in self.sites])
+
+
+class Estimator(NamedTuple):
+    """A method."""
+
+    title: str  # its name in the paper
+    estimate: Callable[[Evidence], Array]  # returns all tasks' coefficients, shape (M, d)
+
+
+def gather(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> Evidence:
+    """Fits each task alone, and takes the weighted median."""
+    sites = [estimate_site(rows, family=family) for rows in tasks]
+    return Evidence(tasks, sites, combine(sites), family)
+
+
+def errors(evidence: Evidence, truth: Array, methods: Sequence[str]) -> dict[str, float]:
+    """Returns, by method, the mean over tasks of the l1 error ``||b_m - beta_m||_1``.
+
+    The tasks' parameters ``truth`` have shape (M, d). LASSO, RM and ML are only for linear models.
+    """
+    found = {name: METHODS[name].estimate(evidence) for name in methods}
+    return {name: float(np.abs(b - truth).sum(axis=1).mean()) for name, b in found.items()}
+
+
+def _pool(evidence: Evidence) -> Array:
+    shared = pool(evidence.tasks, family=evidence.family).coef
+    return np.tile(shared, (len(evidence.tasks), 1))
+
+
+def _around(evidence: Evidence, center: Array, scale: float) -> Array:
+    return debias(evidence.tasks, evidence.sites, center, scale)
+
+
+def _molar(option: Option) -> Callable[[Evidence], Array]:
+    def estimate(evidence: Evidence) -> Array:
+        shared = evidence.shared
+        return np.stack([personalize(own, shared, option=option) for own in evidence.sites])
+
+    return estimate
+
+
+METHODS: Final = {
+    "ols": Estimator("OLS", lambda e: e.own),
+    "lasso": Estimator("LASSO", lambda e: _around(e, np.zeros(e.own.shape[1]), LASSO_SCALE)),
+    "pool": Estimator("Pool", _pool),
+    "rm": Estimator("RM", lambda e: _around(e, trimmed_mean(e.own, _TRIMMED), DEBIASING_SCALE)),
+    "ml": Estimator("ML", lambda e: _around(e, e.shared.coef, DEBIASING_SCALE)),
+    "molar-soft": Estimator("MOLAR, soft", _molar("soft")),
+    "molar": Estimator("MOLAR", _molar("hard")),
+}
 
 
 class Point(NamedTuple):
@@ -66,7 +137,6 @@ def _growing() -> tuple[Point, ...]:
     )
 
 
-_COMPARED: Final = ("ols", "lasso", "pool", "rm", "molar-soft", "molar")
 FIGURES: Final = {
     2: Design(_varied(20), _COMPARED),
     3: Design(_growing(), ("ols", "molar")),

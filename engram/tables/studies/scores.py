@@ -1,22 +1,21 @@
-"""Comparison of methods on a table's held-out rows: summary, table and plot (J.2)."""
+"""Comparison of methods on a table's held-out rows: summary and table (J.2)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.table import Table as Printed
 
 from engram.simulations.job_pool import Row
 from engram.studies.best_method import paired
-from engram.studies.figures import COLORS, new_table, plus_minus, png
+from engram.studies.figures import new_table, plus_minus
 from engram.studies.summaries import mean_and_error
 from engram.tables.families import FamilyName
 from engram.tables.studies.comparison import Shares, SplitScore
 from engram.tables.studies.contenders import GRID
 
+_QUALITIES: Final = ("auc", "brier", "calibration")
 _LOSSES: Final = {"linear": "squared error", "logistic": "deviance", "poisson": "deviance"}
 _PAPERS: Final = """
 OLS: each task alone; LASSO: likewise; Pool: one OLS for all tasks; RM: each task's
@@ -28,8 +27,6 @@ strength by cross-validation; mixed: random intercepts and slopes; RM: each task
 around the trimmed mean of all; alike: columns are pooled; tested: those with p > 0.05 are.
 Constants of RM and adaptive MOLAR are chosen by cross-validation in both first parts."""
 _LISTED: Final = 2  # most constants that are listed
-_FAR: Final = 3.0  # times the first method's: means beyond are written, not drawn
-_RIGHT: Final[dict[str, Any]] = {"xycoords": ("axes fraction", "data"), "fontsize": 8}
 _DISTANCE: Final = """ A.R.E.: l1 distance of coefficients to OLS on
 the held-out rows, of OLS's (Table 2 of the paper)."""
 _CLASSES: Final = """
@@ -93,16 +90,12 @@ def comparison(splits: Sequence[Mapping[str, SplitScore]], shares: Shares) -> li
     return rows
 
 
-_QUALITIES: Final = ("auc", "brier", "calibration")
-
-
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
 
 def _add_gaps(rows: Sequence[Row], ratio: float) -> None:
-    """Adds by how much each row's loss is above the least, with an interval."""
     fitted = [row for row in rows if row["reason"] is None]
     losses = {row["method"]: np.array([s["tasks"] for s in row["splits"]]) for row in fitted}
     best = min(fitted, key=lambda row: row["loss"])["method"] if fitted else None
@@ -113,7 +106,6 @@ def _add_gaps(rows: Sequence[Row], ratio: float) -> None:
 
 
 def _ratios(own: Sequence[float], base: Sequence[float]) -> tuple[float | None, float | None]:
-    """Returns mean and standard error of the ratios."""
     if not np.all(base) or not np.isfinite([*own, *base]).all():
         return None, None
     ratio, error = mean_and_error(np.array(own) / np.array(base))
@@ -138,7 +130,6 @@ def comparison_table(rows: Sequence[Row], *, paper: bool) -> Printed:
 
 
 def _constants(row: Row) -> str:
-    """Returns the constants chosen most often, and whether some are at an end of the grid."""
     chosen = sorted(row["constants"].items(), key=lambda item: -item[1])
     words = [f"{c} ({n})" for c, n in chosen[:_LISTED] if c != "0"]
     words += ["..."] * (len(chosen) > _LISTED)
@@ -147,7 +138,7 @@ def _constants(row: Row) -> str:
 
 
 def qualities_table(rows: Sequence[Row]) -> list[Printed]:
-    """Returns what else is known of predicted probabilities as a table; none for other families."""
+    """Tabulates AUC, Brier score and calibration of classes; none for other families."""
     some = [row for row in rows if row["brier"] is not None and row["reason"] is None]
     if not some:
         return []
@@ -167,56 +158,9 @@ def failures(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def remarks(rows: Sequence[Row]) -> list[str]:
-    """Returns what a reader must know about fits, in words, with the splits that it is of."""
-    found = []
-    for row in rows:
-        each = Counter(split["remark"] for split in row["splits"] if split["remark"])
-        found += [
-            f"{row['method']} has {words} in {count} of {len(row['splits'])} splits"
-            for words, count in each.items()
-        ]
-    return found
-
-
 def _gap(row: Row) -> str:
     if row["gap"] == 0 == row["gap-high"]:
         return "best"
     if not np.isfinite(row["gap-low"]):
         return f"{row['gap']:.2g}"
     return f"{row['gap']:.2g} [{row['gap-low']:.2g}, {row['gap-high']:.2g}]"
-
-
-def draw_comparison(rows: Sequence[Row]) -> bytes:
-    """Plots losses, and distances if there are any, relative to the first method's, as PNG.
-
-    Methods that could not be fitted are left out; a mean beyond three times the first one's is
-    shown by an arrow and a number.
-    """
-    rows = [row for row in rows if row["reason"] is None]
-    panels = {"loss": "held-out loss"}
-    if rows[0]["are"] is not None:
-        panels["distance"] = "distance to OLS on held-out rows (A.R.E.)"
-    figure = Figure(figsize=(1.5 + 4.5 * len(panels), 1.7 + 0.32 * len(rows)), layout="constrained")
-    for axes, (key, title) in zip(
-        figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
-    ):
-        _draw_ratios(axes, rows, key)
-        axes.set(xlabel=f"{title} / {rows[0]['method']}'s", title="dots: splits; bars: their mean")
-        axes.title.set_fontsize(9)
-    return png(figure)
-
-
-def _draw_ratios(axes: Axes, rows: Sequence[Row], key: str) -> None:
-    base = np.array([split[key] for split in rows[0]["splits"]])
-    axes.axvline(1, color="gray", lw=1)
-    for place, row in enumerate(rows):
-        each = np.array([split[key] for split in row["splits"]]) / base
-        if each.mean() > _FAR:
-            axes.annotate(f"{each.mean():.3g} →", (1, place), ha="right", va="center", **_RIGHT)
-            continue
-        axes.plot(each, np.full(len(each), place), "o", color=COLORS[0], ms=4, alpha=0.25, mew=0)
-        axes.plot(each.mean(), place, "|", color="black", ms=14, mew=2)
-    axes.set_yticks(range(len(rows)), [row["method"] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(alpha=0.3, axis="x")

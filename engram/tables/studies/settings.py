@@ -84,12 +84,6 @@ class MolarTableSettings(StudySettings):
         help="honest: they hold however far a task is from the others; or shared, with --paper: "
         "shorter, but they miss most coefficients that differ by about three standard errors.",
     )
-    columns: str = option(
-        "drop",
-        metavar="HOW",
-        among=("drop", "strict"),
-        help="Columns that the rows do not determine: drop them and say so, or strict: refuse.",
-    )
     missing: str = option(
         "error",
         metavar="HOW",
@@ -100,7 +94,6 @@ class MolarTableSettings(StudySettings):
     train: float = option(0.6, metavar="SHARE", help="Share of rows to learn from, in a split.")
     validation: float = option(0.2, metavar="SHARE", help="Share of rows to choose constants by.")
     seed: int = option(0, least=0, help="Seed of the splits.")
-    everything: bool = option(False, flags=("--all",), help="Print all coefficients of all tasks.")
 
     def problems(self) -> Iterator[str]:
         """Names a file of another kind, and options that do not go together."""

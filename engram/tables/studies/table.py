@@ -15,15 +15,14 @@ from engram.tables.families import FamilyName
 from engram.tables.heterogeneity import REACH
 from engram.tables.shrinkage import Option
 from engram.tables.studies import coefficients, comparison, scores
-from engram.tables.studies.coefficients import Coefficients
+from engram.tables.studies.coefficients import Coefficients, draw_heterogeneity, heterogeneity
 from engram.tables.studies.contenders import adaptive, molar
-from engram.tables.studies.heterogeneity import draw_heterogeneity, heterogeneity
 from engram.tables.studies.preparation import complete, independent
 from engram.tables.studies.settings import MolarTableSettings
 
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
 _TOLD: Final = [  # in results.json
-    each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")
+    each.name for each in fields(MolarTableSettings) if each.name != "path"
 ]
 _UNDETERMINED: Final = "columns that the rows of all tasks together do not determine"
 _SHOWN: Final = 20  # most tasks lacking coefficients that are printed
@@ -48,7 +47,7 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
     table = read_table(s.source, columns, family=family)
     whole = complete(table, family, indicators=s.missing == "indicator")
     table, dropped = independent(whole)
-    if dropped and (s.columns == "strict" or not table.columns):
+    if dropped and not table.columns:
         raise DataError(f"{_UNDETERMINED}: {', '.join(dropped)}")
     reach = REACH * s.c
     option: Option = "soft" if s.soft else "hard"
@@ -64,7 +63,6 @@ def work(settings: MolarTableSettings, pool: Pool) -> TableResults:
 
 
 def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
-    """Collects the splits' scores, and shows progress."""
     done = []
     try:
         for split in splits:
@@ -83,7 +81,7 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
     shown = [
         f"{s.path}: {rows} rows of {len(of.tasks)} tasks, {columns} columns\n",
         coefficients.shared_table(of),
-        *coefficients.task_table(of, everything=s.everything),
+        *coefficients.task_table(of),
     ]
     values = heterogeneity(of, found.table.x.std(axis=0))
     unit = _UNITS.get(family, s.target)
@@ -97,18 +95,15 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
             f"\n{scores.caption(compared, family, shares, paper=s.paper)}",
             scores.comparison_table(compared, paper=s.paper),
             *scores.failures(compared),
-            *scores.remarks(compared),
             *scores.qualities_table(compared),
             in_words(compared),
         ]
-        if compared[0]["of-first"] is not None:  # else ratios to it do not exist
-            files["comparison.png"] = scores.draw_comparison(compared)
     results = {
         "table": str(s.path),
         "settings": {name: getattr(s, name) for name in _TOLD},
         "rows": rows,
         "shared": coefficients.shared_rows(of),
-        "tasks": coefficients.records(of),
+        "tasks": coefficients.frame(of).astype(object).to_dict("records"),
         "lacking": found.lacking,
         "dropped": found.dropped,
         "comparison": compared,
@@ -118,7 +113,6 @@ def report(settings: MolarTableSettings, found: TableResults) -> Report:
 
 
 def _lacking_lines(lacks: Mapping[Any, str]) -> list[str]:
-    """Lists the tasks whose rows do not determine all coefficients, which take shared ones."""
     lines = [
         f"task {label!r}: {reason}; it takes the undetermined coefficients from the others"
         for label, reason in list(lacks.items())[:_SHOWN]

@@ -6,9 +6,9 @@ from sklearn.linear_model import LogisticRegression
 
 from engram.tables.adaptive import adapt
 from engram.tables.adaptive_models import AdaptiveClassifier, AdaptiveRegressor
-from engram.tables.simulation import linear_rows
 from engram.tables.site import Rows
-from tests.engram.molar.countries import classes, linear
+from tests.engram.molar.countries import linear
+from tests.engram.molar.simulated import linear_rows
 
 
 def simulated(coefs, n, seed=0, sigma=1.0):
@@ -116,13 +116,6 @@ def test_units_do_not_matter():
     np.testing.assert_array_equal(one.support_, other.support_)
     scale = 1000 * data["income"].std(ddof=0) / 3
     assert other.shared_error_[0] * scale == pytest.approx(one.shared_error_[0])
-
-
-def test_two_classes_by_names():
-    data, y = classes()
-    model = AdaptiveClassifier().fit(data, y, task="country")
-    assert model.classes_.tolist() == ["no", "yes"]
-    assert model.score(data, y, "country") > 0.8
 
 
 def test_bad_arguments_are_refused():

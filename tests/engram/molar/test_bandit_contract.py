@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 
-from engram.tables.bandits.environments import regret, replay, sparse_environments
-from engram.tables.bandits.play import batches, play_tasks
-from engram.tables.bandits.policies import molar_bandit, ols_bandit
+from engram.tables.bandits.environments import regret, sparse_environments
+from engram.tables.bandits.policies import molar_bandit, ols_bandit, play_tasks
 from engram.tables.bandits.site import TaskState
-from engram.tables.shrinkage import combine
-from engram.tables.simulation import sparse_parameters
-from engram.tables.site import Rows, estimate_site
 from tests.engram.molar.bandits import (
     EACH,
     MODELS,
@@ -116,62 +112,6 @@ def test_all_history_helps(name):
         for history in ("batch", "all")
     )
     assert everything < batch
-
-
-def test_tables_are_played_until_they_are_used_up():
-    # As with PISA: parameters are those of least squares on rows held out, p_m goes by size.
-    rng = np.random.default_rng(0)
-    coefs = sparse_parameters(rng, 3, 4, 2)
-    sizes = np.array([900, 500, 160])
-    environments = []
-    for own, size, child in zip(coefs, sizes, rng.spawn(3), strict=True):
-        x = child.normal(size=(5 * size, 4))
-        rows = Rows(x, x @ own + 0.3 * child.normal(size=len(x)))
-        held_out = estimate_site(Rows(rows.x[size:], rows.y[size:])).coef
-        played = Rows(rows.x[:size], rows.y[:size])
-        environments.append(
-            replay(child, played, held_out, activation=size / sizes.max(), horizon=600)
-        )
-    assert [int(environment.active.sum()) for environment in environments] == (sizes // 2).tolist()
-    found = play_tasks(molar_bandit(), environments, generators(5, 3))
-    at_random = [0.5 * np.abs(environment.means @ [1, -1]).sum() for environment in environments]
-    assert (found[:, -1] < 0.3 * np.array(at_random)).all()
-
-
-@MODELS
-@pytest.mark.parametrize("policy", [molar_bandit(), ols_bandit()])
-def test_without_noise_nothing_is_lost_once_all_is_known(policy, model):
-    found = play_tasks(policy, small_environments(model, sigma=0.0, horizon=512), generators(5))
-    # By round 256 even the task with p = 0.1 has had its d + 2 = 6 rows of each parameter,
-    # but for arms under Model-P.
-    known = found if model == "C" else found[:4]
-    np.testing.assert_allclose(known[:, -1], known[:, 255], atol=1e-9)
-    assert (known[:, -1] > 0).all()
-
-
-def test_machines_of_their_own_find_what_one_process_does():
-    # A client keeps a SiteState, and sends estimates; a server knows `combine` and nothing else.
-    environments, policy = small_environments("P"), molar_bandit(history="all")
-    state = policy.init(5, 3, 4)
-    clients = [policy.site.init(3, 4) for _ in environments]
-    ours, theirs = generators(5), generators(5)
-    for start, stop, _ in batches(10, 160):
-        now = [environment.rounds(start, stop) for environment in environments]
-        contexts = [environment.contexts for environment in now]
-        actions = policy.choose(state, contexts, ours)
-        pays = [w.rewards[np.arange(len(a)), a] for w, a in zip(now, actions, strict=True)]
-        state = policy.close_batch(policy.update(state, contexts, actions, pays))
-        for m, environment in enumerate(now):
-            chosen = policy.site.choose(clients[m], environment.contexts, theirs[m])
-            np.testing.assert_array_equal(chosen, actions[m])
-            pay = environment.rewards[np.arange(len(chosen)), chosen]
-            clients[m] = policy.site.observe(clients[m], environment.contexts, chosen, pay)
-        sent = [policy.site.close_batch(own) for own in clients]
-        sent = [[one for one in of if one is not None] for of in zip(*sent, strict=True)]
-        told = [combine(of) if of else None for of in sent]
-        clients = [policy.site.receive(own, told) for own in clients]
-        assert_same_state(clients, state)
-    assert all(own.coefs.any() for own in clients)
 
 
 @pytest.mark.parametrize("model", ["C", "P"])

@@ -12,10 +12,8 @@ from engram.tables.bandits.environments import (
     simulate,
     sparse_environments,
 )
-from engram.tables.bandits.play import Batch, batches
-from engram.tables.simulation import sparse_parameters
+from engram.tables.bandits.policies import Batch, batches
 from engram.tables.site import Rows
-from tests.tables import entry
 
 
 def environments(model, activation):
@@ -45,23 +43,6 @@ def test_batches_cover_all_rounds_once_and_double(first, horizon):
 
 
 # --- Worlds ----------------------------------------------------------------------------------
-
-
-def test_parameters_differ_in_so_many_coordinates_and_have_norm_1():
-    for differing in [0, 2, 3, 8]:
-        with entry(differing):
-            coefs = sparse_parameters(np.random.default_rng(1), 200, 8, differing)
-            np.testing.assert_allclose(np.linalg.norm(coefs, axis=1), 1, atol=1e-12)
-            if differing < 4:  # so most tasks have the shared value
-                shared = np.median(coefs, axis=0)
-                assert np.linalg.norm(shared) == pytest.approx(1, abs=1e-12)
-                others = coefs != shared
-                assert (others.sum(axis=1) == differing).all()
-                for own, k in zip(coefs, others, strict=True):
-                    assert np.linalg.norm(own[k]) == pytest.approx(
-                        np.linalg.norm(shared[k]), abs=1e-12
-                    )
-                assert others.any(axis=0).all() == (differing > 0)
 
 
 def test_a_simulated_world_pays_what_its_parameters_say():

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from engram.tables.bandits.play import batches, play_tasks
 from engram.tables.bandits.policies import (
+    batches,
     lasso_bandit,
     molar_bandit,
     ols_bandit,
+    play_tasks,
     robust_multitask_bandit,
     trace_norm_bandit,
 )
@@ -156,35 +157,6 @@ def test_without_shrinkage_it_is_the_ols_bandit(model, history):
     )
 
 
-@MODELS
-def test_a_single_task_is_the_ols_bandit_whatever_the_threshold(model):
-    environments = small_environments(model)[:1]
-    ols = play_tasks(ols_bandit(), environments, generators(1, 1))
-    for c in (1.0, np.inf):
-        np.testing.assert_array_equal(
-            play_tasks(molar_bandit(c=c), environments, generators(1, 1)), ols
-        )
-
-
-@MODELS
-def test_tasks_that_see_the_same_learn_what_each_would_alone(model):
-    environment = small_environments(model)[0]
-    twins = [np.random.default_rng(3) for _ in range(4)]
-    found = play_tasks(molar_bandit(), [environment] * 4, twins)
-    alone = play_tasks(ols_bandit(), [environment], [np.random.default_rng(3)])
-    np.testing.assert_allclose(found, np.repeat(alone, 4, axis=0), rtol=1e-9)
-
-
-def test_a_history_of_one_batch_changes_nothing():
-    environments = small_environments("C", horizon=40)
-    for policy in (molar_bandit, ols_bandit, lasso_bandit, robust_multitask_bandit):
-        one, other = (
-            play_tasks(policy(history=history), environments, generators(1), first=20)
-            for history in ("batch", "all")
-        )
-        np.testing.assert_array_equal(one, other)
-
-
 def after_one_batch(policy, seed=0, n=40):
     """Coefficients of three tasks of unequal rows, after a batch, and those rows."""
     rng = np.random.default_rng(seed)
@@ -248,7 +220,7 @@ def test_what_cannot_be_is_refused():
         (lambda: lasso_bandit(c=-1.0), "c must be at least 0"),
         (lambda: trace_norm_bandit(c=0.0), "c must be positive"),
         (lambda: ols_bandit(history="none"), "history must be batch or all, got 'none'"),
-        (lambda: ols_bandit(c_rows=-1.0), "c_rows must be at least 0"),
+        (lambda: molar_bandit(c_rows=-1.0), "c_rows must be at least 0"),
         (lambda: ols_bandit().init(0, 1, 2), "tasks must be at least 1"),
         (lambda: site().init(0, 2), "parameters must be at least 1"),
         (lambda: list(batches(0, 5)), "first must be at least 1"),

@@ -68,21 +68,6 @@ def test_pool_is_least_squares_of_all_rows():
     np.testing.assert_allclose(model.shared_coef_, fit.coef_, atol=1e-10)
 
 
-@pytest.mark.parametrize("model", [IndividualRegressor(), MolarRegressor(sigma=1.0)])
-def test_own_intercepts_equal_centering_within_tasks(model):
-    """Frisch and Waugh. Noise is given, as centered rows hide a degree of freedom."""
-    x, y, _ = table()
-    site = np.repeat(SITES[:3], len(y) // 3)
-    own = model.fit(x, y, site)
-    means = [(x[site == name].mean(axis=0), y[site == name].mean()) for name in own.tasks_]
-    centered = [np.repeat(part, len(y) // 3, axis=0) for part in zip(*means, strict=True)]
-    rest = clone(model).set_params(fit_intercept=False).fit(x - centered[0], y - centered[1], site)
-    np.testing.assert_allclose(own.coef_, rest.coef_, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(own.shared_coef_, rest.shared_coef_, rtol=1e-8, atol=1e-8)
-    left = [y - x @ b for (x, y), b in zip(means, own.coef_, strict=True)]
-    np.testing.assert_allclose(own.intercept_, left, rtol=1e-8)
-
-
 def optimal(rows, coef, intercept, strength, center):
     """Checks the conditions of ``||X b + b_0 - y||^2 / (2 n) + strength ||b - center||_1``."""
     x, y = rows
@@ -136,19 +121,6 @@ def test_debiasing_satisfies_its_conditions_around_its_center(center):
     ]
     assert 0 < np.sum(moved) < 15
     assert moved[2][1]  # where site c differs
-
-
-def test_the_centers_differ():
-    x, y, site = table()
-    centers = [
-        DebiasedRegressor(center=center, proportion=p).fit(x, y, site).shared_coef_
-        for center, p in (("median", 0.1), ("trimmed-mean", 0.1), ("trimmed-mean", 0.2))
-    ]
-    # Of five tasks a tenth is none: the mean.
-    np.testing.assert_allclose(
-        centers[1], IndividualRegressor(standardize=True).fit(x, y, site).coef_.mean(axis=0)
-    )
-    assert len({tuple(np.round(center, 6)) for center in centers}) == 3
 
 
 @pytest.mark.parametrize(

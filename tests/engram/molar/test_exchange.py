@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from engram.tables.exchange import STILL, answer, odd_sites, personal, tell
-from engram.tables.simulation import linear_rows, logistic_rows
 from engram.tables.site import Rows, estimate_site
+from tests.engram.molar.simulated import linear_rows, logistic_rows
 from tests.evidence.exchange import in_one_place
 from tests.tables import entry
 
@@ -98,11 +98,6 @@ def test_a_column_that_others_give_is_dropped_at_all_sites():
     np.testing.assert_allclose(kept[:, names] * unit, own, rtol=1e-5, atol=1e-6)
     assert found.error[dropped.column] == np.inf
     assert (kept[:, dropped.column] == 0).all()
-
-
-def test_intercepts_scatter():
-    tasks, _ = sites()
-    assert exchanged(tasks)[0].told.variance[-1] > 0
 
 
 def test_sites_with_fewer_rows_than_columns_take_part():

@@ -7,7 +7,7 @@ The bounds leave three trials room for chance; what was measured stands beside e
 import numpy as np
 import pytest
 
-from engram.tables.studies.methods import METHODS
+from engram.tables.studies.regression_trials import METHODS
 from tests.evidence.molar import LOGISTIC, Simulation, compare
 from tests.tables import entry
 

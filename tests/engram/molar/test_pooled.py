@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.tables.lasso import lasso
-from engram.tables.pooled import condense, pool
-from engram.tables.simulation import logistic_rows
-from engram.tables.site import Rows, estimate_site
+from engram.tables.site import Rows, condense, estimate_site, pool
+from tests.engram.molar.simulated import logistic_rows
 
 
 def rows(seed, n, d=4):

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
-from engram.tables.bandits import private
 from engram.tables.bandits.policies import molar_bandit
-from engram.tables.private import noisy_statistics, statistics_size
+from engram.tables.private import (
+    close_private_batch,
+    noisy_statistics,
+    receive_private,
+    statistics_size,
+)
 from engram.tables.shrinkage import Shared
 from engram.tables.site import Rows
 
@@ -22,7 +26,7 @@ def after(turns, seed=0):
 
 def closed(state, *, multiplier=1.0, seed=0):
     normal = np.random.default_rng(seed).normal(size=statistics_size(DIM))
-    return private.close_batch(SITE, state, bound=BOUND, multiplier=multiplier, normal=normal)
+    return close_private_batch(SITE, state, bound=BOUND, multiplier=multiplier, normal=normal)
 
 
 def test_another_turn_moves_the_sums_by_root_two_squared_bounds_at_most():
@@ -49,7 +53,7 @@ def test_almost_without_noise_it_is_the_estimate_of_the_task_itself():
     sent, left = closed(state, multiplier=1e-13)
     np.testing.assert_allclose(sent.coef, own.coef, rtol=1e-6)
     shared = Shared(np.array([0.3, 0.1]), 200.0)
-    mine = private.receive(left, sent, shared, option="hard", c=1.0)
+    mine = receive_private(left, sent, shared, option="hard", c=1.0)
     np.testing.assert_allclose(mine.coefs, SITE.receive(state, [shared]).coefs, rtol=1e-6)
 
 

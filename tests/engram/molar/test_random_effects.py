@@ -33,16 +33,6 @@ def test_by_a_wide_prior_it_is_least_squares():
     assert found.freedom == pytest.approx(own.freedom, rel=1e-5)
 
 
-def test_by_no_doubt_of_the_others_it_is_a_regression_on_each_column_alone():
-    data, center = rows(), np.array([0.3, -0.2, 1.0])
-    found = posterior(data, Prior(center, np.zeros(3)), family="linear", sigma=0.5)
-    np.testing.assert_array_equal(found.coef, center)
-    left, squares = data.y - data.x @ center, (data.x**2).sum(axis=0)
-    np.testing.assert_allclose(found.gap, data.x.T @ left / squares)
-    np.testing.assert_allclose(found.variance, 0.25 / squares)
-    assert found.freedom == pytest.approx(40)
-
-
 def test_gaps_are_generalized_least_squares_with_the_other_columns_as_noise():
     for n in [2, 30]:
         with entry(n):
@@ -58,19 +48,6 @@ def test_gaps_are_generalized_least_squares_with_the_other_columns_as_noise():
             whole = np.linalg.inv(0.49 * np.eye(n) + data.x * prior.variance @ data.x.T)
             np.testing.assert_allclose(found.information, data.x.T @ whole @ data.x, rtol=1e-8)
             np.testing.assert_allclose(found.score, data.x.T @ whole @ left, rtol=1e-8)
-
-
-def test_orthogonal_columns_do_not_depend_on_each_other():
-    x = np.linalg.qr(np.random.default_rng(0).normal(size=(9, 3)))[0] * [1.0, 2.0, 3.0]
-    data = Rows(x, x @ [1.0, 2.0, 3.0])
-    for variance in (0.0, 0.3, 7.0):
-        prior = Prior(np.zeros(3), np.full(3, variance))
-        found = posterior(data, prior, family="linear", sigma=0.5)
-        np.testing.assert_allclose(found.gap, [1, 2, 3])
-        np.testing.assert_allclose(found.variance, 0.25 / np.array([1, 4, 9]))
-        np.testing.assert_allclose(
-            found.coef, np.arange(1, 4) * variance / (variance + found.variance)
-        )
 
 
 def test_the_mode_of_a_likelihood_with_a_prior():

@@ -99,26 +99,11 @@ def test_counts():
     assert 0.3 < model.score(data, y, "country") < 1
 
 
-def test_noise_may_be_given_for_all_tasks_or_each():
+def test_noise_may_be_given():
     data, y = linear()
-    one = MolarRegressor(sigma=0.4).fit(data, y, "country")
-    each = MolarRegressor(sigma=dict.fromkeys(COUNTRIES, 0.4)).fit(data, y, "country")
-    assert np.array_equal(one.coef_, each.coef_)
-    assert one.sigma_.tolist() == each.sigma_.tolist() == [0.4] * 6
-    with pytest.raises(ValueError, match="sigma must be given for every task, and 'BEL'"):
-        MolarRegressor(sigma={"AUT": 0.4}).fit(data, y, "country")
-    with pytest.raises(ValueError, match="sigma of task 'AUT' must be positive, got -1"):
+    assert MolarRegressor(sigma=0.4).fit(data, y, "country").sigma_.tolist() == [0.4] * 6
+    with pytest.raises(ValueError, match="sigma must be positive, got -1"):
         MolarRegressor(sigma=-1).fit(data, y, "country")
-
-
-def test_a_weight_is_a_number_of_copies():
-    data, y = linear()
-    weights = np.random.default_rng(1).integers(0, 3, len(y))
-    copies = np.repeat(np.arange(len(y)), weights)
-    one = MolarRegressor().fit(data, y, "country", sample_weight=weights)
-    other = MolarRegressor().fit(data.iloc[copies], y[copies], "country")
-    np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-10)
-    assert np.array_equal(one.support_, other.support_)
 
 
 def test_standardized_columns_have_coefficients_of_their_own_unit():
@@ -218,22 +203,6 @@ def test_labels_are_not_made_into_others():
     model = MolarRegressor().fit(data[["age", "hours"]], y, numbers)
     with pytest.raises(ValueError, match="task must be one label, such as 0, got 'n'"):
         model.transfer(data[["age", "hours"]][:20], y[:20], "n")
-
-
-def test_an_unseen_task_is_refused_or_predicted_with_the_shared_parameter():
-    data, y = linear()
-    model = MolarRegressor(c=3).fit(data, y, "country")
-    new = data.assign(country=np.where(data["country"] == "AUT", "USA", data["country"]))
-    with pytest.raises(ValueError, match="task 'USA' was not seen in fit"):
-        model.predict(new, "country")
-    model.set_params(unseen="shared")
-    found = model.predict(new, "country")
-    x = data[["income", "age", "hours"]].to_numpy()
-    shared = x @ model.shared_coef_ + model.shared_intercept_
-    usa = (new["country"] == "USA").to_numpy()
-    np.testing.assert_allclose(found[usa], shared[usa])
-    assert np.array_equal(found[~usa], model.predict(data, "country")[~usa])
-    np.testing.assert_allclose(model.predict(data.drop(columns="country")), shared)
 
 
 def test_a_new_task_learns_from_a_few_rows():

@@ -120,38 +120,11 @@ def test_permuting_tasks_permutes_results(order, option):
         assert np.array_equal(one, personalize(sites[i], other, option=option))
 
 
-def test_copies_of_one_task_are_that_task():
-    sites, _ = tasks()
-    shared = combine([sites[0]] * 4)
-    assert np.array_equal(shared.coef, sites[0].coef)
-    assert np.array_equal(personalize(sites[0], shared), sites[0].coef)
-
-
 # --- The paper's statements --------------------------------------------------------------------
 
 
 def error(found, truth):
     return np.abs(found - truth).sum(axis=1).mean()
-
-
-def test_where_nothing_differs_the_rate_is_that_of_pooling():
-    # Theorem 1 with s = 0: d / sqrt(n_[M]), as one regression on all rows has, whose error is
-    # sqrt(M) below a task's own. A median's variance is pi / 2 of a mean's: 1.25 times its error;
-    # a few coordinates exceed the threshold in each task.
-    sites, truth = tasks(count=50, n=200, d=20, differing=0)
-    shared = combine(sites)
-    own = error(np.stack([s.coef for s in sites]), truth)
-    assert error(shared.coef[None], truth[:1]) < 1.6 * own / np.sqrt(50)
-    assert error(np.stack([personalize(s, shared, c=2) for s in sites]), truth) < 0.25 * own
-
-
-def test_every_task_gains_where_few_coefficients_differ():
-    sites, truth = tasks(count=30, n=200, d=30, differing=2)
-    shared = combine(sites)
-    own = np.stack([s.coef for s in sites])
-    for option, most in (("hard", 0.45), ("soft", 0.55)):
-        found = np.stack([personalize(s, shared, option=option) for s in sites])
-        assert error(found, truth) < most * error(own, truth)
 
 
 def test_a_small_new_task_takes_over_what_is_shared():

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import trim_mean
 
-from engram.tables.trimmed_mean import trimmed_mean
+from engram.tables.median import trimmed_mean
 from tests.tables import entry
 
 LINE = [8.0, 1.0, 100.0, 4.0, 2.0]
@@ -41,14 +40,6 @@ def test_a_product_that_is_rounded_down_to_just_below_a_number_counts_as_it():
     assert 0.29 * 100 < 29
     values = np.arange(100.0) ** 2
     assert mean(values, 0.29) == pytest.approx(values[29:71].mean())
-
-
-def test_it_is_scipys():
-    for proportion in [0.0, 0.1, 0.25, 0.4]:
-        with entry(proportion):
-            values = np.random.default_rng(0).normal(size=(23, 4))
-            expected = trim_mean(values, proportion, axis=0)
-            np.testing.assert_allclose(trimmed_mean(values, proportion), expected, atol=1e-14)
 
 
 NUMBERS = st.lists(st.floats(-9, 9), min_size=8, max_size=16)

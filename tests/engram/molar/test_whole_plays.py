@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from engram.tables.bandits.play import play_tasks
-from engram.tables.bandits.policies import molar_bandit
+from engram.tables.bandits.policies import molar_bandit, play_tasks
 from tests.engram.molar.bandits import MODELS, generators, small_environments
 
 SIGMA = 0.5  # of the environments

@@ -1,6 +1,7 @@
 """Commands are derived from settings: options, defaults, help, and what is refused."""
 
 import dataclasses
+import importlib.util
 import json
 import sys
 import types
@@ -17,7 +18,7 @@ from engram.settings.errors import Refused
 from engram.studies import command
 from engram.studies.command import STUDIES, app, command_of
 from engram.studies.settings import StudySettings, argument, flag_of, option, option_of
-from engram.studies.study import Report, Study
+from engram.studies.study import Report, Study, write_plan
 from tests.tables import entry
 
 
@@ -75,6 +76,55 @@ def test_a_study_is_its_settings_its_jobs_and_its_report(run, tmp_path):
         "results.json",
         "x.csv",
     }
+
+
+def test_an_interrupted_study_goes_on(run, tmp_path, monkeypatch):
+    assert run("--out", tmp_path / "whole").exit_code == 0
+    real, calls = toss, []
+
+    def interrupted(*job):
+        calls.append(job[0])
+        if calls == ["penny", "dime"]:
+            job[-1](1, 3)
+            raise KeyboardInterrupt
+        return real(*job)
+
+    monkeypatch.setattr(sys.modules[__name__], "toss", interrupted)
+    part = tmp_path / "part"
+    stopped = run("--out", part)
+    assert stopped.exit_code == 130
+    assert f"engram reproduce coins --resume {part}" in stopped.output
+    assert run("--resume", part).exit_code == 0
+    assert calls == ["penny", "dime", "dime"]
+    one, other = (
+        json.loads((tmp_path / name / "results.json").read_text())["rows"]
+        for name in ("whole", "part")
+    )
+    assert one == other
+
+
+def test_folders_that_are_no_study_of_this_name_are_refused(run, tmp_path):
+    out = tmp_path / "run"
+    assert run("--out", out).exit_code == 0
+    plan = json.loads((out / "plan.json").read_text())
+    (out / "results.json").unlink()
+    with pytest.raises(Refused, match="is another run's: name another --out"):
+        write_plan(out, "coins", Coins())  # as if both had looked for a free name before
+    assert "is there already" in str(run("--out", out).exception)
+    assert "no run 'nowhere'" in str(run("--resume", "nowhere").exception)
+    assert "has no plan.json" in str(run("--resume", tmp_path).exception)
+    for text, message in (
+        (json.dumps(plan | {"experiment": "dice"}), "engram reproduce dice, not coins"),
+        (json.dumps(plan | {"coins": ["euro"]}), "coin must be one of penny, dime"),
+        (json.dumps(plan | {"tosses": "many"}), "plan.json is damaged"),
+        ("{}", "plan.json is damaged"),
+    ):
+        (out / "plan.json").write_text(text)
+        assert message in str(run("--resume", out).exception)
+    (out / "plan.json").write_text(json.dumps(plan))
+    for text in ("[{", "[{}]"):
+        (out / "dime.json").write_text(text)
+        assert "dime.json is damaged: remove it" in str(run("--resume", out).exception)
 
 
 def test_what_was_kept_is_not_done_again(run, tmp_path):
@@ -143,6 +193,7 @@ def test_a_plan_out_of_range_is_refused():
 def test_every_field_is_an_option_with_its_meaning():
     for study in STUDIES:
         with entry(study):
+            assert importlib.util.find_spec(study.module)
             text = " ".join(
                 CliRunner().invoke(app, [study.name, "--help"], terminal_width=300).output.split()
             )

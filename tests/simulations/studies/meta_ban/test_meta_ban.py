@@ -249,36 +249,6 @@ def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
     assert "exactly right" not in result.stdout
 
 
-def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
-    size = ["linear-groups", "--rounds", 15, "--seeds", 1, *few()]
-    assert invoke(tmp_path / "whole", *size).exit_code == 0
-    real, calls = bandits.run_trial, []
-
-    def interrupted(*trial):
-        calls.append(trial)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return real(*trial)
-
-    monkeypatch.setattr(bandits, "run_trial", interrupted)
-    part = tmp_path / "part"
-    stopped = invoke(part, *size)
-    assert stopped.exit_code == 130
-    assert f"engram reproduce meta-ban --resume {part}" in stopped.output
-    kept = sorted(path.name for path in part.glob("tune-*"))
-    done = CliRunner().invoke(
-        app, ["reproduce", "meta-ban", "--processes", "1", "--resume", str(part)]
-    )
-    assert done.exit_code == 0, done.output
-    assert kept == ["tune-linucb-ind-1.json", "tune-linucb-ind-2.json"]
-
-    def without_times(folder):
-        rows = json.loads((folder / "results.json").read_text())["rows"]
-        return [each | {"ms": 0} for each in rows]
-
-    assert without_times(part) == without_times(tmp_path / "whole")
-
-
 def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
     for arguments, message in [
         (["moon"], f"world must be one of {', '.join(ENVIRONMENTS)}, got 'moon'"),

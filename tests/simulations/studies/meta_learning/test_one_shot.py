@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from engram.cli.cli import app
 from engram.data.few_shot import FewShot
-from engram.meta.fine_tune import fine_tune
-from engram.meta.studies import one_shot, one_shot_tasks
+from engram.meta.meta_gradient import fine_tune
+from engram.meta.studies import one_shot
 from engram.meta.studies.methods import METHODS
-from engram.meta.studies.one_shot_tasks import OneShot
+from engram.meta.studies.one_shot import OneShot
 from engram.meta.studies.published import ONE_SHOT_PUBLISHED, SPLITS, TABLE_4, Split
 from engram.meta.studies.sweep import Sweep, SweepRun, run_sweep
 from engram.networks.built_in import build_model
@@ -127,7 +127,7 @@ def test_every_episode_begins_with_the_meta_model(method):
 def test_what_else_is_scored_does_not_matter(method, monkeypatch):
     problem = OneShot(blots(60), SPLIT, query=2, episodes=30, lr=0.5)
     both = problem.test(models(problem), method)
-    monkeypatch.setattr(one_shot_tasks, "_ROOM", 1)  # one episode at a time
+    monkeypatch.setattr(one_shot, "_ROOM", 1)  # one episode at a time
     assert torch.equal(problem.test(models(problem), method), both)
     for r in (0, 1):
         assert torch.equal(problem.test(models(problem, [r]), method), both[r : r + 1])
@@ -295,11 +295,3 @@ def test_what_cannot_be_is_refused_and_nothing_written(drawings, tmp_path, argum
     assert isinstance(result.exception, Refused), result.output
     assert message in str(result.exception)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_reproduction_is_not_gone_on_with_as_another(drawings, tmp_path):
-    out = tmp_path / "run"
-    few = ["maml", "--iterations", "1", "--seeds", "1", "--data-dir", str(drawings)]
-    assert invoke(out, *few).exit_code == 0
-    result = CliRunner().invoke(app, ["reproduce", "sinewave", "--resume", str(out)])
-    assert "is one of engram reproduce one-shot, not sinewave" in str(result.exception)

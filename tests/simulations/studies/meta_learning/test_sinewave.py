@@ -10,10 +10,7 @@ from engram.cli.cli import app
 from engram.meta.studies import sinewave
 from engram.meta.studies.methods import METHODS
 from engram.meta.studies.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS
-from engram.meta.studies.settings import SinewaveSettings
-from engram.meta.studies.sweep import run_sweep
 from engram.settings.errors import Refused
-from engram.studies.study import write_plan
 from tests.tables import entry
 
 REGRESSIONS = [name for name in METHODS if name != "protonet"]
@@ -47,51 +44,6 @@ def test_sinewave_gives_a_table_and_figures(tmp_path):
         "fits-k3.png",
     }
     assert "MAML, v1's eta" in result.stdout
-
-
-def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
-    arguments = ["maml", "nasa", "reptile", "-k", "2", "--iterations", "30", "--seeds", "1"]
-    whole = invoke(tmp_path / "whole", *arguments)
-    assert whole.exit_code == 0, whole.output
-    real, calls = run_sweep, []
-
-    def interrupted(*args, **given):
-        calls.append(args)
-        if len(calls) == 2:
-            given["report"](1, 30)
-            raise KeyboardInterrupt
-        return real(*args, **given)
-
-    monkeypatch.setattr("engram.meta.studies.jobs.run_sweep", interrupted)
-    part = tmp_path / "part"
-    stopped = invoke(part, *arguments)
-    assert stopped.exit_code == 130
-    assert f"engram reproduce sinewave --resume {part}" in stopped.output
-    done = CliRunner().invoke(
-        app, ["reproduce", "sinewave", "--processes", "1", "--resume", str(part)]
-    )
-    assert done.exit_code == 0, done.output
-    assert len(calls) == 2 + 2  # the first was kept
-    one, other = (
-        json.loads((tmp_path / n / "results.json").read_text()) for n in ("whole", "part")
-    )
-    for a, b in zip(one["rows"], other["rows"], strict=True):
-        assert {k: v for k, v in a.items() if k != "ms"} == {
-            k: v for k, v in b.items() if k != "ms"
-        }
-
-
-@pytest.mark.processes
-def test_processes_give_what_one_gives(tmp_path):
-    arguments = ["maml", "nasa", "reptile", "-k", "2", "--iterations", "20", "--seeds", "1"]
-    assert invoke(tmp_path / "one", *arguments).exit_code == 0
-    result = invoke(tmp_path / "two", *arguments, "--processes", "2")
-    assert result.exit_code == 0, result.output
-    one, two = (
-        [row | {"ms": 0} for row in json.loads((tmp_path / n / "results.json").read_text())["rows"]]
-        for n in ("one", "two")
-    )
-    assert one == two
 
 
 def test_tuning_takes_what_training_tasks_like_best(tmp_path, monkeypatch):
@@ -171,39 +123,3 @@ def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
             assert isinstance(result.exception, Refused), result.output
             assert message in str(result.exception)
             assert list(tmp_path.iterdir()) == []
-
-
-def test_resuming_what_is_no_reproduction_is_refused(tmp_path):
-    for extra in ([], ["maml"]):
-        with pytest.raises(Refused, match="give nothing else" if extra else "has no plan.json"):
-            CliRunner().invoke(
-                app,
-                ["reproduce", "sinewave", "--resume", str(tmp_path), *extra],
-                catch_exceptions=False,
-            )
-
-
-def test_two_runs_do_not_share_a_folder(tmp_path):
-    out = tmp_path / "run"
-    few = ["maml", "-k", "1", "--iterations", "2", "--seeds", "1"]
-    assert invoke(out, *few).exit_code == 0
-    (out / "results.json").unlink()
-    # As if both had looked for a free name before either wrote.
-    with pytest.raises(Refused, match="is another run's: name another --out"):
-        write_plan(out, "sinewave", SinewaveSettings())
-
-
-def test_damaged_folders_are_refused(tmp_path):
-    out = tmp_path / "run"
-    assert invoke(out, "maml", "-k", "1", "--iterations", "2", "--seeds", "1").exit_code == 0
-    resume = ["reproduce", "sinewave", "--resume", str(out), "--processes", "1"]
-    (out / "maml-k1.json").write_text("[{")
-    with pytest.raises(Refused, match=r"maml-k1.json is damaged: remove it"):
-        CliRunner().invoke(app, resume, catch_exceptions=False)
-    plan = json.loads((out / "plan.json").read_text())
-    (out / "plan.json").write_text(json.dumps(plan | {"methods": ["mom"]}))
-    with pytest.raises(Refused, match="method must be one of maml"):
-        CliRunner().invoke(app, resume, catch_exceptions=False)
-    (out / "plan.json").write_text("{}")
-    with pytest.raises(Refused, match=r"plan.json is damaged"):
-        CliRunner().invoke(app, resume, catch_exceptions=False)

@@ -9,10 +9,9 @@ from torch.func import grad
 
 from engram.core.tree import add_scaled
 from engram.meta.single_node import Draw, Episode
-from engram.meta.studies.episodes import EpisodeSampler
 from engram.meta.studies.methods import METHODS, RuleArguments
-from engram.meta.studies.sinewave_tasks import UNSEEN, Sinewave
-from engram.meta.studies.sweep import Sweep, SweepRun, check_sweep, run_sweep
+from engram.meta.studies.sinewave import UNSEEN, Sinewave
+from engram.meta.studies.sweep import EpisodeSampler, Sweep, SweepRun, check_sweep, run_sweep
 from engram.networks.built_in import build_model
 from tests.support import squared_error
 

@@ -8,9 +8,7 @@ from typer.testing import CliRunner
 
 from engram.cli.cli import app
 from engram.settings.errors import Refused
-from engram.tables.studies import bandit_trials
-from engram.tables.studies.bandit import summarize
-from engram.tables.studies.bandit_trials import ACTIVATION, POLICIES, SHOWN, regrets, worlds
+from engram.tables.studies.bandit import ACTIVATION, POLICIES, SHOWN, regrets, summarize, worlds
 from tests.tables import entry
 
 
@@ -65,29 +63,6 @@ def test_tasks_shown_are_those_activated_most_least_and_between():
     assert p[1] == np.sort(ACTIVATION)[9]  # of twenty, one of the two in the middle
 
 
-def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
-    size = ["--horizon", 40, "--trials", 3]
-    assert invoke(*size, "--out", tmp_path / "whole").exit_code == 0
-    real, calls = bandit_trials.regrets, []
-
-    def interrupted(*arguments):
-        calls.append(arguments)
-        if len(calls) == len(POLICIES) + 2:  # the second policy of the second trial
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(bandit_trials, "regrets", interrupted)
-    part = tmp_path / "part"
-    stopped = invoke(*size, "--out", part)
-    assert stopped.exit_code == 130
-    assert f"engram reproduce molar-bandit --resume {part}" in stopped.output
-    assert [path.name for path in part.glob("trial-*")] == ["trial-000.json"]
-    done = invoke("--resume", part)
-    assert done.exit_code == 0, done.output
-    assert len(calls) == len(POLICIES) + 2 + 2 * len(POLICIES)  # the first trial was kept
-    assert results(part) == results(tmp_path / "whole")
-
-
 def test_one_trial_has_no_interval(tmp_path):
     out = tmp_path / "run"
     assert invoke("--horizon", 1, "--trials", 1, "--out", out).exit_code == 0
@@ -104,26 +79,7 @@ def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
         (["--horizon", 0], "horizon must be at least 1, got 0"),
         (["--trials", 0], "trials must be at least 1, got 0"),
         (["--horizon", 10**8], "trials of 100000000 rounds, 1 at once, needs"),
-        (["--resume", "nowhere"], "no run 'nowhere'"),
-        (["--resume", ".", "--trials", 2], "give nothing else"),
-        (["--resume", "."], "has no plan.json"),
     ]:
         with entry(arguments):
             assert message in refusal(*arguments)
             assert list(tmp_path.iterdir()) == []
-
-
-def test_folders_of_others_and_damaged_ones_are_refused(tmp_path):
-    out = tmp_path / "run"
-    few = ["--horizon", 8, "--trials", 1]
-    assert invoke(*few, "--out", out).exit_code == 0
-    assert "is there already" in refusal(*few, "--out", out)
-    trial = json.loads((out / "trial-000.json").read_text())
-    del trial[0]["errors"]
-    (out / "trial-000.json").write_text(json.dumps(trial))
-    assert "trial-000.json is damaged: remove it" in refusal("--resume", out)
-    plan = json.loads((out / "plan.json").read_text())
-    (out / "plan.json").write_text(json.dumps(plan | {"trials": "many"}))
-    assert "plan.json is damaged" in refusal("--resume", out)
-    (out / "plan.json").write_text(json.dumps(plan | {"experiment": "sinewave"}))
-    assert "is one of engram reproduce sinewave, not molar-bandit" in refusal("--resume", out)

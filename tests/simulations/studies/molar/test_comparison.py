@@ -10,7 +10,6 @@ from engram.tables.baselines import IndividualRegressor, PooledRegressor
 from engram.tables.simulation import sparse_parameters
 from engram.tables.studies import comparison as tables
 from engram.tables.studies import contenders
-from engram.tables.studies.choice import choose, is_tie
 from engram.tables.studies.comparison import (
     Shares,
     SplitScore,
@@ -19,9 +18,9 @@ from engram.tables.studies.comparison import (
     fit_all,
     lacking,
 )
-from engram.tables.studies.contenders import GRID, molar
+from engram.tables.studies.contenders import GRID, choose, is_tie, molar
 from engram.tables.studies.preparation import complete, independent
-from engram.tables.studies.scores import comparison, comparison_table, failures, remarks
+from engram.tables.studies.scores import comparison, comparison_table, failures
 from engram.tables.tables import Scaling
 from tests.tables import entry
 
@@ -61,12 +60,6 @@ def test_parts_are_disjoint_and_have_every_row_and_every_task(shares):
         train, validation, _ = (int((task[part] == name).sum()) for part in parts)
         assert train == min(max(1, round(shares.train * size)), size - 2)
         assert validation == min(max(1, round(shares.validation * size)), size - train - 1)
-
-
-def test_a_task_of_two_rows_is_refused_by_name():
-    table = alike()._replace(task=np.array(["a"] * 318 + ["tiny"] * 2))
-    with pytest.raises(DataError, match="task 'tiny' has 2 rows, and 3 parts need one each"):
-        compare_once(table, "linear", HALF, np.random.default_rng(0), paper=True)
 
 
 def test_a_method_that_cannot_be_fitted_names_the_task():
@@ -163,48 +156,6 @@ def test_seeds_repeat_and_splits_differ():
     assert one != list(compare(table, "linear", HALF, splits=2, seed=5, paper=True))
 
 
-# --- What is known beforehand --------------------------------------------------------------
-
-
-def ratios(table, shares=HALF, splits=3):
-    return {
-        row["method"]: row["of-first"]
-        for row in comparison(
-            list(compare(table, "linear", shares, splits=splits, paper=True)), shares
-        )
-    }
-
-
-def test_where_all_tasks_are_alike_pooling_is_near_the_best():
-    found = ratios(alike())
-    # Twenty rows for 7 coefficients: OLS has 1 + 7 / 12 of the noise's variance, Pool 1 + 7 / 153.
-    assert found["Pool"] < 0.8
-    assert found["Pool"] <= 1.01 * min(found.values())
-
-
-def test_where_tasks_have_nothing_in_common_ols_is_near_the_best():
-    coefs = 5 * np.random.default_rng(1).normal(size=(6, 5))
-    found = ratios(simulated(coefs, rows=80))
-    assert found["Pool"] > 10
-    assert min(found.values()) > 0.97
-    assert found["MOLAR, hard"] < 1.05
-
-
-def test_classes_and_counts_are_scored_by_deviance():
-    rng = np.random.default_rng(0)
-    task, x = np.repeat([0, 1, 2], 120), rng.normal(size=(360, 2))
-    eta = 0.5 + x @ [1.0, -1.0]
-    for family, y in (
-        ("logistic", (rng.random(360) < 1 / (1 + np.exp(-eta))).astype(float)),
-        ("poisson", rng.poisson(np.exp(eta)).astype(float)),
-    ):
-        table = Table(x, y, task, ["a", "b"])
-        found = compare_once(table, family, HALF, np.random.default_rng(0), paper=True)
-        assert list(found) == ["alone", "MOLAR, hard", "MOLAR, soft"]
-        assert all(0 < score.loss < 2 and score.distance == 0 for score in found.values())
-        assert np.abs(fit_all(table, molar(family, "hard", 1.0)).shared_coef_ - [1, -1]).max() < 0.4
-
-
 # --- Completing tables ---------------------------------------------------------------------
 
 
@@ -225,11 +176,6 @@ def test_indicators_say_where_values_are_missing():
         [0, 7, 0, 1, 0],
         [9, 0, 11, 0, 1],
     ]
-
-
-def test_a_table_without_holes_stays_as_it_is():
-    table = alike()
-    assert complete(table, "linear", indicators=True) is table
 
 
 def test_tables_that_cannot_be_completed():
@@ -256,15 +202,6 @@ def test_tasks_that_lack_something_are_named():
         2: "it has 2 rows for 3 coefficients",
     }
     np.testing.assert_array_equal(model.coef_[2], model.shared_coef_)
-
-
-def test_a_column_that_no_task_determines_and_a_single_task_are_refused():
-    table = alike(tasks=2, dim=2)
-    table.x[:, 1] = table.task
-    with pytest.raises(DataError, match="column x1 is determined by no task: of 0, for instance"):
-        fit_all(table, molar("linear", "hard", 1.0))
-    with pytest.raises(DataError, match="at least 2 different labels, got only 7"):
-        fit_all(table._replace(task=np.full(80, 7)), molar("linear", "hard", 1.0))
 
 
 # --- Rows and words ------------------------------------------------------------------------
@@ -320,12 +257,6 @@ def test_a_method_worse_than_the_constant_is_never_called_enough():
     assert in_words(rows).endswith("ridge is the simplest of them that do no worse than constant.")
     rows[1]["loss"] = 0.45
     assert "pooled is simpler than ridge, and enough" in in_words(rows)
-
-
-def test_remarks_on_fits_are_counted():
-    score = SplitScore(0.0, 1.0, 0.0, tasks=(1.0, 1.0))
-    splits = [{"mixed": score._replace(remark=words)} for words in ("no scatter", "", "no scatter")]
-    assert remarks(comparison(splits, HALF)) == ["mixed has no scatter in 2 of 3 splits"]
 
 
 def test_an_interval_by_hand():

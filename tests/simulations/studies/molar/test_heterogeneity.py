@@ -8,8 +8,13 @@ import pytest
 
 from engram.tables.adaptive_models import AdaptiveRegressor
 from engram.tables.regressor import MolarRegressor
-from engram.tables.studies.coefficients import coefficients, task_table, unsure
-from engram.tables.studies.heterogeneity import draw_heterogeneity, heterogeneity
+from engram.tables.studies.coefficients import (
+    coefficients,
+    draw_heterogeneity,
+    heterogeneity,
+    task_table,
+    unsure,
+)
 from tests.simulations.studies.molar.test_table import frame
 
 NAMES = ["bern", "graz", "lyon", "oslo", "riga", "turin", "ulm", "zadar"]
@@ -70,7 +75,7 @@ def test_where_nothing_differs_it_says_so():
     assert not found.differs.any()
     many = {name: np.tile(getattr(found, name), (3, 1)) for name in ("coef", "low", "high", "own")}
     wide = found._replace(tasks=NAMES * 3, differs=np.tile(found.differs, (3, 1)), **many)
-    first, _, kind, left = task_table(wide, everything=False)
+    first, _, kind, left = task_table(wide)
     assert "they cover few" in kind
     assert first == "No task differs.\n"
     assert left.startswith("All 96 coefficients are in coefficients.csv; 96 that are left out")
@@ -82,8 +87,8 @@ def test_the_threshold_is_told_in_standard_errors():
     np.testing.assert_allclose(found.reach, 3 * np.log(4))
     gaps = np.abs(found.own - found.shared)[:, :3] / found.error[:, :3]
     np.testing.assert_array_equal(found.differs, gaps > 3 * np.log(4))
-    assert "A task differs from 4.2 standard errors on" in str(task_table(found, everything=True))
-    none = str(task_table(fitted(c=np.inf), everything=True))
+    assert "A task differs from 4.2 standard errors on" in str(task_table(found))
+    none = str(task_table(fitted(c=np.inf)))
     assert "By this --c no task differs" in none
 
 

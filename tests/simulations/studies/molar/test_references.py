@@ -75,7 +75,7 @@ def test_columns_of_tasks_are_for_models_that_can_use_them():
     )  # which must learn 30 intercepts
 
 
-def test_the_mixed_model_has_one_coefficient_of_a_column_of_tasks_and_says_what_does_not_scatter():
+def test_the_mixed_model_has_one_coefficient_of_a_column_of_tasks():
     rng = np.random.default_rng(0)
     table = grouped(rng)
     x = np.column_stack([table.x[:, :2], rng.normal(size=240)])
@@ -83,10 +83,6 @@ def test_the_mixed_model_has_one_coefficient_of_a_column_of_tasks_and_says_what_
     assert np.ptp(model.coef_[:, 1]) == 0
     assert model.shared_coef_[1] == pytest.approx(2 * x[:, 1].std(), abs=0.3)
     assert np.ptp(model.intercept_) > 0.2
-    same = [k for k in range(3) if k != 1 and np.ptp(model.coef_[:, k]) == 0]
-    assert same
-    assert all(f"x{k}" in model.remark_ for k in same)
-    assert "x1" not in model.remark_
 
 
 def test_pooling_with_an_intercept_for_each_task_is_least_squares_with_indicators():

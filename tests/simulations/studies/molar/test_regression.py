@@ -1,7 +1,6 @@
 """`engram reproduce molar-regression`: trials against tasks fitted whole, tables, resuming."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -9,12 +8,19 @@ from typer.testing import CliRunner
 
 from engram.cli.cli import app
 from engram.settings.errors import Refused
-from engram.simulations.job_pool import Pool
 from engram.tables.simulation import sparse_parameters
 from engram.tables.site import Rows
 from engram.tables.studies import regression, regression_trials
-from engram.tables.studies.methods import METHODS, errors, gather
-from engram.tables.studies.regression_trials import FIGURES, SIGMA, Design, Point, run_trial
+from engram.tables.studies.regression_trials import (
+    FIGURES,
+    METHODS,
+    SIGMA,
+    Design,
+    Point,
+    errors,
+    gather,
+    run_trial,
+)
 
 COMPARED = FIGURES[2].methods
 POINT = Point("n", "", 60, 60, 4, 2, 6)
@@ -173,45 +179,7 @@ def test_figures_may_be_chosen(small, tmp_path):
     assert all(row["standard-error"] is None for row in rows)
 
 
-# --- Going on --------------------------------------------------------------------------------
-
-
-def test_an_interrupted_reproduction_goes_on(small, tmp_path, monkeypatch):
-    chosen = ["--figure", 2, "--figure", 8, "--trials", 2]
-    assert invoke(tmp_path / "whole", *chosen).exit_code == 0
-    real, calls = regression.run_trial, []
-
-    def interrupted(*job):
-        calls.append(job)
-        if len(calls) == 3:
-            job[-1](1, 7)
-            raise KeyboardInterrupt
-        return real(*job)
-
-    monkeypatch.setattr(regression, "run_trial", interrupted)
-    part = tmp_path / "part"
-    stopped = invoke(part, *chosen)
-    assert stopped.exit_code == 130
-    assert f"engram reproduce molar-regression --resume {part}" in stopped.output
-    resume = ["reproduce", "molar-regression", "--processes", "1", "--resume", str(part)]
-    done = CliRunner().invoke(app, resume)
-    assert done.exit_code == 0, done.output
-    assert len(calls) == 3 + 2  # the first two were kept
-    rows = [
-        json.loads((tmp_path / n / "results.json").read_text())["rows"] for n in ("whole", "part")
-    ]
-    assert rows[0] == rows[1]
-
-
-@pytest.mark.processes
-def test_processes_give_what_one_gives(tmp_path):
-    work = {f"trial-{t}": partial(run_trial, 2, SMALL[2], t) for t in range(3)}
-    found = []
-    for processes in (1, 2):
-        folder = tmp_path / str(processes)
-        folder.mkdir()
-        found.append(Pool(folder, processes=processes).run(work))
-    assert found[0] == found[1]
+# --- Refusals --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -227,23 +195,3 @@ def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, mess
     assert isinstance(result.exception, Refused), result.output
     assert message in str(result.exception)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folders_of_others_and_damaged_ones_are_refused(small, tmp_path):
-    out = tmp_path / "run"
-    assert invoke(out, "--figure", 3, "--trials", 1).exit_code == 0
-    resume = ["reproduce", "molar-regression", "--resume", str(out)]
-
-    def refusal(*arguments):
-        result = CliRunner().invoke(app, [*resume, *arguments])
-        assert isinstance(result.exception, Refused), result.output
-        return str(result.exception)
-
-    assert "give nothing else" in refusal("--trials", "2")
-    (out / "figure-3-trial-0.json").write_text("[{}]")
-    assert "figure-3-trial-0.json is damaged: remove it" in refusal()
-    plan = json.loads((out / "plan.json").read_text())
-    (out / "plan.json").write_text(json.dumps(plan | {"experiment": "sinewave"}))
-    assert "is one of engram reproduce sinewave, not molar-regression" in refusal()
-    (out / "plan.json").write_text(json.dumps(plan | {"figures": 3}))
-    assert "plan.json is damaged" in refusal()

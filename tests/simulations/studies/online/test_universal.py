@@ -11,7 +11,6 @@ from engram.cli.cli import app
 from engram.online import loss_streams
 from engram.online.descent import ogd
 from engram.online.play import game_regrets, play_game, play_stream, saddle_game
-from engram.online.studies import universal
 from engram.online.studies.curvature_games import METHODS, SETTINGS, run_match
 from engram.online.studies.settings import UniversalSettings
 from engram.online.studies.universal import exponent, summarize, tables
@@ -188,33 +187,6 @@ def test_without_games_there_is_no_picture_of_them(tmp_path):
     }
     rows = json.loads((out / "results.json").read_text())["rows"]
     assert all(each["standard-error"] is None and each["exponent"] is None for each in rows)
-
-
-def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
-    chosen = ["linear", "fixed", "--horizon", 20, "--seeds", 2]
-    assert invoke(tmp_path / "whole", *chosen).exit_code == 0
-    real, calls = universal.run_match, []
-
-    def interrupted(*match):
-        calls.append(match)
-        if len(calls) == 3:
-            match[-1](1, 6)
-            raise KeyboardInterrupt
-        return real(*match)
-
-    monkeypatch.setattr(universal, "run_match", interrupted)
-    part = tmp_path / "part"
-    stopped = invoke(part, *chosen)
-    assert stopped.exit_code == 130
-    assert f"engram reproduce universal --resume {part}" in stopped.output
-    resume = ["reproduce", "universal", "--processes", "1", "--resume", str(part)]
-    again = CliRunner().invoke(app, resume)
-    assert again.exit_code == 0, again.output
-    assert len(calls) == 3 + 2  # the first two were kept
-    rows = [
-        json.loads((tmp_path / n / "results.json").read_text())["rows"] for n in ("whole", "part")
-    ]
-    assert rows[0] == rows[1]
 
 
 def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
