@@ -1,7 +1,6 @@
 """The commands that run experiments on a federation of processes."""
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,7 +19,6 @@ from engram.cli.options import (
     find_run,
     folder_of_command,
     in_project,
-    make_folder,
     overrides_of,
     refuse_keys,
 )
@@ -28,16 +26,12 @@ from engram.cli.progress import Report, run_all, show_found
 from engram.link.credentials import read_server
 from engram.runs.record import RunRecord
 from engram.server.status import participation
-from engram.settings.errors import Refused, few_names, say
+from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import FIRST, Experiment, read_by
 from engram.settings.interrupts import end_at_once
-from engram.settings.plugins import VARIABLE, plugins
-from engram.simulations.app_folder import write_app
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation, Nodes
 from engram.wire.counters import Counters, serve_counters
-
-__all__ = ["app", "for_federation", "for_server", "run_on"]
 
 app = typer.Typer()
 
@@ -84,29 +78,12 @@ def federation(
     place, kind = folder / "federation", kinds[nodes]
     options = _data_options(experiment, kind)
     with end_at_once():  # slow imports, done before there are processes to stop
-        import engram.strategies  # noqa: F401 - for its time alone
+        import engram.strategies  # noqa: F401, PLC0415 - for its time alone
     with LoopbackFederation(
         place, clients=clients, nodes=kind, insecure=insecure, options=options
     ) as there:
         _follow(experiment, folder / "run", there.server, there.control, "run it anew")
     show_found(folder / "run", as_json)
-
-
-@app.command("app")
-def write(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
-) -> None:
-    """Write the app that `flwr run FOLDER` runs, with the settings of all methods.
-
-    Settings of plug-ins are included. Their modules are not: Flower's processes import those named
-    in ENGRAM_PLUGINS.
-    """
-    if folder.exists():
-        raise Refused(f"{folder} is there already: name a new folder")
-    make_folder(folder)
-    write_app(folder)
-    named = f"{VARIABLE}={shlex.quote(','.join(plugins()))} " if plugins() else ""
-    say(f"{named}flwr run {shlex.quote(str(folder))}")
 
 
 def run_on(
@@ -159,7 +136,7 @@ def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
 
 def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
     """Returns the experiment of a run on a federation, by the schema that its sites agree on."""
-    from engram.sites.site_questions import schema_of
+    from engram.sites.site_questions import schema_of  # noqa: PLC0415 - loads torch
 
     method = str(overrides.get("method", in_project(overrides).get("method", FIRST)))
     agreed = read_by(method, schema_of(server))

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+import engram
 from engram.cli.console import out as console
-from engram.cli.options import Json, find_run
-from engram.link.addresses import CONTROL
+from engram.cli.deployed_cli import for_server
+from engram.cli.options import Control, Json, Run, find_run
 from engram.settings.errors import Refused, one_line, say
 from engram.settings.interrupts import end_at_once
 
@@ -22,11 +23,8 @@ if TYPE_CHECKING:
     from engram.home.exporting import Written
     from engram.sites.evaluate_at_sites import Visited
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
-_Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name in runs/.")]
 _Folder = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="A new folder; default: NAME-model, for whom it is."),
@@ -43,7 +41,7 @@ _Format = Annotated[
 
 @app.command()
 def export(
-    run: _Run,
+    run: Run,
     client: Annotated[
         str | None,
         typer.Option(metavar="CLIENT", help="A client's name, or its number if it has none."),
@@ -67,16 +65,15 @@ def export(
         raise Refused("export takes --client CLIENT, or --common")
     folder = find_run(run)
     with end_at_once():
-        from engram.api import Run
-        from engram.home.exporting import exported_into
-    found = Run(folder, picked=picked)
+        from engram.home.exporting import exported_into  # noqa: PLC0415 - loads torch
+    found = engram.Run(folder, picked=picked)
     found = found.tuned if tuned else found
     _tell(exported_into(found.learned, client, out, format_))
 
 
 @app.command()
 def adapt(
-    run: _Run,
+    run: Run,
     data: Annotated[
         str,
         typer.Option(
@@ -95,9 +92,8 @@ def adapt(
     """
     folder = find_run(run)
     with end_at_once():
-        from engram.api import Run
-        from engram.home.newcomers import adapted_into
-    found = Run(folder, picked=picked)
+        from engram.home.newcomers import adapted_into  # noqa: PLC0415 - loads torch
+    found = engram.Run(folder, picked=picked)
     _tell(adapted_into(found.learned, data, out, format_))
 
 
@@ -141,8 +137,8 @@ def predict(
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
     with end_at_once():
-        from engram.home.onnx_sandbox import Limits
-        from engram.home.predicting import predict as predicted
+        from engram.home.onnx_sandbox import Limits  # noqa: PLC0415 - loads torch
+        from engram.home.predicting import predict as predicted  # noqa: PLC0415 - loads torch
     found = predicted(model, rows, out, interval, Limits(deadline, memory))
     columns = ", ".join(found.table.columns)
     console.print(f"{out}: {len(found.table)} rows of {columns}", soft_wrap=True)
@@ -159,10 +155,7 @@ def evaluate(
     federation: Annotated[
         Path, typer.Option(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
     ],
-    control: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
-    ] = None,
+    control: Control = None,
     as_json: Json = False,
 ) -> None:
     """Score exported models at all sites of a federation, on their own test rows.
@@ -170,11 +163,9 @@ def evaluate(
     A model goes to the sites as parameters and a description, without its ranges, intervals and
     medians; no code goes with it. Sites tell scores and numbers of rows.
     """
-    from engram.cli.deployed_cli import for_server
-
     experiment = for_server({}, federation)
-    from engram.sites.evaluate_at_sites import MODELS, SCORES, Visited, given_model
-    from engram.sites.site_questions import Asked, answer_of_nodes
+    from engram.sites.evaluate_at_sites import MODELS, SCORES, Visited, given_model  # noqa: PLC0415 - loads torch
+    from engram.sites.site_questions import Asked, answer_of_nodes  # noqa: PLC0415 - loads torch
 
     folders = [str(path.absolute()) for path in models]
     for folder in folders:

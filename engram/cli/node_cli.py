@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import signal
 import threading
 from collections.abc import Mapping
@@ -15,18 +16,26 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
+from engram.cli.options import Policy, Port, Site, State
 from engram.cli.site_cli import state_of
 from engram.data.source import Source
 from engram.link.addresses import parse_address
 from engram.link.console import console
 from engram.link.credentials import NodeCredentials, read_node
+from engram.link.node.many_nodes import run_together
+from engram.link.node.node import only_one, run_node
 from engram.link.proxies import direct
 from engram.settings.errors import Refused, say
 from engram.settings.fields import wrong_values
+from engram.settings.files import replace_file
+from engram.settings.logs import begin_log
 from engram.settings.machine import MachineSettings
+from engram.settings.plugins import load_plugins
 from engram.sites.accepted import in_force
 from engram.sites.audit import AUDIT, EXPORTED, Audit
 from engram.sites.encrypted_file import new_key, read_key
+from engram.sites.leave_federation import check_there
+from engram.sites.leave_federation import leave as give_up_key
 from engram.sites.policy import policy_file
 
 _FEW = 8  # most numbers shown in a line
@@ -37,13 +46,6 @@ app = typer.Typer()
 memory = typer.Typer(no_args_is_help=True, help="Manage the memories on a node's disk.")
 app.add_typer(memory, name="memory")
 
-_Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
-]
-_State = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where the node keeps its memories; default FOLDER/state."),
-]
 _Key = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Encrypt memories with the key in this file."),
@@ -59,7 +61,7 @@ def node(
             help="A client's folder, or several, whose nodes then share one process and memory.",
         ),
     ],
-    state: _State = None,
+    state: State = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -92,13 +94,7 @@ def node(
             metavar="MIB", min=0, help="Largest message; 0: an eighth of the free memory."
         ),
     ] = 0,
-    policy: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="This site's limits; by default FOLDER/policy.toml, if it is there.",
-        ),
-    ] = None,
+    policy: Policy = None,
     describe: Annotated[
         bool,
         typer.Option(
@@ -118,12 +114,7 @@ def node(
         typer.Option(metavar="SECONDS", help="End after this time without a SuperLink."),
     ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines of JSON.")] = False,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."
-        ),
-    ] = 0,
+    metrics_port: Port = 0,
 ) -> None:
     """Serve a federation as one of its clients, or several, until it is stopped."""
     if len(folders) > 1 and (state is not None or metrics_port):
@@ -142,17 +133,12 @@ def node(
         read_key(memory_key)
         own["memory-key"] = str(memory_key.absolute())
     nodes = [_set_up(folder, own, state=state, policy=policy) for folder in folders]
-    from engram.settings.logs import begin_log
-
     begin_log(as_json=log_json)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda signum, frame: stop.set())
     for folder, (credentials, _) in zip(folders, nodes, strict=True):
         _tell(folder, credentials, policy)
-    from engram.link.node.many_nodes import run_together
-    from engram.link.node.node import run_node
-
     run_together(
         {
             str(folder): partial(
@@ -176,8 +162,6 @@ def _set_up(
 ) -> tuple[NodeCredentials, dict[str, Any]]:
     """Reads a client's folder; returns its credentials, and its node's configuration."""
     credentials = read_node(folder)
-    from engram.sites.leave_federation import check_there
-
     check_there(credentials)
     config = {
         "partition-id": credentials.partition_id,
@@ -195,7 +179,7 @@ def _set_up(
             raise Refused(
                 f"data-dir {config['data-dir']} is not there: name the folder of the data"
             )
-    from engram.data.tables.table_summary import site_schema
+    from engram.data.tables.table_summary import site_schema  # noqa: PLC0415 - loads torch
 
     in_force(policy or folder, state or folder / "state")  # or it is refused
     site_schema(folder)
@@ -219,13 +203,11 @@ def _tell(folder: Path, credentials: NodeCredentials, policy: Path | None) -> No
 
 
 @app.command()
-def leave(folder: _Folder, state: _State = None) -> None:
+def leave(folder: Site, state: State = None) -> None:
     """Leave a federation: this client's key is refused, and no run counts on it."""
     credentials = read_node(folder)
     superlink = parse_address(credentials.superlink, "superlink")
     os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them
-    from engram.sites.leave_federation import leave as give_up_key
-
     give_up_key(credentials, (state or folder / "state").absolute())
     say(
         f"client-{credentials.partition_id}: its key is refused from now on",
@@ -267,13 +249,13 @@ _Client = Annotated[int, typer.Argument(metavar="CLIENT", help="The client's num
 
 @memory.command("list")
 def list_(
-    folder: _Folder,
-    state: _State = None,
+    folder: Site,
+    state: State = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """List all memories: run, method, client, round, size, date, and the training's name."""
     root = _root(folder, state)
-    from engram.client.training_folders import kept, listed
+    from engram.client.training_folders import kept, listed  # noqa: PLC0415 - loads torch
 
     found = list(kept(root))
     if as_json:
@@ -284,10 +266,10 @@ def list_(
 
 @memory.command()
 def show(
-    folder: _Folder,
+    folder: Site,
     training: _Training,
     client: _Client,
-    state: _State = None,
+    state: State = None,
     memory_key: _Key = None,
 ) -> None:
     """Show a client's newest memory: names, shapes, and norms, or the numbers of short vectors.
@@ -308,14 +290,14 @@ def show(
 
 @memory.command()
 def export(
-    folder: _Folder,
+    folder: Site,
     training: _Training,
     client: _Client,
     out: Annotated[
         Path,
         typer.Argument(metavar="OUT", help="A new folder, or a new .safetensors file."),
     ],
-    state: _State = None,
+    state: State = None,
     memory_key: _Key = None,
     format_: Annotated[
         str,
@@ -328,19 +310,18 @@ def export(
     """
     if out.exists():
         raise Refused(f"{out} is there already: name a new one")
-    line = {"kind": EXPORTED, "training": training, "client": client}
-    line |= {"folder": str(out.absolute())}
+    where = str(out.absolute())
+    line = {"kind": EXPORTED, "training": training, "client": client, "folder": where}
     if out.suffix == ".safetensors":
         memory = _newest(folder, state, training, client, memory_key)
         _audit(folder, state).append(line, trained=False)
         _write_memory(out, memory)
         say(f"{out}: memory of client {client}")
         return
-    from engram.client.disk import DiskStore
-    from engram.client.training_description import read_training
-    from engram.home.exported import check_format
-    from engram.home.node_export import remembered_package
-    from engram.settings.plugins import load_plugins
+    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
+    from engram.client.training_description import read_training  # noqa: PLC0415 - loads torch
+    from engram.home.exported import check_format  # noqa: PLC0415 - loads torch
+    from engram.home.node_export import remembered_package  # noqa: PLC0415 - loads torch
 
     load_plugins()
     chosen, root = check_format(format_), _root(folder, state)
@@ -354,8 +335,7 @@ def export(
 
 
 def _write_memory(out: Path, memory: dict[str, Any]) -> None:
-    from engram.settings.files import replace_file
-    from engram.wire.tensors import tensors_to_bytes
+    from engram.wire.tensors import tensors_to_bytes  # noqa: PLC0415 - loads torch
 
     try:
         replace_file(out, tensors_to_bytes(memory))
@@ -365,20 +345,16 @@ def _write_memory(out: Path, memory: dict[str, Any]) -> None:
 
 @memory.command()
 def forget(
-    folder: _Folder,
+    folder: Site,
     training: Annotated[
         str | None, typer.Argument(metavar="[TRAINING]", help="Default: all trainings.")
     ] = None,
-    state: _State = None,
+    state: State = None,
 ) -> None:
     """Remove the memories of a training, or of all. The node must not be running.
 
     What was exported of them, as far as the node's log says, is named, and stays.
     """
-    import shutil
-
-    from engram.link.node.node import only_one
-
     root = _root(folder, state)
     there = {path.name: path for path in root.glob("*") if path.is_dir()}
     if training is not None and training not in there:
@@ -397,15 +373,14 @@ def forget(
 
 @memory.command()
 def encrypt(
-    folder: _Folder,
+    folder: Site,
     memory_key: Annotated[
         Path, typer.Option(metavar="FILE", help="A key from `engram memory new-key`.")
     ],
-    state: _State = None,
+    state: State = None,
 ) -> None:
     """Encrypt memories that were written without a key. The node must not be running."""
-    from engram.client.disk import DiskStore
-    from engram.link.node.node import only_one
+    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
 
     root, key = _root(folder, state), read_key(memory_key)
     with only_one(root.parent):
@@ -437,7 +412,7 @@ def _root(folder: Path, state: Path | None) -> Path:
 def _newest(
     folder: Path, state: Path | None, training: str, client: int, key: Path | None
 ) -> dict[str, Any]:
-    from engram.client.disk import DiskStore
+    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
 
     root = _root(folder, state)
     store = DiskStore(root / training, key=read_key(key) if key else None)

@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 
 from engram.cli.console import err
 from engram.cli.console import out as console
+from engram.link.addresses import CONTROL
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, brief, together
 from engram.settings.experiment import FIRST, Experiment, Impossible, read_by
@@ -131,6 +132,30 @@ Track = Annotated[
     typer.Option(metavar="TRACKER", help=f"Send rounds, as they end, to {' or '.join(TRACKERS)}."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Its folder, or its name in runs/.")]
+Runs = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Default: runs.")]
+Server = Annotated[
+    Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
+]
+Control = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
+]
+Port = Annotated[
+    int,
+    typer.Option(metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."),
+]
+Site = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
+]
+State = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where the node keeps its memories; default FOLDER/state."),
+]
+Policy = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The node's policy; default FOLDER/policy.toml, if there."),
+]
 
 
 # --- Settings ------------------------------------------------------------------------------
@@ -170,7 +195,7 @@ def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:
     found = read_by(method, found) | dict(overrides)
     if "dataset" not in found:
         return found
-    from engram.data.count_clients import follow_rows
+    from engram.data.count_clients import follow_rows  # noqa: PLC0415 - loads torch
 
     return follow_rows(found)
 
@@ -188,8 +213,8 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
         if error.possible is None:
             raise
         with end_at_once():
-            from engram.client.hosts import Opening, host_of
-            from engram.client.memory import RamStore
+            from engram.client.hosts import Opening, host_of  # noqa: PLC0415 - loads torch
+            from engram.client.memory import RamStore  # noqa: PLC0415 - loads torch
         opening = Opening(error.possible, RamStore())
         raise together(error, lambda: host_of(opening), error.is_apart) from error
 

@@ -14,12 +14,15 @@ from rich.table import Table
 
 from engram.cli.arguments import arguments
 from engram.cli.console import out as console
+from engram.cli.deployed_cli import run_on
 from engram.cli.options import (
     SEE_SETTINGS,
     Config,
+    Control,
     Json,
     OnRay,
     Out,
+    Port,
     Processes,
     Referring,
     Resume,
@@ -39,9 +42,9 @@ from engram.cli.options import (
     refuse_keys,
 )
 from engram.cli.progress import Execute, Report, run_all, show_found, tell_next
+from engram.cli.schema_cli import check_on
 from engram.compare.comparison_folder import contestants, read_plan
 from engram.compare.settings_for_methods import settings_of_each
-from engram.link.addresses import CONTROL
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import Names, Refused, RunStopped, one_line, told_with
 from engram.settings.experiment import Experiment
@@ -52,8 +55,6 @@ from engram.studio.tracking.sending import check_tracker, follow
 
 if TYPE_CHECKING:
     from engram.cohort.trainer.trainer import Engine
-
-__all__ = ["app", "in_this_process"]
 
 app = typer.Typer()
 
@@ -91,10 +92,7 @@ def run(
             help="Run on the nodes of a deployed federation, and go on with the run in --out.",
         ),
     ] = None,
-    control: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
-    ] = None,
+    control: Control = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -102,14 +100,7 @@ def run(
         ),
     ] = False,
     ray: OnRay = None,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT",
-            min=0,
-            help="With --federation: serve /metrics and /healthz on this machine alone.",
-        ),
-    ] = 0,
+    metrics_port: Port = 0,
     track: Track = None,
     as_json: Json = False,
 ) -> None:
@@ -129,9 +120,6 @@ def run(
         ):
             if value is not None:
                 raise Refused(f"{option} and --federation exclude each other: {why}")
-        from engram.cli.deployed_cli import run_on
-        from engram.cli.schema_cli import check_on
-
         if check:
             if resume is not None or out is not None:
                 raise Refused("--check excludes --out and --resume: it writes nothing")
@@ -170,7 +158,7 @@ def in_this_process(
     if tracker is not None:
         check_tracker(tracker)
     with end_at_once():
-        from engram.simulations.engine import simulate
+        from engram.simulations.engine import simulate  # noqa: PLC0415 - loads torch
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         if tracker is None:
@@ -265,7 +253,7 @@ def compare(
     if track is not None:
         check_tracker(track)
     with end_at_once():
-        from engram.compare.comparison_run import begin_comparison, go_on
+        from engram.compare.comparison_run import begin_comparison, go_on  # noqa: PLC0415 - loads torch
     if ray is not None:
         join(ray)
     if resume is None:
@@ -300,8 +288,8 @@ def data(
     if path.suffix != ".png":
         raise Refused(f"--out must be the name of a .png file, got {path}")
     with end_at_once():
-        from engram.compare import plots
-        from engram.data.load_federation import federated_data
+        from engram.compare import plots  # noqa: PLC0415 - loads torch
+        from engram.data.load_federation import federated_data  # noqa: PLC0415 - loads torch
     held = federated_data(experiment)
     by_class = TASKS[experiment.task].targets == "classes" and held.train.y.ndim == 1
     counts = plots.row_counts(held, by_class=by_class)
@@ -340,7 +328,7 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
             f"its turns, unless dataset is csv:PATH, got {experiment.dataset!r}"
         )
     with end_at_once():
-        from engram.data.tables.tables import table_data
+        from engram.data.tables.tables import table_data  # noqa: PLC0415 - loads torch
     held = table_data(experiment)
     columns = ", ".join(held.columns)
     table = Table(title=f"{experiment.dataset}: {columns}", title_justify="left")

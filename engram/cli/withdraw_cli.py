@@ -9,25 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from engram.cli.console import out as console
-from engram.cli.options import Json, check_unused, find_run, read_experiment
+from engram.cli.deployed_cli import run_on
+from engram.cli.options import Control, Json, Run, check_unused, find_run, read_experiment
 from engram.cli.progress import run_all, tell_next
-from engram.link.addresses import CONTROL
+from engram.cli.run_cli import in_this_process
 from engram.link.credentials import read_server
 from engram.link.server.registration import roll
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.sites.withdrawal import Withdrawal, begin, noted, settings_without, withdrawal_of
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 
 @app.command()
 def withdraw(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's folder, or its name in runs/.")
-    ],
+    run: Run,
     client: Annotated[
         str, typer.Argument(metavar="CLIENT", help="Its name in the run, or its number.")
     ],
@@ -43,10 +40,7 @@ def withdraw(
         Path | None,
         typer.Option(metavar="SERVER_FOLDER", help="Retrain on the nodes of this federation."),
     ] = None,
-    control: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
-    ] = None,
+    control: Control = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder of the new run; default RUN-without-CLIENT."),
@@ -139,8 +133,7 @@ def _gone(exported: Path) -> str:
 
 
 def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str) -> None:
-    from engram.cli.run_cli import in_this_process
-    from engram.runs.replayed_participation import Participation
+    from engram.runs.replayed_participation import Participation  # noqa: PLC0415 - loads torch
 
     execute = in_this_process("sequential" if engine == "sequential" else "vectorized", None)
     experiment = read_experiment(settings)
@@ -150,8 +143,6 @@ def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str
 
 
 def _on_nodes(settings: dict[str, Any], folder: Path, server: Path, control: str | None) -> None:
-    from engram.cli.deployed_cli import run_on
-
     clients, before = read_server(server).settings.clients, settings["num-clients"]
     settings = settings | {"num-clients": clients}
     settings.pop("participation")  # nodes are there or not

@@ -22,7 +22,7 @@ def started(monkeypatch):
     """What a node would have been started with."""
     calls = []
     monkeypatch.setattr(
-        "engram.link.node.node.run_node", lambda *args, **options: calls.append((args, options))
+        "engram.cli.node_cli.run_node", lambda *args, **options: calls.append((args, options))
     )
     return calls
 

@@ -281,7 +281,7 @@ def test_what_a_supervisor_starts_again_pauses_after_a_refusal(
     if pause:
         monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", pause)
     seconds = []
-    monkeypatch.setattr("engram.cli.__main__.time", SimpleNamespace(sleep=seconds.append))
+    monkeypatch.setattr("engram.cli.cli.time", SimpleNamespace(sleep=seconds.append))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         status, _, err = engram(*command)

@@ -13,11 +13,10 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final
 
-from engram.cli.optional_packages import need
 from engram.data.file_models import Stored, read_stored
 from engram.runs.record import RunRecord
 from engram.scoring.score_columns import UNSEEN
-from engram.settings.errors import Refused, one_line
+from engram.settings.errors import Refused, need, one_line
 from engram.settings.files import read_file, replace_file
 from engram.studio.tracking.base import About, Ending, Tracker
 

@@ -1,25 +1,99 @@
-"""`engram status`: of a federation, of a run, or of a site's node."""
+"""Commands to watch runs and federations: the board, and the status of one."""
 
 import json
+import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
+from urllib.parse import quote
 
 import typer
 from rich.table import Table
 
 from engram.cli.console import out
-from engram.cli.options import Json
+from engram.cli.options import Control, Json, Policy, Runs, State
 from engram.data.file_models import readable
 from engram.guards.client_epsilon import spent_by_client
-from engram.link.addresses import CONTROL
+from engram.link.addresses import parse_address
+from engram.link.credentials import read_server
 from engram.link.server.invitations import invitations
+from engram.link.server.launch import check_free
 from engram.runs.record import RunRecord
 from engram.server.status import Member, costs, members, participation
-from engram.settings.errors import one_line
+from engram.settings.errors import Refused, need, one_line
+from engram.settings.interrupts import end_at_once
+from engram.sites.policy import USUAL
 
-__all__ = ["app"]
+_AT: Final = "127.0.0.1:8765"
+_SHORTEST: Final = 16  # characters of a token
 
 app = typer.Typer()
+
+
+@app.command()
+def board(
+    folder: Runs = Path("runs"),
+    federation: Annotated[
+        Path | None,
+        typer.Option(metavar="SERVER_FOLDER", help="The folder `server` of a live federation."),
+    ] = None,
+    control: Control = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = _AT,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A certificate, for HTTPS.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file with the token that visitors need. By default there is none on this "
+            "machine's own interface, and a new one at each start elsewhere.",
+        ),
+    ] = None,
+) -> None:
+    """Serve a web page over a folder of runs, and over a live federation."""
+    need("dash", "board")
+    at = parse_address(listen, "--listen")
+    token = _token(token_file) if token_file or at.is_loopback else secrets.token_urlsafe(24)
+    if (certificate is None) != (key is None):
+        raise Refused("--certificate and --key must be given together")
+    if federation is not None:
+        read_server(federation)
+    with end_at_once():
+        from engram.studio.app import board as make  # noqa: PLC0415 - loads torch
+        from engram.studio.live import Federation  # noqa: PLC0415 - loads torch
+        from engram.studio.run_index import Shelf  # noqa: PLC0415 - loads torch
+        from engram.studio.serving import server_of  # noqa: PLC0415 - loads torch
+    shelf = Shelf(folder)
+    check_free(at, "--listen")
+    shelf.everything()  # so that the first visitor need not wait
+    app = make(shelf, Federation(federation, control) if federation else None)
+    tls = (certificate, key) if certificate and key else None
+    server = server_of(app.server, at, tls, token)
+    secret = f"?token={quote(token, safe='')}" if token else ""
+    out.print(f"board: http{'s' if tls else ''}://{at.reached_at}/{secret}", soft_wrap=True)
+    out.print("Ctrl-C ends it.")
+    try:
+        server.start()
+    except KeyboardInterrupt:
+        server.stop()
+
+
+def _token(file: Path | None) -> str | None:
+    """Returns the token in a file; None if there is none.
+
+    Raises:
+        Refused: It cannot be read, or its token is too short.
+    """
+    if file is None:
+        return None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Refused(f"--token-file {file} cannot be read: {error}") from error
+    if len(token) < _SHORTEST:
+        raise Refused(f"--token-file must hold at least {_SHORTEST} characters, got {len(token)}")
+    return token
 
 
 @app.command()
@@ -30,18 +104,9 @@ def status(
             metavar="FOLDER", help="A federation's `server`, a client's folder, or that of a run."
         ),
     ],
-    control: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help=f"Where users reach the SuperLink; by default {CONTROL}."
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Of a client: its node's --state.")
-    ] = None,
-    policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of a client: its node's --policy.")
-    ] = None,
+    control: Control = None,
+    state: State = None,
+    policy: Policy = None,
     as_json: Json = False,
 ) -> None:
     """Show who is in a federation or took part in a run, or what a node does."""
@@ -94,10 +159,9 @@ def _of_federation(target: Path, control: str | None, as_json: bool) -> None:
 
 
 def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: bool) -> None:
-    from engram.client.round_log import in_words
-    from engram.client.training_folders import listed
-    from engram.sites.policy import USUAL
-    from engram.sites.status import site_status
+    from engram.client.round_log import in_words  # noqa: PLC0415 - loads torch
+    from engram.client.training_folders import listed  # noqa: PLC0415 - loads torch
+    from engram.sites.status import site_status  # noqa: PLC0415 - loads torch
 
     found = site_status(target, state, policy)
     if as_json:
