@@ -19,6 +19,7 @@ from engram.compare.comparison_folder import Runs, is_evaluated, trains_network
 from engram.compare.report_rows import picked
 from engram.compare.reports import plots_of
 from engram.compare.reports.local import report_table
+from engram.compare.results import metric_called, results_of
 from engram.core.checks import must
 from engram.core.process_modes import named_here, own_modes
 from engram.core.standardization import Units
@@ -30,7 +31,6 @@ from engram.home.exporting import exported_into
 from engram.home.newcomers import adapted_into
 from engram.home.run_models import Learned
 from engram.runs.record import RunRecord
-from engram.runs.results import metric_called, results_of
 from engram.scoring.best_round import selected_by
 from engram.scoring.score_columns import TUNED
 from engram.settings.errors import Refused, told_with
@@ -415,7 +415,6 @@ def _check(experiment: Experiment, engine: Engine) -> Opens:
 def _run_into(
     experiment: Experiment, folder: Path, engine: Engine, progress: bool, opens: Opens
 ) -> Run:
-    """Runs an experiment in its folder, on the clients that ``opens`` opens."""
     if shows(progress):
         again = f"engram.simulate(..., resume={str(folder)!r})"
         with interruptible():

@@ -99,7 +99,6 @@ def _given(
 
 
 def _with(given: Mapping[str, Any], context: Context) -> Context:
-    """Returns a context in which settings that were given count where the run config has none."""
     config: dict[str, Any] = {**given, **context.run_config}
     if (dataset := str(config.get("dataset"))) in _ROWS:
         config["dataset"] = _ROWS[dataset]

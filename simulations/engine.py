@@ -15,13 +15,13 @@ from engram.cohort.trainer.workers import Workers, warn_alone
 from engram.core.checks import must
 from engram.guards.noise import simulated_bytes, simulated_noise
 from engram.link.flower import log_plainly
-from engram.runs.replayed_participation import replayed
 from engram.server.run import run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
 from engram.simulations.grid import InProcessGrid
 from engram.simulations.in_process import train_directly
+from engram.simulations.replayed_participation import replayed
 
 
 def simulate(

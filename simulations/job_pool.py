@@ -95,7 +95,6 @@ class Pool:
         return [row for name in jobs if (path := self._kept(name)) for row in _read(path)]
 
     def _kept(self, name: str) -> Path | None:
-        """Returns the file of a job's rows, if there is one."""
         path = self._folder and self._folder / f"{name}.json"
         return path if path and path.is_file() else None
 
@@ -105,7 +104,6 @@ class Pool:
         self._lines[name](done, found)
 
     def _here(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
-        """Runs jobs in this process, and yields each one's rows when it is done."""
         for name, job in left.items():
             with one_thread():
                 rows = job(functools.partial(self._tell, name))
@@ -141,7 +139,6 @@ class Pool:
     def _start(
         self, stack: contextlib.ExitStack, news: Path, left: Mapping[str, Job]
     ) -> Generator[tuple[str, list[Row]]]:
-        """Hands jobs to processes, which end with the stack; returns their rows as they come."""
         from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
 
         do = delayed(functools.partial(_do, news, None if self._ray else os.getpid()))

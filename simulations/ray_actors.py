@@ -109,7 +109,6 @@ class Crew:
             raise Refused(f"the workers of {where} died, or did not begin, {DIED}")
 
     def _places(self, has: Mapping[str, float]) -> int:
-        """Returns how many workers fit in a cluster's resources."""
         return int(min(has.get(name, 0) // count for name, count in self._needs.items()))
 
     def _start(self) -> None:

@@ -1,4 +1,4 @@
-"""The `engram` command: what its subcommands are called, and where each is written.
+"""The `engram` command: its subcommands by name, and the module of each.
 
 A subcommand's module is imported when it is called. What loads torch or matplotlib is imported by
 the functions themselves, so that help and refusals take tenths of a second. To add a command, write
@@ -402,11 +402,8 @@ def call() -> None:
         error.show()
         raise SystemExit(2) from None
     except click.ClickException as error:
-        unknown = isinstance(error, click.NoSuchOption)
-        _end(
-            one_line(_without(error) if unknown else error.format_message(), longest=2000),
-            error.exit_code,
-        )
+        told = _without(error) if isinstance(error, click.NoSuchOption) else error.format_message()
+        _end(one_line(told, longest=2000), error.exit_code)
     except EngramError as error:
         _end(str(error), 2 if isinstance(error, Refused) else 1)
     except MemoryError:
@@ -418,9 +415,8 @@ def call() -> None:
 
 
 def _without(error: click.NoSuchOption) -> str:
-    """Returns the words for an unknown option, and for a setting that is given as one."""
     from engram.settings.experiment import default_config  # noqa: PLC0415 - help needs none
-    from engram.settings.fields import called_here, key_of  # noqa: PLC0415 - likewise
+    from engram.settings.fields import called_here, key_of  # noqa: PLC0415 - help needs none
 
     settings = {key.rpartition(".")[2] for key in default_config()}
     takes = error.ctx is not None and any("--set" in each.opts for each in error.ctx.command.params)

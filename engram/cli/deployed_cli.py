@@ -125,7 +125,6 @@ def run_on(
 
 
 def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
-    """Returns the options that tell nodes on this machine where the run's data are."""
     source = experiment.source
     folder = source.path.parent if source.is_file else Path(experiment.data_dir)
     where = json.dumps(str(folder.absolute()), ensure_ascii=False)
@@ -214,7 +213,6 @@ def _count(counters: Counters, row: Mapping[str, Any]) -> None:
 
 
 def _without_a_part(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a line for the clients that took no part in any round, by reason."""
     missing: dict[str, list[str]] = {}
     rounds = rows[-1]["round"] if rows else 0
     for share in participation(rows):

@@ -1,7 +1,4 @@
-"""The commands about models that leave the platform.
-
-What loads torch is imported by the functions that use it, once all is in order.
-"""
+"""Commands about models that leave the platform: export, adapt, predict, evaluate."""
 
 import json
 import shlex
@@ -10,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 import engram
 from engram.cli.console import out as console
+from engram.cli.console import table_of
 from engram.cli.deployed_cli import for_server
 from engram.cli.options import Control, Json, Run, find_run
-from engram.settings.errors import Refused, one_line, say
+from engram.settings.errors import Refused, say
 from engram.settings.interrupts import end_at_once
 
 if TYPE_CHECKING:
@@ -185,13 +182,9 @@ def evaluate(
 
 def _tell(written: "Written") -> None:
     folder, package = written
-    about, table = package.exported, Table()
-    for heading in ("rows", "metric", "value", "95 % interval"):
-        table.add_column(heading, justify="left" if heading == "rows" else "right")
-    for cells in package.scores:
-        table.add_row(*map(one_line, cells))
+    about, columns = package.exported, ("rows", "metric", "value", "95 % interval")
     if package.scores:
-        console.print(table)
+        console.print(table_of(columns, package.scores, right=columns[1:]))
     _note(package.notes)
     rows = "rows.csv" if about.kind.schema else "rows.npz"
     console.print(f"{about.what}: see {folder / 'card.md'}", soft_wrap=True)
@@ -204,24 +197,17 @@ def _note(notes: Sequence[str]) -> None:
 
 
 def _show(found: "Sequence[Visited]") -> None:
-    """Prints the main score of each model at each site, with the number of rows, and who has none.
-
-    The main one is the first metric of the model's run.
-    """
     models = dict.fromkeys(each.model for each in found)
     sites = sorted({each.client for each in found if each.rows})
-    table = Table()
-    table.add_column("model")
-    table.add_column("metric")
-    for site in sites:
-        table.add_column(f"client-{site}", justify="right")
+    rows = []
     for model in models:
         there = {each.client: each for each in found if each.model == model and each.rows}
         metric = next((next(iter(each.scores), "") for each in there.values()), "")
         shown = [_cell(there[site], metric) if site in there else "-" for site in sites]
-        table.add_row(one_line(Path(model).name), one_line(metric), *shown)
+        rows.append([Path(model).name, metric, *shown])
+    columns = [f"client-{site}" for site in sites]
     if sites:
-        console.print(table)
+        console.print(table_of(["model", "metric", *columns], rows, right=columns))
     if any(each.rows and not each.held_out for each in found):
         console.print("*: rows that the site drew; the model may have learned from some")
     for each in found:

@@ -1,4 +1,4 @@
-"""Commands that write what is a user's own: a project, and an app for `flwr run`."""
+"""Commands for a user's own work: a project, and an app for `flwr run`."""
 
 import keyword
 import re
@@ -15,7 +15,7 @@ from engram.cli.options import make_folder
 from engram.core.checks import must
 from engram.settings.errors import Refused, say
 from engram.settings.plugins import VARIABLE, plugins
-from engram.simulations.app_folder import write_app
+from engram.simulations.deployed import write_app
 
 _TEMPLATE: Final = Path(__file__).parents[1] / "simulations" / "project"
 _NAME: Final = "your_project"  # in the template's files, and the name of its package

@@ -160,7 +160,6 @@ def node(
 def _set_up(
     folder: Path, own: Mapping[str, Any], *, state: Path | None, policy: Path | None
 ) -> tuple[NodeCredentials, dict[str, Any]]:
-    """Reads a client's folder; returns its credentials, and its node's configuration."""
     credentials = read_node(folder)
     check_there(credentials)
     config = {
@@ -187,7 +186,6 @@ def _set_up(
 
 
 def _tell(folder: Path, credentials: NodeCredentials, policy: Path | None) -> None:
-    """Logs what a node begins with, and has it connect without a proxy."""
     _log.info(
         "policy: %s", policy_file(policy or folder) or "none of its own, so that defaults hold"
     )
@@ -278,9 +276,7 @@ def show(
     the client's own estimate, and the shared one.
     """
     tensors = _newest(folder, state, training, client, memory_key)
-    table = Table()
-    for heading in ("name", "shape", "norm or numbers"):
-        table.add_column(heading)
+    table = Table("name", "shape", "norm or numbers")
     for name, leaf in sorted(tensors.items()):
         few = leaf.ndim == 1 and len(leaf) <= _FEW
         shown = [f"{value:.6g}" for value in (leaf.tolist() if few else [float(leaf.norm())])]

@@ -40,7 +40,7 @@ SEE_SETTINGS: Final = "The settings are those of engram run: see engram run --he
 
 
 class WithSettings(TyperCommand):
-    """A command whose help ends with the shared settings, group by group."""
+    """A command with the shared settings at the end of its help, group by group."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the help, and a table of each group of settings."""
@@ -58,11 +58,7 @@ class WithSettings(TyperCommand):
 
 
 def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str, str]]:
-    """Returns what there is to say of each setting of a group.
-
-    These are its key, its default, its range, where it is searched ("" if it is not), and what it
-    means.
-    """
+    """Returns key, default, range, range of a search ("" for none) and meaning of settings."""
     return [
         (
             key_of(name),
@@ -298,12 +294,12 @@ def check_unused(folder: Path | None) -> None:
 
 
 def folder_of_command(named: Path | None, default: str) -> Path:
-    """Returns an unused folder, which is this command's until it ends: see ``new_folder``."""
+    """Returns an unused folder, locked until the command ends: see ``new_folder``."""
     return click.get_current_context().with_resource(new_folder(named, default))
 
 
 def _take(stack: ExitStack, folder: Path, *, new: bool) -> None:
-    """Makes a folder and its parents, and locks it; what was missing is removed if still empty.
+    """Makes a folder and its parents, and locks it; new ones are removed if they stay empty.
 
     The folder is removed under its lock, lest one call removes what another has just taken.
     """

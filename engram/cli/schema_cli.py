@@ -10,7 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from engram.cli.console import err, out
+from engram.cli.console import err, out, table_of
 from engram.cli.deployed_cli import for_federation, for_server
 from engram.cli.options import SEE_SETTINGS, Config, Control, SchemaFile, Server, Set, overrides_of
 from engram.link.credentials import read_server
@@ -157,9 +157,7 @@ def statistics(
     if as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([Statistics._fields, *rows])
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
-    for name in Statistics._fields:
-        table.add_column(name)
+    table = Table(*Statistics._fields, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for row in rows[:_MOST_SHOWN]:
         table.add_row(*map(one_line, row))
     out.print(table)
@@ -176,14 +174,10 @@ def _tell(told: "Sequence[Finding]") -> None:
 
 
 def _show_columns(found: "Survey", settings: Mapping[str, Any]) -> None:
-    """Prints a table of the columns that are read, and which are left out."""
     if not found.tables:
         return
     from engram.sites.agreement import summary  # noqa: PLC0415 - loads torch
 
-    table = Table(title="columns", title_justify="left")
-    for heading in ("column", "kind", "values, or medians of sites", "missing"):
-        table.add_column(heading)
-    for row in summary(found.named, settings)[:_MOST_SHOWN]:
-        table.add_row(*map(one_line, row))
-    out.print(table)
+    columns = ("column", "kind", "values, or medians of sites", "missing")
+    rows = summary(found.named, settings)[:_MOST_SHOWN]
+    out.print(table_of(columns, rows, title="columns"))

@@ -1,4 +1,4 @@
-"""Commands that look at what is recorded: runs, show, report, track, audit, methods."""
+"""Commands that look at records: runs, show, report, track, audit, methods."""
 
 import json
 import shlex
@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 import engram
-from engram.cli.console import err, out
+from engram.cli.console import err, out, table_of
 from engram.cli.options import Json, Run, Runs, as_allowed, find_run, settings_rows
 from engram.cli.progress import show_found, tell_next
-from engram.cli.tune_cli import show_benchmark
 from engram.compare.comparison_folder import (
     BENCHMARK,
     PLAN,
@@ -23,8 +21,9 @@ from engram.compare.comparison_folder import (
     trains_network,
 )
 from engram.data.file_models import readable
+from engram.link.console import WHOLE
 from engram.runs.run_list import entries
-from engram.settings.errors import Refused, need, one_line
+from engram.settings.errors import Refused, need
 from engram.settings.families import METHODS, unknown_method
 from engram.settings.fields import key_of
 from engram.settings.files import replace_file
@@ -40,11 +39,8 @@ app = typer.Typer()
 def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
     """List the runs, comparisons and searches of a folder, the newest first."""
     found = entries(folder)
-    table = Table("name", "kind", "of", "data", "state", "score", "begun")
-    for one in found:
-        table.add_row(*map(one_line, one))
     if found:
-        out.print(table)
+        out.print(table_of(("name", "kind", "of", "data", "state", "score", "begun"), found))
     else:
         out.print(f"There is no run in {folder}.", soft_wrap=True)
     if as_json:
@@ -95,6 +91,10 @@ def show(
         if csv or latex:
             return
         if (folder / BENCHMARK).is_file():
+            with end_at_once():
+                from engram.compare.suite.benchmark import (  # noqa: PLC0415 - loads torch
+                    show_benchmark,
+                )
             show_benchmark(folder, as_json)
         elif (folder / SEARCHED).is_file():
             with end_at_once():
@@ -113,7 +113,7 @@ def _table(folder: Path, width: str, which: str, *, as_csv: bool) -> str:
     with end_at_once():
         from engram.compare.paper_tables import latex, summary  # noqa: PLC0415 - loads torch
         from engram.compare.report_rows import shown_rounds  # noqa: PLC0415 - loads torch
-        from engram.runs.results import metrics_of, results_of  # noqa: PLC0415 - loads torch
+        from engram.compare.results import metrics_of, results_of  # noqa: PLC0415 - loads torch
     _refuse_others(folder, "a table")
     runs = shown_rounds(find_runs(folder), which)
     if not runs:
@@ -126,7 +126,7 @@ def _table(folder: Path, width: str, which: str, *, as_csv: bool) -> str:
 
 def _draw(folder: Path, file_format: str | None, width: str | None, look: str | None) -> None:
     with end_at_once():
-        from engram.simulations.figure_files import draw_files, sheet_of  # noqa: PLC0415 - loads torch
+        from engram.compare.reports.figure_files import draw_files, sheet_of  # noqa: PLC0415 - loads torch
     sheet = sheet_of(file_format, width, look)
     _refuse_others(folder, "plots for a paper")
     with as_allowed(folder):
@@ -227,13 +227,10 @@ def methods(
 
 
 def _list_methods(as_json: bool) -> None:
-    table = Table("method", "meaning", "source")
-    for name, method in METHODS.items():
-        table.add_row(name, method.meaning, method.source)
-    out.print(table)
+    rows = [{"method": n, "meaning": m.meaning, "source": m.source} for n, m in METHODS.items()]
+    out.print(table_of(rows[0], [row.values() for row in rows], longest=WHOLE))
     out.print("engram methods METHOD shows a method's own settings.")
     if as_json:
-        rows = [{"method": n, "meaning": m.meaning, "source": m.source} for n, m in METHODS.items()]
         print(json.dumps({"methods": rows}))
 
 
@@ -243,9 +240,7 @@ def _show_method(name: str, as_json: bool) -> None:
     unread = [key_of(field) for field in SharedSettings.model_fields if field in method.unread]
     title = f"Its own settings (--set {name}.KEY=VALUE, or --set KEY=VALUE)"
     headings = ("setting", "default", "range", "searched", "meaning")
-    table = Table(*headings, title=title, title_justify="left")
-    for row in settings:
-        table.add_row(*row)
+    table = table_of(headings, settings, title=title, longest=WHOLE)
     own = method.all_keys()
     more = {key: str(found) for key, found in declared_ranges(method).items() if key not in own}
     source = [f"Source: {method.source}"] if method.source else []

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
+from engram.cli.console import table_of
 from engram.cli.options import Policy as PolicyFile
 from engram.cli.options import Site, State
 from engram.link.console import console
 from engram.link.credentials import read_node
-from engram.settings.errors import Refused, RunStopped, one_line, say
+from engram.settings.errors import Refused, RunStopped, say
 from engram.sites.accepted import in_force, keep_policy, kept_file
 from engram.sites.approvals import APPROVALS, Answer, Request, answer, given, waiting
 from engram.sites.audit import AUDIT, Audit
@@ -65,7 +66,7 @@ def approve(
 
 
 def described(request: Request, beyond: str, who: str) -> list[str]:
-    """Returns lines about a request: what the site is asked for, and by whom."""
+    """Returns lines about a request: its answers, settings, privacy and sender."""
     settings = " ".join(f"{key}={value}" for key, value in request.settings.items())
     answers = ", ".join(f"{count} of {_OF[kind]}" for kind, count in request.answers.items())
     if answers:
@@ -84,7 +85,7 @@ def described(request: Request, beyond: str, who: str) -> list[str]:
 
 
 def asked_by(folder: Path) -> str:
-    """Returns who asks for runs, as far as a node can tell.
+    """Describes the sender of runs, as far as a node can tell.
 
     Raises:
         Refused: The client's folder is not in order.
@@ -208,13 +209,9 @@ def _show_ledger(book: Ledger, folder: Path, rules: Policy, *, as_json: bool) ->
 
 
 def _ledger_table(books: Books) -> Table:
-    table = Table()
     numbers = ("run", "round", "rows", "noise", "epsilon")
-    for heading in ("time (UTC)", "run", "method", "round", "answer", "rows", "noise", "epsilon"):
-        table.add_column(heading, justify="right" if heading in numbers else "left")
-    for line in filter(None, books.lines):
-        table.add_row(*_cells(line))
-    return table
+    columns = ("time (UTC)", "run", "method", "round", "answer", "rows", "noise", "epsilon")
+    return table_of(columns, map(_cells, filter(None, books.lines)), right=numbers)
 
 
 def _cells(line: Mapping[str, Any]) -> list[str]:
@@ -226,8 +223,8 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
     known = [line.get(key) for key in ("rows", "noise-multiplier", "epsilon")]
     return [
         time,
-        *(one_line(str(line.get(key, ""))) for key in ("run", "method", "round")),
-        one_line(answer),
+        *(str(line.get(key, "")) for key in ("run", "method", "round")),
+        answer,
         *("" if value is None else f"{value:.4g}" for value in known),
     ]
 

@@ -1,14 +1,12 @@
 """Commands that find settings: tune, and the benchmark of methods that are tuned alike."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from engram.cli.arguments import arguments
 from engram.cli.console import out as console
-from engram.cli.console import tell_files
 from engram.cli.options import (
     SEE_SETTINGS,
     Config,
@@ -21,14 +19,13 @@ from engram.cli.options import (
     SchemaFile,
     Set,
     Yes,
-    as_allowed,
     data_name,
     find_run,
     folder_of_command,
     overrides_of,
 )
 from engram.cli.run_cli import in_this_process
-from engram.compare.comparison_folder import BENCHMARK, contestants, read_benchmark
+from engram.compare.comparison_folder import contestants, read_benchmark
 from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained, settings_of_each
 from engram.compare.suite.federations import Federation, federations
 from engram.core.checks import must
@@ -80,9 +77,7 @@ def tune(
     What is given by --set is not searched. The files `best.toml` are for --config: of `engram run`
     those of each method, of `engram compare` the one of all methods.
     """
-    if resume is not None and (
-        methods or trials or seeds or search or sets or config or schema or yes or out
-    ):
+    if resume is not None and any((methods, trials, seeds, search, sets, config, schema, yes, out)):
         raise Refused(
             "--resume goes on with a search as it was begun: give --minutes, --processes or --ray"
         )
@@ -168,7 +163,7 @@ def benchmark(
         folder = told_with(wrong, lambda: find_run(resume))
         read_benchmark(folder)
     with end_at_once():
-        from engram.compare.suite.benchmark import begin, run  # noqa: PLC0415 - loads torch
+        from engram.compare.suite.benchmark import begin, run, show_benchmark  # noqa: PLC0415 - loads torch
     if ray is not None:
         join(ray)
     if resume is None:
@@ -186,43 +181,6 @@ def benchmark(
         raise RunStopped(f"{len(stopped)} runs stopped: {'; '.join(stopped)}")
 
 
-def show_benchmark(folder: Path, as_json: bool) -> None:
-    """Prints and draws what a benchmark's finished federations have found."""
-    with end_at_once():
-        from engram.compare.plots import save  # noqa: PLC0415 - loads torch
-        from engram.compare.suite.benchmark import (  # noqa: PLC0415 - loads torch
-            draw_ranks,
-            found_in,
-            rank_table,
-            ranked,
-            score_table,
-        )
-    found = found_in(folder)
-    told: dict[str, Any] = {"run": str(folder)}
-    if len(found) > 1:
-        friedman, ranking = ranked(found)
-        with as_allowed(folder):
-            save(draw_ranks(ranking, len(found)), folder / "ranks.png")
-        console.print(rank_table(friedman, ranking, len(found)))
-        each = {name: rank._asdict() for name, rank in ranking.items()}
-        told |= {"friedman": friedman, "ranks": each}
-    else:
-        console.print("no ranks: they need two finished federations", soft_wrap=True)
-    with as_allowed(folder):
-        score_table(found).to_csv(folder / "scores.csv", index_label="method")
-    for one in found:
-        best = max(one.scores, key=lambda name: one.metric.sign * one.scores[name])
-        value = one.metric.with_unit(one.scores[best])
-        words = f"{one.metric.center} {one.metric.name} {value} of {best}"
-        line = f"{one.name}, {one.clients} clients: best {words}"
-        console.print(line, soft_wrap=True, highlight=False)
-    names = [BENCHMARK, "ranks.png", "scores.csv", *(f"{one.name}/" for one in found)]
-    tell_files(folder, names)
-    if as_json:
-        scores = {one.name: {"metric": one.metric.name, "scores": one.scores} for one in found}
-        print(json.dumps({**told, "federations": scores}))
-
-
 def _chosen(on: list[str] | None) -> dict[str, Federation]:
     known = federations()
     found: dict[str, Federation] = {}
@@ -231,11 +189,7 @@ def _chosen(on: list[str] | None) -> dict[str, Federation]:
         if name in known:
             found[name] = known[name]
         elif path.suffix == ".toml":
-            found[path.stem] = Federation(f"settings of {path}", _settings(path))
+            found[path.stem] = Federation(f"settings of {path}", overrides_of([path], None))
         else:
             raise Refused(must("--on", name, f"a .toml file, or one of {', '.join(known)}"))
     return found
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    return overrides_of([path], None)

@@ -7,9 +7,8 @@ from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
-from rich.table import Table
 
-from engram.cli.console import out
+from engram.cli.console import out, table_of
 from engram.cli.options import Control, Json, Policy, Runs, State
 from engram.data.file_models import readable
 from engram.guards.client_epsilon import spent_by_client
@@ -80,11 +79,6 @@ def board(
 
 
 def _token(file: Path | None) -> str | None:
-    """Returns the token in a file; None if there is none.
-
-    Raises:
-        Refused: It cannot be read, or its token is too short.
-    """
     if file is None:
         return None
     try:
@@ -128,16 +122,14 @@ def _of_run(target: Path, as_json: bool) -> None:
         print(json.dumps(found | ({"epsilon": spent} if spent else {})))
         return
     done = rows[-1]["round"] if rows else 0
-    table = Table(title=f"{target}: {done} rounds", title_justify="left")
-    more = ["epsilon"] if spent else []
-    for heading in ("client", "asked", "took part", *more, "did not, because"):
-        table.add_column(heading, justify="left" if "did" in heading else "right")
+    columns, told = ["client", "asked", "took part", *["epsilon"] * bool(spent)], []
     for share in shares:
         why = ", ".join(f"{reason}: {times}" for reason, times in share.reasons.items())
         counts = [str(share.asked), str(share.took_part)]
         counts += [f"{spent.get(share.client, 0.0):.4g}"] if spent else []
-        table.add_row(one_line(share.name), *counts, one_line(why))
-    out.print(table)
+        told.append([share.name, *counts, why])
+    title = f"{target}: {done} rounds"
+    out.print(table_of([*columns, "did not, because"], told, title=title, right=columns))
     for kind, total in cost.items():
         unit = f"{total / 2**20:.2f} MiB" if "bytes" in kind else f"{total:.1f} s"
         out.print(f"{kind:<20}{unit:>12}")
@@ -150,12 +142,11 @@ def _of_federation(target: Path, control: str | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps([member._asdict() for member in found]))
         return
-    table = Table(title=str(target), title_justify="left")
-    for heading in ("client", "node", "status", "since (UTC)"):
-        table.add_column(heading)
-    for member in found:
-        table.add_row(*map(one_line, (member.name or "?", str(member.node_id or ""), *member[2:])))
-    out.print(table if found else f"{target}: the SuperLink knows no node")
+    if not found:
+        out.print(f"{target}: the SuperLink knows no node")
+        return
+    rows = [(member.name or "?", str(member.node_id or ""), *member[2:]) for member in found]
+    out.print(table_of(("client", "node", "status", "since (UTC)"), rows, title=str(target)))
 
 
 def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: bool) -> None:

@@ -73,12 +73,7 @@ def withdraw(
 
 
 def _check_place(record: RunRecord, client: int, server: Path | None) -> None:
-    """Checks that a run can be trained again without a client where that is asked for.
-
-    Raises:
-        Refused: It was run elsewhere; or on nodes, and the client is still a member of their
-            federation; or in one process, and is not finished.
-    """
+    """Refuses a run of another engine, an unfinished one, and a client that is still a member."""
     folder, on_nodes = record.folder, record.config["engine"] == "flower"
     if on_nodes and server is None:
         raise Refused(
@@ -133,7 +128,7 @@ def _gone(exported: Path) -> str:
 
 
 def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str) -> None:
-    from engram.runs.replayed_participation import Participation  # noqa: PLC0415 - loads torch
+    from engram.simulations.replayed_participation import Participation  # noqa: PLC0415 - loads torch
 
     execute = in_this_process("sequential" if engine == "sequential" else "vectorized", None)
     experiment = read_experiment(settings)
@@ -152,10 +147,7 @@ def _on_nodes(settings: dict[str, Any], folder: Path, server: Path, control: str
 
 
 def _doomed(found: Withdrawal, *, on_nodes: bool) -> list[Path]:
-    """Returns what the operator is to delete: of a run in one process, what has its updates.
-
-    Its record of who took part stays, since the new run repeats it.
-    """
+    """Returns the paths to delete; who took part is kept, since the new run repeats it."""
     exports = [path for path in found.exports if path.exists()]
     if on_nodes:
         return [found.run, *exports]

@@ -116,7 +116,6 @@ def _described(data: bytes) -> dict[str, Any]:
 
 
 def _put(path: Path, data: "bytes | Params") -> dict[str, Any]:
-    """Writes a file, and returns its size and checksum."""
     if isinstance(data, bytes):
         path.touch(0o600)
         path.write_bytes(data)

@@ -83,7 +83,6 @@ def _sweep(folder: Path) -> None:
 
 
 def _enter(root: Path, path: Path) -> None:
-    """Makes the folders of a relative path below a root, for their owner only."""
     for part in (*reversed(path.parents[:-1]), path):
         folder = root / part
         folder.mkdir(exist_ok=True)

@@ -360,7 +360,6 @@ class RunRecord(RunFolder):
 
 
 def _files(checkpoint: Checkpoint) -> "dict[str, bytes | Params]":
-    """Returns the contents of a checkpoint's files, by name."""
     found: dict[str, bytes | Params] = {_MODEL: checkpoint.model, _STATE: checkpoint.state}
     if checkpoint.clients is not None:
         found[_CLIENTS] = str(checkpoint.clients).encode()

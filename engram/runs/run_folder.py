@@ -160,7 +160,6 @@ class RunFolder:
         return before if before[-1:] == [fingerprint()] else [*before, fingerprint()]
 
     def _before(self, key: str) -> Any:
-        """Returns an entry of ``config.json``; an empty list if there is none yet."""
         there = (self.folder / _CONFIG).is_file()
         return self.config.get(key, []) if there else []
 

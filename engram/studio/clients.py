@@ -70,7 +70,6 @@ def client_columns(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[di
 
 
 def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, Any]:
-    """Returns each client's score by the references of the same seed and data."""
     found = {}
     for label, title, which in gain_lines(beside)[0]:
         same = [
@@ -84,7 +83,6 @@ def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, An
 
 
 def _common(record: RunRecord, metric: Metric) -> dict[str, Any]:
-    """Returns each client's score by the run's common model, if that does not serve all clients."""
     if not _has(record, metric, COMMON):
         return {}
     (served,), (scores,) = (client_scores([record], metric.name, w) for w in ("", COMMON))
@@ -93,7 +91,6 @@ def _common(record: RunRecord, metric: Metric) -> dict[str, Any]:
 
 
 def _has(record: RunRecord, metric: Metric, which: str) -> bool:
-    """Returns whether a finished run has scores of a model."""
     return metric.name + which in (record.results or {})["clients"]
 
 

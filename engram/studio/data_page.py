@@ -63,7 +63,6 @@ def holdings(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Returns names, with their clients' numbers where several have the same one."""
     counted = Counter(names)
     return [f"{n} ({client})" if counted[n] > 1 else n for client, n in enumerate(names)]
 

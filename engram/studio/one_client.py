@@ -64,7 +64,6 @@ def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[st
 
 
 def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
-    """Returns the client's main scores in the last round that was evaluated, by title."""
     rows, main = record.scores(), record.metrics[0]
     told: dict[str, object] = {}
     if rows and client in rows[-1]["ids"]:
@@ -135,7 +134,6 @@ def _line(points: Sequence[tuple[int, float]], name: str, **more: Any) -> Scatte
 
 
 def _curve(record: RunRecord, client: int, which: str, first: int) -> list[tuple[int, float]]:
-    """Returns a client's main score on test rows, after each round that was evaluated since."""
     column, found = record.metrics[0].name + which, []
     for row in record.scores():
         if row["round"] >= first and client in row["ids"] and column in row:
@@ -146,7 +144,6 @@ def _curve(record: RunRecord, client: int, which: str, first: int) -> list[tuple
 
 
 def _gains(shelf: Shelf, name: str, record: RunRecord, client: int) -> list[Component]:
-    """Shows each metric of the client, and its gains."""
     if record.results is None:
         return []
     beside = shelf.around(name)

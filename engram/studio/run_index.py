@@ -92,7 +92,6 @@ class Shelf:
         return sorted(found, key=lambda one: one.entry.begun, reverse=True)
 
     def _inside(self, one: Shelved) -> list[Shelved]:
-        """Returns the runs of a comparison that have begun."""
         if one.entry.kind != "comparison":
             return []
         with contextlib.suppress(Refused):

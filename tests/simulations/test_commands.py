@@ -37,7 +37,6 @@ LIGHT = [  # words, exit status
     (["run", "--config", "none.toml"], 2),
     (["compare", "fedavg", "--set", "batch-size=0"], 2),
     (["compare", "pfedme", "--set", "nu=3"], 2),
-    (["tune", "pfedme", "--set", "etta=1"], 2),
     (["federation", "--help"], 0),
     (["federation", "--set", "numrounds=3"], 2),
     (["export", "--help"], 0),
@@ -51,6 +50,7 @@ LIGHT = [  # words, exit status
     (["status", "--help"], 0),
     (["status", "none"], 2),
     (["superlink", "none"], 2),
+    (["tune", "pfedme", "--set", "etta=1"], 2),
     (["--plugin", "nowhere", "node", "none"], 2),  # from here on: what a node stands on
     (["node", "--help"], 0),
     (["node", "none"], 2),
@@ -68,7 +68,7 @@ for words, status in cases:
         found = 0
     except SystemExit as end:
         found = end.code or 0
-    if {"node", "memory"} & {*words}:
+    if {"tune", "node", "memory"} & {*words}:
         heavy = [name for name in heavy if name not in ("flwr", "grpc", "numpy")]
     loaded = [name for name in heavy if name in sys.modules]
     if (found, loaded) != (status, []):
@@ -78,7 +78,7 @@ for words, status in cases:
 
 BEGIN = """
 import sys
-import engram.simulations.engine, strategies
+import engram.simulations.engine, engram.strategies
 from engram.data.load_federation import federated_data
 from engram.settings.experiment import Experiment
 

@@ -8,7 +8,7 @@ from plotly.graph_objects import Figure
 from engram.compare.comparison_folder import Runs
 from engram.compare.report_rows import WORSE, ends, told_round
 from engram.compare.reports.local import share_in_words, without_interval
-from engram.runs.results import Results
+from engram.compare.results import Results
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, UNSEEN

@@ -18,7 +18,6 @@ from engram.settings.experiment import default_config
 
 
 def _among(registry: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Returns whether a name is that of something of the platform's in a registry."""
     return lambda name: getattr(registry.get(name), "__module__", "").startswith("engram.")
 
 
@@ -47,7 +46,6 @@ def settings_of(folder: Path, settings: Mapping[str, Any]) -> list[tuple[str, st
 
 
 def _values(folder: Path, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a run's settings; for a comparison, those of all its methods."""
     if not (folder / PLAN).is_file():
         return dict(own)
     found: dict[str, dict[str, None]] = {}
@@ -131,7 +129,6 @@ def _call(
     plug_ins: Sequence[str],
     more: Mapping[str, Any],
 ) -> str:
-    """Returns a call in Python, in which what it needs has the names that it had."""
     rows = own.get("dataset", [])
     others = {} if plug_ins else {key: names for key, names in own.items() if key != "dataset"}
     named = {name: name.replace("-", "_") for names in others.values() for name in names}
@@ -171,7 +168,6 @@ def _named_apart(own: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, A
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that differ from the defaults."""
     passed, defaults = {"method", "resume", "out"}, default_config()
     return {
         key: value

@@ -202,7 +202,6 @@ class _Sending:
             self._note()
 
     def _files(self) -> list[Path]:
-        """Returns the files that go with a run: known ones, as Engram has written them."""
         from engram.compare.reports import pictures_of  # noqa: PLC0415 - loads matplotlib
 
         folder = self._record.folder
@@ -219,7 +218,6 @@ class _Sending:
 
 
 def _is_picture(path: Path) -> bool:
-    """Whether a file is a PNG, and neither a link nor too large to be one of ours."""
     try:
         return read_file(path, most=_LARGEST, links=False).startswith(b"\x89PNG\r\n")
     except OSError:
@@ -227,7 +225,6 @@ def _is_picture(path: Path) -> bool:
 
 
 def _numbers(row: Row) -> dict[str, float]:
-    """Returns what is a finite number in a row, by name."""
     return {
         name: float(value)
         for name, value in row.items()
@@ -236,7 +233,6 @@ def _numbers(row: Row) -> dict[str, float]:
 
 
 def _by_client(results: Row) -> dict[str, list[float]]:
-    """Returns the clients' scores by column; those of clients that never train, by its own name."""
     columns, never = results.get("clients", {}), set(results.get("unseen", ()))
     found: dict[str, list[float]] = {}
     for name, values in columns.items():
