@@ -6,6 +6,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
+import numpy as np
+
 from engram.cli.arguments import arguments
 from engram.cli.console import in_html, in_text
 from engram.cli.options import begun, data_name, find_run, new_folder, read_experiment
@@ -152,9 +154,7 @@ class Run:
     @property
     def metrics(self) -> "pd.DataFrame":
         """A row for each round, and a column for each metric."""
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
-        return pd.DataFrame(self._record.rows() or {"round": []}).set_index("round")
+        return _frame(self._record.rows() or {"round": []}).set_index("round")
 
     @property
     def clients(self) -> "pd.DataFrame":
@@ -164,9 +164,6 @@ class Run:
         Names that are all whole numbers are numbers in its index. Where methods train networks,
         the column ``unseen`` says which clients never train.
         """
-        import numpy as np  # noqa: PLC0415 - slow to import
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
         found = picked(self._record, TUNED if self._tuned else "") if self._picked else None
         columns = dict((found or self.results)["clients"])
         ids = columns.pop("ids", None)
@@ -176,7 +173,7 @@ class Run:
         numbers = [int(name) for name in called or () if str(name).isdecimal()]
         if [str(name) for name in called or ()] == list(map(str, numbers)):
             called = numbers
-        return pd.DataFrame(columns, index=pd.Index(called, name="client") if called else None)
+        return _frame(columns, called or None, "client")
 
     @property
     @_in_its_names
@@ -257,10 +254,8 @@ class Run:
         Raises:
             Refused: As for ``split`` and ``personal_model``; or outputs are no table.
         """
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
-        numbers = pd.Index(self.split(client)["test"], name="row")
-        return pd.DataFrame(self.learned.predictions(self.learned.number(client)), index=numbers)
+        found = self.learned.predictions(self.learned.number(client))
+        return _frame(found, self.split(client)["test"], "row")
 
     @_in_its_names
     def export(
@@ -335,6 +330,12 @@ class Run:
         if name not in plots:
             raise Refused(must("metric", name, f"one of {', '.join(plots)}"))
         return plots[name]
+
+
+def _frame(columns: Any, names: Any = None, name: str = "") -> "pd.DataFrame":
+    import pandas as pd  # noqa: PLC0415 - slow to import
+
+    return pd.DataFrame(columns, index=None if names is None else pd.Index(names, name=name))
 
 
 @lists_settings

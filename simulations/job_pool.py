@@ -16,6 +16,8 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from joblib import Parallel, delayed, register_parallel_backend
+from joblib.externals.loky.process_executor import BrokenProcessPool
 from threadpoolctl import threadpool_limits
 
 from engram.cli.console import err
@@ -116,8 +118,6 @@ class Pool:
 
         ``lost`` are errors, beside joblib's own, that say that a process was lost.
         """
-        from joblib.externals.loky.process_executor import BrokenProcessPool  # noqa: PLC0415 - slow to import
-
         with contextlib.ExitStack() as stack:
             try:
                 news = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
@@ -139,8 +139,6 @@ class Pool:
     def _start(
         self, stack: contextlib.ExitStack, news: Path, left: Mapping[str, Job]
     ) -> Generator[tuple[str, list[Row]]]:
-        from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
-
         do = delayed(functools.partial(_do, news, None if self._ray else os.getpid()))
         parallel = Parallel(
             n_jobs=-1 if self._ray else min(self.at_once, len(left)),
@@ -258,7 +256,6 @@ def _join(address: str) -> type[Exception]:
     Raises:
         Refused: If there is no cluster, or Ray cannot begin one here.
     """
-    from joblib import register_parallel_backend  # noqa: PLC0415 - slow to import, rarely wanted
     from ray.exceptions import RayError  # noqa: PLC0415 - likewise
     from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 - likewise
 

@@ -1,6 +1,5 @@
-"""The commands that run experiments on a federation of processes."""
+"""Runs on federations: of processes on this machine, or of nodes elsewhere."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -30,7 +29,7 @@ from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import FIRST, Experiment, read_by
 from engram.settings.interrupts import end_at_once
 from engram.simulations.deployed import run_deployed
-from engram.simulations.loopback import LoopbackFederation, Nodes
+from engram.simulations.loopback import LoopbackFederation
 from engram.wire.counters import Counters, serve_counters
 
 app = typer.Typer()
@@ -48,12 +47,6 @@ _COUNTED: Final = {
 @app.command(epilog=SEE_SETTINGS)
 def federation(
     clients: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nodes.")] = 3,
-    nodes: Annotated[
-        str, typer.Option(metavar="KIND", help="engram: our resident nodes; stock: Flower's own.")
-    ] = "engram",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="No TLS, and no authentication of nodes.")
-    ] = False,
     sets: Set = None,
     config: Config = None,
     out: Out = None,
@@ -66,22 +59,16 @@ def federation(
     """
     overrides = overrides_of(config, sets)
     refuse_keys(overrides, {"resume": "engram run --federation", "out": "--out DIR"})
-    kinds: dict[str, Nodes] = {"engram": "engram", "stock": "stock"}
-    if nodes not in kinds:
-        raise Refused(f"--nodes must be {' or '.join(kinds)}, got {nodes!r}")
     experiment = for_federation(overrides, clients)
     folder = folder_of_command(out, f"federation-{data_name(experiment)}")
     err.print(
         f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs",
         soft_wrap=True,
     )
-    place, kind = folder / "federation", kinds[nodes]
-    options = _data_options(experiment, kind)
+    place, options = folder / "federation", _data_options(experiment)
     with end_at_once():  # slow imports, done before there are processes to stop
         import engram.strategies  # noqa: F401, PLC0415 - for its time alone
-    with LoopbackFederation(
-        place, clients=clients, nodes=kind, insecure=insecure, options=options
-    ) as there:
+    with LoopbackFederation(place, clients=clients, options=options) as there:
         _follow(experiment, folder / "run", there.server, there.control, "run it anew")
     show_found(folder / "run", as_json)
 
@@ -104,11 +91,7 @@ def run_on(
         out: Folder of the run: a new one, or that of a run to resume.
         resume: Instead, the run to resume: its folder, or its name in runs/.
         as_json: Whether to end with a line of JSON.
-        metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
-
-    Raises:
-        Refused: If the federation's folder, the settings or the run's folder are not in order.
-        RunStopped: If the run cannot go on.
+        metrics_port: Port of ``/metrics`` and ``/healthz``; 0 for none.
     """
     if resume is not None:
         folder = find_run(resume)
@@ -124,13 +107,12 @@ def run_on(
     show_found(folder, as_json)
 
 
-def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
+def _data_options(experiment: Experiment) -> list[str]:
     source = experiment.source
     folder = source.path.parent if source.is_file else Path(experiment.data_dir)
-    where = json.dumps(str(folder.absolute()), ensure_ascii=False)
     if not source.is_file and not folder.is_dir():
         return []
-    return [f"data-dir={where}"] if nodes == "stock" else ["--set", f"data-dir={folder.absolute()}"]
+    return ["--set", f"data-dir={folder.absolute()}"]
 
 
 def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -37,6 +37,9 @@ from engram.sites.encrypted_file import new_key, read_key
 from engram.sites.leave_federation import check_there
 from engram.sites.leave_federation import leave as give_up_key
 from engram.sites.policy import policy_file
+
+if TYPE_CHECKING:
+    from engram.client.disk import DiskStore
 
 _FEW = 8  # most numbers shown in a line
 
@@ -314,7 +317,6 @@ def export(
         _write_memory(out, memory)
         say(f"{out}: memory of client {client}")
         return
-    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
     from engram.client.training_description import read_training  # noqa: PLC0415 - loads torch
     from engram.home.exported import check_format  # noqa: PLC0415 - loads torch
     from engram.home.node_export import remembered_package  # noqa: PLC0415 - loads torch
@@ -323,8 +325,7 @@ def export(
     chosen, root = check_format(format_), _root(folder, state)
     if not (place := root / training).is_dir():
         raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
-    store = DiskStore(place, key=read_key(memory_key) if memory_key else None)
-    package = remembered_package(read_training(place), client, store)
+    package = remembered_package(read_training(place), client, _store(place, memory_key))
     _audit(folder, state).append(line, trained=False)
     package.write(out, chosen)
     say(f"{out}: model of client {client}; next: engram predict {out} ROWS")
@@ -376,12 +377,10 @@ def encrypt(
     state: State = None,
 ) -> None:
     """Encrypt memories that were written without a key. The node must not be running."""
-    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
-
-    root, key = _root(folder, state), read_key(memory_key)
+    root = _root(folder, state)
     with only_one(root.parent):
         trainings = sorted(path for path in root.glob("*") if path.is_dir())
-        stores = [DiskStore(path, key=key) for path in trainings]
+        stores = [_store(path, memory_key) for path in trainings]
         for store in stores:
             store.unencrypted()  # before anything is encrypted
         count = sum(store.encrypt() for store in stores)
@@ -405,13 +404,17 @@ def _root(folder: Path, state: Path | None) -> Path:
     return state_of(folder, state) / "memory"
 
 
+def _store(training: Path, key: Path | None) -> "DiskStore":
+    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
+
+    return DiskStore(training, key=read_key(key) if key else None)
+
+
 def _newest(
     folder: Path, state: Path | None, training: str, client: int, key: Path | None
 ) -> dict[str, Any]:
-    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
-
     root = _root(folder, state)
-    store = DiskStore(root / training, key=read_key(key) if key else None)
+    store = _store(root / training, key)
     versions = store.versions(client)
     if not versions:
         raise Refused(f"{root} has no memory of client {client} in training {training}")

@@ -145,19 +145,18 @@ def statistics(
     A node reads its table by its own schema, and tells no figure of fewer rows than its policy
     demands.
     """
+    from engram.sites import statistics as columns  # noqa: PLC0415 - loads torch
     from engram.sites.site_questions import survey_deployed  # noqa: PLC0415 - loads torch
-    from engram.sites.statistics import Statistics  # noqa: PLC0415 - loads torch
-    from engram.sites.statistics import statistics as statistics_of  # noqa: PLC0415 - loads torch
 
     experiment = for_federation({}, read_server(server).settings.clients)
     found = survey_deployed(experiment, server, control)
-    rows = [[("" if x is None else str(x)) for x in row] for row in statistics_of(found.named)]
+    rows = [[("" if x is None else str(x)) for x in row] for row in columns.statistics(found.named)]
     for client, why in found.silent.items():
         err.print(f"client-{client}: {one_line(why)}", markup=False, soft_wrap=True)
     if as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([Statistics._fields, *rows])
+        csv.writer(sys.stdout, lineterminator="\n").writerows([columns.Statistics._fields, *rows])
         return
-    table = Table(*Statistics._fields, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table = Table(*columns.Statistics._fields, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for row in rows[:_MOST_SHOWN]:
         table.add_row(*map(one_line, row))
     out.print(table)

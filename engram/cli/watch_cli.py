@@ -15,7 +15,6 @@ from engram.guards.client_epsilon import spent_by_client
 from engram.link.addresses import parse_address
 from engram.link.credentials import read_server
 from engram.link.server.invitations import invitations
-from engram.link.server.launch import check_free
 from engram.runs.record import RunRecord
 from engram.server.status import Member, costs, members, participation
 from engram.settings.errors import Refused, need, one_line
@@ -59,16 +58,9 @@ def board(
     if federation is not None:
         read_server(federation)
     with end_at_once():
-        from engram.studio.app import board as make  # noqa: PLC0415 - loads torch
-        from engram.studio.live import Federation  # noqa: PLC0415 - loads torch
-        from engram.studio.run_index import Shelf  # noqa: PLC0415 - loads torch
-        from engram.studio.serving import server_of  # noqa: PLC0415 - loads torch
-    shelf = Shelf(folder)
-    check_free(at, "--listen")
-    shelf.everything()  # so that the first visitor need not wait
-    app = make(shelf, Federation(federation, control) if federation else None)
+        from engram.studio.app import server_for  # noqa: PLC0415 - loads torch
     tls = (certificate, key) if certificate and key else None
-    server = server_of(app.server, at, tls, token)
+    server = server_for(folder, federation, control, at, tls, token)
     secret = f"?token={quote(token, safe='')}" if token else ""
     out.print(f"board: http{'s' if tls else ''}://{at.reached_at}/{secret}", soft_wrap=True)
     out.print("Ctrl-C ends it.")
