@@ -265,7 +265,7 @@ class Run:
         out: str | Path | None = None,
         format: str = "safetensors",  # noqa: A002 - what people call it
     ) -> Path:
-        """Writes a model into a folder, with a card that says what it is; see ``load_model``.
+        """Writes a model into a folder, with a card; see ``load_model``.
 
         Args:
             client: Whose model, as in ``personal_model``: the one that the method serves the
@@ -287,7 +287,7 @@ class Run:
         data: str | Path,
         *,
         out: str | Path | None = None,
-        format: str = "safetensors",  # noqa: A002 - as above
+        format: str = "safetensors",  # noqa: A002 - what people call it
     ) -> Path:
         """Writes a model for a client that never took part, made of a few rows of its own.
 
@@ -312,7 +312,7 @@ class Run:
 
     @_in_its_names
     def plot(self, metric: str = "") -> "Figure":
-        """Draws a metric against rounds; or, where no network is trained, what a report draws.
+        """Draws a metric against rounds, or a report's plot where no network is trained.
 
         Args:
             metric: Its name, by default the first; or the name of a report's picture.
@@ -475,5 +475,5 @@ def load_run(run: str | Path, data: "Data | None" = None) -> Run:
 
 
 def methods() -> dict[str, str]:
-    """Returns what each method is, by its name."""
+    """Returns each method's meaning, by its name."""
     return {name: method.meaning for name, method in METHODS.items()}

@@ -63,7 +63,7 @@ def run_deployed(
     on_trouble: Callable[[str], None] = lambda line: None,
     on_word: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Runs the experiment, or what is left of it, on a federation's nodes.
+    """Runs or resumes the experiment on a federation's nodes.
 
     Args:
         experiment: The experiment.
@@ -121,7 +121,7 @@ def run_deployed(
 
 
 class _Quiet:
-    """A silence, in which it is said once what is waited for."""
+    """Silence of a run, in which the awaited thing is said once."""
 
     def __init__(self, on_word: Callable[[str], None]) -> None:
         self._on_word = on_word
@@ -132,7 +132,7 @@ class _Quiet:
         self._since, self._told = time.monotonic(), ""
 
     def look(self, awaited: str, seconds: float) -> None:
-        """Tells what is waited for, if nothing was new for so many seconds."""
+        """Says ``awaited`` once, if nothing was new for so many seconds."""
         if awaited != self._told and time.monotonic() - self._since > seconds:
             self._told = awaited
             self._on_word(f"waiting for {awaited}")

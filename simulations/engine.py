@@ -38,7 +38,7 @@ def simulate(
     opens: Callable[[Opening], Host] = host_of,
     ray: str | None = None,
 ) -> dict[str, Any]:
-    """Runs the experiment, or what is left of it, in this process.
+    """Runs or resumes the experiment in this process.
 
     Args:
         experiment: The experiment.

@@ -256,8 +256,8 @@ def _join(address: str) -> type[Exception]:
     Raises:
         Refused: If there is no cluster, or Ray cannot begin one here.
     """
-    from ray.exceptions import RayError  # noqa: PLC0415 - likewise
-    from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 - likewise
+    from ray.exceptions import RayError  # noqa: PLC0415 - slow to import, rarely wanted
+    from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 - slow to import, rarely wanted
 
     class Yielding(RayBackend):
         """Ray's backend, which can return a generator although it does not declare it."""

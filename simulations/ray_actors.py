@@ -144,7 +144,7 @@ class Crew:
         self._busy[refs[0]] = _Work(worker, number, refs)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Waits for workers, and yields what came of their chunks."""
+        """Waits for workers, and yields the outcomes of their chunks."""
         for outcome, wrong in self._come():
             if wrong:
                 _log.warning("a worker cannot take part: %s", wrong)
@@ -165,8 +165,8 @@ class Crew:
         self._idle, self._busy = [], {}
 
     def _come(self) -> Iterator[tuple[Outcome | None, str]]:
-        """Waits for workers; yields what came of chunks, and why workers cannot take part."""
-        from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415 - as above
+        """Waits for workers; yields outcomes, and reasons against workers."""
+        from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415 - slow to import, rarely wanted
 
         for ref in self._ray.wait([*self._busy], num_returns=1)[0]:
             worker, number, returned = self._busy.pop(ref)

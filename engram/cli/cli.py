@@ -88,7 +88,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "show": Command(
             "engram.cli.show_cli",
-            "Show what a run, comparison, search or study has found, and draw its plots.",
+            "Show the results of a run, comparison, search or study, and draw its plots.",
             "engram show NAME --latex",
             "engram show NAME --format pdf --width one",
         ),
@@ -112,7 +112,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "track": Command(
             "engram.cli.show_cli",
-            "Send what a run, or a comparison, has recorded to TensorBoard, MLflow or W&B.",
+            "Send the record of a run, or of a comparison, to TensorBoard, MLflow or W&B.",
             "engram track NAME --to tensorboard",
             "engram track NAME --to mlflow",
         ),
@@ -188,13 +188,13 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "withdraw": Command(
             "engram.cli.withdraw_cli",
-            "Name what has learned from a client that leaves, and retrain a run without it.",
+            "Name the models with a leaving client's updates, and retrain a run without it.",
             "engram withdraw NAME 3",
             "engram withdraw NAME client-1 --federation fed/server --out runs/without-1",
         ),
         "renew": Command(
             "engram.cli.superlink_cli",
-            "Renew a server's certificate, address, key or authority; what runs goes on.",
+            "Renew a server's certificate, address, key or authority; runs go on.",
             "engram renew fed/server",
             "engram renew fed/server --address fl.example.org:9092",
         ),
@@ -206,7 +206,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "status": Command(
             "engram.cli.watch_cli",
-            "Show who is in a federation or took part in a run, or what a node does.",
+            "Show the members of a federation, the clients of a run, or a node's work.",
             "engram status fed/server",
             "engram status fed/client-0 --json",
         ),
@@ -248,13 +248,13 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "log": Command(
             "engram.cli.site_cli",
-            "Show what a node has done, round by round, and check that its log is whole.",
+            "Show a node's work, round by round, and check that its log is whole.",
             "engram log fed/client-0",
             "engram log fed/client-0 --json",
         ),
         "ledger": Command(
             "engram.cli.site_cli",
-            "Show what a node's answers have spent of its site's privacy budget.",
+            "Show the privacy budget that a node's answers have spent of its site's.",
             "engram ledger fed/client-0",
             "engram ledger fed/client-0 --json",
         ),

@@ -77,7 +77,7 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a run, comparison, search or study has found, and draw its plots."""
+    """Show the results of a run, comparison, search or study, and draw its plots."""
     folder = find_run(run)
     if csv + latex + as_json > 1:
         raise Refused("--csv, --latex and --json exclude each other")
@@ -166,7 +166,7 @@ def track(
     run: Run,
     to: Annotated[str, typer.Option(metavar="TRACKER", help=f"One of {', '.join(TRACKERS)}.")],
 ) -> None:
-    """Send what a run, or a comparison, has recorded to TensorBoard, MLflow or W&B.
+    """Send the record of a run, or of a comparison, to TensorBoard, MLflow or W&B.
 
     Rounds that the tracker has are not sent again.
     """

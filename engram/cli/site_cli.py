@@ -131,7 +131,7 @@ def log(
     state: State = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON instead.")] = False,
 ) -> None:
-    """Show what a node has done, round by round, and check that its log is whole."""
+    """Show a node's work, round by round, and check that its log is whole."""
     from engram.client.round_log import in_words  # noqa: PLC0415 - loads torch
 
     found = Audit(state_of(folder, state) / AUDIT).read()
@@ -160,7 +160,7 @@ def ledger(
     policy: PolicyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Show what a node's answers have spent of its site's privacy budget.
+    """Show the privacy budget that a node's answers have spent of its site's.
 
     The budget is `epsilon`, with `delta`, in the site's policy.
     """

@@ -247,7 +247,7 @@ def renew(
         typer.Option("--new-key", help="Draw a key for the server; nodes then refuse the former."),
     ] = False,
 ) -> None:
-    """Renew a server's certificate, address, key or authority; what runs goes on."""
+    """Renew a server's certificate, address, key or authority; runs go on."""
     if address is not None and (folder / "node.toml").is_file():
         others = {"--host": host, "--new-authority": authority, "--new-key": new_key}
         _refuse(others, "a client's folder")
@@ -288,7 +288,7 @@ def _refuse(options: Mapping[str, object], with_what: str) -> None:
 
 @contextlib.contextmanager
 def _tidy() -> Iterator[None]:
-    """Lets `kill` end this process like Ctrl-C, after removing what is half made."""
+    """Lets `kill` end this process like Ctrl-C, which removes half-made folders."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -95,7 +95,7 @@ def status(
     policy: Policy = None,
     as_json: Json = False,
 ) -> None:
-    """Show who is in a federation or took part in a run, or what a node does."""
+    """Show the members of a federation, the clients of a run, or a node's work."""
     if (target / "config.json").is_file():
         _of_run(target, as_json)
     elif (target / "node.toml").is_file():

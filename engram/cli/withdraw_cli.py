@@ -47,7 +47,7 @@ def withdraw(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Name what has learned from a client that leaves, and retrain a run without it."""
+    """Name the models with a leaving client's updates, and retrain a run without it."""
     folder = find_run(run)
     found = withdrawal_of(folder, client, [folder.parent, Path("runs")])
     settings = settings_without(found, None if start_from is None else find_run(start_from))
@@ -147,7 +147,7 @@ def _on_nodes(settings: dict[str, Any], folder: Path, server: Path, control: str
 
 
 def _doomed(found: Withdrawal, *, on_nodes: bool) -> list[Path]:
-    """Returns the paths to delete; who took part is kept, since the new run repeats it."""
+    """Returns the paths to delete; the record of cohorts is kept for the new run."""
     exports = [path for path in found.exports if path.exists()]
     if on_nodes:
         return [found.run, *exports]

@@ -283,7 +283,7 @@ class RunRecord(RunFolder):
         return checkpoint
 
     def load_pick(self, key: str) -> Checkpoint:
-        """Returns what there was after the round that validation rows pick in the end.
+        """Returns the checkpoint of the round that validation rows pick in the end.
 
         Args:
             key: The key of the results that says which, such as ``selected``.

@@ -23,7 +23,7 @@ from engram.studio.widgets import address, facts, graph, grid
 
 
 def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
-    """Shows what a run has done for one client."""
+    """Shows one client's scores, its part in the run, and its gains."""
     name, record = query["name"][0], shelf.record(query["name"][0])
     client = _number(record, query)
     called = record.names.get(client, f"client {client}")

@@ -1,4 +1,4 @@
-"""The page of a search: what engram tune has tried, as parallel coordinates and as a table."""
+"""The page of a search: its trials as parallel coordinates and as a table."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -50,7 +50,7 @@ class Sheet(NamedTuple):
 
 
 def sheet_of(file_format: str | None, width: str | None, look: str | None) -> Sheet:
-    """Returns what is asked for.
+    """Checks the options of figures.
 
     Raises:
         Refused: A format, a width or a style is not known.

@@ -91,10 +91,7 @@ def repeating(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def _in_python(settings: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Returns what a setting names that the platform does not have, by the setting.
-
-    These are rows, functions and networks that were given in Python, or that plug-ins have.
-    """
+    """Returns the names of rows, functions and networks of Python's or of plug-ins, by setting."""
     found = {}
     for key, ours in _OURS.items():
         names = filter(None, str(settings.get(key, "")).split(","))
@@ -113,7 +110,7 @@ def _called(
     words: list[str],
     more: Mapping[str, Any],
 ) -> str:
-    """Returns a command; or a call, where Python gave something that the record has no more."""
+    """Returns a command, or a call where the run had rows or functions of Python's."""
     plug_ins, own = config.get("plug-ins", []), _in_python(config["settings"])
     if lacks(config):
         return _call(command, given, own, plug_ins, more)
@@ -156,7 +153,7 @@ def lacks(config: Mapping[str, Any]) -> bool:
 
 
 def _named_apart(own: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a run's settings: what other methods of its comparison have otherwise, as its own."""
+    """Returns a run's settings; those that other methods have otherwise as METHOD.KEY."""
     method = own["method"]
     others = [run for run in plan.values() if run["method"] != method]
     return {

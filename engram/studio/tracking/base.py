@@ -50,7 +50,7 @@ class Tracker(Protocol):
         """Adds a round's numbers."""
 
     def flush(self) -> None:
-        """Hands over what is still held back."""
+        """Hands over numbers that are still held back."""
 
     def finish(self, end: Ending) -> None:
         """Adds the results, after the last round."""

@@ -61,7 +61,7 @@ def check_sendable(folder: Path, kind: str) -> None:
 
 
 def send(folder: Path, kind: str, group: str = "") -> int:
-    """Sends what a tracker does not have of a run, finished or not; returns how many rounds.
+    """Sends the rounds of a run that a tracker lacks, and returns their number.
 
     Args:
         folder: The run's.
