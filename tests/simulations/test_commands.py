@@ -233,18 +233,6 @@ def test_a_method_shows_its_settings(engram):
                 assert key in out
 
 
-def test_an_unknown_method_is_refused_with_the_nearest(monkeypatch, capsys):
-    from engram.cli.__main__ import main
-
-    monkeypatch.setattr(sys, "argv", ["engram", "methods", "pfedmy"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert re.fullmatch(
-        r"engram: METHOD must be one of .* \(did you mean pfedme or .*\?\), got 'pfedmy'\n",
-        capsys.readouterr().err,
-    )
-
-
 class Fields(Settings):
     """One field of each kind."""
 

@@ -101,12 +101,6 @@ def test_runs_are_read_again_only_when_they_have_changed(folder, tmp_path, monke
     assert one.entry.state.startswith("stopped")
 
 
-def test_runs_of_other_clients_are_shown_side_by_side_without_gains(folder):
-    text = said(comparing(Shelf(folder), {"run": ["alone", "both/fedavg-seed0"]}))
-    assert "2 runs" in text
-    assert "gain over fedavg" not in text
-
-
 def test_gains_are_differences_of_the_same_clients_scores(folder):
     shelf = Shelf(folder)
     runs = shelf.around("both/ditto-seed1")
@@ -190,11 +184,6 @@ def test_a_clients_page_says_what_its_rows_have_spent(tmp_path):
         record.append({"round": number, "cohort": [0], "training-rows": {"0": 16}, "absent": {}})
     page = said(one_client(Shelf(tmp_path), {"name": ["rows"], "client": ["0"]}))
     assert f"epsilon {epsilon(8.0, 6, e.delta):.3g} at delta 1e-05" in page
-
-
-def test_rows_of_a_deployed_run_are_not_made_up_here(tmp_path):
-    RunRecord.create(tmp_path / "fed", small(), engine="flower", training="a")
-    assert "The rows are with the clients" in said(holdings(Shelf(tmp_path), {"name": ["fed"]}))
 
 
 @pytest.mark.parametrize("key", ["run", "name"])
