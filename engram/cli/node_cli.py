@@ -112,10 +112,6 @@ def node(
             help="Go on with trainings that have learned from other rows than there are now.",
         ),
     ] = False,
-    give_up: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="End after this time without a SuperLink."),
-    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines of JSON.")] = False,
     metrics_port: Port = 0,
 ) -> None:
@@ -151,7 +147,6 @@ def node(
                 config,
                 max_message=int(max_message * 2**20),
                 metrics_port=metrics_port,
-                give_up=give_up,
                 forked=len(folders) > 1,
                 stop=stop,
             )

@@ -12,12 +12,12 @@ from dash.development.base_component import Component
 from engram.link.addresses import Address
 from engram.link.server.launch import check_free
 from engram.settings.errors import EngramError, one_line
+from engram.studio.clients import one_client
 from engram.studio.comparing import comparing
 from engram.studio.data_page import holdings
 from engram.studio.http_limits import BoundedServer
 from engram.studio.listing import chosen_runs, listing
 from engram.studio.live import Federation, federation
-from engram.studio.one_client import one_client
 from engram.studio.one_run import one_run
 from engram.studio.run_index import Shelf
 from engram.studio.search_page import trials

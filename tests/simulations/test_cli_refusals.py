@@ -64,6 +64,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         (let("device=cuda:9"), "device cuda:9 is not there"),
         (let("resume=x"), "resume is not a setting of this command: use --resume RUN"),
         (let("model=cnn", "dataset=npz:rows.npz", "partition=iid"), "input of a cnn must be"),
+        (let("cpu-threads=100000"), "cpu-threads must be less than or equal to 256"),
         (["--engine", "warp"], "--engine must be vectorized or sequential, got 'warp'"),
         (["--resume", "none"], "no run 'none'"),
         (["--out", "full"], "full is there already"),

@@ -11,14 +11,13 @@ from functools import cached_property
 from importlib import import_module
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from engram.data.file_models import Stored, read_stored
 from engram.runs.record import RunRecord
 from engram.scoring.score_columns import UNSEEN
 from engram.settings.errors import Refused, need, one_line
 from engram.settings.files import read_file, replace_file
-from engram.studio.tracking.base import About, Ending, Tracker
 
 _log = getLogger("flwr.engram")
 
@@ -36,6 +35,60 @@ TRACKERS: Final = {
     "wandb": "WeightsAndBiases",
 }
 """By its name, which is that of its package, of its extra and of its module here: its class."""
+
+
+class About(NamedTuple):
+    """A run, as a tracker knows it.
+
+    Attributes:
+        key: A name that no other run has, and that a resumed run keeps.
+        name: The name of its folder.
+        group: The folder of its comparison; "" if it is none of one.
+        folder: Its folder.
+        settings: Its settings by key.
+    """
+
+    key: str
+    name: str
+    group: str
+    folder: Path
+    settings: Mapping[str, Any]
+
+
+class Ending(NamedTuple):
+    """Findings of a finished run.
+
+    Attributes:
+        server_round: The last round.
+        results: Numbers by name.
+        clients: Each client's value, by metric: for a histogram.
+        files: Files to be kept with the run.
+    """
+
+    server_round: int
+    results: Mapping[str, float]
+    clients: Mapping[str, Sequence[float]]
+    files: Sequence[Path]
+
+
+class Tracker(Protocol):
+    """One run at a tracker. It is made of an ``About``, and of the last round that it was told."""
+
+    @property
+    def known(self) -> int:
+        """The last round that it has, as far as the tracker itself can tell; -1 for none."""
+
+    def tell(self, server_round: int, values: Mapping[str, float]) -> None:
+        """Adds a round's numbers."""
+
+    def flush(self) -> None:
+        """Hands over numbers that are still held back."""
+
+    def finish(self, end: Ending) -> None:
+        """Adds the results, after the last round."""
+
+    def close(self) -> None:
+        """Ends it; another process may go on."""
 
 
 def check_tracker(kind: str) -> None:

@@ -21,12 +21,11 @@ from engram.runs.progress import PROGRESS, RunProgress
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.studio.app import board
-from engram.studio.clients import client_rows
+from engram.studio.clients import client_rows, one_client
 from engram.studio.comparing import comparing
 from engram.studio.data_page import holdings
 from engram.studio.listing import chosen_runs, listing
 from engram.studio.nodes import absences, node_rows, progress
-from engram.studio.one_client import one_client
 from engram.studio.one_run import one_run
 from engram.studio.pages.reproduce_command import repeating
 from engram.studio.run_index import Shelf, differing
@@ -184,6 +183,11 @@ def test_a_clients_page_says_what_its_rows_have_spent(tmp_path):
         record.append({"round": number, "cohort": [0], "training-rows": {"0": 16}, "absent": {}})
     page = said(one_client(Shelf(tmp_path), {"name": ["rows"], "client": ["0"]}))
     assert f"epsilon {epsilon(8.0, 6, e.delta):.3g} at delta 1e-05" in page
+
+
+def test_rows_of_a_deployed_run_are_not_made_up_here(tmp_path):
+    RunRecord.create(tmp_path / "fed", small(), engine="flower", training="a")
+    assert "The rows are with the clients" in said(holdings(Shelf(tmp_path), {"name": ["fed"]}))
 
 
 @pytest.mark.parametrize("key", ["run", "name"])
