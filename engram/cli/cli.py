@@ -415,12 +415,11 @@ def call() -> None:
 
 
 def _without(error: click.NoSuchOption) -> str:
-    from engram.settings.experiment import default_config  # noqa: PLC0415 - help needs none
-    from engram.settings.fields import called_here, key_of  # noqa: PLC0415 - help needs none
+    from engram.settings import experiment, fields  # noqa: PLC0415 - help needs none
 
-    settings = {key.rpartition(".")[2] for key in default_config()}
+    settings = {key.rpartition(".")[2] for key in experiment.default_config()}
     takes = error.ctx is not None and any("--set" in each.opts for each in error.ctx.command.params)
-    found = called_here(key_of(error.option_name.lstrip("-")))
+    found = fields.called_here(fields.key_of(error.option_name.lstrip("-")))
     if takes and found in settings:
         return f"{error.message} Settings are given by --set: did you mean --set {found}=VALUE?"
     return error.format_message()

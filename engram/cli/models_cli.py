@@ -134,9 +134,9 @@ def predict(
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
     with end_at_once():
-        from engram.home.onnx_sandbox import Limits  # noqa: PLC0415 - loads torch
-        from engram.home.predicting import predict as predicted  # noqa: PLC0415 - loads torch
-    found = predicted(model, rows, out, interval, Limits(deadline, memory))
+        from engram.home import onnx_sandbox, predicting  # noqa: PLC0415 - loads torch
+    limits = onnx_sandbox.Limits(deadline, memory)
+    found = predicting.predict(model, rows, out, interval, limits)
     columns = ", ".join(found.table.columns)
     console.print(f"{out}: {len(found.table)} rows of {columns}", soft_wrap=True)
     _note(found.notes)
@@ -161,17 +161,16 @@ def evaluate(
     medians; no code goes with it. Sites tell scores and numbers of rows.
     """
     experiment = for_server({}, federation)
-    from engram.sites.evaluate_at_sites import MODELS, SCORES, Visited, given_model  # noqa: PLC0415 - loads torch
-    from engram.sites.site_questions import Asked, answer_of_nodes  # noqa: PLC0415 - loads torch
+    from engram.sites import evaluate_at_sites as visits  # noqa: PLC0415 - loads torch
+    from engram.sites import site_questions  # noqa: PLC0415 - loads torch
 
     folders = [str(path.absolute()) for path in models]
     for folder in folders:
-        given_model(folder)  # refused here, before anybody is asked
-    asked = Asked(
-        "engram.sites.evaluate_at_sites:app", {MODELS: json.dumps({"folders": folders})}, SCORES
-    )
-    text = answer_of_nodes(asked, experiment, federation, control)
-    found = [Visited(**each) for each in json.loads(text)]
+        visits.given_model(folder)  # refused here, before anybody is asked
+    question = {visits.MODELS: json.dumps({"folders": folders})}
+    asked = site_questions.Asked("engram.sites.evaluate_at_sites:app", question, visits.SCORES)
+    text = site_questions.answer_of_nodes(asked, experiment, federation, control)
+    found = [visits.Visited(**each) for each in json.loads(text)]
     if as_json:
         print(json.dumps([each._asdict() for each in found]))
     else:

@@ -313,14 +313,15 @@ def export(
         say(f"{out}: memory of client {client}")
         return
     from engram.client.training_description import read_training  # noqa: PLC0415 - loads torch
-    from engram.home.exported import check_format  # noqa: PLC0415 - loads torch
-    from engram.home.node_export import remembered_package  # noqa: PLC0415 - loads torch
+    from engram.home import exported, node_export  # noqa: PLC0415 - loads torch
 
     load_plugins()
-    chosen, root = check_format(format_), _root(folder, state)
+    chosen, root = exported.check_format(format_), _root(folder, state)
     if not (place := root / training).is_dir():
         raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
-    package = remembered_package(read_training(place), client, _store(place, memory_key))
+    package = node_export.remembered_package(
+        read_training(place), client, _store(place, memory_key)
+    )
     _audit(folder, state).append(line, trained=False)
     package.write(out, chosen)
     say(f"{out}: model of client {client}; next: engram predict {out} ROWS")

@@ -209,10 +209,9 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
         if error.possible is None:
             raise
         with end_at_once():
-            from engram.client.hosts import Opening, host_of  # noqa: PLC0415 - loads torch
-            from engram.client.memory import RamStore  # noqa: PLC0415 - loads torch
-        opening = Opening(error.possible, RamStore())
-        raise together(error, lambda: host_of(opening), error.is_apart) from error
+            from engram.client import hosts, memory  # noqa: PLC0415 - loads torch
+        opening = hosts.Opening(error.possible, memory.RamStore())
+        raise together(error, lambda: hosts.host_of(opening), error.is_apart) from error
 
 
 def begun(folder: Path, method: str | None) -> tuple[dict[str, Any], "Engine"]:

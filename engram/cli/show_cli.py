@@ -111,17 +111,15 @@ def show(
 
 def _table(folder: Path, width: str, which: str, *, as_csv: bool) -> str:
     with end_at_once():
-        from engram.compare.paper_tables import latex, summary  # noqa: PLC0415 - loads torch
-        from engram.compare.report_rows import shown_rounds  # noqa: PLC0415 - loads torch
-        from engram.compare.results import metrics_of, results_of  # noqa: PLC0415 - loads torch
+        from engram.compare import paper_tables, report_rows, results  # noqa: PLC0415 - loads torch
     _refuse_others(folder, "a table")
-    runs = shown_rounds(find_runs(folder), which)
+    runs = report_rows.shown_rounds(find_runs(folder), which)
     if not runs:
         raise Refused(f"{folder} has no table yet: no run of it has been evaluated")
     if not all(map(trains_network, next(iter(runs.values())))):
         raise Refused(f"{folder} is of a method without a network: --json has what it found")
-    found = results_of(folder, runs, metrics_of(runs))
-    return str(summary(found).to_csv()) if as_csv else latex(found, width)
+    found = results.results_of(folder, runs, results.metrics_of(runs))
+    return str(paper_tables.summary(found).to_csv()) if as_csv else paper_tables.latex(found, width)
 
 
 def _draw(folder: Path, file_format: str | None, width: str | None, look: str | None) -> None:

@@ -142,8 +142,7 @@ def _of_federation(target: Path, control: str | None, as_json: bool) -> None:
 
 
 def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: bool) -> None:
-    from engram.client.round_log import in_words  # noqa: PLC0415 - loads torch
-    from engram.client.training_folders import listed  # noqa: PLC0415 - loads torch
+    from engram.client import round_log, training_folders  # noqa: PLC0415 - loads torch
     from engram.sites.status import site_status  # noqa: PLC0415 - loads torch
 
     found = site_status(target, state, policy)
@@ -167,6 +166,6 @@ def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: boo
     for name, text in lines.items():
         out.print(f"{name:<8}  {text}", soft_wrap=True)
     for line in filter(None, found.log.lines):
-        out.print(f"{line['time']} {in_words(line)}", soft_wrap=True)
+        out.print(f"{line['time']} {round_log.in_words(line)}", soft_wrap=True)
     if found.memories:
-        out.print(listed(found.memories))
+        out.print(training_folders.listed(found.memories))
