@@ -6,6 +6,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
+import numpy as np
+
 from engram.cli.arguments import arguments
 from engram.cli.console import in_html, in_text
 from engram.cli.options import begun, data_name, find_run, new_folder, read_experiment
@@ -19,6 +21,7 @@ from engram.compare.comparison_folder import Runs, is_evaluated, trains_network
 from engram.compare.report_rows import picked
 from engram.compare.reports import plots_of
 from engram.compare.reports.local import report_table
+from engram.compare.results import metric_called, results_of
 from engram.core.checks import must
 from engram.core.process_modes import named_here, own_modes
 from engram.core.standardization import Units
@@ -30,7 +33,6 @@ from engram.home.exporting import exported_into
 from engram.home.newcomers import adapted_into
 from engram.home.run_models import Learned
 from engram.runs.record import RunRecord
-from engram.runs.results import metric_called, results_of
 from engram.scoring.best_round import selected_by
 from engram.scoring.score_columns import TUNED
 from engram.settings.errors import Refused, told_with
@@ -152,9 +154,7 @@ class Run:
     @property
     def metrics(self) -> "pd.DataFrame":
         """A row for each round, and a column for each metric."""
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
-        return pd.DataFrame(self._record.rows() or {"round": []}).set_index("round")
+        return _frame(self._record.rows() or {"round": []}).set_index("round")
 
     @property
     def clients(self) -> "pd.DataFrame":
@@ -164,9 +164,6 @@ class Run:
         Names that are all whole numbers are numbers in its index. Where methods train networks,
         the column ``unseen`` says which clients never train.
         """
-        import numpy as np  # noqa: PLC0415 - slow to import
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
         found = picked(self._record, TUNED if self._tuned else "") if self._picked else None
         columns = dict((found or self.results)["clients"])
         ids = columns.pop("ids", None)
@@ -176,7 +173,7 @@ class Run:
         numbers = [int(name) for name in called or () if str(name).isdecimal()]
         if [str(name) for name in called or ()] == list(map(str, numbers)):
             called = numbers
-        return pd.DataFrame(columns, index=pd.Index(called, name="client") if called else None)
+        return _frame(columns, called or None, "client")
 
     @property
     @_in_its_names
@@ -257,10 +254,8 @@ class Run:
         Raises:
             Refused: As for ``split`` and ``personal_model``; or outputs are no table.
         """
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
-        numbers = pd.Index(self.split(client)["test"], name="row")
-        return pd.DataFrame(self.learned.predictions(self.learned.number(client)), index=numbers)
+        found = self.learned.predictions(self.learned.number(client))
+        return _frame(found, self.split(client)["test"], "row")
 
     @_in_its_names
     def export(
@@ -270,7 +265,7 @@ class Run:
         out: str | Path | None = None,
         format: str = "safetensors",  # noqa: A002 - what people call it
     ) -> Path:
-        """Writes a model into a folder, with a card that says what it is; see ``load_model``.
+        """Writes a model into a folder, with a card; see ``load_model``.
 
         Args:
             client: Whose model, as in ``personal_model``: the one that the method serves the
@@ -292,7 +287,7 @@ class Run:
         data: str | Path,
         *,
         out: str | Path | None = None,
-        format: str = "safetensors",  # noqa: A002 - as above
+        format: str = "safetensors",  # noqa: A002 - what people call it
     ) -> Path:
         """Writes a model for a client that never took part, made of a few rows of its own.
 
@@ -317,7 +312,7 @@ class Run:
 
     @_in_its_names
     def plot(self, metric: str = "") -> "Figure":
-        """Draws a metric against rounds; or, where no network is trained, what a report draws.
+        """Draws a metric against rounds, or a report's plot where no network is trained.
 
         Args:
             metric: Its name, by default the first; or the name of a report's picture.
@@ -335,6 +330,12 @@ class Run:
         if name not in plots:
             raise Refused(must("metric", name, f"one of {', '.join(plots)}"))
         return plots[name]
+
+
+def _frame(columns: Any, names: Any = None, name: str = "") -> "pd.DataFrame":
+    import pandas as pd  # noqa: PLC0415 - slow to import
+
+    return pd.DataFrame(columns, index=None if names is None else pd.Index(names, name=name))
 
 
 @lists_settings
@@ -415,7 +416,6 @@ def _check(experiment: Experiment, engine: Engine) -> Opens:
 def _run_into(
     experiment: Experiment, folder: Path, engine: Engine, progress: bool, opens: Opens
 ) -> Run:
-    """Runs an experiment in its folder, on the clients that ``opens`` opens."""
     if shows(progress):
         again = f"engram.simulate(..., resume={str(folder)!r})"
         with interruptible():
@@ -475,5 +475,5 @@ def load_run(run: str | Path, data: "Data | None" = None) -> Run:
 
 
 def methods() -> dict[str, str]:
-    """Returns what each method is, by its name."""
+    """Returns each method's meaning, by its name."""
     return {name: method.meaning for name, method in METHODS.items()}

@@ -43,7 +43,7 @@ def attach(
 
 
 def _imported(file: Path) -> dict[str, str]:
-    """Returns what a file imports under a condition: by name, the module that it stands in."""
+    """Returns the module of each name that a file imports under a condition."""
     branches = [
         line for line in ast.parse(file.read_text("utf-8")).body if isinstance(line, ast.If)
     ]

@@ -6,17 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 
 from engram.cli.python_arguments import settings_of
+from engram.client.app import app
 from engram.core.process_modes import own_modes
 from engram.data.source import Source
+from engram.server.app import main
 from engram.settings.experiment import lists_settings
 from engram.settings.plugins import add_plugins
 
 if TYPE_CHECKING:
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid, ServerApp
-
     from engram.data.datasets import Data
     from engram.settings.given import Given, MethodName
 
@@ -32,7 +33,7 @@ def make_client_app(
     *,
     method: "MethodName | None" = None,
     **settings: "Unpack[Given]",
-) -> "ClientApp":
+) -> ClientApp:
     """Makes the ClientApp of an experiment: ``app = engram.make_client_app(__name__)``.
 
     Args:
@@ -47,10 +48,6 @@ def make_client_app(
     Raises:
         Refused: If data are impossible, or the module is none that can be imported.
     """
-    from flwr.clientapp import ClientApp  # noqa: PLC0415 - each side imports its own
-
-    from engram.client.app import app  # noqa: PLC0415 - as above
-
     given = _given(module, data, method, settings)
     made = ClientApp()
 
@@ -71,17 +68,13 @@ def make_server_app(
     *,
     method: "MethodName | None" = None,
     **settings: "Unpack[Given]",
-) -> "ServerApp":
+) -> ServerApp:
     """Makes the ServerApp of an experiment, as ``make_client_app`` makes its ClientApp."""
-    from flwr.serverapp import ServerApp  # noqa: PLC0415 - each side imports its own
-
-    from engram.server.app import main  # noqa: PLC0415 - as above
-
     given = _given(module, data, method, settings)
     made = ServerApp()
 
     @made.main()
-    def start(grid: "Grid", context: Context) -> None:
+    def start(grid: Grid, context: Context) -> None:
         main(grid, _with(given, context))
 
     return made
@@ -99,7 +92,6 @@ def _given(
 
 
 def _with(given: Mapping[str, Any], context: Context) -> Context:
-    """Returns a context in which settings that were given count where the run config has none."""
     config: dict[str, Any] = {**given, **context.run_config}
     if (dataset := str(config.get("dataset"))) in _ROWS:
         config["dataset"] = _ROWS[dataset]

@@ -14,24 +14,42 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 from engram.link.server.control import Declined, ask, reason
 from engram.link.server.launch import flwr_command
 from engram.runs.record import RunRecord
 from engram.settings.errors import EngramError, RunStopped
-from engram.settings.experiment import Experiment
+from engram.settings.experiment import Experiment, default_config
 from engram.settings.logs import VERDICT, read_said
-from engram.simulations.app_folder import write_app
 
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
 _FRUITLESS = 10  # attempts in a row without a new round, after which the run is given up
 _QUIET = 50.0  # seconds without a word or a round after which it is said that one is waited for
 _SAY = 30.0  # seconds after which it is said what a run waits for
+
 _STARTED = re.compile(r"started run (\d+)")
+_HEAD: Final = """\
+[project]
+name = "engram"
+version = "{version}"
+
+[tool.uv]
+package = false
+
+[tool.flwr.app]
+publisher = "engram"
+
+[tool.flwr.app.components]
+serverapp = "{serverapp}"
+clientapp = "engram.client.app:app"
+
+[tool.flwr.app.config]
+"""
 
 
 def run_deployed(
@@ -45,7 +63,7 @@ def run_deployed(
     on_trouble: Callable[[str], None] = lambda line: None,
     on_word: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Runs the experiment, or what is left of it, on a federation's nodes.
+    """Runs or resumes the experiment on a federation's nodes.
 
     Args:
         experiment: The experiment.
@@ -103,7 +121,7 @@ def run_deployed(
 
 
 class _Quiet:
-    """A silence, in which it is said once what is waited for."""
+    """Silence of a run, in which the awaited thing is said once."""
 
     def __init__(self, on_word: Callable[[str], None]) -> None:
         self._on_word = on_word
@@ -114,7 +132,7 @@ class _Quiet:
         self._since, self._told = time.monotonic(), ""
 
     def look(self, awaited: str, seconds: float) -> None:
-        """Tells what is waited for, if nothing was new for so many seconds."""
+        """Says ``awaited`` once, if nothing was new for so many seconds."""
         if awaited != self._told and time.monotonic() - self._since > seconds:
             self._told = awaited
             self._on_word(f"waiting for {awaited}")
@@ -226,7 +244,6 @@ class Attempt:
         self._conclude()
 
     def _conclude(self) -> None:
-        """Notes what may have gone wrong, once the process has ended."""
         self._reader.join(timeout=5)
         if self.run_id is not None:
             self.trouble = "the SuperLink or the coordinator died"
@@ -262,7 +279,6 @@ class Attempt:
 def _watch(
     folder: Path, on_round: Callable[[dict[str, Any]], None], goes_on: Callable[[], bool]
 ) -> None:
-    """Reports the last recorded round, and then new ones as long as ``goes_on`` says so."""
     rows = RunRecord(folder).rows()
     reported = rows[-1]["round"] - 1 if rows else -1
     more = True
@@ -287,6 +303,19 @@ def _finished(folder: Path, experiment: Experiment) -> bool:
 
 
 def _recorded(folder: Path) -> int:
-    """Returns the last round of a run's record; -1 if there is none."""
     rows = RunRecord(folder).rows()
     return int(rows[-1]["round"]) if rows else -1
+
+
+def write_app(folder: Path, serverapp: str = "engram.server.app:app") -> None:
+    """Writes Flower's app to a folder: its components, and every setting with its default.
+
+    The source's own ``pyproject.toml`` is for users of `flwr run .`; an installed package has none.
+
+    Args:
+        folder: The folder.
+        serverapp: What the coordinator runs.
+    """
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in default_config().items())
+    head = _HEAD.format(version=version("engram"), serverapp=serverapp)
+    (folder / "pyproject.toml").write_text(head + "".join(lines), encoding="utf-8")

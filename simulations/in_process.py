@@ -55,7 +55,6 @@ def _trained(
     config: Mapping[str, Any],
     spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None,
 ) -> TrainReplies:
-    """Trains the clients of a wave."""
     merge, groups = strategy.rounds.merge, [*strategy.roster.by_node(wave.clients).values()]
     if not groups:  # a secret cohort may have nobody
         return TrainReplies([], [], [], Counter())

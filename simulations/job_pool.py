@@ -16,6 +16,8 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from joblib import Parallel, delayed, register_parallel_backend
+from joblib.externals.loky.process_executor import BrokenProcessPool
 from threadpoolctl import threadpool_limits
 
 from engram.cli.console import err
@@ -95,7 +97,6 @@ class Pool:
         return [row for name in jobs if (path := self._kept(name)) for row in _read(path)]
 
     def _kept(self, name: str) -> Path | None:
-        """Returns the file of a job's rows, if there is one."""
         path = self._folder and self._folder / f"{name}.json"
         return path if path and path.is_file() else None
 
@@ -105,7 +106,6 @@ class Pool:
         self._lines[name](done, found)
 
     def _here(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
-        """Runs jobs in this process, and yields each one's rows when it is done."""
         for name, job in left.items():
             with one_thread():
                 rows = job(functools.partial(self._tell, name))
@@ -118,8 +118,6 @@ class Pool:
 
         ``lost`` are errors, beside joblib's own, that say that a process was lost.
         """
-        from joblib.externals.loky.process_executor import BrokenProcessPool  # noqa: PLC0415 - slow to import
-
         with contextlib.ExitStack() as stack:
             try:
                 news = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
@@ -141,9 +139,6 @@ class Pool:
     def _start(
         self, stack: contextlib.ExitStack, news: Path, left: Mapping[str, Job]
     ) -> Generator[tuple[str, list[Row]]]:
-        """Hands jobs to processes, which end with the stack; returns their rows as they come."""
-        from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
-
         do = delayed(functools.partial(_do, news, None if self._ray else os.getpid()))
         parallel = Parallel(
             n_jobs=-1 if self._ray else min(self.at_once, len(left)),
@@ -261,9 +256,8 @@ def _join(address: str) -> type[Exception]:
     Raises:
         Refused: If there is no cluster, or Ray cannot begin one here.
     """
-    from joblib import register_parallel_backend  # noqa: PLC0415 - slow to import, rarely wanted
-    from ray.exceptions import RayError  # noqa: PLC0415 - likewise
-    from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 - likewise
+    from ray.exceptions import RayError  # noqa: PLC0415 - slow to import, rarely wanted
+    from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 - slow to import, rarely wanted
 
     class Yielding(RayBackend):
         """Ray's backend, which can return a generator although it does not declare it."""

@@ -232,7 +232,6 @@ def _toml(entries: Mapping[str, object]) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Returns different ports that are free now."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:

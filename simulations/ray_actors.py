@@ -109,7 +109,6 @@ class Crew:
             raise Refused(f"the workers of {where} died, or did not begin, {DIED}")
 
     def _places(self, has: Mapping[str, float]) -> int:
-        """Returns how many workers fit in a cluster's resources."""
         return int(min(has.get(name, 0) // count for name, count in self._needs.items()))
 
     def _start(self) -> None:
@@ -145,7 +144,7 @@ class Crew:
         self._busy[refs[0]] = _Work(worker, number, refs)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Waits for workers, and yields what came of their chunks."""
+        """Waits for workers, and yields the outcomes of their chunks."""
         for outcome, wrong in self._come():
             if wrong:
                 _log.warning("a worker cannot take part: %s", wrong)
@@ -166,8 +165,8 @@ class Crew:
         self._idle, self._busy = [], {}
 
     def _come(self) -> Iterator[tuple[Outcome | None, str]]:
-        """Waits for workers; yields what came of chunks, and why workers cannot take part."""
-        from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415 - as above
+        """Waits for workers; yields outcomes, and reasons against workers."""
+        from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415 - slow to import, rarely wanted
 
         for ref in self._ray.wait([*self._busy], num_returns=1)[0]:
             worker, number, returned = self._busy.pop(ref)

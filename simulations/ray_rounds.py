@@ -1,4 +1,4 @@
-"""Rounds on a Ray cluster, whose resident workers train the chunks of each round.
+"""Rounds on a Ray cluster: resident workers train the chunks of each round.
 
 Workers have data and networks from the run's beginning on. With a chunk come what its clients
 receive, and their memories, which go back to this process with the outcome: so clients train where

@@ -4,7 +4,7 @@ import logging
 
 
 def _tells(record: logging.LogRecord) -> bool:
-    """Passes over what matplotlib says where it has no folder of its own: it works without."""
+    """Drops matplotlib's remarks on a missing cache folder, without which it works."""
     said = record.getMessage()
     return not (
         said.startswith(("mkdir -p failed", "Matplotlib created a temp", "Matplotlib is building"))

@@ -1,4 +1,4 @@
-"""Arguments of commands and of functions, checked alike whoever gives them."""
+"""Arguments of commands and of functions, beside settings."""
 
 from collections.abc import Collection, Iterable
 from os import PathLike
@@ -39,7 +39,7 @@ def _texts(value: object) -> object:
 
 
 def _tuned(value: object) -> object:
-    """Returns trials, and seeds of each or None, of what ``engram.compare`` takes."""
+    """Returns (trials, seeds of each or None); None for no tuning."""
     if value is None or isinstance(value, bool):
         return (32, None) if value else None
     pair = [value, None] if isinstance(value, int) else value
@@ -78,7 +78,7 @@ class Arguments(Settings):
 
 
 def arguments(prefix: str = "", /, **given: Any) -> tuple[Arguments, list[Fault]]:
-    """Returns arguments as they are meant, and what is wrong with them.
+    """Returns checked arguments, and their faults.
 
     Args:
         prefix: What stands before names in the faults' texts: ``--`` on the command line.

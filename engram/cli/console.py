@@ -1,6 +1,6 @@
 """The command's consoles: results go to standard output, remarks to standard error."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from html import escape
 from io import StringIO
 from pathlib import Path
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from engram.link.console import WHOLE, console
+from engram.settings.errors import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +23,23 @@ def tell_files(folder: Path, names: Iterable[str]) -> None:
     """Prints the files of a folder, of those that it may have."""
     files = ", ".join(name for name in names if (folder / name).exists())
     out.print(f"recorded in {folder}: {files}", soft_wrap=True)
+
+
+def table_of(
+    headings: Iterable[str],
+    rows: Iterable[Iterable[str]],
+    *,
+    title: str | None = None,
+    right: Collection[str] = (),
+    longest: int = 300,
+) -> Table:
+    """Returns a table of texts, each on one line, and cut in its middle if it is longer."""
+    table = Table(title=title, title_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left")
+    for cells in rows:
+        table.add_row(*(one_line(cell, longest=longest) for cell in cells))
+    return table
 
 
 def in_html(lines: Iterable[str], table: "pd.DataFrame") -> str:

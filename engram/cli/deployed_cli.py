@@ -1,7 +1,5 @@
-"""The commands that run experiments on a federation of processes."""
+"""Runs on federations: of processes on this machine, or of nodes elsewhere."""
 
-import json
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,7 +18,6 @@ from engram.cli.options import (
     find_run,
     folder_of_command,
     in_project,
-    make_folder,
     overrides_of,
     refuse_keys,
 )
@@ -28,16 +25,12 @@ from engram.cli.progress import Report, run_all, show_found
 from engram.link.credentials import read_server
 from engram.runs.record import RunRecord
 from engram.server.status import participation
-from engram.settings.errors import Refused, few_names, say
+from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import FIRST, Experiment, read_by
 from engram.settings.interrupts import end_at_once
-from engram.settings.plugins import VARIABLE, plugins
-from engram.simulations.app_folder import write_app
 from engram.simulations.deployed import run_deployed
-from engram.simulations.loopback import LoopbackFederation, Nodes
+from engram.simulations.loopback import LoopbackFederation
 from engram.wire.counters import Counters, serve_counters
-
-__all__ = ["app", "for_federation", "for_server", "run_on"]
 
 app = typer.Typer()
 
@@ -54,12 +47,6 @@ _COUNTED: Final = {
 @app.command(epilog=SEE_SETTINGS)
 def federation(
     clients: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nodes.")] = 3,
-    nodes: Annotated[
-        str, typer.Option(metavar="KIND", help="engram: our resident nodes; stock: Flower's own.")
-    ] = "engram",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="No TLS, and no authentication of nodes.")
-    ] = False,
     sets: Set = None,
     config: Config = None,
     out: Out = None,
@@ -72,41 +59,18 @@ def federation(
     """
     overrides = overrides_of(config, sets)
     refuse_keys(overrides, {"resume": "engram run --federation", "out": "--out DIR"})
-    kinds: dict[str, Nodes] = {"engram": "engram", "stock": "stock"}
-    if nodes not in kinds:
-        raise Refused(f"--nodes must be {' or '.join(kinds)}, got {nodes!r}")
     experiment = for_federation(overrides, clients)
     folder = folder_of_command(out, f"federation-{data_name(experiment)}")
     err.print(
         f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs",
         soft_wrap=True,
     )
-    place, kind = folder / "federation", kinds[nodes]
-    options = _data_options(experiment, kind)
+    place, options = folder / "federation", _data_options(experiment)
     with end_at_once():  # slow imports, done before there are processes to stop
-        import engram.strategies  # noqa: F401 - for its time alone
-    with LoopbackFederation(
-        place, clients=clients, nodes=kind, insecure=insecure, options=options
-    ) as there:
+        import engram.strategies  # noqa: F401, PLC0415 - for its time alone
+    with LoopbackFederation(place, clients=clients, options=options) as there:
         _follow(experiment, folder / "run", there.server, there.control, "run it anew")
     show_found(folder / "run", as_json)
-
-
-@app.command("app")
-def write(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
-) -> None:
-    """Write the app that `flwr run FOLDER` runs, with the settings of all methods.
-
-    Settings of plug-ins are included. Their modules are not: Flower's processes import those named
-    in ENGRAM_PLUGINS.
-    """
-    if folder.exists():
-        raise Refused(f"{folder} is there already: name a new folder")
-    make_folder(folder)
-    write_app(folder)
-    named = f"{VARIABLE}={shlex.quote(','.join(plugins()))} " if plugins() else ""
-    say(f"{named}flwr run {shlex.quote(str(folder))}")
 
 
 def run_on(
@@ -127,11 +91,7 @@ def run_on(
         out: Folder of the run: a new one, or that of a run to resume.
         resume: Instead, the run to resume: its folder, or its name in runs/.
         as_json: Whether to end with a line of JSON.
-        metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
-
-    Raises:
-        Refused: If the federation's folder, the settings or the run's folder are not in order.
-        RunStopped: If the run cannot go on.
+        metrics_port: Port of ``/metrics`` and ``/healthz``; 0 for none.
     """
     if resume is not None:
         folder = find_run(resume)
@@ -147,19 +107,17 @@ def run_on(
     show_found(folder, as_json)
 
 
-def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
-    """Returns the options that tell nodes on this machine where the run's data are."""
+def _data_options(experiment: Experiment) -> list[str]:
     source = experiment.source
     folder = source.path.parent if source.is_file else Path(experiment.data_dir)
-    where = json.dumps(str(folder.absolute()), ensure_ascii=False)
     if not source.is_file and not folder.is_dir():
         return []
-    return [f"data-dir={where}"] if nodes == "stock" else ["--set", f"data-dir={folder.absolute()}"]
+    return ["--set", f"data-dir={folder.absolute()}"]
 
 
 def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
     """Returns the experiment of a run on a federation, by the schema that its sites agree on."""
-    from engram.sites.site_questions import schema_of
+    from engram.sites.site_questions import schema_of  # noqa: PLC0415 - loads torch
 
     method = str(overrides.get("method", in_project(overrides).get("method", FIRST)))
     agreed = read_by(method, schema_of(server))
@@ -237,7 +195,6 @@ def _count(counters: Counters, row: Mapping[str, Any]) -> None:
 
 
 def _without_a_part(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a line for the clients that took no part in any round, by reason."""
     missing: dict[str, list[str]] = {}
     rounds = rows[-1]["round"] if rows else 0
     for share in participation(rows):

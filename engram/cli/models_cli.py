@@ -1,7 +1,4 @@
-"""The commands about models that leave the platform.
-
-What loads torch is imported by the functions that use it, once all is in order.
-"""
+"""Commands about models that leave the platform: export, adapt, predict, evaluate."""
 
 import json
 import shlex
@@ -10,23 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
+import engram
 from engram.cli.console import out as console
-from engram.cli.options import Json, find_run
-from engram.link.addresses import CONTROL
-from engram.settings.errors import Refused, one_line, say
+from engram.cli.console import table_of
+from engram.cli.deployed_cli import for_server
+from engram.cli.options import Control, Json, Run, find_run
+from engram.settings.errors import Refused, say
 from engram.settings.interrupts import end_at_once
 
 if TYPE_CHECKING:
     from engram.home.exporting import Written
     from engram.sites.evaluate_at_sites import Visited
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
-_Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name in runs/.")]
 _Folder = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="A new folder; default: NAME-model, for whom it is."),
@@ -43,7 +38,7 @@ _Format = Annotated[
 
 @app.command()
 def export(
-    run: _Run,
+    run: Run,
     client: Annotated[
         str | None,
         typer.Option(metavar="CLIENT", help="A client's name, or its number if it has none."),
@@ -67,16 +62,15 @@ def export(
         raise Refused("export takes --client CLIENT, or --common")
     folder = find_run(run)
     with end_at_once():
-        from engram.api import Run
-        from engram.home.exporting import exported_into
-    found = Run(folder, picked=picked)
+        from engram.home.exporting import exported_into  # noqa: PLC0415 - loads torch
+    found = engram.Run(folder, picked=picked)
     found = found.tuned if tuned else found
     _tell(exported_into(found.learned, client, out, format_))
 
 
 @app.command()
 def adapt(
-    run: _Run,
+    run: Run,
     data: Annotated[
         str,
         typer.Option(
@@ -95,9 +89,8 @@ def adapt(
     """
     folder = find_run(run)
     with end_at_once():
-        from engram.api import Run
-        from engram.home.newcomers import adapted_into
-    found = Run(folder, picked=picked)
+        from engram.home.newcomers import adapted_into  # noqa: PLC0415 - loads torch
+    found = engram.Run(folder, picked=picked)
     _tell(adapted_into(found.learned, data, out, format_))
 
 
@@ -141,9 +134,9 @@ def predict(
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
     with end_at_once():
-        from engram.home.onnx_sandbox import Limits
-        from engram.home.predicting import predict as predicted
-    found = predicted(model, rows, out, interval, Limits(deadline, memory))
+        from engram.home import onnx_sandbox, predicting  # noqa: PLC0415 - loads torch
+    limits = onnx_sandbox.Limits(deadline, memory)
+    found = predicting.predict(model, rows, out, interval, limits)
     columns = ", ".join(found.table.columns)
     console.print(f"{out}: {len(found.table)} rows of {columns}", soft_wrap=True)
     _note(found.notes)
@@ -159,10 +152,7 @@ def evaluate(
     federation: Annotated[
         Path, typer.Option(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
     ],
-    control: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
-    ] = None,
+    control: Control = None,
     as_json: Json = False,
 ) -> None:
     """Score exported models at all sites of a federation, on their own test rows.
@@ -170,20 +160,17 @@ def evaluate(
     A model goes to the sites as parameters and a description, without its ranges, intervals and
     medians; no code goes with it. Sites tell scores and numbers of rows.
     """
-    from engram.cli.deployed_cli import for_server
-
     experiment = for_server({}, federation)
-    from engram.sites.evaluate_at_sites import MODELS, SCORES, Visited, given_model
-    from engram.sites.site_questions import Asked, answer_of_nodes
+    from engram.sites import evaluate_at_sites as visits  # noqa: PLC0415 - loads torch
+    from engram.sites import site_questions  # noqa: PLC0415 - loads torch
 
     folders = [str(path.absolute()) for path in models]
     for folder in folders:
-        given_model(folder)  # refused here, before anybody is asked
-    asked = Asked(
-        "engram.sites.evaluate_at_sites:app", {MODELS: json.dumps({"folders": folders})}, SCORES
-    )
-    text = answer_of_nodes(asked, experiment, federation, control)
-    found = [Visited(**each) for each in json.loads(text)]
+        visits.given_model(folder)  # refused here, before anybody is asked
+    question = {visits.MODELS: json.dumps({"folders": folders})}
+    asked = site_questions.Asked("engram.sites.evaluate_at_sites:app", question, visits.SCORES)
+    text = site_questions.answer_of_nodes(asked, experiment, federation, control)
+    found = [visits.Visited(**each) for each in json.loads(text)]
     if as_json:
         print(json.dumps([each._asdict() for each in found]))
     else:
@@ -194,13 +181,9 @@ def evaluate(
 
 def _tell(written: "Written") -> None:
     folder, package = written
-    about, table = package.exported, Table()
-    for heading in ("rows", "metric", "value", "95 % interval"):
-        table.add_column(heading, justify="left" if heading == "rows" else "right")
-    for cells in package.scores:
-        table.add_row(*map(one_line, cells))
+    about, columns = package.exported, ("rows", "metric", "value", "95 % interval")
     if package.scores:
-        console.print(table)
+        console.print(table_of(columns, package.scores, right=columns[1:]))
     _note(package.notes)
     rows = "rows.csv" if about.kind.schema else "rows.npz"
     console.print(f"{about.what}: see {folder / 'card.md'}", soft_wrap=True)
@@ -213,24 +196,17 @@ def _note(notes: Sequence[str]) -> None:
 
 
 def _show(found: "Sequence[Visited]") -> None:
-    """Prints the main score of each model at each site, with the number of rows, and who has none.
-
-    The main one is the first metric of the model's run.
-    """
     models = dict.fromkeys(each.model for each in found)
     sites = sorted({each.client for each in found if each.rows})
-    table = Table()
-    table.add_column("model")
-    table.add_column("metric")
-    for site in sites:
-        table.add_column(f"client-{site}", justify="right")
+    rows = []
     for model in models:
         there = {each.client: each for each in found if each.model == model and each.rows}
         metric = next((next(iter(each.scores), "") for each in there.values()), "")
         shown = [_cell(there[site], metric) if site in there else "-" for site in sites]
-        table.add_row(one_line(Path(model).name), one_line(metric), *shown)
+        rows.append([Path(model).name, metric, *shown])
+    columns = [f"client-{site}" for site in sites]
     if sites:
-        console.print(table)
+        console.print(table_of(["model", "metric", *columns], rows, right=columns))
     if any(each.rows and not each.held_out for each in found):
         console.print("*: rows that the site drew; the model may have learned from some")
     for each in found:

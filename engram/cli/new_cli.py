@@ -1,7 +1,8 @@
-"""The command that makes a project of a user's own."""
+"""Commands for a user's own work: a project, and an app for `flwr run`."""
 
 import keyword
 import re
+import shlex
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Annotated, Final
 
 import typer
 
+from engram.cli.options import make_folder
 from engram.core.checks import must
 from engram.settings.errors import Refused, say
-
-__all__ = ["app"]
+from engram.settings.plugins import VARIABLE, plugins
+from engram.simulations.deployed import write_app
 
 _TEMPLATE: Final = Path(__file__).parents[1] / "simulations" / "project"
 _NAME: Final = "your_project"  # in the template's files, and the name of its package
@@ -55,3 +57,20 @@ def _write(folder: Path, name: str) -> None:
     for path in folder.rglob("*.*"):
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace(_NAME, name), encoding="utf-8")
+
+
+@app.command("app")
+def write(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+) -> None:
+    """Write the app that `flwr run FOLDER` runs, with the settings of all methods.
+
+    Settings of plug-ins are included. Their modules are not: Flower's processes import those named
+    in ENGRAM_PLUGINS.
+    """
+    if folder.exists():
+        raise Refused(f"{folder} is there already: name a new folder")
+    make_folder(folder)
+    write_app(folder)
+    named = f"{VARIABLE}={shlex.quote(','.join(plugins()))} " if plugins() else ""
+    say(f"{named}flwr run {shlex.quote(str(folder))}")

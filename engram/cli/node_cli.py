@@ -4,30 +4,42 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import signal
 import threading
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.table import Table
 
+from engram.cli.options import Policy, Port, Site, State
 from engram.cli.site_cli import state_of
 from engram.data.source import Source
 from engram.link.addresses import parse_address
 from engram.link.console import console
 from engram.link.credentials import NodeCredentials, read_node
+from engram.link.node.many_nodes import run_together
+from engram.link.node.node import only_one, run_node
 from engram.link.proxies import direct
 from engram.settings.errors import Refused, say
 from engram.settings.fields import wrong_values
+from engram.settings.files import replace_file
+from engram.settings.logs import begin_log
 from engram.settings.machine import MachineSettings
+from engram.settings.plugins import load_plugins
 from engram.sites.accepted import in_force
 from engram.sites.audit import AUDIT, EXPORTED, Audit
 from engram.sites.encrypted_file import new_key, read_key
+from engram.sites.leave_federation import check_there
+from engram.sites.leave_federation import leave as give_up_key
 from engram.sites.policy import policy_file
+
+if TYPE_CHECKING:
+    from engram.client.disk import DiskStore
 
 _FEW = 8  # most numbers shown in a line
 
@@ -37,13 +49,6 @@ app = typer.Typer()
 memory = typer.Typer(no_args_is_help=True, help="Manage the memories on a node's disk.")
 app.add_typer(memory, name="memory")
 
-_Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
-]
-_State = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where the node keeps its memories; default FOLDER/state."),
-]
 _Key = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Encrypt memories with the key in this file."),
@@ -59,7 +64,7 @@ def node(
             help="A client's folder, or several, whose nodes then share one process and memory.",
         ),
     ],
-    state: _State = None,
+    state: State = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -92,13 +97,7 @@ def node(
             metavar="MIB", min=0, help="Largest message; 0: an eighth of the free memory."
         ),
     ] = 0,
-    policy: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="This site's limits; by default FOLDER/policy.toml, if it is there.",
-        ),
-    ] = None,
+    policy: Policy = None,
     describe: Annotated[
         bool,
         typer.Option(
@@ -113,17 +112,8 @@ def node(
             help="Go on with trainings that have learned from other rows than there are now.",
         ),
     ] = False,
-    give_up: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="End after this time without a SuperLink."),
-    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines of JSON.")] = False,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."
-        ),
-    ] = 0,
+    metrics_port: Port = 0,
 ) -> None:
     """Serve a federation as one of its clients, or several, until it is stopped."""
     if len(folders) > 1 and (state is not None or metrics_port):
@@ -142,17 +132,12 @@ def node(
         read_key(memory_key)
         own["memory-key"] = str(memory_key.absolute())
     nodes = [_set_up(folder, own, state=state, policy=policy) for folder in folders]
-    from engram.settings.logs import begin_log
-
     begin_log(as_json=log_json)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda signum, frame: stop.set())
     for folder, (credentials, _) in zip(folders, nodes, strict=True):
         _tell(folder, credentials, policy)
-    from engram.link.node.many_nodes import run_together
-    from engram.link.node.node import run_node
-
     run_together(
         {
             str(folder): partial(
@@ -162,7 +147,6 @@ def node(
                 config,
                 max_message=int(max_message * 2**20),
                 metrics_port=metrics_port,
-                give_up=give_up,
                 forked=len(folders) > 1,
                 stop=stop,
             )
@@ -174,10 +158,7 @@ def node(
 def _set_up(
     folder: Path, own: Mapping[str, Any], *, state: Path | None, policy: Path | None
 ) -> tuple[NodeCredentials, dict[str, Any]]:
-    """Reads a client's folder; returns its credentials, and its node's configuration."""
     credentials = read_node(folder)
-    from engram.sites.leave_federation import check_there
-
     check_there(credentials)
     config = {
         "partition-id": credentials.partition_id,
@@ -195,7 +176,7 @@ def _set_up(
             raise Refused(
                 f"data-dir {config['data-dir']} is not there: name the folder of the data"
             )
-    from engram.data.tables.table_summary import site_schema
+    from engram.data.tables.table_summary import site_schema  # noqa: PLC0415 - loads torch
 
     in_force(policy or folder, state or folder / "state")  # or it is refused
     site_schema(folder)
@@ -203,7 +184,6 @@ def _set_up(
 
 
 def _tell(folder: Path, credentials: NodeCredentials, policy: Path | None) -> None:
-    """Logs what a node begins with, and has it connect without a proxy."""
     _log.info(
         "policy: %s", policy_file(policy or folder) or "none of its own, so that defaults hold"
     )
@@ -219,13 +199,11 @@ def _tell(folder: Path, credentials: NodeCredentials, policy: Path | None) -> No
 
 
 @app.command()
-def leave(folder: _Folder, state: _State = None) -> None:
+def leave(folder: Site, state: State = None) -> None:
     """Leave a federation: this client's key is refused, and no run counts on it."""
     credentials = read_node(folder)
     superlink = parse_address(credentials.superlink, "superlink")
     os.environ.update(direct(os.environ, superlink.host))  # before gRPC reads them
-    from engram.sites.leave_federation import leave as give_up_key
-
     give_up_key(credentials, (state or folder / "state").absolute())
     say(
         f"client-{credentials.partition_id}: its key is refused from now on",
@@ -267,13 +245,13 @@ _Client = Annotated[int, typer.Argument(metavar="CLIENT", help="The client's num
 
 @memory.command("list")
 def list_(
-    folder: _Folder,
-    state: _State = None,
+    folder: Site,
+    state: State = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """List all memories: run, method, client, round, size, date, and the training's name."""
     root = _root(folder, state)
-    from engram.client.training_folders import kept, listed
+    from engram.client.training_folders import kept, listed  # noqa: PLC0415 - loads torch
 
     found = list(kept(root))
     if as_json:
@@ -284,10 +262,10 @@ def list_(
 
 @memory.command()
 def show(
-    folder: _Folder,
+    folder: Site,
     training: _Training,
     client: _Client,
-    state: _State = None,
+    state: State = None,
     memory_key: _Key = None,
 ) -> None:
     """Show a client's newest memory: names, shapes, and norms, or the numbers of short vectors.
@@ -296,9 +274,7 @@ def show(
     the client's own estimate, and the shared one.
     """
     tensors = _newest(folder, state, training, client, memory_key)
-    table = Table()
-    for heading in ("name", "shape", "norm or numbers"):
-        table.add_column(heading)
+    table = Table("name", "shape", "norm or numbers")
     for name, leaf in sorted(tensors.items()):
         few = leaf.ndim == 1 and len(leaf) <= _FEW
         shown = [f"{value:.6g}" for value in (leaf.tolist() if few else [float(leaf.norm())])]
@@ -308,14 +284,14 @@ def show(
 
 @memory.command()
 def export(
-    folder: _Folder,
+    folder: Site,
     training: _Training,
     client: _Client,
     out: Annotated[
         Path,
         typer.Argument(metavar="OUT", help="A new folder, or a new .safetensors file."),
     ],
-    state: _State = None,
+    state: State = None,
     memory_key: _Key = None,
     format_: Annotated[
         str,
@@ -328,34 +304,31 @@ def export(
     """
     if out.exists():
         raise Refused(f"{out} is there already: name a new one")
-    line = {"kind": EXPORTED, "training": training, "client": client}
-    line |= {"folder": str(out.absolute())}
+    where = str(out.absolute())
+    line = {"kind": EXPORTED, "training": training, "client": client, "folder": where}
     if out.suffix == ".safetensors":
         memory = _newest(folder, state, training, client, memory_key)
         _audit(folder, state).append(line, trained=False)
         _write_memory(out, memory)
         say(f"{out}: memory of client {client}")
         return
-    from engram.client.disk import DiskStore
-    from engram.client.training_description import read_training
-    from engram.home.exported import check_format
-    from engram.home.node_export import remembered_package
-    from engram.settings.plugins import load_plugins
+    from engram.client.training_description import read_training  # noqa: PLC0415 - loads torch
+    from engram.home import exported, node_export  # noqa: PLC0415 - loads torch
 
     load_plugins()
-    chosen, root = check_format(format_), _root(folder, state)
+    chosen, root = exported.check_format(format_), _root(folder, state)
     if not (place := root / training).is_dir():
         raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
-    store = DiskStore(place, key=read_key(memory_key) if memory_key else None)
-    package = remembered_package(read_training(place), client, store)
+    package = node_export.remembered_package(
+        read_training(place), client, _store(place, memory_key)
+    )
     _audit(folder, state).append(line, trained=False)
     package.write(out, chosen)
     say(f"{out}: model of client {client}; next: engram predict {out} ROWS")
 
 
 def _write_memory(out: Path, memory: dict[str, Any]) -> None:
-    from engram.settings.files import replace_file
-    from engram.wire.tensors import tensors_to_bytes
+    from engram.wire.tensors import tensors_to_bytes  # noqa: PLC0415 - loads torch
 
     try:
         replace_file(out, tensors_to_bytes(memory))
@@ -365,20 +338,16 @@ def _write_memory(out: Path, memory: dict[str, Any]) -> None:
 
 @memory.command()
 def forget(
-    folder: _Folder,
+    folder: Site,
     training: Annotated[
         str | None, typer.Argument(metavar="[TRAINING]", help="Default: all trainings.")
     ] = None,
-    state: _State = None,
+    state: State = None,
 ) -> None:
     """Remove the memories of a training, or of all. The node must not be running.
 
     What was exported of them, as far as the node's log says, is named, and stays.
     """
-    import shutil
-
-    from engram.link.node.node import only_one
-
     root = _root(folder, state)
     there = {path.name: path for path in root.glob("*") if path.is_dir()}
     if training is not None and training not in there:
@@ -397,20 +366,17 @@ def forget(
 
 @memory.command()
 def encrypt(
-    folder: _Folder,
+    folder: Site,
     memory_key: Annotated[
         Path, typer.Option(metavar="FILE", help="A key from `engram memory new-key`.")
     ],
-    state: _State = None,
+    state: State = None,
 ) -> None:
     """Encrypt memories that were written without a key. The node must not be running."""
-    from engram.client.disk import DiskStore
-    from engram.link.node.node import only_one
-
-    root, key = _root(folder, state), read_key(memory_key)
+    root = _root(folder, state)
     with only_one(root.parent):
         trainings = sorted(path for path in root.glob("*") if path.is_dir())
-        stores = [DiskStore(path, key=key) for path in trainings]
+        stores = [_store(path, memory_key) for path in trainings]
         for store in stores:
             store.unencrypted()  # before anything is encrypted
         count = sum(store.encrypt() for store in stores)
@@ -434,13 +400,17 @@ def _root(folder: Path, state: Path | None) -> Path:
     return state_of(folder, state) / "memory"
 
 
+def _store(training: Path, key: Path | None) -> "DiskStore":
+    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
+
+    return DiskStore(training, key=read_key(key) if key else None)
+
+
 def _newest(
     folder: Path, state: Path | None, training: str, client: int, key: Path | None
 ) -> dict[str, Any]:
-    from engram.client.disk import DiskStore
-
     root = _root(folder, state)
-    store = DiskStore(root / training, key=read_key(key) if key else None)
+    store = _store(root / training, key)
     versions = store.versions(client)
     if not versions:
         raise Refused(f"{root} has no memory of client {client} in training {training}")

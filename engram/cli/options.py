@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 
 from engram.cli.console import err
 from engram.cli.console import out as console
+from engram.link.addresses import CONTROL
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, brief, together
 from engram.settings.experiment import FIRST, Experiment, Impossible, read_by
@@ -39,7 +40,7 @@ SEE_SETTINGS: Final = "The settings are those of engram run: see engram run --he
 
 
 class WithSettings(TyperCommand):
-    """A command whose help ends with the shared settings, group by group."""
+    """A command with the shared settings at the end of its help, group by group."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the help, and a table of each group of settings."""
@@ -57,11 +58,7 @@ class WithSettings(TyperCommand):
 
 
 def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str, str]]:
-    """Returns what there is to say of each setting of a group.
-
-    These are its key, its default, its range, where it is searched ("" if it is not), and what it
-    means.
-    """
+    """Returns key, default, range, range of a search ("" for none) and meaning of settings."""
     return [
         (
             key_of(name),
@@ -131,6 +128,30 @@ Track = Annotated[
     typer.Option(metavar="TRACKER", help=f"Send rounds, as they end, to {' or '.join(TRACKERS)}."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Its folder, or its name in runs/.")]
+Runs = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Default: runs.")]
+Server = Annotated[
+    Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
+]
+Control = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
+]
+Port = Annotated[
+    int,
+    typer.Option(metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."),
+]
+Site = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
+]
+State = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where the node keeps its memories; default FOLDER/state."),
+]
+Policy = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The node's policy; default FOLDER/policy.toml, if there."),
+]
 
 
 # --- Settings ------------------------------------------------------------------------------
@@ -170,7 +191,7 @@ def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:
     found = read_by(method, found) | dict(overrides)
     if "dataset" not in found:
         return found
-    from engram.data.count_clients import follow_rows
+    from engram.data.count_clients import follow_rows  # noqa: PLC0415 - loads torch
 
     return follow_rows(found)
 
@@ -188,10 +209,9 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
         if error.possible is None:
             raise
         with end_at_once():
-            from engram.client.hosts import Opening, host_of
-            from engram.client.memory import RamStore
-        opening = Opening(error.possible, RamStore())
-        raise together(error, lambda: host_of(opening), error.is_apart) from error
+            from engram.client import hosts, memory  # noqa: PLC0415 - loads torch
+        opening = hosts.Opening(error.possible, memory.RamStore())
+        raise together(error, lambda: hosts.host_of(opening), error.is_apart) from error
 
 
 def begun(folder: Path, method: str | None) -> tuple[dict[str, Any], "Engine"]:
@@ -273,12 +293,12 @@ def check_unused(folder: Path | None) -> None:
 
 
 def folder_of_command(named: Path | None, default: str) -> Path:
-    """Returns an unused folder, which is this command's until it ends: see ``new_folder``."""
+    """Returns an unused folder, locked until the command ends: see ``new_folder``."""
     return click.get_current_context().with_resource(new_folder(named, default))
 
 
 def _take(stack: ExitStack, folder: Path, *, new: bool) -> None:
-    """Makes a folder and its parents, and locks it; what was missing is removed if still empty.
+    """Makes a folder and its parents, and locks it; new ones are removed if they stay empty.
 
     The folder is removed under its lock, lest one call removes what another has just taken.
     """

@@ -21,6 +21,7 @@ from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.interrupts import end_at_once
 from engram.settings.plugins import plugins, project_plugins
+from engram.studio.pages.reproduce_command import lacks
 
 _LINES: Final = 12  # latest pieces of work that are always shown
 
@@ -114,7 +115,7 @@ def _log(unit: str, title: str, total: int) -> Tell:
 
 
 def shows(progress: bool) -> bool:
-    """Returns whether progress is shown: in the main thread alone, which Ctrl-C comes to."""
+    """Whether to show progress: in the main thread alone, which gets Ctrl-C."""
     return progress and threading.current_thread() is threading.main_thread()
 
 
@@ -157,7 +158,7 @@ def run_all(
         shown: As for ``progress_lines``.
 
     Returns:
-        Which of several have stopped, and why.
+        Those of several that have stopped, and why.
 
     Raises:
         RunStopped: The only one has stopped.
@@ -197,7 +198,6 @@ def run_all(
 
 
 def _due(row: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Whether to show a round's result: always in a terminal, in a log as often as evaluations."""
     last = row["round"] == experiment.rounds
     return err.is_terminal or last or row["round"] % experiment.eval_every == 0
 
@@ -244,7 +244,7 @@ def show_found(folder: Path, as_json: bool) -> None:
 
 
 def tell_next(command: str) -> None:
-    """Prints what one would do next, with the plug-ins that the command would lack."""
+    """Prints the next command, with the plug-ins that it would lack."""
     looks = command.split(maxsplit=1)[0] in LOOKING
     in_project = set(project_plugins().split(",")) - {""}
     named = {_as_given(plugin) for plugin in plugins()}
@@ -254,22 +254,12 @@ def tell_next(command: str) -> None:
 
 
 def _as_given(plugin: str) -> str:
-    """Returns a plug-in's name alone, where that is enough in this folder.
-
-    This process finds it in any case: its folder was put on the path.
-    """
     folder, _, name = plugin.rpartition("/")
     return name if folder in {str(Path.cwd()), get_path("purelib")} else plugin
 
 
 def _after(folder: Path) -> str:
-    """Returns what one does after a run or a comparison: go on with it, or use its results.
-
-    It is nothing where that needs rows or functions that were given in Python.
-    """
-    with end_at_once():
-        from engram.studio.pages.reproduce_command import lacks  # noqa: PLC0415 - loads torch
-
+    """Returns the next command; "" where it needs rows or functions that Python gave."""
     place = shlex.quote(str(folder))
     if (folder / PLAN).is_file():
         runs = read_plan(folder)["runs"]

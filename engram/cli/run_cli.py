@@ -1,7 +1,4 @@
-"""The commands that run experiments in this process, and that show runs and data.
-
-What loads torch or matplotlib is imported by the functions that use it, once all is in order.
-"""
+"""Commands that run experiments, and that show data: run, compare, data."""
 
 import json
 import shlex
@@ -10,16 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from engram.cli.arguments import arguments
 from engram.cli.console import out as console
+from engram.cli.console import table_of
+from engram.cli.deployed_cli import run_on
 from engram.cli.options import (
     SEE_SETTINGS,
     Config,
+    Control,
     Json,
     OnRay,
     Out,
+    Port,
     Processes,
     Referring,
     Resume,
@@ -39,11 +39,12 @@ from engram.cli.options import (
     refuse_keys,
 )
 from engram.cli.progress import Execute, Report, run_all, show_found, tell_next
+from engram.cli.schema_cli import check_on
 from engram.compare.comparison_folder import contestants, read_plan
 from engram.compare.settings_for_methods import settings_of_each
-from engram.link.addresses import CONTROL
+from engram.link.console import WHOLE
 from engram.scoring.tasks import TASKS
-from engram.settings.errors import Names, Refused, RunStopped, one_line, told_with
+from engram.settings.errors import Names, Refused, RunStopped, told_with
 from engram.settings.experiment import Experiment
 from engram.settings.interrupts import end_at_once
 from engram.settings.network import NetworkMethod
@@ -52,8 +53,6 @@ from engram.studio.tracking.sending import check_tracker, follow
 
 if TYPE_CHECKING:
     from engram.cohort.trainer.trainer import Engine
-
-__all__ = ["app", "in_this_process"]
 
 app = typer.Typer()
 
@@ -91,10 +90,7 @@ def run(
             help="Run on the nodes of a deployed federation, and go on with the run in --out.",
         ),
     ] = None,
-    control: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
-    ] = None,
+    control: Control = None,
     check: Annotated[
         bool,
         typer.Option(
@@ -102,14 +98,7 @@ def run(
         ),
     ] = False,
     ray: OnRay = None,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT",
-            min=0,
-            help="With --federation: serve /metrics and /healthz on this machine alone.",
-        ),
-    ] = 0,
+    metrics_port: Port = 0,
     track: Track = None,
     as_json: Json = False,
 ) -> None:
@@ -129,9 +118,6 @@ def run(
         ):
             if value is not None:
                 raise Refused(f"{option} and --federation exclude each other: {why}")
-        from engram.cli.deployed_cli import run_on
-        from engram.cli.schema_cli import check_on
-
         if check:
             if resume is not None or out is not None:
                 raise Refused("--check excludes --out and --resume: it writes nothing")
@@ -163,14 +149,18 @@ def run(
 def in_this_process(
     engine: "Engine", tracker: str | None, group: str = "", ray: str | None = None
 ) -> Execute:
-    """Returns what runs an experiment in this process, and tells a tracker of its rounds.
+    """Returns a function that runs an experiment in this process.
 
-    With the address of a Ray cluster, its workers train the clients.
+    Args:
+        engine: As for ``simulate``.
+        tracker: One of ``TRACKERS``, to which rounds are sent; None for none.
+        group: The name of its comparison.
+        ray: Address of a Ray cluster whose workers train the clients.
     """
     if tracker is not None:
         check_tracker(tracker)
     with end_at_once():
-        from engram.simulations.engine import simulate
+        from engram.simulations.engine import simulate  # noqa: PLC0415 - loads torch
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         if tracker is None:
@@ -247,25 +237,14 @@ def compare(
         first = read_experiment(next(iter(each.values())))
         folder = folder_of_command(given.out, f"compare-{data_name(first)}")
     else:
-        if (
-            methods
-            or seeds
-            or sets
-            or config
-            or schema
-            or yes
-            or out
-            or engine
-            or tuned
-            or trials
-            or references
-        ):
+        others = (methods, seeds, sets, config, schema, yes, out, engine, tuned, trials, references)
+        if any(others):
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = told_with(wrong, lambda: find_run(resume))
     if track is not None:
         check_tracker(track)
     with end_at_once():
-        from engram.compare.comparison_run import begin_comparison, go_on
+        from engram.compare.comparison_run import begin_comparison, go_on  # noqa: PLC0415 - loads torch
     if ray is not None:
         join(ray)
     if resume is None:
@@ -300,25 +279,25 @@ def data(
     if path.suffix != ".png":
         raise Refused(f"--out must be the name of a .png file, got {path}")
     with end_at_once():
-        from engram.compare import plots
-        from engram.data.load_federation import federated_data
+        from engram.compare import plots  # noqa: PLC0415 - loads torch
+        from engram.data.load_federation import federated_data  # noqa: PLC0415 - loads torch
     held = federated_data(experiment)
     by_class = TASKS[experiment.task].targets == "classes" and held.train.y.ndim == 1
     counts = plots.row_counts(held, by_class=by_class)
     train = counts["training"]
     make_folder(path.parent)
     plots.plot_data(held, path, by_class=by_class)
-    table = Table(title=f"{experiment.dataset}, {experiment.partition}", title_justify="left")
     named, called = ["task"] if held.names else [], held.kind.class_names
-    rows = [f"{part} rows" for part in counts]
-    for heading in ("client", *named, *rows, *["training rows of class"] * by_class):
-        table.add_column(heading, justify="left" if "class" in heading else "right")
+    columns, rows = ["client", *named, *(f"{part} rows" for part in counts)], []
     for client, own in enumerate(train):
-        classes = ", ".join(f"{one_line(called[k])}: {n}" for k, n in enumerate(own) if n)
-        name = [one_line(held.names.get(client, ""))] if named else []
+        name = [held.names.get(client, "")] if named else []
         sizes = (str(part[client].sum()) for part in counts.values())
-        table.add_row(str(client), *name, *sizes, *[classes] * by_class)
-    console.print(table)
+        rows.append([str(client), *name, *sizes])
+        if by_class:
+            rows[-1].append(", ".join(f"{called[k]}: {n}" for k, n in enumerate(own) if n))
+    title, classes = f"{experiment.dataset}, {experiment.partition}", ["training rows of class"]
+    columns, right = columns + classes * by_class, columns
+    console.print(table_of(columns, rows, title=title, right=right, longest=WHOLE))
     console.print(f"picture: {path}", soft_wrap=True)
     if as_json:
         found = {part: of_part.tolist() for part, of_part in counts.items()}
@@ -340,25 +319,23 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
             f"its turns, unless dataset is csv:PATH, got {experiment.dataset!r}"
         )
     with end_at_once():
-        from engram.data.tables.tables import table_data
+        from engram.data.tables.tables import table_data  # noqa: PLC0415 - loads torch
     held = table_data(experiment)
-    columns = ", ".join(held.columns)
-    table = Table(title=f"{experiment.dataset}: {columns}", title_justify="left")
-    for heading in ("client", experiment.task_column, "training rows", "held out"):
-        table.add_column(heading, justify="right")
+    title = f"{experiment.dataset}: {', '.join(held.columns)}"
+    columns = ("client", experiment.task_column, "training rows", "held out")
     sizes = [
         [0 if rows is None else len(rows.y) for rows in part] for part in (held.train, held.test)
     ]
-    for client, (train, test) in enumerate(zip(*sizes, strict=True)):
-        name = one_line(held.names.get(client, ""))
-        table.add_row(str(client), name, str(train), str(test))
-    console.print(table)
+    rows = [
+        [str(client), held.names.get(client, ""), str(train), str(test)]
+        for client, (train, test) in enumerate(zip(*sizes, strict=True))
+    ]
+    console.print(table_of(columns, rows, title=title, right=columns))
     if as_json:
         found = {"train": sizes[0], "test": sizes[1], "columns": held.columns}
         print(json.dumps({**found, **_names(held.names, len(sizes[0]))}))
 
 
 def _names(names: Names, num_clients: int) -> dict[str, list[str]]:
-    """Returns what JSON says of clients' names: nothing, where they have none."""
     everyone = [names.get(client, str(client)) for client in range(num_clients)]
     return {"names": everyone} if names else {}

@@ -10,10 +10,9 @@ import typer
 from rich import box
 from rich.table import Table
 
-from engram.cli.console import err, out
+from engram.cli.console import err, out, table_of
 from engram.cli.deployed_cli import for_federation, for_server
-from engram.cli.options import SEE_SETTINGS, Config, SchemaFile, Set, overrides_of
-from engram.link.addresses import CONTROL
+from engram.cli.options import SEE_SETTINGS, Config, Control, SchemaFile, Server, Set, overrides_of
 from engram.link.credentials import read_server
 from engram.settings.errors import Refused, few_names, one_line, say
 from engram.settings.files import replace_file
@@ -22,19 +21,9 @@ if TYPE_CHECKING:
     from engram.sites.agreement import Finding
     from engram.sites.schema_survey import Survey
 
-__all__ = ["app", "check_on"]
-
 _MOST_SHOWN: Final = 200  # columns
 
 app = typer.Typer()
-
-_Server = Annotated[
-    Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
-]
-_Control = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
-]
 
 
 def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None) -> None:
@@ -45,7 +34,7 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
     Raises:
         SystemExit: Some site could not; status 1.
     """
-    from engram.sites.site_questions import checked, survey_deployed
+    from engram.sites.site_questions import checked, survey_deployed  # noqa: PLC0415 - loads torch
 
     experiment = for_server(overrides, federation)
     found = survey_deployed(experiment, federation, control, check=True)
@@ -93,7 +82,7 @@ def schema(
     save: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write a table's schema to a file.")
     ] = None,
-    control: _Control = None,
+    control: Control = None,
 ) -> None:
     """Have sites agree on their tables' columns, or describe a table.
 
@@ -107,7 +96,7 @@ def schema(
     """
     overrides = overrides_of(config, sets, written)
     if not server.is_dir():
-        from engram.cli.proposing import described
+        from engram.data.schema.proposal import described  # noqa: PLC0415 - loads torch
 
         given = {"target-column": target[0]} if target else {}
         text = described(str(server), given | overrides)
@@ -122,7 +111,7 @@ def schema(
     targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
     if not targets:
         raise Refused("--target must name the column to predict, such as --target outcome")
-    from engram.sites.site_questions import agreed, survey_deployed, write_schema
+    from engram.sites.site_questions import agreed, survey_deployed, write_schema  # noqa: PLC0415 - loads torch
 
     given = dict(overrides) if target is None else {"target-column": targets[0]} | overrides
     experiment = for_federation(given, read_server(server).settings.clients)
@@ -145,32 +134,29 @@ def schema(
 
 @app.command()
 def statistics(
-    server: _Server,
+    server: Server,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")
     ] = False,
-    control: _Control = None,
+    control: Control = None,
 ) -> None:
     """Show columns of all sites' tables: rows, missing values, means and quantiles.
 
     A node reads its table by its own schema, and tells no figure of fewer rows than its policy
     demands.
     """
-    from engram.sites.site_questions import survey_deployed
-    from engram.sites.statistics import Statistics
-    from engram.sites.statistics import statistics as statistics_of
+    from engram.sites import statistics as columns  # noqa: PLC0415 - loads torch
+    from engram.sites.site_questions import survey_deployed  # noqa: PLC0415 - loads torch
 
     experiment = for_federation({}, read_server(server).settings.clients)
     found = survey_deployed(experiment, server, control)
-    rows = [[("" if x is None else str(x)) for x in row] for row in statistics_of(found.named)]
+    rows = [[("" if x is None else str(x)) for x in row] for row in columns.statistics(found.named)]
     for client, why in found.silent.items():
         err.print(f"client-{client}: {one_line(why)}", markup=False, soft_wrap=True)
     if as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([Statistics._fields, *rows])
+        csv.writer(sys.stdout, lineterminator="\n").writerows([columns.Statistics._fields, *rows])
         return
-    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
-    for name in Statistics._fields:
-        table.add_column(name)
+    table = Table(*columns.Statistics._fields, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for row in rows[:_MOST_SHOWN]:
         table.add_row(*map(one_line, row))
     out.print(table)
@@ -187,14 +173,10 @@ def _tell(told: "Sequence[Finding]") -> None:
 
 
 def _show_columns(found: "Survey", settings: Mapping[str, Any]) -> None:
-    """Prints a table of the columns that are read, and which are left out."""
     if not found.tables:
         return
-    from engram.sites.agreement import summary
+    from engram.sites.agreement import summary  # noqa: PLC0415 - loads torch
 
-    table = Table(title="columns", title_justify="left")
-    for heading in ("column", "kind", "values, or medians of sites", "missing"):
-        table.add_column(heading)
-    for row in summary(found.named, settings)[:_MOST_SHOWN]:
-        table.add_row(*map(one_line, row))
-    out.print(table)
+    columns = ("column", "kind", "values, or medians of sites", "missing")
+    rows = summary(found.named, settings)[:_MOST_SHOWN]
+    out.print(table_of(columns, rows, title="columns"))

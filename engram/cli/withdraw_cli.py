@@ -9,25 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from engram.cli.console import out as console
-from engram.cli.options import Json, check_unused, find_run, read_experiment
+from engram.cli.deployed_cli import run_on
+from engram.cli.options import Control, Json, Run, check_unused, find_run, read_experiment
 from engram.cli.progress import run_all, tell_next
-from engram.link.addresses import CONTROL
+from engram.cli.run_cli import in_this_process
 from engram.link.credentials import read_server
 from engram.link.server.registration import roll
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.sites.withdrawal import Withdrawal, begin, noted, settings_without, withdrawal_of
 
-__all__ = ["app"]
-
 app = typer.Typer()
 
 
 @app.command()
 def withdraw(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's folder, or its name in runs/.")
-    ],
+    run: Run,
     client: Annotated[
         str, typer.Argument(metavar="CLIENT", help="Its name in the run, or its number.")
     ],
@@ -43,17 +40,14 @@ def withdraw(
         Path | None,
         typer.Option(metavar="SERVER_FOLDER", help="Retrain on the nodes of this federation."),
     ] = None,
-    control: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
-    ] = None,
+    control: Control = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder of the new run; default RUN-without-CLIENT."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Name what has learned from a client that leaves, and retrain a run without it."""
+    """Name the models with a leaving client's updates, and retrain a run without it."""
     folder = find_run(run)
     found = withdrawal_of(folder, client, [folder.parent, Path("runs")])
     settings = settings_without(found, None if start_from is None else find_run(start_from))
@@ -79,12 +73,7 @@ def withdraw(
 
 
 def _check_place(record: RunRecord, client: int, server: Path | None) -> None:
-    """Checks that a run can be trained again without a client where that is asked for.
-
-    Raises:
-        Refused: It was run elsewhere; or on nodes, and the client is still a member of their
-            federation; or in one process, and is not finished.
-    """
+    """Refuses a run of another engine, an unfinished one, and a client that is still a member."""
     folder, on_nodes = record.folder, record.config["engine"] == "flower"
     if on_nodes and server is None:
         raise Refused(
@@ -139,8 +128,7 @@ def _gone(exported: Path) -> str:
 
 
 def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str) -> None:
-    from engram.cli.run_cli import in_this_process
-    from engram.runs.replayed_participation import Participation
+    from engram.simulations.replayed_participation import Participation  # noqa: PLC0415 - loads torch
 
     execute = in_this_process("sequential" if engine == "sequential" else "vectorized", None)
     experiment = read_experiment(settings)
@@ -150,8 +138,6 @@ def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str
 
 
 def _on_nodes(settings: dict[str, Any], folder: Path, server: Path, control: str | None) -> None:
-    from engram.cli.deployed_cli import run_on
-
     clients, before = read_server(server).settings.clients, settings["num-clients"]
     settings = settings | {"num-clients": clients}
     settings.pop("participation")  # nodes are there or not
@@ -161,10 +147,7 @@ def _on_nodes(settings: dict[str, Any], folder: Path, server: Path, control: str
 
 
 def _doomed(found: Withdrawal, *, on_nodes: bool) -> list[Path]:
-    """Returns what the operator is to delete: of a run in one process, what has its updates.
-
-    Its record of who took part stays, since the new run repeats it.
-    """
+    """Returns the paths to delete; the record of cohorts is kept for the new run."""
     exports = [path for path in found.exports if path.exists()]
     if on_nodes:
         return [found.run, *exports]

@@ -15,12 +15,12 @@ from engram.compare.comparison_folder import REFERENCES, contestants, read_plan,
 from engram.compare.comparison_run import begin_comparison, go_on
 from engram.compare.paper_tables import latex, pairs, per_client, summary
 from engram.compare.report_rows import report_rows, shown_rounds
+from engram.compare.results import Results, metric_called, metrics_of, results_of
 from engram.compare.settings_for_methods import named_methods
 from engram.core.process_modes import own_modes
 from engram.data.file_models import readable
 from engram.data.source import Source
 from engram.runs.record import RunRecord
-from engram.runs.results import Results, metric_called, metrics_of, results_of
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import lists_settings
 from engram.settings.files import replace_file

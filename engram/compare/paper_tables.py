@@ -9,8 +9,8 @@ import numpy as np
 from engram.compare.comparison_folder import Runs
 from engram.compare.differences import Difference
 from engram.compare.report_rows import ends, models_of, picked, told_round
+from engram.compare.results import Results
 from engram.core.checks import must
-from engram.runs.results import Results
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, UNSEEN
 from engram.settings.errors import Refused

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from engram.compare.results import metric_called
 from engram.compare.suite.ranks import ranks as ranks_of_scores
 from engram.core.checks import must
 from engram.runs.record import RunRecord
-from engram.runs.results import metric_called
 from engram.settings.errors import Refused
 
 if TYPE_CHECKING:

@@ -35,11 +35,11 @@ class _Manifest(Stored):
 
 
 class DamagedCheckpoint(EngramError):
-    """A checkpoint is not what was written, or does not belong to this run."""
+    """A checkpoint was altered, or does not belong to this run."""
 
 
 class OtherModel(DamagedCheckpoint):
-    """A checkpoint is what was written, and of another model than the run's settings make now."""
+    """An intact checkpoint of another model than the run's settings make now."""
 
 
 def there(root: Path) -> dict[int, Path]:
@@ -116,7 +116,6 @@ def _described(data: bytes) -> dict[str, Any]:
 
 
 def _put(path: Path, data: "bytes | Params") -> dict[str, Any]:
-    """Writes a file, and returns its size and checksum."""
     if isinstance(data, bytes):
         path.touch(0o600)
         path.write_bytes(data)
@@ -132,7 +131,7 @@ def _put(path: Path, data: "bytes | Params") -> dict[str, Any]:
 
 
 def tensors_of(files: Mapping[str, bytes], name: str, like: "Params | None") -> "Params":
-    """Returns a checkpoint's tensors, whose names, shapes and types must be like ``like``'s.
+    """Returns a checkpoint's tensors; names, shapes and types must be those of ``like``.
 
     Raises:
         OtherModel: They are others.

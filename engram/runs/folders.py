@@ -65,7 +65,7 @@ def changing(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
-    """Yields a new, locked folder, which is removed afterwards unless it was renamed."""
+    """Yields a new, locked folder; removes it afterwards unless it was renamed."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
     try:
         new.chmod(0o700)
@@ -76,14 +76,13 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what killed calls left; calls still running hold a lock on their folders."""
+    """Removes folders of killed calls; calls still running hold a lock on theirs."""
     for left in folder.parent.glob(f".{folder.name}.*.new"):
         with contextlib.suppress(OSError), locked(left, folder=True):
             shutil.rmtree(left)
 
 
 def _enter(root: Path, path: Path) -> None:
-    """Makes the folders of a relative path below a root, for their owner only."""
     for part in (*reversed(path.parents[:-1]), path):
         folder = root / part
         folder.mkdir(exist_ok=True)

@@ -283,7 +283,7 @@ class RunRecord(RunFolder):
         return checkpoint
 
     def load_pick(self, key: str) -> Checkpoint:
-        """Returns what there was after the round that validation rows pick in the end.
+        """Returns the checkpoint of the round that validation rows pick in the end.
 
         Args:
             key: The key of the results that says which, such as ``selected``.
@@ -360,7 +360,6 @@ class RunRecord(RunFolder):
 
 
 def _files(checkpoint: Checkpoint) -> "dict[str, bytes | Params]":
-    """Returns the contents of a checkpoint's files, by name."""
     found: dict[str, bytes | Params] = {_MODEL: checkpoint.model, _STATE: checkpoint.state}
     if checkpoint.clients is not None:
         found[_CLIENTS] = str(checkpoint.clients).encode()

@@ -33,7 +33,7 @@ class Taken(Refused):
 
 
 class RunFolder:
-    """A run's folder, whatever has come of the run.
+    """A run's folder: its settings, its sources and its lock.
 
     Attributes:
         folder: The folder.
@@ -72,7 +72,7 @@ class RunFolder:
         return record
 
     def _refuse_used(self) -> None:
-        """Refuses a folder in which there is anything but what a killed process may leave."""
+        """Refuses a folder that holds more than a killed process may leave."""
         if any(p.name != _LOCK and not p.name.startswith(NEW) for p in self.folder.iterdir()):
             kind = Taken if (self.folder / _CONFIG).is_file() else Refused
             raise kind(f"{self.folder} is not empty: name another folder, or resume the run in it")
@@ -160,7 +160,6 @@ class RunFolder:
         return before if before[-1:] == [fingerprint()] else [*before, fingerprint()]
 
     def _before(self, key: str) -> Any:
-        """Returns an entry of ``config.json``; an empty list if there is none yet."""
         there = (self.folder / _CONFIG).is_file()
         return self.config.get(key, []) if there else []
 

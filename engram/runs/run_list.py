@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Returns what is in a folder, the newest first; anything else in it is passed over.
+    """Returns the entries of a folder, the newest first; anything else is passed over.
 
     Raises:
         Refused: If there is no such folder.
@@ -60,7 +60,7 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def entry_of(path: Path) -> Entry | None:
-    """Returns what a folder is; None if it is nothing that Engram makes.
+    """Returns the entry of a folder; None if it is nothing that Engram makes.
 
     What is damaged says so in its state. A link is not followed: it may lead anywhere.
     """

@@ -1,6 +1,7 @@
 """Errors, classed by what the user can do about them, and the texts that they quote."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from logging import LogRecord, getLogger
 from types import MappingProxyType
 from typing import Final, TextIO, TypeVar
@@ -22,6 +23,7 @@ __all__ = [
     "brief",
     "few",
     "few_names",
+    "need",
     "one_line",
     "printable",
     "refusals",
@@ -171,3 +173,9 @@ getLogger("flwr.engram").addFilter(_in_one_line)
 def _cut(text: str, longest: int) -> str:
     half = (longest - 5) // 2
     return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"
+
+
+def need(package: str, extra: str) -> None:
+    """Refuses to go on without an optional package, and says how to get it."""
+    if find_spec(package) is None:
+        raise Refused(f"{package} is not installed: pip install 'engram[{extra}]'")

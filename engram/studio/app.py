@@ -2,21 +2,26 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from logging import getLogger
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
+from engram.link.addresses import Address
+from engram.link.server.launch import check_free
 from engram.settings.errors import EngramError, one_line
+from engram.studio.clients import one_client
 from engram.studio.comparing import comparing
 from engram.studio.data_page import holdings
+from engram.studio.http_limits import BoundedServer
 from engram.studio.listing import chosen_runs, listing
 from engram.studio.live import Federation, federation
-from engram.studio.one_client import one_client
 from engram.studio.one_run import one_run
 from engram.studio.run_index import Shelf
 from engram.studio.search_page import trials
+from engram.studio.serving import server_of
 
 Query = Mapping[str, Sequence[str]]
 
@@ -51,6 +56,25 @@ pre { background: #f4f4f4; padding: 0.8rem; overflow-x: auto; }
 </html>"""
 
 
+def server_for(
+    folder: Path,
+    server: Path | None,
+    control: str | None,
+    at: Address,
+    tls: tuple[Path, Path] | None,
+    token: str | None,
+) -> BoundedServer:
+    """Returns the server of a folder's board, and of a federation's if its folder is given.
+
+    For the other arguments and errors see ``Federation`` and ``server_of``.
+    """
+    shelf = Shelf(folder)
+    check_free(at, "--listen")
+    shelf.everything()  # so that the first visitor need not wait
+    app = board(shelf, Federation(server, control) if server else None)
+    return server_of(app.server, at, tls, token)
+
+
 def board(shelf: Shelf, live: Federation | None) -> Dash:
     """Returns the board of a folder of runs, and of a federation if there is one.
 
@@ -81,7 +105,7 @@ def board(shelf: Shelf, live: Federation | None) -> Dash:
         pages["/federation"] = lambda query: federation(shelf, live)
 
     def stamp(path: str, query: Query) -> list[Any]:
-        """Returns what differs when a page is to be drawn anew."""
+        """Returns a value that changes when a page is to be drawn anew."""
         names = [*query.get("name", ()), *query.get("run", ())]
         found: list[Any] = [path, sorted(query.items())]
         if not names:

@@ -1,18 +1,27 @@
-"""Each client's score and gains, as rows of a grid."""
+"""The page of one client, and rows of a grid of clients: scores, gains and part in the run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from dash import dcc, html
+from dash.development.base_component import Component
+from plotly.graph_objects import Figure, Scatter
 
-from engram.compare.comparison_folder import Runs
+from engram.compare.colors import looks_of
+from engram.compare.comparison_folder import Runs, trains_network
 from engram.compare.gain_plot import gain_lines
 from engram.compare.report_rows import client_scores, same_clients
+from engram.guards.client_epsilon import spent_by_client
 from engram.runs.record import RunRecord
+from engram.scoring.evaluation import center
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
-from engram.server.status import participation
-from engram.studio.widgets import address, linked, number
+from engram.server.status import ClientShare, participation
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+from engram.studio.run_index import Shelf
+from engram.studio.widgets import address, facts, graph, grid, linked, number
 
 _WHOLE: Final = ("seed", "asked", "took part")
 _RULES: Final = {"gain": "params.value > 0", "loss": "params.value < 0"}
@@ -70,7 +79,6 @@ def client_columns(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[di
 
 
 def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, Any]:
-    """Returns each client's score by the references of the same seed and data."""
     found = {}
     for label, title, which in gain_lines(beside)[0]:
         same = [
@@ -84,7 +92,6 @@ def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, An
 
 
 def _common(record: RunRecord, metric: Metric) -> dict[str, Any]:
-    """Returns each client's score by the run's common model, if that does not serve all clients."""
     if not _has(record, metric, COMMON):
         return {}
     (served,), (scores,) = (client_scores([record], metric.name, w) for w in ("", COMMON))
@@ -93,9 +100,141 @@ def _common(record: RunRecord, metric: Metric) -> dict[str, Any]:
 
 
 def _has(record: RunRecord, metric: Metric, which: str) -> bool:
-    """Returns whether a finished run has scores of a model."""
     return metric.name + which in (record.results or {})["clients"]
 
 
 def _figure(value: float, metric: Metric) -> float | None:
     return round(metric.scale * float(value), 4) if np.isfinite(value) else None
+
+
+def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+    """Shows one client's scores, its part in the run, and its gains."""
+    name, record = query["name"][0], shelf.record(query["name"][0])
+    client = _number(record, query)
+    called = record.names.get(client, f"client {client}")
+    share = next((one for one in participation(record.rows()) if one.client == client), None)
+    title = html.H1([called, " of ", dcc.Link(name, href=address("/run", name=name))])
+    found = [title, facts(_facts(record, client, share))]
+    if not trains_network(record):
+        return found
+    found.append(html.H2("Its score after each round"))
+    beside = [
+        other
+        for records in shelf.around(name).values()
+        for other in records
+        if other.config["settings"]["seed"] == record.config["settings"]["seed"]
+    ]
+    if record.scores():
+        note = "Thin lines: the same client under the other methods. Dots: rounds it trained in."
+        found += [graph("history", _history(record, client, beside)), html.P(note)]
+    else:
+        found.append(html.P("The run has not recorded clients' scores."))
+    return found + _gains(shelf, name, record, client)
+
+
+def _number(record: RunRecord, query: Mapping[str, Sequence[str]]) -> int:
+    text, count = query.get("client", ["0"])[0], record.clients
+    if not (text.isdecimal() and int(text) < count):
+        raise Refused(f"client must be in 0..{count - 1}, got {text}")
+    return int(text)
+
+
+def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[str, object]:
+    told = _last_scores(record, client) if trains_network(record) else {}
+    if share is not None:
+        why = "; ".join(f"{reason} ({times})" for reason, times in share.reasons.items())
+        told |= {"asked in": f"{share.asked} rounds", "took part in": f"{share.took_part} rounds"}
+        told |= {"why not": why, "privacy spent": _epsilon(record, client)}
+    return told
+
+
+def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
+    rows, main = record.scores(), record.metrics[0]
+    told: dict[str, object] = {}
+    if rows and client in rows[-1]["ids"]:
+        at = rows[-1]["ids"].index(client)
+        for title, which in ((f"{main.name}, last round", ""), ("of the common model", COMMON)):
+            value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
+            if value is not None:
+                told[title] = main.with_unit(value, 1)
+    return told
+
+
+def _epsilon(record: RunRecord, client: int) -> str:
+    spent = spent_by_client(record).get(client)
+    if spent is None:
+        return ""
+    delta = Experiment.from_config(record.config["settings"]).delta
+    return f"epsilon {spent:.3g} at delta {delta:g}"
+
+
+def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Figure:
+    main, figure = record.metrics[0], Figure()
+    others = [other for other in beside if other.folder != record.folder]
+    looks = looks_of(one.config["settings"]["method"] for one in (record, *others))
+    first = min(1, len(others))  # see curve_points
+    for other in others:
+        if points := _curve(other, client, "", first):
+            method = other.config["settings"]["method"]
+            thin = {"width": 1, "color": looks[method].color}
+            figure.add_trace(_line(points, method, line=thin, opacity=0.8, hoverinfo="name+y"))
+    everyone = [
+        (row["round"], center(np.array(row[main.name], float), main))
+        for row in record.scores()
+        if row["round"] >= first and any(value is not None for value in row.get(main.name, ()))
+    ]
+    lines = {f"{main.center} of all clients": (everyone, "#888", "dot")}
+    own = looks[record.config["settings"]["method"]].color
+    lines["common model"] = (_curve(record, client, COMMON, first), own, "dash")
+    lines["as it is served"] = (_curve(record, client, "", first), own, "solid")
+    for name, (points, color, dash) in lines.items():
+        if points:
+            figure.add_trace(_line(points, name, line={"color": color, "dash": dash, "width": 2.5}))
+    took = [
+        row["round"]
+        for row in record.rows()
+        if client in row.get("cohort", ()) and str(client) not in row.get("absent", {})
+    ]
+    low = min([y for points, *_ in lines.values() for _, y in points], default=0.0)
+    marks = {"symbol": "circle", "size": 4, "color": own}
+    figure.add_trace(
+        Scatter(
+            x=took,
+            y=[low * main.scale] * len(took),
+            mode="markers",
+            marker=marks,
+            name="trained",
+            hovertemplate="trained in round %{x}<extra></extra>",
+        )
+    )
+    percent = " (%)" if main.percent else ""
+    figure.update_layout(xaxis_title="communication round", yaxis_title=f"{main.name}{percent}")
+    for trace in figure.data[:-1]:
+        trace.y = [main.scale * y for y in trace.y]
+    return figure
+
+
+def _line(points: Sequence[tuple[int, float]], name: str, **more: Any) -> Scatter:
+    return Scatter(x=[x for x, _ in points], y=[y for _, y in points], name=name, **more)
+
+
+def _curve(record: RunRecord, client: int, which: str, first: int) -> list[tuple[int, float]]:
+    column, found = record.metrics[0].name + which, []
+    for row in record.scores():
+        if row["round"] >= first and client in row["ids"] and column in row:
+            value = row[column][row["ids"].index(client)]
+            if value is not None:
+                found.append((row["round"], value))
+    return found
+
+
+def _gains(shelf: Shelf, name: str, record: RunRecord, client: int) -> list[Component]:
+    if record.results is None:
+        return []
+    beside = shelf.around(name)
+    found = []
+    for metric in record.metrics:
+        rows = client_rows(name, record, beside, metric)
+        own = [row for row in rows if row["number"] == client]
+        found += [grid(f"own-{metric.name}", own, client_columns(own, metric))] if own else []
+    return [html.H2("In the end"), *found]

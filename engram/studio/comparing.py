@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 from engram.compare.comparison_folder import Runs, runs_of, trains_network
 from engram.compare.gain_plot import gain_lines
 from engram.compare.report_rows import finished
-from engram.runs.results import results_of
+from engram.compare.results import results_of
 from engram.studio.clients import client_columns, client_rows
 from engram.studio.one_run import metric_of
 from engram.studio.pages.content import figures_of, gains_of, table_of
@@ -41,7 +41,6 @@ def comparing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Componen
 
 
 def _asked(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> tuple[Path, list[str]]:
-    """Returns the folder of the comparison, and its runs' names; or those that were chosen."""
     if "name" not in query:
         return shelf.folder, list(query.get("run", ()))
     name = query["name"][0]
@@ -50,7 +49,6 @@ def _asked(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> tuple[Path, list
 
 
 def _clients(shelf: Shelf, runs: Runs, query: Mapping[str, Sequence[str]]) -> list[Component]:
-    """Shows each client's gains by one of the methods."""
     if not (ended := finished(runs)):
         return []
     references = {label for label, _, _ in gain_lines(ended)[0]}

@@ -11,6 +11,8 @@ from dash import html
 from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Heatmap
 
+from engram.compare.plots import row_counts
+from engram.data.load_federation import federated_data
 from engram.data.source import Source
 from engram.runs.record import RunRecord
 from engram.settings.errors import EngramError
@@ -63,7 +65,6 @@ def holdings(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """Returns names, with their clients' numbers where several have the same one."""
     counted = Counter(names)
     return [f"{n} ({client})" if counted[n] > 1 else n for client, n in enumerate(names)]
 
@@ -77,17 +78,9 @@ def _counted(record: RunRecord) -> _Held:
 @lru_cache(maxsize=4)
 def _counts(settings: str) -> _Held:
     """Returns each client's training rows, (clients, classes), and the clients' names."""
-    from engram.data.load_federation import federated_data  # noqa: PLC0415 - loads torch
-
     experiment = Experiment.from_config(json.loads(settings))
     if not isinstance(experiment.own, NetworkMethod):
         raise EngramError("it trains no network")
     data = federated_data(experiment)
-    if data.outputs > 1 and not data.train.y.is_floating_point():
-        counts = [
-            np.bincount(data.train.y[rows].cpu(), minlength=data.outputs)
-            for rows in data.train.rows
-        ]
-    else:
-        counts = [np.array([len(rows)]) for rows in data.train.rows]
-    return np.stack(counts), data.names
+    by_class = data.outputs > 1 and not data.train.y.is_floating_point()
+    return row_counts(data, by_class=by_class)["training"], data.names

@@ -1,4 +1,4 @@
-"""Connections to the board within bounds, whoever opens them: in number, in bytes and in time.
+"""Connections to the board within bounds: in number, in bytes and in time.
 
 Each connection has a thread of its own while it shakes hands and sends its request, so that one
 that is slow, or silent, keeps none of the others waiting. Where too many are open, the one that has
@@ -30,10 +30,10 @@ _PLAIN: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\nThe board
 
 
 class LateHandshake(BuiltinSSLAdapter):
-    """TLS whose handshake is left to the connection's own thread."""
+    """TLS with the handshake in the connection's own thread."""
 
     def wrap(self, sock: socket.socket) -> tuple[ssl.SSLSocket, dict[str, str]]:
-        """Returns the socket for TLS, and what the application is told of it."""
+        """Returns the socket for TLS, and its entries of the WSGI environment."""
         try:
             made = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         except OSError as error:  # it has gone already
@@ -61,7 +61,7 @@ class _Request(HTTPRequest):
             super().respond()
 
     def send_headers(self) -> None:
-        """Closes the connection after a refusal, whose body would be read otherwise."""
+        """Closes the connection after a refusal, so that no body is read."""
         if 400 <= int(self.status[:3]) < 500:
             self.close_connection = True
         super().send_headers()
@@ -98,7 +98,7 @@ class _Connection(HTTPConnection):
         return keep and not self.dropped
 
     def drop(self) -> None:
-        """Ends it from another thread: whoever reads or writes finds that it has ended."""
+        """Ends it from another thread; reads and writes then fail."""
         self.dropped = True
         with contextlib.suppress(OSError):  # it has ended
             # Not TLS's own shutdown, after which the other thread would go on in plain text.

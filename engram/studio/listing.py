@@ -1,4 +1,4 @@
-"""The first page: all runs of the folder, and what differs between their settings."""
+"""The first page: all runs of the folder, and the settings that differ."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -13,7 +13,7 @@ _PAGES: Final = {"run": "/run", "comparison": "/compare", "search": "/search"}
 
 
 def listing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
-    """Lists what the folder holds."""
+    """Lists the comparisons, searches, studies and runs of the folder."""
     del query
     found = shelf.everything()
     runs = [one for one in found if one.entry.kind == "run"]

@@ -1,4 +1,4 @@
-"""The page of a live federation: who is on line, and what the runs on it do now."""
+"""The page of a live federation: its nodes, and the progress of its runs."""
 
 import threading
 import time

@@ -92,7 +92,6 @@ def absences(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _told(record: RunRecord) -> Mapping[str, Any]:
-    """Returns what ``progress.json`` says; nothing if there is none, or it cannot be read."""
     path = record.folder / PROGRESS
     try:
         return read_stored(path, Progress) if path.is_file() else {}

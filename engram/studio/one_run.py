@@ -105,7 +105,6 @@ def _of_network(
 
 
 def _of_others(name: str, record: RunRecord, query: Mapping[str, Sequence[str]]) -> list[Component]:
-    """Shows a run that trains no network: its results, and any column of its record."""
     rows = record.rows()
     columns = list(dict.fromkeys(key for row in rows for key in row if _is_number(row[key])))
     columns = [column for column in columns if column != "round"]

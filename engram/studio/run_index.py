@@ -38,7 +38,7 @@ class Shelved(NamedTuple):
 
 
 class _Snapshot(RunRecord):
-    """A run, each of whose files is read when it is needed first, and then no more."""
+    """A run that reads each of its files once."""
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -92,7 +92,6 @@ class Shelf:
         return sorted(found, key=lambda one: one.entry.begun, reverse=True)
 
     def _inside(self, one: Shelved) -> list[Shelved]:
-        """Returns the runs of a comparison that have begun."""
         if one.entry.kind != "comparison":
             return []
         with contextlib.suppress(Refused):
@@ -116,7 +115,7 @@ class Shelf:
         return Shelved(name, entry, settings, stamp)
 
     def stamp(self, name: str) -> Stamp:
-        """Returns what differs when the files of a folder have changed."""
+        """Returns a stamp that changes with any file of the folder."""
         path, found = self.folder / name, []
         for part in _PARTS:
             with contextlib.suppress(OSError):
@@ -168,7 +167,7 @@ class Shelf:
         return self._read[name][1]
 
     def runs(self, names: Iterable[str]) -> Runs:
-        """Returns runs by method, and by whatever settings tell those of a method apart.
+        """Returns runs by method, and by the settings that differ between those of a method.
 
         Runs that have not been evaluated yet are left out.
 
@@ -199,7 +198,7 @@ class Shelf:
 
 
 def differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns the keys whose values differ among runs that have them, without the seed."""
+    """Returns the settings that differ among runs that have them, without the seed."""
     values: dict[str, set[str]] = {}
     for own in settings:
         for key, value in own.items():

@@ -1,4 +1,4 @@
-"""The page of a search: what engram tune has tried, as parallel coordinates and as a table."""
+"""The page of a search: its trials as parallel coordinates and as a table."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,6 @@ def _coordinates(trials: Sequence[Trial]) -> Figure:
 
 
 def _axis(title: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Returns an axis: of numbers, of their logarithms if they are far apart, or of words."""
     if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         words = list(dict.fromkeys(map(str, values)))
         ticks = {"tickvals": list(range(len(words))), "ticktext": words}

@@ -87,7 +87,6 @@ def server_of(
 
 
 def _without_token() -> str:
-    """Returns the address that was asked for, below this host, without the token."""
     kept = [(k, v) for k, v in request.args.items(multi=True) if k != "token"]
     return f"/{request.path.lstrip('/')}{'?' * bool(kept)}{urlencode(kept)}"
 

@@ -25,22 +25,22 @@ Columns = Sequence[Mapping[str, Any]]
 
 
 def address(path: str, **query: str | int | Sequence[str]) -> str:
-    """Returns the address of a page, with what it is about."""
+    """Returns the address of a page and its subject."""
     return f"{path}?{urlencode(query, doseq=True)}"
 
 
 def plain(text: str) -> str:
-    """Returns a text as plotly is to show it, which reads some tags."""
+    """Escapes a text for plotly, which reads some tags."""
     return html_escape(text, quote=False)
 
 
 def escaped(text: str) -> str:
-    """Returns a text as a cell of a column of ``link`` is to show it."""
+    """Escapes a text for a cell of Markdown."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
 def linked(text: str, path: str) -> str:
-    """Returns a link for a cell of a grid whose column is of ``link``."""
+    """Returns a link for a cell of a column with ``link``."""
     return f"[{escaped(text)}]({path.replace('(', '%28').replace(')', '%29')})"
 
 
@@ -69,7 +69,7 @@ def graph(name: str, figure: Figure) -> Component:
 
 
 def number(field: str, digits: int = 2, **more: Any) -> dict[str, Any]:
-    """Returns a column of numbers, which is sorted and filtered as such."""
+    """Returns a column that is sorted and filtered as numbers."""
     shown = f"params.value == null ? '' : d3.format(',.{digits}f')(params.value)"
     return {
         "field": field,
@@ -112,7 +112,7 @@ def grid(
 
 
 def plain_table(table: PageTable) -> Component:
-    """Shows a small table, and below it what it says in words."""
+    """Shows a small table, and its lines below it."""
     head = html.Tr([html.Th(cell) for cell in table.heading])
     body = [html.Tr([html.Td(str(cell)) for cell in row]) for row in table.rows]
     words = [html.P(line) for line in table.words]

@@ -22,7 +22,7 @@ def started(monkeypatch):
     """What a node would have been started with."""
     calls = []
     monkeypatch.setattr(
-        "engram.link.node.node.run_node", lambda *args, **options: calls.append((args, options))
+        "engram.cli.node_cli.run_node", lambda *args, **options: calls.append((args, options))
     )
     return calls
 
@@ -32,7 +32,7 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
     Path("data").mkdir()
     engram("memory", "new-key", "key")
     words = ("--data", "npz:own.npz", "--set", "device=cuda", "--set", "data-dir=data")
-    bounds = ("--memory-key", "key", "--memory-limit", 5, "--memory-days", 9, "--give-up", 60)
+    bounds = ("--memory-key", "key", "--memory-limit", 5, "--memory-days", 9)
     bounds += ("--max-message", 1.5)
     status, _, err = engram("node", folder, *words, *bounds)
     assert status == 0
@@ -54,7 +54,7 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
         "memory-limit": 5,
         "memory-days": 9,
     }
-    assert (options["give_up"], options["max_message"]) == (60, 3 * 2**19)
+    assert options["max_message"] == 3 * 2**19
 
 
 def test_bad_input_is_one_line_and_starts_nothing(engram, folder, started):

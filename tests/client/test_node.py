@@ -229,7 +229,7 @@ class FakeFleet:
 def start(monkeypatch, tmp_path):
     """Runs a node against a script; returns the fleet that played it."""
 
-    def start(*script, give_up=None, waits=None):
+    def start(*script, waits=None):
         stop = threading.Event()
         fleet = FakeFleet(list(script), stop)
         if waits is not None:
@@ -237,7 +237,7 @@ def start(monkeypatch, tmp_path):
             monkeypatch.setattr(node.time, "monotonic", lambda: sum(waits))
         monkeypatch.setattr(node, "Fleet", lambda credentials, **options: fleet)
         monkeypatch.setattr(node, "Worker", FakeWorker)
-        run_node(None, tmp_path / "state", {}, give_up=give_up, stop=stop)
+        run_node(None, tmp_path / "state", {}, stop=stop)
         return fleet
 
     return start
@@ -271,11 +271,6 @@ def test_waits_grow_and_go_on_for_as_long_as_it_takes(start):
     assert waits[0] < 0.4
     assert 20 < max(waits[:14]) < 40
     assert sum(waits[:14]) > 120
-
-
-def test_gives_up_when_it_is_told_to(start):
-    with pytest.raises(Unreachable, match=r"gone \(for 60 s\)"):
-        start(*[Unreachable("gone")] * 99, give_up=60, waits=[])
 
 
 def test_a_key_that_stays_refused_is_an_end_in_finite_time(start):

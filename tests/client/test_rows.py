@@ -77,7 +77,7 @@ def test_nodes_are_told_by_an_option(monkeypatch, tmp_path, engram):
 
     monkeypatch.setattr(node_cli, "_set_up", set_up)
     monkeypatch.setattr(node_cli, "_tell", lambda *args: None)
-    monkeypatch.setattr("engram.link.node.many_nodes.run_together", lambda nodes: None)
+    monkeypatch.setattr(node_cli, "run_together", lambda nodes: None)
     for options in ([], ["--rows-changed"]):
         status, _, said = engram("node", tmp_path, *options)
         assert status == 0, said

@@ -9,9 +9,9 @@ from engram.client.memory import RamStore
 from engram.core.streams import Stream, generator
 from engram.data.tables.tables import table_data
 from engram.runs.record import RunRecord
-from engram.runs.replayed_participation import Participation, ReplayedGrid
 from engram.server.run import run as run_on
 from engram.simulations.engine import simulate
+from engram.simulations.replayed_participation import Participation, ReplayedGrid
 from engram.tables.bandits.policies import batches, exchange
 from engram.tables.exchange import answer, personal, tell
 from engram.tables.heterogeneity import REACH

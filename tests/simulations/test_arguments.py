@@ -35,10 +35,7 @@ def test_python_and_the_command_line_refuse_alike(engram):
     Path("full").mkdir()
     Path("full/thesis.tex").touch()
     for command, given, message in [
-        ("run", {"engine": "gpu-magic"}, "engine must be vectorized or sequential, got gpu-magic"),
         ("run", {"engine": "ray"}, "engine must be vectorized or sequential (Ray runs what"),
-        ("run", {"engine": ""}, "engine must be vectorized or sequential, got "),
-        ("run", {"out": "full"}, "full is there already: give out another folder, or resume it"),
         ("run", {"resume": "nowhere"}, "no run nowhere: it is neither a folder nor a name in"),
         ("run", {"resume": "full", "out": "new"}, "out and resume exclude each other"),
         (
@@ -48,8 +45,6 @@ def test_python_and_the_command_line_refuse_alike(engram):
             "another folder, or resume it; seed must be greater than or equal to 0, got -2; "
             "fedavg.eta must be greater than 0, got -1",
         ),
-        ("compare", {"engine": "ray"}, "engine must be vectorized or sequential (Ray runs what"),
-        ("compare", {"seeds": 0}, "seeds must be greater than or equal to 1, got 0"),
         ("compare", {"seeds": 1001}, "seeds must be less than or equal to 1000, got 1001"),
         ("compare", {"seeds": "x"}, "seeds must be a valid integer"),
         (
@@ -96,7 +91,6 @@ def test_types_that_only_python_has_are_refused():
         ("run", {"out": 5}, "out must be a path, got 5"),
         ("run", {"resume": 5}, "resume must be a path, got 5"),
         ("run", {"method": ["fedavg"]}, r"method must be one of .*, got \['fedavg'\]"),
-        ("run", {"method": ""}, "method must be one of .*, got ''"),
         ("run", {"method": 0}, "method must be one of .*, got 0"),
         ("run", {"progress": "no"}, "progress must be a valid boolean, got 'no'"),
         ("compare", {"seeds": True}, "seeds must be a number, got True"),

@@ -12,7 +12,7 @@ from engram.compare.differences import Difference
 from engram.compare.power import Needed
 from engram.compare.references import CONSTANT, LINEAR, POOLED
 from engram.compare.report_rows import UNTRAINED
-from engram.runs.results import metrics_of, results_of
+from engram.compare.results import metrics_of, results_of
 from engram.scoring.metrics import METRICS
 
 ACCURACY, LOSS = METRICS["accuracy"], METRICS["mae"]

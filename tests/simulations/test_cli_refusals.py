@@ -46,49 +46,31 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         ),
         # Of the default partition, a client would have too few rows.
         (let("partition=x", *FEW), r"partition must be [^;]*, got 'x'(?=\n)"),
-        (let("eta=-1", *FEW), "local-moml.eta must be .*; client 0: it has 30 test rows"),
         (let("etta=1", *FEW), r"etta is not a setting \(did you mean eta\?\)(?=\n)"),
-        (
-            let("clients-per-round=21"),
-            "clients-per-round must be at most num-clients = 20, got 21",
-        ),
-        (let("beta=0"), "beta must be greater than 0"),
         # Of width w, by one channel: 9 w + 2 * 9 w w weights, 6 w of norms, and the dense layer.
         (
             let("model=resnet", "hidden=1000000"),
             "a model of 18000025000010 parameters needs 2.01e.05 GiB, and .* take a smaller",
         ),
         (["--set", "beta"], "--set must be KEY=VALUE, got 'beta'"),
+        (["--set", "=5"], "--set must be KEY=VALUE, got '=5'"),
         (let("dataset=npz:none.npz"), r"none\.npz cannot be read: No such file"),
         (let("dataset=npz:wrong.npz"), r"wrong\.npz must hold either x and y .* it holds a"),
-        (
-            let("adapt-shots=15", "protocol=few-shot"),
-            "client 10: it has 15 test rows, not more than adapt-shots = 15",
-        ),
         (let("unseen-clients=20"), "unseen-clients must be below num-clients = 20, got 20"),
         (
             let("patience=2", "validation-fraction=0"),
             "patience must be 0 without validation rows",
         ),
-        (let("dataset=imagenet"), "dataset must be one of digits, mnist"),
         (let("device=cuda:9"), "device cuda:9 is not there"),
-        (["--set", "=5"], "--set must be KEY=VALUE, got '=5'"),
         (let("resume=x"), "resume is not a setting of this command: use --resume RUN"),
-        (let("cpu-threads=100000"), "cpu-threads must be less than or equal to 256"),
         (let("model=cnn", "dataset=npz:rows.npz", "partition=iid"), "input of a cnn must be"),
-        (["--config", "none.toml"], r"none\.toml cannot be read"),
+        (let("cpu-threads=100000"), "cpu-threads must be less than or equal to 256"),
         (["--engine", "warp"], "--engine must be vectorized or sequential, got 'warp'"),
         (["--resume", "none"], "no run 'none'"),
         (["--out", "full"], "full is there already"),
         (["--out", "x" * 5000], "File name too long"),
         (["--config", "x" * 5000], "cannot be read: File name too long"),
-        (let("dataset=npz:" + "x" * 5000, "partition=iid"), "cannot be read: File name too long"),
         (let("dataset=" + "x" * 100_000), "dataset must be one of digits, .*, got 'xxx"),
-        (let("hidden=1048576,1048576", "partition=iid"), "a model of .* parameters needs .* GiB"),
-        (
-            let("num-clients=1000000", "partition=iid"),
-            "num-clients must be at most the number of",
-        ),
         (let("rows-per-class=1000000"), "partition halves needs .*: lower rows-per-class"),
     ]:
         with entry(args):
@@ -115,15 +97,9 @@ def test_what_commands_refuse(engram):
             "mu is for a method that does not take part: fedprox, gpfl; "
             "pfedme.alpha must be [^;]*; ditto.lambda must be [^;]*, got '-1'(?=\n)",
         ),
-        (
-            ["compare", "pfedme", "ditto", *let("lambda=-1", *FEW)],
-            r"pfedme.lambda must be [^;]*; client 0: [^;]*; ditto.lambda must be [^;]*(?=\n)",
-        ),
         (["compare", "fedavg", *let("fedavg.seed=1")], "seed is not a setting of this command"),
         (["compare", *let("method=apfl")], "method apfl, of --config or --set, does not take part"),
         (["run", "fedavg", *let("method=apfl")], "METHOD must be apfl, as --config or --set says"),
-        (["compare", "nonsense"], "method must be one of"),
-        (["compare", "--seeds", "0"], "--seeds must be greater than or equal to 1, got '0'"),
         (["compare", "--seeds", str(10**12)], "--seeds must be less than or equal to 1000, got"),
         (
             ["reproduce", "one-shot", "cnn", "--seeds", str(10**12), "--iterations", "0"],
@@ -158,19 +134,18 @@ def test_what_commands_refuse(engram):
             "molar.family must be [^;]*, got 'x'(?=\n)",
         ),
         (
-            ["run", "molar", *let("threshold-scale=-1", "dataset=x")],
-            "molar.threshold-scale must be [^;]*; dataset must be csv:PATH, [^;]*, got 'x'",
-        ),
-        (
             ["compare", "fedavg", "ditto", *let("hidden=a; b; b; c")],
             "hidden must be [^;]*, got 'a; b; b; c'(?=\n)",
         ),
         (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
-        (["show", "full"], "full is not the folder of a run"),
         (["compare", "--out", "file/x"], "file/x cannot be made"),
         (["data", "--out", "file/x.png"], "file cannot be made"),
         (["run", "--out", "file/x"], "file/x cannot be made"),
         (["run", *let("method=pfedm", "beta=2")], r"did you mean pfedme or "),
+        (
+            ["methods", "pfedmy"],
+            r"METHOD must be one of .* \(did you mean pfedme or .*\?\), got 'pf",
+        ),
         *(
             (
                 ["run", "fedavg", f"--{word}", "1"],
@@ -179,19 +154,15 @@ def test_what_commands_refuse(engram):
             for word, key in {
                 "lr": "eta",
                 "learning_rate": "eta",
-                "eta": "eta",
                 "rounds": "num-rounds",
-                "epochs": "local-epochs",
                 "batch_size": "batch-size",
             }.items()
         ),
         (["tune", "fedavg", "--lr", "1"], "did you mean --set eta=VALUE"),
         (["show", "full", "--lr"], "No such option '--lr'"),
-        (["run", "fedavq"], r"\(did you mean fedavg or [a-z-]* or [a-z-]*\?\), got 'fedavq'"),
         (["shwo"], "No such command 'shwo'"),
         (["reproduce", "sinewav"], r"No such command 'sinewav'. Did you mean 'sinewave'\?(?=\n)"),
         (["show", "x" * 5000], "x: File name too long"),
-        (["status", "x" * 5000], "x/config.json: File name too long"),
         (["x" * 100_000], "No such command 'xxx"),
     ]:
         with entry(args):
@@ -266,10 +237,8 @@ def test_a_diverging_run_keeps_no_other_of_a_comparison_from_running(engram):
     ("command", "pause", "slept"),
     [
         (["node", "none"], "300", [300]),
-        (["superlink", "none"], "300", [300]),
-        (["node", "--nonsense"], "300", [300]),
+        (["superlink", "--nonsense"], "300", [300]),
         (["node", "none"], None, []),
-        (["run", "--set", "beta=0"], "300", []),
         (["register", "none"], "300", []),
     ],
     ids=str,
@@ -281,7 +250,7 @@ def test_what_a_supervisor_starts_again_pauses_after_a_refusal(
     if pause:
         monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", pause)
     seconds = []
-    monkeypatch.setattr("engram.cli.__main__.time", SimpleNamespace(sleep=seconds.append))
+    monkeypatch.setattr("engram.cli.cli.time", SimpleNamespace(sleep=seconds.append))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         status, _, err = engram(*command)

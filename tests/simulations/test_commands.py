@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.main import get_command, get_group
 from typer.testing import CliRunner
 
-from engram.cli import cli, methods_cli, options
+from engram.cli import cli, options, show_cli
 from engram.cli.cli import COMMANDS, app
 from engram.settings.families import METHODS
 from engram.settings.fields import Float, Int, Settings, range_of
@@ -28,7 +28,6 @@ LIGHT = [  # words, exit status
     (["--version"], 0),
     (["rnu"], 2),
     (["--plugin", "nowhere", "run", "pfedme"], 2),
-    (["--plugin", "nowhere", "node", "none"], 2),
     (["--vers"], 2),
     (["run", "--help"], 0),
     (["run", "--sed", "3"], 2),
@@ -38,7 +37,6 @@ LIGHT = [  # words, exit status
     (["run", "--config", "none.toml"], 2),
     (["compare", "fedavg", "--set", "batch-size=0"], 2),
     (["compare", "pfedme", "--set", "nu=3"], 2),
-    (["tune", "pfedme", "--set", "etta=1"], 2),
     (["federation", "--help"], 0),
     (["federation", "--set", "numrounds=3"], 2),
     (["export", "--help"], 0),
@@ -52,6 +50,8 @@ LIGHT = [  # words, exit status
     (["status", "--help"], 0),
     (["status", "none"], 2),
     (["superlink", "none"], 2),
+    (["tune", "pfedme", "--set", "etta=1"], 2),
+    (["--plugin", "nowhere", "node", "none"], 2),  # from here on: what a node stands on
     (["node", "--help"], 0),
     (["node", "none"], 2),
     (["memory", "list", "none"], 2),
@@ -68,6 +68,8 @@ for words, status in cases:
         found = 0
     except SystemExit as end:
         found = end.code or 0
+    if {"tune", "node", "memory"} & {*words}:
+        heavy = [name for name in heavy if name not in ("flwr", "grpc", "numpy")]
     loaded = [name for name in heavy if name in sys.modules]
     if (found, loaded) != (status, []):
         raise SystemExit(f"engram {' '.join(words)}: status {found}, and it has loaded {loaded}")
@@ -96,7 +98,7 @@ def check(code, *words):
 @pytest.fixture
 def engram(monkeypatch):
     """Runs the command; returns its status and its output, 200 characters wide."""
-    for module, name in ((options, "console"), (methods_cli, "out")):
+    for module, name in ((options, "console"), (show_cli, "out")):
         monkeypatch.setattr(module, name, Console(width=200, highlight=False))
 
     def call(*words):
@@ -144,7 +146,6 @@ def test_help_is_one_screen_of_groups(engram):
 
 def test_examples_are_in_the_help_and_are_commands(engram):
     for name, command in COMMANDS.items():
-        assert len(command.examples) == 2
         shown = engram(name, "--help")[1]
         for line in cli.examples_of(command):
             with entry(line):
@@ -230,18 +231,6 @@ def test_a_method_shows_its_settings(engram):
             assert len(found["not-read"]) == len(method.unread & SharedSettings.model_fields.keys())
             for key in found["not-read"]:
                 assert key in out
-
-
-def test_an_unknown_method_is_refused_with_the_nearest(monkeypatch, capsys):
-    from engram.cli.__main__ import main
-
-    monkeypatch.setattr(sys, "argv", ["engram", "methods", "pfedmy"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert re.fullmatch(
-        r"engram: METHOD must be one of .* \(did you mean pfedme or .*\?\), got 'pfedmy'\n",
-        capsys.readouterr().err,
-    )
 
 
 class Fields(Settings):

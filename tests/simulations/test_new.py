@@ -115,24 +115,20 @@ def test_settings_of_a_project_that_cannot_be_are_refused(engram, table, words):
     assert not Path("run").exists()
 
 
-def test_a_name_that_is_none_is_refused(engram):
-    for name in ["a-b", "1x", "Big", "class", "x", "", "../x", "n" * 33]:
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (
+            ["a-b", "1x", "Big", "class", "x", "", "../x", "n" * 33],
+            "a Python name, 2 to 32 small letters, digits and _",
+        ),
+        (["engram", "torch", "lib"], "one that hides no module, and no folder of a project"),
+    ],
+)
+def test_a_name_that_is_none_or_hides_something_is_refused(engram, names, wanted):
+    for name in names:
         with entry(name):
-            refused(
-                engram,
-                name,
-                "NAME must be a Python name, 2 to 32 small letters, digits and _, got ",
-            )
-
-
-def test_a_name_that_hides_something_is_refused(engram):
-    for name in ["engram", "json", "torch", "tests", "lib"]:
-        with entry(name):
-            refused(
-                engram,
-                name,
-                "NAME must be one that hides no module, and no folder of a project, got",
-            )
+            refused(engram, name, f"NAME must be {wanted}, got ")
 
 
 def test_a_folder_that_is_there_is_refused(engram):

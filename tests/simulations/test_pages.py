@@ -19,8 +19,8 @@ from engram.compare.comparison_folder import find_runs
 from engram.compare.differences import pairwise
 from engram.compare.gain_plot import gain_lines
 from engram.compare.report_rows import client_scores
+from engram.compare.results import references_of
 from engram.runs.record import RunRecord
-from engram.runs.results import references_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.studio.pages.figures import clients, curves, gains

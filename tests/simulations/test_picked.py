@@ -53,7 +53,6 @@ def ends(run):
     [
         ("fedavg", "vectorized"),
         ("ditto", "sequential"),
-        ("ditto", "vectorized"),
         ("fedper", "vectorized"),
     ],
 )

@@ -11,8 +11,8 @@ import pytest
 import engram
 from engram.compare.comparison_api import compare, load_comparison
 from engram.compare.paper_tables import WIDTHS
+from engram.compare.reports.figure_files import draw_files, sheet_of
 from engram.settings.errors import Refused
-from engram.simulations.figure_files import draw_files, sheet_of
 from tests.tables import entry
 
 QUICK = {"num_rounds": 2, "eval_every": 1, "clients_per_round": 2, "local_steps": 1, "hidden": "4"}

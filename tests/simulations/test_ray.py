@@ -17,7 +17,7 @@ import pytest
 
 from engram.runs.record import RunRecord
 from engram.settings.fingerprint import fingerprint, source_root
-from engram.simulations.app_folder import write_app
+from engram.simulations.deployed import write_app
 from engram.simulations.engine import simulate
 from tests.federation.test_plugins import write
 from tests.golden import federated

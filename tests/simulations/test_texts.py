@@ -14,12 +14,12 @@ from torch import nn
 
 import engram
 from engram.api import Run
-from engram.cli.proposing import described
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.core.standardization import Tokenizer, Units
 from engram.data.load_federation import federated_data, own_data
 from engram.data.schema.columns import SUMS, Kind, Told
+from engram.data.schema.proposal import described
 from engram.data.source import DATASETS, Source
 from engram.data.tokenizers import encode
 from engram.home.exported import load_model

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from engram.cli import optional_packages
 from engram.runs.record import RunRecord
+from engram.settings import errors
 from engram.settings.errors import Refused
 from engram.studio.tracking.sending import TRACKERS, check_tracker, follow, send
 from tests.simulations.words import SETS
@@ -177,7 +177,7 @@ def test_a_run_goes_on_where_its_tracker_fails(record, monkeypatch, caplog):
 def test_trackers_that_are_not_known_or_not_there_are_refused(monkeypatch):
     with pytest.raises(Refused, match="one of tensorboard, mlflow, wandb, got 'neptune'"):
         check_tracker("neptune")
-    monkeypatch.setattr(optional_packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(Refused, match=r"wandb is not installed: pip install 'engram\[wandb\]'"):
         check_tracker("wandb")
 

@@ -8,8 +8,8 @@ from flwr.app import ConfigRecord
 
 from engram.compare.report_rows import report_rows
 from engram.compare.reports.local import report_table
+from engram.compare.results import metrics_of
 from engram.runs.record import RunRecord
-from engram.runs.results import metrics_of
 from engram.simulations.engine import simulate
 from engram.wire.wire import to_record
 from tests.support import grid, small, strategy_of, trainer

@@ -14,15 +14,15 @@ from engram.compare.comparison_folder import PLAN, TUNING, Runs, find_runs
 from engram.compare.plots import save
 from engram.compare.report_rows import WORSE, ends, tail, told_round
 from engram.compare.reports.base import reports
+from engram.compare.reports.figure_files import network_figures
+from engram.compare.results import metrics_of, results_of
 from engram.compare.share_worse import LEAST_SEEDS
-from engram.runs.results import metrics_of, results_of
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, UNSEEN
 from engram.settings.errors import few, one_line
 from engram.settings.files import replace_file
 from engram.settings.network import NetworkMethod
-from engram.simulations.figure_files import network_figures
 
 _FIRST: Final = "gains.png"  # which says whether personalizing is worth it
 

@@ -12,11 +12,13 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
-from engram.cli.options import make_folder
+from engram.cli.console import out, tell_files
+from engram.cli.options import as_allowed, make_folder
 from engram.cli.progress import Execute
 from engram.compare.claims import scores_of
 from engram.compare.comparison_folder import BENCHMARK, find_runs, read_benchmark
 from engram.compare.comparison_run import begin_comparison, go_on
+from engram.compare.plots import save
 from engram.compare.references import read_references
 from engram.compare.report_rows import comparable
 from engram.compare.settings_for_methods import settings_of_each
@@ -189,3 +191,31 @@ def draw_ranks(of: Mapping[str, Rank], federations: int) -> Figure:
     axes.set_title(f"black: differs from {CONTROL} (Holm, 5 %)", fontsize=9)
     axes.grid(axis="x", alpha=0.3)
     return figure
+
+
+def show_benchmark(folder: Path, as_json: bool) -> None:
+    """Prints and draws the results of a benchmark's finished federations."""
+    found = found_in(folder)
+    told: dict[str, Any] = {"run": str(folder)}
+    if len(found) > 1:
+        friedman, ranking = ranked(found)
+        with as_allowed(folder):
+            save(draw_ranks(ranking, len(found)), folder / "ranks.png")
+        out.print(rank_table(friedman, ranking, len(found)))
+        each = {name: rank._asdict() for name, rank in ranking.items()}
+        told |= {"friedman": friedman, "ranks": each}
+    else:
+        out.print("no ranks: they need two finished federations", soft_wrap=True)
+    with as_allowed(folder):
+        score_table(found).to_csv(folder / "scores.csv", index_label="method")
+    for one in found:
+        best = max(one.scores, key=lambda name: one.metric.sign * one.scores[name])
+        value = one.metric.with_unit(one.scores[best])
+        words = f"{one.metric.center} {one.metric.name} {value} of {best}"
+        line = f"{one.name}, {one.clients} clients: best {words}"
+        out.print(line, soft_wrap=True, highlight=False)
+    names = [BENCHMARK, "ranks.png", "scores.csv", *(f"{one.name}/" for one in found)]
+    tell_files(folder, names)
+    if as_json:
+        scores = {one.name: {"metric": one.metric.name, "scores": one.scores} for one in found}
+        print(json.dumps({**told, "federations": scores}))

@@ -14,7 +14,7 @@ from typing import Any
 
 from engram.core.machine import keep_freed
 from engram.link.credentials import NodeCredentials
-from engram.link.node.fleet import Fleet, KeyRefused, Unreachable, Untrusted
+from engram.link.node.fleet import Fleet, KeyRefused, Untrusted
 from engram.link.node.session import Session
 from engram.link.node.worker import COUNTED, Worker
 from engram.settings.errors import EngramError, Refused
@@ -40,7 +40,6 @@ def run_node(
     *,
     max_message: int = 0,
     metrics_port: int = 0,
-    give_up: float | None = None,
     forked: bool = False,
     stop: threading.Event,
 ) -> None:
@@ -52,14 +51,12 @@ def run_node(
         node_config: The node's configuration, for its ClientApp.
         max_message: Most bytes of a message; 0 for an eighth of the free memory.
         metrics_port: Port of ``/metrics`` and ``/healthz`` on the loopback interface; 0 for none.
-        give_up: Seconds without a SuperLink after which to end; None for never.
         forked: As for ``Worker``.
         stop: Event that ends the node.
 
     Raises:
         Refused: Another node uses the folder or the key, the SuperLink does not know the key, or
             refuses it for good, or its certificate failed its verification at the beginning.
-        Unreachable: ``give_up`` seconds have passed.
     """
     keep_freed(_KEPT, largest=_KEPT)  # the parts of large messages come and go
     with only_one(state):
@@ -74,7 +71,7 @@ def run_node(
         try:
             audit = Audit(state / AUDIT)
             opened = partial(Session, fleet, worker, stop=stop, policy=policy, audit=audit)
-            _stay(fleet, opened, state, give_up, stop)
+            _stay(fleet, opened, state, stop)
         finally:
             worker.close()
             fleet.close()
@@ -97,16 +94,12 @@ def only_one(state: Path) -> Iterator[None]:
 
 
 def _stay(
-    fleet: Fleet,
-    opened: Callable[[int], Session],
-    state: Path,
-    give_up: float | None,
-    stop: threading.Event,
+    fleet: Fleet, opened: Callable[[int], Session], state: Path, stop: threading.Event
 ) -> None:
     """Opens one session after another."""
     known, pause = False, _RETRY
     while not stop.is_set():
-        node_id = _connect(fleet, state, give_up, stop, known=known)
+        node_id = _connect(fleet, state, stop, known=known)
         if node_id is None:
             return
         known, start = True, time.monotonic()
@@ -120,11 +113,9 @@ def _stay(
         stop.wait(pause)
 
 
-def _connect(
-    fleet: Fleet, state: Path, give_up: float | None, stop: threading.Event, *, known: bool
-) -> int | None:
+def _connect(fleet: Fleet, state: Path, stop: threading.Event, *, known: bool) -> int | None:
     """Tries, with growing waits, until a session is open; returns None if it is to end."""
-    start, wait, refused = time.monotonic(), _RETRY, math.inf
+    wait, refused = _RETRY, math.inf
     told: type[EngramError] | None = None
     while True:
         try:
@@ -151,8 +142,6 @@ def _connect(
                 raise Refused(str(error)) from error
             _log.warning("%s", error)
         except EngramError as error:  # Unreachable, a clock, or an unexpected answer
-            if give_up is not None and time.monotonic() - start > give_up:
-                raise Unreachable(f"{error} (for {give_up:g} s)") from error
             if told is not type(error):
                 told = type(error)
                 _log.warning("%s; trying again", error)

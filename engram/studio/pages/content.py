@@ -8,7 +8,7 @@ from plotly.graph_objects import Figure
 from engram.compare.comparison_folder import Runs
 from engram.compare.report_rows import WORSE, ends, told_round
 from engram.compare.reports.local import share_in_words, without_interval
-from engram.runs.results import Results
+from engram.compare.results import Results
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, UNSEEN
@@ -22,7 +22,7 @@ _SEEDS: Final = "s.d. over seeds"
 
 
 class PageTable(NamedTuple):
-    """A table, and what it shows, in words."""
+    """A table, with lines below it."""
 
     title: str
     heading: Sequence[str]
@@ -37,7 +37,7 @@ def results_table(found: Mapping[str, Any]) -> PageTable:
 
 
 def table_of(results: Results) -> PageTable:
-    """Returns what each method reaches, and how far the best is from the others."""
+    """Returns each method's scores, with the differences of the best one below."""
     metric, rows = results.metric, results.rows
     name, percent = metric.name, " in %" if metric.percent else ""
     harm = _told(rows, name + WORSE)
@@ -68,7 +68,7 @@ def _told(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
 
 
 def gains_of(runs: Runs, results: Results) -> dict[str, Figure]:
-    """Returns the figures of what each client gains, by title."""
+    """Returns the figures of each client's gains, by title."""
     metric = results.metric
     return {
         f"What each client gains over {reference}, in {metric.name}": figure

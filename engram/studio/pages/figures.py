@@ -139,7 +139,6 @@ def _dots(
 def _mark(
     x: npt.NDArray[np.float64], line: int, metric: Metric, difference: Difference | None
 ) -> Scatter:
-    """Draws the center of some dots; or the mean of a difference, and its interval."""
     at, told, bars = center(x, metric), f"{metric.center}: %{{x:.4g}}", None
     if difference is not None:
         scale = metric.scale * metric.sign

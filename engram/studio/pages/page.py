@@ -12,8 +12,8 @@ from plotly.offline import get_plotlyjs
 from engram.compare.comparison_folder import Runs, find_runs, trains_network
 from engram.compare.plots import image_of
 from engram.compare.reports import plots_of
+from engram.compare.results import metrics_of, results_of
 from engram.runs.record import RunRecord
-from engram.runs.results import metrics_of, results_of
 from engram.settings.errors import Refused
 from engram.studio.pages.content import (
     BAR,
@@ -93,8 +93,6 @@ _TABLE: Final = """{% if table.title %}<h2>{{ table.title }}</h2>{% endif %}
 
 
 class _Part(NamedTuple):
-    """The part of a page about a metric."""
-
     name: str
     gains: dict[str, Markup]
     table: PageTable
@@ -146,7 +144,6 @@ def page(folder: Path) -> str:
 
 
 def _of_networks(folder: Path, runs: Runs) -> dict[str, Any]:
-    """Returns the answer by the first metric, and a part for each."""
     found = results_of(folder, runs, metrics_of(runs))
     parts = [
         _Part(

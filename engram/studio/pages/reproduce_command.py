@@ -18,7 +18,6 @@ from engram.settings.experiment import default_config
 
 
 def _among(registry: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Returns whether a name is that of something of the platform's in a registry."""
     return lambda name: getattr(registry.get(name), "__module__", "").startswith("engram.")
 
 
@@ -47,7 +46,6 @@ def settings_of(folder: Path, settings: Mapping[str, Any]) -> list[tuple[str, st
 
 
 def _values(folder: Path, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a run's settings; for a comparison, those of all its methods."""
     if not (folder / PLAN).is_file():
         return dict(own)
     found: dict[str, dict[str, None]] = {}
@@ -93,10 +91,7 @@ def repeating(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def _in_python(settings: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Returns what a setting names that the platform does not have, by the setting.
-
-    These are rows, functions and networks that were given in Python, or that plug-ins have.
-    """
+    """Returns the names of rows, functions and networks of Python's or of plug-ins, by setting."""
     found = {}
     for key, ours in _OURS.items():
         names = filter(None, str(settings.get(key, "")).split(","))
@@ -115,7 +110,7 @@ def _called(
     words: list[str],
     more: Mapping[str, Any],
 ) -> str:
-    """Returns a command; or a call, where Python gave something that the record has no more."""
+    """Returns a command, or a call where the run had rows or functions of Python's."""
     plug_ins, own = config.get("plug-ins", []), _in_python(config["settings"])
     if lacks(config):
         return _call(command, given, own, plug_ins, more)
@@ -131,7 +126,6 @@ def _call(
     plug_ins: Sequence[str],
     more: Mapping[str, Any],
 ) -> str:
-    """Returns a call in Python, in which what it needs has the names that it had."""
     rows = own.get("dataset", [])
     others = {} if plug_ins else {key: names for key, names in own.items() if key != "dataset"}
     named = {name: name.replace("-", "_") for names in others.values() for name in names}
@@ -159,7 +153,7 @@ def lacks(config: Mapping[str, Any]) -> bool:
 
 
 def _named_apart(own: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a run's settings: what other methods of its comparison have otherwise, as its own."""
+    """Returns a run's settings; those that other methods have otherwise as METHOD.KEY."""
     method = own["method"]
     others = [run for run in plan.values() if run["method"] != method]
     return {
@@ -171,7 +165,6 @@ def _named_apart(own: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, A
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that differ from the defaults."""
     passed, defaults = {"method", "resume", "out"}, default_config()
     return {
         key: value

@@ -1,1 +1,1 @@
-"""Experiment trackers: TensorBoard, MLflow and Weights & Biases are told what a run records."""
+"""Experiment trackers: TensorBoard, MLflow and Weights & Biases."""

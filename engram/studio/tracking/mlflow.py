@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from engram.link.proxies import direct
-from engram.studio.tracking.base import About, Ending
+from engram.studio.tracking.sending import About, Ending
 
 _EXPERIMENT: Final = "engram"
 _KEY, _GROUP, _ROUND = "engram.run", "engram.group", "engram.round"  # tags

@@ -11,15 +11,13 @@ from functools import cached_property
 from importlib import import_module
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
-from engram.cli.optional_packages import need
 from engram.data.file_models import Stored, read_stored
 from engram.runs.record import RunRecord
 from engram.scoring.score_columns import UNSEEN
-from engram.settings.errors import Refused, one_line
+from engram.settings.errors import Refused, need, one_line
 from engram.settings.files import read_file, replace_file
-from engram.studio.tracking.base import About, Ending, Tracker
 
 _log = getLogger("flwr.engram")
 
@@ -37,6 +35,60 @@ TRACKERS: Final = {
     "wandb": "WeightsAndBiases",
 }
 """By its name, which is that of its package, of its extra and of its module here: its class."""
+
+
+class About(NamedTuple):
+    """A run, as a tracker knows it.
+
+    Attributes:
+        key: A name that no other run has, and that a resumed run keeps.
+        name: The name of its folder.
+        group: The folder of its comparison; "" if it is none of one.
+        folder: Its folder.
+        settings: Its settings by key.
+    """
+
+    key: str
+    name: str
+    group: str
+    folder: Path
+    settings: Mapping[str, Any]
+
+
+class Ending(NamedTuple):
+    """Findings of a finished run.
+
+    Attributes:
+        server_round: The last round.
+        results: Numbers by name.
+        clients: Each client's value, by metric: for a histogram.
+        files: Files to be kept with the run.
+    """
+
+    server_round: int
+    results: Mapping[str, float]
+    clients: Mapping[str, Sequence[float]]
+    files: Sequence[Path]
+
+
+class Tracker(Protocol):
+    """One run at a tracker. It is made of an ``About``, and of the last round that it was told."""
+
+    @property
+    def known(self) -> int:
+        """The last round that it has, as far as the tracker itself can tell; -1 for none."""
+
+    def tell(self, server_round: int, values: Mapping[str, float]) -> None:
+        """Adds a round's numbers."""
+
+    def flush(self) -> None:
+        """Hands over numbers that are still held back."""
+
+    def finish(self, end: Ending) -> None:
+        """Adds the results, after the last round."""
+
+    def close(self) -> None:
+        """Ends it; another process may go on."""
 
 
 def check_tracker(kind: str) -> None:
@@ -62,7 +114,7 @@ def check_sendable(folder: Path, kind: str) -> None:
 
 
 def send(folder: Path, kind: str, group: str = "") -> int:
-    """Sends what a tracker does not have of a run, finished or not; returns how many rounds.
+    """Sends the rounds of a run that a tracker lacks, and returns their number.
 
     Args:
         folder: The run's.
@@ -203,7 +255,6 @@ class _Sending:
             self._note()
 
     def _files(self) -> list[Path]:
-        """Returns the files that go with a run: known ones, as Engram has written them."""
         from engram.compare.reports import pictures_of  # noqa: PLC0415 - loads matplotlib
 
         folder = self._record.folder
@@ -220,7 +271,6 @@ class _Sending:
 
 
 def _is_picture(path: Path) -> bool:
-    """Whether a file is a PNG, and neither a link nor too large to be one of ours."""
     try:
         return read_file(path, most=_LARGEST, links=False).startswith(b"\x89PNG\r\n")
     except OSError:
@@ -228,7 +278,6 @@ def _is_picture(path: Path) -> bool:
 
 
 def _numbers(row: Row) -> dict[str, float]:
-    """Returns what is a finite number in a row, by name."""
     return {
         name: float(value)
         for name, value in row.items()
@@ -237,7 +286,6 @@ def _numbers(row: Row) -> dict[str, float]:
 
 
 def _by_client(results: Row) -> dict[str, list[float]]:
-    """Returns the clients' scores by column; those of clients that never train, by its own name."""
     columns, never = results.get("clients", {}), set(results.get("unseen", ()))
     found: dict[str, list[float]] = {}
     for name, values in columns.items():

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
-from engram.studio.tracking.base import About, Ending
+from engram.studio.tracking.sending import About, Ending
 
 
 class TensorBoard:

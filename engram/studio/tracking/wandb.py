@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import wandb
 
-from engram.studio.tracking.base import About, Ending
+from engram.studio.tracking.sending import About, Ending
 
 _PROJECT: Final = "engram"
 

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 import engram
-from engram.cli.proposing import described
 from engram.data.schema.columns import File
 from engram.data.schema.csv_files import read_csv
+from engram.data.schema.proposal import described
 from engram.data.schema.table_files import read_rows
 from engram.home.predicting import predict
 from engram.settings.errors import DataError, Refused

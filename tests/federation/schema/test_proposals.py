@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engram.cli.proposing import described
 from engram.data.schema.cells import named_cells
 from engram.data.schema.declared import declare
+from engram.data.schema.proposal import described
 from engram.data.schema.written import read_schema
 from engram.data.tables.raw_tables import of_file
 from engram.settings.data import DataSettings

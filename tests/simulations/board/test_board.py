@@ -3,12 +3,9 @@
 import json
 import shutil
 import socket
-import ssl
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
 import numpy as np
 import pytest
 from dash import Dash
@@ -16,17 +13,15 @@ from flask import Flask
 
 from engram.guards.gaussian import epsilon
 from engram.link.addresses import Address
-from engram.link.server.certificates import certificate_pem, key_pem, new_authority, new_key
 from engram.runs.progress import PROGRESS, RunProgress
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.studio.app import board
-from engram.studio.clients import client_rows
+from engram.studio.clients import client_rows, one_client
 from engram.studio.comparing import comparing
 from engram.studio.data_page import holdings
 from engram.studio.listing import chosen_runs, listing
 from engram.studio.nodes import absences, node_rows, progress
-from engram.studio.one_client import one_client
 from engram.studio.one_run import one_run
 from engram.studio.pages.reproduce_command import repeating
 from engram.studio.run_index import Shelf, differing
@@ -34,7 +29,6 @@ from engram.studio.search_page import trials
 from engram.studio.serving import guard, server_of
 from engram.studio.widgets import linked
 from engram.wire.roster import Roster
-from tests.network.support import free_port
 from tests.support import small
 from tests.tables import entry
 
@@ -99,12 +93,6 @@ def test_runs_are_read_again_only_when_they_have_changed(folder, tmp_path, monke
     (one,) = shelf.everything()
     assert len(reads) > before
     assert one.entry.state.startswith("stopped")
-
-
-def test_runs_of_other_clients_are_shown_side_by_side_without_gains(folder):
-    text = said(comparing(Shelf(folder), {"run": ["alone", "both/fedavg-seed0"]}))
-    assert "2 runs" in text
-    assert "gain over fedavg" not in text
 
 
 def test_gains_are_differences_of_the_same_clients_scores(folder):
@@ -370,29 +358,6 @@ def test_other_machines_need_tls(app, tmp_path):
     (tmp_path / "cert").write_text("none")
     with pytest.raises(Refused, match="are no certificate and its key"):
         server_of(app, away, (tmp_path / "cert", tmp_path / "cert"), TOKEN)
-
-
-def test_over_tls_the_token_opens_the_board(app, tmp_path):
-    authority = new_authority("board")
-    key = new_key()
-    signed = authority.sign(key, ["127.0.0.1"], days=1)
-    (tmp_path / "key.pem").write_bytes(key_pem(key))
-    (tmp_path / "cert.pem").write_bytes(certificate_pem(signed))
-    (tmp_path / "ca.pem").write_bytes(certificate_pem(authority.certificate))
-    at = Address("127.0.0.1", free_port())
-    server = server_of(app, at, (tmp_path / "cert.pem", tmp_path / "key.pem"), TOKEN)
-    server.prepare()
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    try:
-        known = ssl.create_default_context(cafile=tmp_path / "ca.pem")
-        with httpx.Client(verify=known, follow_redirects=True) as client:
-            assert client.get(f"https://{at}/").status_code == 403
-            assert client.get(f"https://{at}/", params={"token": TOKEN}).text == "the board"
-            assert client.get(f"https://{at}/").text == "the board"
-    finally:
-        server.stop()
-        thread.join(10)
 
 
 def test_what_the_command_refuses(engram, tmp_path):

@@ -13,9 +13,9 @@ from engram.compare.gain_plot import draw_gains
 from engram.compare.plots import CLOCK, draw_clients, draw_metric, save
 from engram.compare.report_rows import comparable
 from engram.compare.reports.base import plots_of
+from engram.compare.results import metrics_of, references_of
 from engram.core.checks import must
 from engram.runs.record import RunRecord
-from engram.runs.results import metrics_of, references_of
 from engram.settings.errors import Refused
 
 FORMATS: Final = ("pdf", "png", "svg")
@@ -50,7 +50,7 @@ class Sheet(NamedTuple):
 
 
 def sheet_of(file_format: str | None, width: str | None, look: str | None) -> Sheet:
-    """Returns what is asked for.
+    """Checks the options of figures.
 
     Raises:
         Refused: A format, a width or a style is not known.
@@ -66,7 +66,6 @@ def sheet_of(file_format: str | None, width: str | None, look: str | None) -> Sh
 
 @contextmanager
 def _styled(sheet: Sheet) -> Iterator[None]:
-    """Lets figures be drawn and saved in the style of a sheet."""
     styles: list[Any] = [dict(_PRINTED)] if sheet.width else []
     try:
         with style.context([*styles, *([sheet.style] if sheet.style else [])]):
@@ -97,7 +96,6 @@ def draw_files(folder: Path, sheet: Sheet) -> list[str]:
 
 
 def _fit(figure: Figure, inches: float) -> None:
-    """Gives a figure another width, and about the same proportions."""
     wide, high = figure.get_size_inches()
     figure.set_size_inches(inches, high * max(inches / wide, _LOWEST))
 

@@ -114,5 +114,5 @@ def metric_called(name: str, metrics: Sequence[Metric]) -> Metric:
 
 
 def metrics_of(runs: Runs) -> Sequence[Metric]:
-    """Returns the metrics by which runs are scored, without the loss, which is the last."""
+    """Returns the metrics of runs, without the loss."""
     return next(iter(runs.values()))[0].metrics[:-1]
