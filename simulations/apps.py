@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
-    from engram.data.datasets import Data
+    from engram.data.readers.in_memory import Data
     from engram.settings.given import Given, MethodName
 
 _ROWS: Final[dict[str, Source]] = {}

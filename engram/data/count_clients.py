@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from engram.data.datasets import read_given
-from engram.data.images import read_images
-from engram.data.npy import read_npy
-from engram.data.npz import read_npz, task_arrays, with_task
+from engram.data.lazy import is_frame
+from engram.data.loading import read_arrays
+from engram.data.readers.npz import task_arrays, with_task
 from engram.data.schema.columns import File
-from engram.data.schema.table_files import read_rows
 from engram.data.schema.written import read_schema
-from engram.data.source import HUB, TABLES, Source
-from engram.data.tables.frames import is_frame
+from engram.data.source import LIBRARY, TABLES, Source
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError
 from engram.settings.experiment import FIRST, by_schema, read_by
@@ -30,9 +27,6 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
 
     The partition is by these names, and the number of clients theirs, unless others are given. It
     is said if another partition is.
-
-    Args:
-        given: Settings by key; others have their defaults.
     """
     defaults, given = DataSettings.defaults(), by_schema(given)
     dataset = given.get("dataset", defaults["dataset"])
@@ -54,15 +48,11 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_clients(source: Source, task_column: str, data_dir: Path, file: File = _FILE) -> int:
-    """Returns how many clients a user's rows name.
+    """Number of clients that rows name.
 
     It is 0 if they name none, or cannot be read: whoever loads them says why.
 
-    Args:
-        source: The rows.
-        task_column: As the setting ``task-column``.
-        data_dir: As the setting ``data-dir``.
-        file: How a text file writes them.
+    ``file`` says how a text file writes them.
     """
     try:
         labels = _labels(source, task_column, data_dir, file)
@@ -72,24 +62,21 @@ def count_clients(source: Source, task_column: str, data_dir: Path, file: File =
 
 
 def _labels(source: Source, task_column: str, data_dir: Path, file: File) -> list[Any]:
-    """Returns the names of rows' clients: of all rows, of training and test rows, or nothing."""
     kind, path = source.kind, source.path
-    arrays: Mapping[str, Any] = {}
-    if source.is_given:
-        arrays = {} if source.by_client else read_given(source, ())
-    elif kind in TABLES:
-        arrays = {"x": read_rows(path, file, only=[task_column])}
-    elif kind == "npz":
-        arrays = with_task(path, read_npz(path, task_arrays(task_column)), task_column)
-    elif kind == "npy":
-        arrays = with_task(path, read_npy(path), task_column)
-    elif kind == "images":
-        arrays = read_images(path)
-    elif source.is_file or kind == HUB:
-        from engram.data.hugging_face import read_column  # noqa: PLC0415 - slow to import
+    if kind in LIBRARY:
+        from engram.data.readers.hugging_face import read_column  # noqa: PLC0415 - loads datasets
 
         return read_column(kind, path, task_column, data_dir)
-    frame: Any = arrays.get("x")
-    if is_frame(frame) and task_column in frame:
-        return [frame[task_column].dropna()]
-    return [arrays[key] for key in ("task", "task_train", "task_test") if key in arrays]
+    if kind in TABLES:
+        from engram.data.readers.table_files import read_rows  # noqa: PLC0415 - loads pandas
+
+        frame = read_rows(path, file, only=[task_column])
+    elif source.by_client or not (source.is_given or source.is_file):
+        return []
+    else:
+        arrays = read_arrays(source, only=task_arrays(task_column))
+        arrays = with_task(path, arrays, task_column) if kind in ("npz", "npy") else arrays
+        frame = arrays.get("x")
+        if not is_frame(frame):
+            return [arrays[key] for key in task_arrays("task") if key in arrays]
+    return [frame[task_column].dropna()] if task_column in frame else []

@@ -57,7 +57,7 @@ def rows_of(sources: Iterable[Source], key: bytes = b"", last: Rows | None = Non
 
 
 def read_rows(found: Any) -> Rows | None:
-    """Reads what JSON makes of ``Rows._asdict``; None of anything else."""
+    """Reads the JSON of ``Rows._asdict``; None of anything else."""
     match found:
         case {"sources": [*sources], "stamp": str(stamp), "digest": str(digest)}:
             return Rows(tuple(map(str, sources)), stamp, digest)
@@ -65,7 +65,7 @@ def read_rows(found: Any) -> Rows | None:
 
 
 def keyed(digest: str, key: bytes) -> str:
-    """Returns a digest that only those can compute who have the key."""
+    """Keys a digest, so that only owners of the key can compute it."""
     return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest() if key else digest
 
 

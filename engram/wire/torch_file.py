@@ -15,7 +15,7 @@ from typing import Final
 import torch
 
 from engram.core.types import Params
-from engram.data.npz import UNREADABLE
+from engram.data.readers.npz import UNREADABLE
 from engram.settings.errors import one_line
 
 _PICKLE: Final = "data.pkl"

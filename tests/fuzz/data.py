@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from engram.bandits.federation.bandits import read_classes, read_ratings
-from engram.data.few_shot import load_few_shot
 from engram.data.load_federation import own_data
 from engram.data.source import Source
+from engram.meta.studies.few_shot import load_few_shot
 from engram.settings.experiment import Experiment
 from tests.fuzz.folders import SMALL, copied, sets, small
 from tests.fuzz.spoil import spoil_bytes, spoil_file

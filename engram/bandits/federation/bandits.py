@@ -12,11 +12,11 @@ from engram.bandits.environments.ratings import Rated, rated
 from engram.core.checks import must
 from engram.core.machine import check_rows
 from engram.core.streams import Stream, generator
-from engram.data.cells import check_columns
 from engram.data.lazy import Lazy
 from engram.data.loading import load
+from engram.data.readers.table_files import read_rows
+from engram.data.schema.cells import check_columns
 from engram.data.schema.columns import Column, File, Schema
-from engram.data.schema.csv_files import read_csv
 from engram.data.schema.fitting import fit
 from engram.data.source import PERMUTED, Source
 from engram.data.tables.raw_tables import labels_of
@@ -79,9 +79,8 @@ def read_ratings(
     Raises:
         DataError: If it is no such table, or is too small for what is asked.
     """
-    table = read_csv(path, File(), numbers=columns)
-    check_columns(path, columns, table.column_names)
-    frame = table.select(list(columns)).to_pandas()
+    frame = read_rows(path, File(), numbers=columns, only=columns)
+    check_columns(path, columns, frame.columns)
     known = fit(frame, Schema(), others=columns).schema
     users, items = (labels_of(path, known.column(name), frame[name]) for name in columns[:2])
     stars = labels_of(path, Column(columns[2], "number"), frame[columns[2]])

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from rich.table import Table
 
-from engram.data.few_shot import WAYS, load_few_shot
+from engram.meta.studies.few_shot import WAYS, load_few_shot
 from engram.meta.studies.jobs import Case, measure
 from engram.meta.studies.one_shot_tasks import OneShot
 from engram.meta.studies.published import ONE_SHOT_PUBLISHED, ONE_SHOT_STEPS, SPLITS, TABLE_4

@@ -12,9 +12,9 @@ from engram.cohort.stacked_models import Layout, dense_stacks, stacked_loss
 from engram.core.checks import require
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Batch, Params
-from engram.data.few_shot import FewShot
 from engram.meta.fine_tune import fine_tune
 from engram.meta.protonet import prototypical_logits, prototypical_loss
+from engram.meta.studies.few_shot import FewShot
 from engram.meta.studies.problem import Problem
 from engram.meta.studies.published import Split
 from engram.networks.build import build_model
