@@ -219,7 +219,7 @@ class Own(NamedTuple):
         found = train_and_test(x, y, task, classes, test)
         if tested is not None:
             _say_copies(self.path, found)
-        learned, rest = found.numbers
+        first, rest = found.numbers
         validated = np.zeros(0) if tested is None else tested[~test] == 2
         return found._replace(
             outputs=outputs,
@@ -227,7 +227,7 @@ class Own(NamedTuple):
             class_names=called,
             schema=_schema(self.path, arrays, x),
             fills=arrays.get("fills", ()),
-            numbers=(learned, rest - cut),
+            numbers=(first, rest - cut),
             validated=validated if validated.any() else None,
         )
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
 
+_LONGEST: Final = 60  # characters of a name
 Size = tuple[int, ...]  # a client, and its numbers of training, validation and test rows
 
 
@@ -104,9 +105,6 @@ def in_groups(reasons: Mapping[int, str], names: Names) -> str:
     return "; ".join(f"clients {few(some, names)}: {reason}" for reason, some in clients.items())
 
 
-_LONGEST: Final = 60  # characters of a name
-
-
 def shown_name(name: object) -> str:
     """Returns a name as messages show it: printable, short, without spaces around it."""
     return one_line(str(name).strip(), longest=_LONGEST)
@@ -131,7 +129,9 @@ def checked_names(given: Names, num_clients: int) -> dict[int, str]:
             return names
         # Names changed in one pass differ from each other, so each further pass changes a name
         # that had no suffix yet: the loop ends.
-        names |= {client: _with_number(name, client) for client, name in taken.items()}
+        for client, name in taken.items():
+            end = f" (number {client})"
+            names[client] = one_line(name, longest=_LONGEST - len(end)) + end
 
 
 def all_unseen(experiment: "Experiment", names: Names) -> frozenset[int]:
@@ -145,8 +145,3 @@ def all_unseen(experiment: "Experiment", names: Names) -> frozenset[int]:
         expected = f"some of the clients: {few(range(e.num_clients), names)}"
         raise Refused(must("unseen", ",".join(sorted(strange)), expected))
     return found
-
-
-def _with_number(name: str, client: int) -> str:
-    end = f" (number {client})"
-    return one_line(name, longest=_LONGEST - len(end)) + end

@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from engram.data.source import Source
 from engram.settings.files import open_file
-
-_BLOCK: Final = 2**20  # bytes that are read at once
 
 
 class Rows(NamedTuple):
@@ -115,8 +113,5 @@ def _files(source: Source) -> Iterator[Path]:
 
 
 def _of_file(path: Path) -> str:
-    found = hashlib.sha256()
     with open_file(path) as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

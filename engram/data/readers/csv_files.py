@@ -49,10 +49,14 @@ def read_csv(
     """
     file = dialect(path, file)
     try:
-        with _errors(path, file), open_file(path) as opened:
+        with reading_text(path, file), open_file(path) as opened:
             head = opened.read(_HEAD).decode(file.encoding, errors="ignore")
             text = below_titles(head, file)
-            names = [*file.names] or _names(path, text, file)
+            names = [*file.names]
+            if not names:
+                records = _records(text, file.separator)
+                names = [name.strip() for name in records[0]]
+                check_names(path, names, len(records))
             only = [name for name in names if name in only or not only]
             skip = file.skip + (0 if file.names else _lines_of_header(text, file))
             try:
@@ -73,7 +77,7 @@ def dialect(path: Path, file: File) -> File:
     Raises:
         DataError: It cannot be read, is empty, or may be read in several ways.
     """
-    with _errors(path, file), open_file(path) as opened:
+    with reading_text(path, file), open_file(path) as opened:
         head = opened.read(_HEAD)
         file = _encoded(path, head, file)
         text = below_titles(head.decode(file.encoding, errors="ignore"), file)
@@ -81,7 +85,7 @@ def dialect(path: Path, file: File) -> File:
 
 
 @contextmanager
-def _errors(path: Path, file: File) -> Iterator[None]:
+def reading_text(path: Path, file: File) -> Iterator[None]:
     """Turns errors of files and encodings into errors of data."""
     try:
         yield
@@ -230,13 +234,6 @@ def _below_titles(text: str, separator: str) -> int:
     odd = [k for k, length in enumerate(lengths) if length != lengths[-1]]
     begin = odd[-1] + 1 if odd and lengths[-1] > max(lengths[: odd[-1] + 1]) else 0
     return records[begin][0] if 0 < begin <= len(records) / 2 else 0
-
-
-def _names(path: Path, text: str, file: File) -> list[str]:
-    records = _records(text, file.separator)
-    names = [name.strip() for name in records[0]]
-    check_names(path, names, len(records))
-    return names
 
 
 def check_names(path: Path, names: list[str], lines: int) -> None:

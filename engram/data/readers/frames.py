@@ -55,7 +55,11 @@ def joined(called: Sequence[str], given: Sequence[Any]) -> Any:
     """
     frames = [frame.set_axis([*map(str, frame.columns)], axis=1) for frame in given]
     columns = list(frames[0].columns)
-    faults = [f"{called[0]} has several columns {name}" for name in _repeated(columns)]
+    faults = [
+        f"{called[0]} has several columns {name}"
+        for name in dict.fromkeys(columns)
+        if columns.count(name) > 1
+    ]
     for whose, frame in zip(called, frames, strict=True):
         lacking = [name for name in columns if name not in frame]
         others = [name for name in frame if name not in columns]
@@ -71,10 +75,6 @@ def joined(called: Sequence[str], given: Sequence[Any]) -> Any:
     if len(same) == 1:
         return same[0]
     return pd.concat(same, keys=called)
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
 
 
 def _unite(frames: Sequence[Any], name: str) -> None:

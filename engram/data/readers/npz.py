@@ -14,7 +14,8 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
@@ -37,6 +38,7 @@ _HEADER: Final = {
 UNREADABLE: Final = (  # what zipfile, its decompressors and numpy raise of what they cannot read
     ValueError,
     TypeError,
+    AttributeError,  # of openpyxl
     LookupError,
     ArithmeticError,
     RuntimeError,
@@ -60,29 +62,33 @@ def read_npz(path: Path, only: Collection[str] = ()) -> dict[str, npt.NDArray[An
     Raises:
         DataError: If it cannot be read, is no such file, or needs more memory than is free.
     """
+    wanted = "an .npz file of plain arrays, as numpy.savez writes it"
+    with reading(path, wanted), open_file(path) as file, zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if len(members) > _MOST:
+            raise ValueError("too many arrays")
+        if only:
+            members = [m for m in members if m.filename.removesuffix(_SUFFIX) in only]
+        check_rows(str(path), sum(_size(archive, member) for member in members))
+        arrays = {}
+        for member in members:
+            with rows_in_memory(str(path)), archive.open(member) as stream:
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+            arrays[member.filename.removesuffix(_SUFFIX)] = array
+    return arrays
+
+
+@contextmanager
+def reading(path: Path, wanted: str) -> Iterator[None]:
+    """Turns errors of reading a file, which must be ``wanted``, into errors of data."""
     try:
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
-            if len(members) > _MOST:
-                raise ValueError("too many arrays")
-            if only:
-                members = [m for m in members if m.filename.removesuffix(_SUFFIX) in only]
-            size = sum(_size(archive, member) for member in members)
-            check_rows(str(path), size)
-            arrays = {}
-            for member in members:
-                with rows_in_memory(str(path)), archive.open(member) as stream:
-                    array = np.lib.format.read_array(stream, allow_pickle=False)
-                arrays[member.filename.removesuffix(_SUFFIX)] = array
-            return arrays
+        yield
     except DataError:
         raise
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except UNREADABLE as error:  # what it says would not help
-        raise DataError(
-            f"{path} must be an .npz file of plain arrays, as numpy.savez writes it"
-        ) from error
+        raise DataError(f"{path} must be {wanted}") from error
 
 
 def task_arrays(column: str) -> tuple[str, str, str]:
@@ -157,29 +163,22 @@ def read_npy(folder: Path) -> dict[str, npt.NDArray[Any] | Lazy]:
 
 
 def _read(path: Path) -> npt.NDArray[Any] | Lazy:
-    try:
-        with open_file(path) as file:
-            shape, in_columns, dtype = array_header(file)
-            start, size = file.tell(), math.prod(shape) * dtype.itemsize
-            if dtype.hasobject or min(shape, default=0) < 0:
-                raise ValueError("an array of objects")
-            if start + size != os.fstat(file.fileno()).st_size:
-                raise DataError(f"{path} is cut short: its header says that {size} bytes follow it")
-            if path.stem.partition(".")[0] in _INPUTS and shape:
-                if in_columns:
-                    raise DataError(f"{path} must be in C order: write numpy.ascontiguousarray(x)")
-                handle = os.dup(file.fileno())  # it stays open as long as rows may be drawn
-                return _rows(path, os.fdopen(handle, "rb", buffering=0), start, shape, dtype)
-            check_rows(str(path), size)
-            file.seek(0)
-            with rows_in_memory(str(path)):
-                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except DataError:
-        raise
-    except UNREADABLE as error:
-        raise DataError(f"{path} must be a plain array, as numpy.save writes it") from error
+    with reading(path, "a plain array, as numpy.save writes it"), open_file(path) as file:
+        shape, in_columns, dtype = array_header(file)
+        start, size = file.tell(), math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or min(shape, default=0) < 0:
+            raise ValueError("an array of objects")
+        if start + size != os.fstat(file.fileno()).st_size:
+            raise DataError(f"{path} is cut short: its header says that {size} bytes follow it")
+        if path.stem.partition(".")[0] in _INPUTS and shape:
+            if in_columns:
+                raise DataError(f"{path} must be in C order: write numpy.ascontiguousarray(x)")
+            handle = os.dup(file.fileno())  # it stays open as long as rows may be drawn
+            return _rows(path, os.fdopen(handle, "rb", buffering=0), start, shape, dtype)
+        check_rows(str(path), size)
+        file.seek(0)
+        with rows_in_memory(str(path)):
+            return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def _rows(path: Path, file: Any, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Lazy:

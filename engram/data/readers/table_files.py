@@ -7,33 +7,24 @@ would be there. Rows are called by the numbers that the sheet, or an editor, sho
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from engram.data.readers.csv_files import below_titles, dialect
-from engram.data.schema.columns import File
-from engram.settings.errors import DataError
-from engram.settings.files import open_file, read_file
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 import warnings
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from datetime import date, datetime, time
+from functools import cache
 from importlib.util import find_spec
 from math import isnan
-from typing import IO
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
 
 import pandas as pd
 
 from engram.core.machine import check_rows
-from engram.data.readers.csv_files import check_names, read_csv
-from engram.data.readers.npz import UNREADABLE
-from engram.settings.errors import Refused, few_names, one_line
+from engram.data.readers.csv_files import below_titles, check_names, dialect, read_csv, reading_text
+from engram.data.readers.npz import reading
+from engram.data.schema.columns import File
+from engram.settings.errors import DataError, Refused, few_names, one_line
+from engram.settings.files import open_file, read_file
 
 EXCEL: Final = (".xlsx", ".xlsm")
 TEXTS: Final = (".csv", ".tsv", ".txt")
@@ -53,15 +44,8 @@ def read_rows(
         return by_line(path, file, read_csv(path, file, numbers, only).to_pandas())
     if find_spec("openpyxl") is None:
         raise Refused(f"{path} needs one more package: pip install 'engram[excel]'")
-    try:
-        with open_file(path) as opened:
-            cells = _sheet(path, opened, file.sheet)
-    except DataError:
-        raise
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (*UNREADABLE, AttributeError) as error:  # what it says would not help
-        raise DataError(f"{path} must be a workbook as Excel writes it (.xlsx)") from error
+    with reading(path, "a workbook as Excel writes it (.xlsx)"), open_file(path) as opened:
+        cells = _sheet(path, opened, file.sheet)
     return _table(path, cells, file, only)
 
 
@@ -136,7 +120,7 @@ class CsvText(NamedTuple):
     rows: list[str]
     lines: list[int]
 
-    def beside(self, columns: Sequence[int], added: "pd.DataFrame") -> bytes:
+    def beside(self, columns: Sequence[int], added: pd.DataFrame) -> bytes:
         """Copies columns of these numbers, and adds others after the last.
 
         Raises:
@@ -181,12 +165,9 @@ def by_line(path: Path, file: File, frame: Any) -> Any:
         DataError: As for ``read_csv``.
     """
     count, last = 0, b"\n"
-    try:
-        with open_file(path) as opened:
-            while some := opened.read(_BLOCK):
-                count, last = count + some.count(b"\n"), some[-1:]
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    with reading_text(path, file), open_file(path) as opened:
+        while some := opened.read(_BLOCK):
+            count, last = count + some.count(b"\n"), some[-1:]
     above = file.skip + (0 if file.names else 1)
     if count + (last != b"\n") == above + len(frame):  # each row is a line
         return frame.set_axis(range(above + 1, above + 1 + len(frame)))
