@@ -347,36 +347,36 @@ def _united(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         DataError: Training and test rows differ in shape or type.
     """
-    found, ends = dict(arrays), ("_train", "_test")
-    names = {k.replace("_train", "", 1) for k in arrays if k.startswith(("x_train", "y_train"))}
-    if "x" in arrays or "y" not in names or len(names) < 2:
+    found = dict(arrays)
+    inputs = [k.replace("_train", "", 1) for k in arrays if k.startswith("x_train")]
+    if "x" in arrays or "y_train" not in arrays or not inputs:
         return found
-    if {"task_train", "task_test"} <= arrays.keys():
-        names.add("task")
-    for name in names:
+    given = {"task_train", "task_test"} <= arrays.keys()
+    for name in ("y", *inputs, *(["task"] if given else [])):
         stem, dot, leaf = name.partition(".")
-        called = [f"{stem}{end}{dot}{leaf}" for end in ends]
+        called = [f"{stem}{end}{dot}{leaf}" for end in ("_train", "_test")]
         if called[1] not in found:
             return dict(arrays)
-        one, other = (found.pop(each) for each in called)
-        kinds = [_kind(each) for each in (one, other)]
-        if not _alike(one, other):
-            got = f"got {kinds[0]} and {kinds[1]}"
+        one, other = both = [found.pop(each) for each in called]
+        if not _alike(one, other, grey=stem == "x"):
+            got = f"got {_kind(one)} and {_kind(other)}"
             raise DataError(f"{path}: {called[0]} and {called[1]} must hold rows alike, {got}")
-        cut = len(one)
-        both = [one, other]
+        for part, rows, y in zip(called, both, ("y_train", "y_test"), strict=True):
+            _same_length(path, part, rows, arrays[y])
         found[name] = Joined(both) if isinstance(one, Lazy) else np.concatenate(both)
+    cut = len(arrays["y_train"])
     found |= {PART: (np.arange(len(found["y"])) >= cut).astype(np.int64), CUT: cut}
     return found
 
 
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, Lazy):
-        return _kind(one) == _kind(other)
+def _alike(one: Any, other: Any, *, grey: bool) -> bool:
+    """Whether rows can stand one below the other; with ``grey``, grey levels not beside others."""
+    if isinstance(one, Lazy) or isinstance(other, Lazy):
+        return type(one) is type(other) and _kind(one) == _kind(other)
     kinds = {one.dtype.kind, other.dtype.kind}
-    grey = {one.dtype == np.uint8, other.dtype == np.uint8}
     of_a_kind = one.dtype == other.dtype or (is_text(one) and is_text(other))
-    of_a_kind |= kinds <= set("biuf") and len(grey) == 1
+    mixed = grey and len({one.dtype == np.uint8, other.dtype == np.uint8}) > 1
+    of_a_kind |= kinds <= set("biuf") and not mixed
     return bool(of_a_kind) and one.ndim == other.ndim > 0 and one.shape[1:] == other.shape[1:]
 
 

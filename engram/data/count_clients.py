@@ -67,16 +67,15 @@ def _labels(source: Source, task_column: str, data_dir: Path, file: File) -> lis
         from engram.data.readers.hugging_face import read_column  # noqa: PLC0415 - loads datasets
 
         return read_column(kind, path, task_column, data_dir)
+    arrays: Mapping[str, Any] = {}
     if kind in TABLES:
         from engram.data.readers.table_files import read_rows  # noqa: PLC0415 - loads pandas
 
-        frame = read_rows(path, file, only=[task_column])
-    elif source.by_client or not (source.is_given or source.is_file):
-        return []
-    else:
+        arrays = {"x": read_rows(path, file, only=[task_column])}
+    elif (source.is_given or source.is_file) and not source.by_client:
         arrays = read_arrays(source, only=task_arrays(task_column))
         arrays = with_task(path, arrays, task_column) if kind in ("npz", "npy") else arrays
-        frame = arrays.get("x")
-        if not is_frame(frame):
-            return [arrays[key] for key in task_arrays("task") if key in arrays]
-    return [frame[task_column].dropna()] if task_column in frame else []
+    frame: Any = arrays.get("x")
+    if is_frame(frame) and task_column in frame:
+        return [frame[task_column].dropna()]
+    return [arrays[key] for key in task_arrays("task") if key in arrays]

@@ -165,7 +165,7 @@ def _class_names(each: Sequence[npt.NDArray[Any] | None]) -> Arrays:
 def _in_one_scale(name: str, arrays: Sequence[npt.NDArray[Any]]) -> Sequence[npt.NDArray[Any]]:
     """Returns arrays with grey levels, uint8, as shares of 255 where others have floats."""
     grey = [array.dtype == np.uint8 for array in arrays]
-    if all(grey) or not any(grey):
+    if all(grey) or not any(grey) or any(x.dtype.kind not in "buif" for x in arrays):
         return arrays
     most = max(x.max(initial=0) for x, is_grey in zip(arrays, grey, strict=True) if not is_grey)
     if most > _SCALED:
