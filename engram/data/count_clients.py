@@ -1,4 +1,4 @@
-"""Clients that rows name, found before anything else is known of the rows."""
+"""Counts of the clients that rows name, before the data are loaded."""
 
 from collections.abc import Mapping
 from logging import getLogger
