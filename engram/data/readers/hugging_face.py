@@ -65,11 +65,8 @@ def read_columns(
             should be.
     """
     parts = _parts(kind, path, cache)
-    cut, rows, part = (
-        len(parts[0]),
-        datasets.concatenate_datasets(parts),
-        columns.schema.of_role("part"),
-    )
+    cut, rows = len(parts[0]), datasets.concatenate_datasets(parts)
+    part = columns.schema.of_role("part")
     check_columns(path, [columns.target], rows.column_names)
     check_client(path, columns, rows.column_names)
     names = inputs_of(path, columns, rows.column_names, columns.target)
@@ -77,9 +74,8 @@ def read_columns(
         raise DataError(f"{path} has test rows of its own, and the column {part} names them, too")
     kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
     if targets != "tokens" and "array" not in kinds:
-        found = of_frame(
-            path, _frame(path, rows, {*names, columns.target, columns.client, part}), columns
-        )
+        used = {*names, columns.target, columns.client, part}
+        found = of_frame(path, _frame(path, rows, used), columns)
     else:
         _check_whole(path, rows, names)
         found = {"x": _inputs(path, rows, names, alpha=alpha)}
@@ -120,14 +116,14 @@ def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
 
     Parquet is not unpacked for it. For the other arguments and errors see ``read_columns``.
     """
-    if kind == "parquet":
-        packed = _read(
-            kind, path, lambda: files.dataset(path, format="parquet", exclude_invalid_files=True)
-        )
-        parts = [Dataset(packed.to_table(columns=[name]))] if name in packed.schema.names else []
-    else:
-        parts = [part for part in _parts(kind, path, cache) if name in part.column_names]
-    return [_stacked(path, _column(path, part, name)) for part in parts]
+
+    def packed() -> list[Dataset]:
+        table = files.dataset(path, format="parquet", exclude_invalid_files=True)
+        return [Dataset(table.to_table(columns=[name]))] if name in table.schema.names else []
+
+    parts = _read(kind, path, packed) if kind == "parquet" else _parts(kind, path, cache)
+    there = [part for part in parts if name in part.column_names]
+    return [_stacked(path, _column(path, part, name)) for part in there]
 
 
 def read_table(kind: str, path: Path, cache: Path) -> Any:
