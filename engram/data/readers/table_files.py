@@ -26,6 +26,8 @@ from engram.data.schema.columns import File
 from engram.settings.errors import DataError, Refused, few_names, one_line
 from engram.settings.files import open_file, read_file
 
+_BLOCK: Final = 2**24  # bytes that are read at once
+_END: Final = r"\r\n?|\n"
 EXCEL: Final = (".xlsx", ".xlsm")
 TEXTS: Final = (".csv", ".tsv", ".txt")
 TABLES: Final = (*TEXTS, *EXCEL)
@@ -97,10 +99,6 @@ def _text(cell: Any) -> str:
     if isinstance(cell, float):
         return "" if isnan(cell) else repr(cell)
     return str(cell)
-
-
-_BLOCK: Final = 2**24  # bytes that are read at once
-_END: Final = r"\r\n?|\n"
 
 
 class CsvText(NamedTuple):

@@ -38,6 +38,7 @@ from engram.data.texts import read_texts
 from engram.settings.errors import DataError, few_names
 
 _Array = npt.NDArray[Any]
+_PARTS: Final = {"train": 0, "test": 1, "validation": 2, "val": 2, "valid": 2}
 _DECLARE: Final = "set missing=median or missing=indicator"
 _CLASSES: Final = ": text is a target of task=classification or, of two values, family=logistic"
 
@@ -251,9 +252,6 @@ def _column(path: Path, arrays: Mapping[str, _Array], target: str) -> _Array:
         choose = f"choose one by target-column, got {target!r}"
         raise DataError(f"{path}: y has the columns {few_names(names)}: {choose}")
     return np.asarray(y[:, names.index(target)])
-
-
-_PARTS: Final = {"train": 0, "test": 1, "validation": 2, "val": 2, "valid": 2}
 
 
 def parts_of(path: Path, schema: Schema, frame: Any) -> npt.NDArray[np.int64] | None:
