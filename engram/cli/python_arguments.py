@@ -11,8 +11,8 @@ from engram.cli.options import refuse_keys
 from engram.compare.settings_for_methods import possible, settings_of_one
 from engram.core.checks import must
 from engram.data.augmentations import augmentation
-from engram.data.count_clients import count_clients, follow_rows
 from engram.data.labels import likely_task
+from engram.data.loading import count_clients, follow_rows
 from engram.data.readers.in_memory import arrays_of, hold
 from engram.networks.optimizers import optimizer, schedule
 from engram.networks.registry import model

@@ -383,7 +383,7 @@ def test_refuses_files_that_are_not_of_their_kind(tmp_path, capfd):
     ],
 )
 def test_a_refused_run_leaves_nothing_unpacked(tmp_path, settings, says):
-    from engram.data.count_clients import count_clients
+    from engram.data.loading import count_clients
 
     dataset = stored("parquet", femnist()[1], tmp_path)
     own = WRITERS | {"data_dir": str(tmp_path / "new" / "data")} | settings
