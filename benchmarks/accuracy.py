@@ -38,9 +38,9 @@ from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
 from engram.data.federated import FederatedData, model_for
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
-from engram.data.npz import read_npz
+from engram.data.readers.in_memory import hold
+from engram.data.readers.npz import read_npz
 from engram.networks.registry import model
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.errors import Refused, brief

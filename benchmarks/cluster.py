@@ -20,9 +20,8 @@ from rich.console import Console
 
 from benchmarks.harness import chosen, numbers_table, start
 from benchmarks.workloads import WORKLOADS, Platform, experiment
-from engram.data.datasets import arrays_of
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.simulations.ray_rounds import Cluster
 
 _WARM_UP: Final = 3  # rounds

@@ -29,8 +29,8 @@ from benchmarks.peers import PeerMissing, drawn_rows, plain_loop
 from benchmarks.workloads import Platform
 from engram.core.streams import Stream, torch_generator
 from engram.data.federated import FederatedData, model_for
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
+from engram.data.readers.in_memory import hold
 from engram.networks.registry import NETWORKS, model
 from engram.settings.errors import Refused, brief
 from engram.settings.experiment import Experiment

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from benchmarks.harness import numbers_table
 from benchmarks.memory import forget_peak, peak
-from engram.data.encoding import encode
 from engram.data.schema.declared import declare
+from engram.data.schema.encoding import encode
 from engram.data.tables.raw_tables import of_file
 from engram.settings.data import DataSettings
 

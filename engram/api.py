@@ -26,8 +26,7 @@ from engram.core.checks import must
 from engram.core.process_modes import named_here, own_modes
 from engram.core.standardization import Units
 from engram.core.types import Params
-from engram.data.datasets import arrays_of
-from engram.data.in_memory import hold
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.source import Source
 from engram.home.exporting import exported_into
 from engram.home.newcomers import adapted_into
@@ -45,8 +44,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from engram.data.datasets import Data
     from engram.data.lazy import RowNumbers
+    from engram.data.readers.in_memory import Data
     from engram.settings.given import Given, MethodName
 
 _log = getLogger("flwr.engram")

@@ -28,7 +28,7 @@ from engram.simulations.engine import simulate
 from engram.wire.tensors import tensors_from_bytes
 
 if TYPE_CHECKING:
-    from engram.data.datasets import Data
+    from engram.data.readers.in_memory import Data
 
 _Numbers = Mapping[str, Tensor]  # all that a run computed, by name
 

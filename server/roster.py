@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from engram.core.checks import must
 from engram.core.standardization import Tokenizer, Units
-from engram.data.client_names import checked_names
+from engram.data.clients import checked_names
 from engram.data.schema.columns import Kind
 from engram.data.texts import tokenizer_for
 from engram.link.server.membership import Membership

@@ -18,7 +18,7 @@ from engram.settings.experiment import lists_settings
 from engram.settings.plugins import add_plugins
 
 if TYPE_CHECKING:
-    from engram.data.datasets import Data
+    from engram.data.readers.in_memory import Data
     from engram.settings.given import Given, MethodName
 
 _ROWS: Final[dict[str, Source]] = {}

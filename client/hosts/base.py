@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 from engram.client.memory import MemoryStore
 from engram.client.requests import Request
 from engram.cohort.trainer.trainer import Engine
-from engram.data.parquet_cache import unless_refused
+from engram.data.readers.parquet_cache import unless_refused
 from engram.data.schema.columns import Kind
 from engram.data.source import Source
 from engram.guards.noise import Noise, secret_noise

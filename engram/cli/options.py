@@ -191,7 +191,7 @@ def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:
     found = read_by(method, found) | dict(overrides)
     if "dataset" not in found:
         return found
-    from engram.data.count_clients import follow_rows  # noqa: PLC0415 - loads torch
+    from engram.data.loading import follow_rows  # noqa: PLC0415 - loads torch
 
     return follow_rows(found)
 

@@ -11,10 +11,9 @@ from engram.cli.options import refuse_keys
 from engram.compare.settings_for_methods import possible, settings_of_one
 from engram.core.checks import must
 from engram.data.augmentations import augmentation
-from engram.data.count_clients import count_clients, follow_rows
-from engram.data.datasets import arrays_of
-from engram.data.in_memory import hold
 from engram.data.labels import likely_task
+from engram.data.loading import count_clients, follow_rows
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.networks.optimizers import optimizer, schedule
 from engram.networks.registry import model
 from engram.scoring.metrics import METRICS, metric, name_of
@@ -23,7 +22,7 @@ from engram.settings.errors import Refused
 from engram.settings.experiment import by_key, read_by
 
 if TYPE_CHECKING:
-    from engram.data.datasets import Data
+    from engram.data.readers.in_memory import Data
 
 FUNCTIONS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "loss": loss,

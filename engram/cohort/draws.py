@@ -10,7 +10,8 @@ from torch.utils._pytree import tree_map
 
 from engram.core.arrays import Ints
 from engram.core.types import Batch, Sampled
-from engram.data.augmentations import Augmentation, augmented
+from engram.data.augmentations import Augmentation
+from engram.data.augmented import augmented
 
 Who = slice | Tensor
 """Positions of clients in a cohort; ``ALL`` for all of them."""

@@ -1,4 +1,4 @@
-"""A user's arrays as a data set: what they must hold for each task, and how they are parted."""
+"""A user's arrays as a data set: inputs, targets of each task, test rows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,22 +11,18 @@ import numpy.typing as npt
 
 from engram.core.machine import check_rows
 from engram.core.streams import Stream, generator
-from engram.data.encoding import encode_learned
-from engram.data.image_axes import CLASSES, PART, TYPES, Shaping, lost_columns, say_once
+from engram.data.image_axes import CLASSES, CUT, PART, Shaping, lost_columns, say_once
 from engram.data.labels import classes_of, is_text
-from engram.data.lazy import Images, Joined, Lazy, Texts
-from engram.data.npz import named_labels
-from engram.data.row_hashes import row_hashes
-from engram.data.row_places import Place
+from engram.data.lazy import Images, Joined, Lazy, Place, Texts, is_frame, row_hashes
+from engram.data.readers.npz import named, named_labels
 from engram.data.schema.columns import Column, Schema
-from engram.data.tables.frames import is_frame
-from engram.data.tables.raw_tables import named
 from engram.scoring.metrics import Targets
 from engram.settings.errors import DataError
 
 _Array = npt.NDArray[Any]
-HeldOut = Callable[[_Array, _Array | None], _Array]
-"""``(kind of each row (n,), whose it is (n,) if known) -> whether it is for testing (n,)``."""
+HeldOut = Callable[..., _Array]
+"""``(kind of each row (n,), whose it is (n,) if known) -> whether it is for testing (n,)``; with
+``tested``, as ``PART``, where that is not drawn."""
 
 
 class Arrays(NamedTuple):
@@ -47,8 +43,8 @@ class Arrays(NamedTuple):
         schema: The schema of inputs, where these are columns with names.
         fills: By column of the schema, the value that stands for a missing one in each task, or in
             all rows where these have no task; empty if none does.
-        numbers: Of training rows and of test rows, which they are of the rows that were parted;
-            None where they came apart.
+        numbers: Of training rows and of test rows, which they are of the rows that were parted, or
+            of training and test rows as they came.
         validated: The training rows that are for validation, (n,); None where these are drawn.
     """
 
@@ -63,19 +59,14 @@ class Arrays(NamedTuple):
     class_names: tuple[str, ...] = ()
     schema: Schema | None = None
     fills: Sequence[_Array] = ()
-    numbers: tuple[_Array, _Array] | tuple[None, None] = (None, None)
+    numbers: tuple[Any, Any] = (None, None)
     validated: _Array | None = None
 
 
 def train_and_test(x: Any, y: _Array, task: _Array | None, classes: int, test: _Array) -> Arrays:
     """Parts rows into those for training and those for testing.
 
-    Args:
-        x: Inputs.
-        y: Targets.
-        task: Whose row each is.
-        classes: How many classes there are; 0 if rows have none.
-        test: Which rows are for testing, (n,).
+    ``task`` says whose row each is; ``classes`` is 0 if rows have none.
     """
     return Arrays(
         x_train=_each(x, lambda leaf: _taken(leaf, ~test)),
@@ -97,7 +88,7 @@ def held_out(
     clients: Sequence[int] | None = None,
     tested: _Array | None = None,
 ) -> _Array:
-    """Returns which rows are for testing, (n,): a share of those of each kind of each task.
+    """Draws test rows, (n,): a share of those of each kind of each task.
 
     Args:
         kind: What kind each row is of, such as its class.
@@ -135,17 +126,10 @@ def held_by_hash(
     clients: Sequence[int] = (),
     tested: _Array | None = None,
 ) -> _Array:
-    """Returns the mask of test rows, (n,), each drawn by its hash, whatever rows are beside it.
+    """Draws test rows by their hashes, (n,), independent of other rows.
 
-    Args:
-        x: Inputs.
-        y: Targets.
-        task: Whose row each is.
-        names: Classes' names, as for ``row_hashes``.
-        fraction: The share that is expected.
-        seed: The key.
-        clients: The client that each task is, or whose all rows are; () for the tasks themselves.
-        tested: As for ``held_out``.
+    For arguments see ``held_out`` and ``row_hashes``; ``clients`` are the client that each task is,
+    or whose all rows are, or () for the tasks themselves.
     """
     owner = np.zeros(len(y), dtype=np.int64) if task is None else task
     owner = np.take(clients, owner, mode="clip") if clients else owner
@@ -162,7 +146,7 @@ def _say_copies(path: Path, found: Arrays) -> None:
 
 
 def _digests(x: Any, y: _Array) -> list[int]:
-    """Returns a digest of each row; nothing of rows that are read as they are drawn."""
+    """Digests of rows; none of rows that are read as they are drawn."""
     leaves = [y, *(x.values() if isinstance(x, dict) else x if isinstance(x, tuple) else (x,))]
     if any(isinstance(leaf, Lazy) for leaf in leaves):
         return []
@@ -176,14 +160,12 @@ def pieces(rows: _Array, ends: _Array) -> list[_Array]:
 
 
 def _taken(leaf: Any, which: _Array) -> Any:
-    """Returns some of the rows of an array, which are copied."""
     if isinstance(leaf, np.ndarray):
         check_rows("a copy of the rows", int(which.sum()) * (leaf.nbytes // max(1, len(leaf))))
     return leaf[which]
 
 
 def _each(x: Any, function: Callable[[Any], Any]) -> Any:
-    """Applies a function to an array, or to each of several."""
     if isinstance(x, dict):
         return {name: function(leaf) for name, leaf in x.items()}
     return tuple(map(function, x)) if isinstance(x, tuple) else function(x)
@@ -212,57 +194,42 @@ class Own(NamedTuple):
         self, arrays: Mapping[str, Any], split: HeldOut, by_hash: Callable[..., _Array] | None
     ) -> Arrays:
         """Returns a data set: parted already, or to be parted, by hashes or by strata."""
-        x, x_train, x_test = (_inputs_of(arrays, name) for name in ("x", "x_train", "x_test"))
-        parts = x_train is not None and x_test is not None and {"y_train", "y_test"} <= set(arrays)
-        if x is not None and "y" in arrays and x_train is None and x_test is None:
-            task, names = self._task(arrays, arrays["y"])
-            place = Place(self.path, "y", task, names)
-            y, outputs, called = self.labels(arrays["y"], place, arrays.get(CLASSES))
-            classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
-            test = split(y if classes else np.zeros(len(y)), task)
-            if is_frame(x):  # of a table
-                learned = ~test & (np.asarray(arrays.get(PART, 0)) != 2)
-                x, *known = encode_learned(arrays["schema"], self.path, x, task, learned)
-                arrays = {**arrays, **dict(zip(("schema", "fills"), known, strict=True))}
-            x = self._inputs(place._replace(name="x"), x, y, arrays)
-            test = by_hash(x, y, task, called) if by_hash else test
-            found = train_and_test(x, y, task, classes, test)
-            if PART in arrays:
-                _say_copies(self.path, found)
-            columns = _schema(self.path, arrays, x)
-            validated = arrays.get(PART, np.zeros(len(y)))[~test] == 2
-            given = validated if validated.any() else None
-            return Arrays(*found[:6], outputs, names, called, *columns, found.numbers, given)
-        if not parts:
+        arrays = _united(self.path, arrays)
+        x = _inputs_of(arrays, "x")
+        apart = any(name.startswith(("x_train", "x_test")) for name in arrays)
+        if x is None or "y" not in arrays or apart:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
                 f"x_test and y_test; it holds {', '.join(sorted(arrays)) or 'nothing'}"
             )
-        train, test = arrays["y_train"], arrays["y_test"]
-        if not _targets_alike(train, test):
-            raise DataError(
-                f"{self.path}: y_train and y_test must hold rows alike, got {train.dtype} of shape "
-                f"{train.shape} and {test.dtype} of shape {test.shape}"
-            )
-        both, cut, task, names = np.concatenate([train, test]), len(train), None, ()
-        if {"task_train", "task_test"} <= set(arrays):
-            tasks = np.concatenate([arrays["task_train"], arrays["task_test"]])
-            task, names = self._task({**arrays, "task": tasks}, both)
-        one, other = (None, None) if task is None else (task[:cut], task[cut:])
+        tested, cut = arrays.get(PART), arrays.get(CUT, 0)
+        task, names = self._task(arrays, arrays["y"])
         place = Place(self.path, "y", task, names, cut)
-        y, outputs, called = self.labels(both, place, arrays.get(CLASSES))
-        x_train = self._inputs(Place(self.path, "x_train", one, names), x_train, y[:cut], arrays)
-        x_test = self._inputs(Place(self.path, "x_test", other, names), x_test, y[cut:], arrays)
-        if _kind(x_train) != _kind(x_test):
-            raise DataError(
-                f"{self.path}: x_train and x_test must hold rows alike, got {_kind(x_train)} and "
-                f"{_kind(x_test)}"
-            )
-        columns = _schema(self.path, arrays, x_train)
-        parts_of = (x_train, y[:cut], x_test, y[cut:], one, other)
-        found = Arrays(*parts_of, outputs, names, called, *columns)
-        _say_copies(self.path, found)
-        return found
+        y, outputs, called = self.labels(arrays["y"], place, arrays.get(CLASSES))
+        classes = outputs if self.targets == "classes" and y.ndim == 1 else 0
+        test = split(y if classes else np.zeros(len(y)), task, tested=tested)
+        if is_frame(x):  # of a table
+            from engram.data.schema.encoding import encode_learned  # noqa: PLC0415 - loads pandas
+
+            learned = ~test & (np.asarray(arrays.get(PART, 0)) != 2)
+            x, *known = encode_learned(arrays["schema"], self.path, x, task, learned)
+            arrays = {**arrays, **dict(zip(("schema", "fills"), known, strict=True))}
+        x = self._inputs(place._replace(name="x"), x, y)
+        test = by_hash(x, y, task, called, tested=tested) if by_hash else test
+        found = train_and_test(x, y, task, classes, test)
+        if tested is not None:
+            _say_copies(self.path, found)
+        first, rest = found.numbers
+        validated = np.zeros(0) if tested is None else tested[~test] == 2
+        return found._replace(
+            outputs=outputs,
+            task_names=names,
+            class_names=called,
+            schema=_schema(self.path, arrays, x),
+            fills=arrays.get("fills", ()),
+            numbers=(first, rest - cut),
+            validated=validated if validated.any() else None,
+        )
 
     def inputs(self, arrays: Mapping[str, Any]) -> Any:
         """Returns the inputs alone, as ``arrays`` has them.
@@ -276,12 +243,11 @@ class Own(NamedTuple):
             raise DataError(
                 f"{self.path} must hold x; it holds {', '.join(sorted(arrays)) or 'nothing'}"
             )
-        return self._inputs(Place(self.path, "x"), x, np.zeros(len(leaves[0])), arrays)
+        return self._inputs(Place(self.path, "x"), x, np.zeros(len(leaves[0])))
 
     def _task(
         self, arrays: Mapping[str, _Array], y: _Array
     ) -> tuple[_Array | None, tuple[str, ...]]:
-        """Returns each row's task, and what tasks are called; None and nothing without tasks."""
         task = arrays.get("task")
         if task is None:
             return None, ()
@@ -294,12 +260,7 @@ class Own(NamedTuple):
     def labels(
         self, y: _Array, place: Place, names: _Array | None = None
     ) -> tuple[_Array, int, tuple[str, ...]]:
-        """Returns targets as tasks want them, how many outputs they take, and classes' names.
-
-        Args:
-            y: The targets.
-            place: What messages call them.
-            names: As ``CLASSES``, if the reader knows them.
+        """Targets as tasks want them, the number of outputs, and names of classes.
 
         Raises:
             DataError: If they are not what the task's targets may be.
@@ -337,34 +298,26 @@ class Own(NamedTuple):
             raise place.fault(f"{wanted} a row", place.first(values, ~known))
         return values, math.prod(y.shape[1:]), ()
 
-    def _inputs(
-        self, place: Place, x: Any, y: _Array, arrays: Mapping[str, Any], *, several: bool = False
-    ) -> Any:
+    def _inputs(self, place: Place, x: Any, y: _Array, *, several: bool = False) -> Any:
         """Returns inputs as networks take them; of several, none is an image."""
         if isinstance(x, Texts):
             return x
-        if isinstance(x, Lazy):
-            _same_length(self.path, place.name, x, y)
-            some = place._replace(task=None, drawn=True)
-            shaping = self.shaping._replace(all_images=True)
-            own = self._replace(shaping=shaping) if isinstance(x, Images) else self
-            found = x.then(lambda rows: own._inputs(some, rows, _first(rows), {}, several=several))
-            self._check_alike(place, found)
-            return found
         if isinstance(x, dict | tuple):
             leaves = x if isinstance(x, dict) else dict(enumerate(x))
             each = {
-                k: self._inputs(
-                    place._replace(name=f"{place.name}.{k}"), leaf, y, arrays, several=True
-                )
+                k: self._inputs(place._replace(name=f"{place.name}.{k}"), leaf, y, several=True)
                 for k, leaf in leaves.items()
             }
             return each if isinstance(x, dict) else tuple(each.values())
         _same_length(self.path, place.name, x, y)
-        types = arrays.get(TYPES + place.name)
-        if types is None:
+        if not isinstance(x, Lazy):
             return self.shaping.rows(place, x, several=several)
-        return self.shaping.mixed(place, x, types, several=several)
+        some = place._replace(task=None, drawn=True)
+        shaping = self.shaping._replace(all_images=True)
+        own = self._replace(shaping=shaping) if isinstance(x, Images) else self
+        found = x.then(lambda rows: own._inputs(some, rows, _first(rows), several=several))
+        self._check_alike(place, found)
+        return found
 
     def _check_alike(self, place: Place, x: Lazy) -> None:
         """Refuses data sets of several clients of which networks would get other rows."""
@@ -379,15 +332,52 @@ class Own(NamedTuple):
                 )
 
 
-def _schema(
-    path: Path, arrays: Mapping[str, Any], x: Any
-) -> tuple[Schema | None, Sequence[_Array]]:
-    """Returns the schema and fills of a reader of tables, or of arrays that name columns."""
+def _schema(path: Path, arrays: Mapping[str, Any], x: Any) -> Schema | None:
+    """Returns the schema of a reader of tables, or of arrays that name columns."""
     if "x_names" not in arrays:
-        return arrays.get("schema"), arrays.get("fills", ())
+        return arrays.get("schema")
     like = x.like if isinstance(x, Lazy) else x
     count = like.shape[1] if isinstance(like, np.ndarray) and like.ndim == 2 else 0
-    return Schema.of_numbers(named(path, arrays, "x_names", count), of_arrays=True), ()
+    return Schema.of_numbers(named(path, arrays, "x_names", count), of_arrays=True)
+
+
+def _united(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns training and test rows of arrays such as ``x_train`` as ``x`` and ``PART``.
+
+    Raises:
+        DataError: Training and test rows differ in shape or type.
+    """
+    found = dict(arrays)
+    inputs = [k.replace("_train", "", 1) for k in arrays if k.startswith("x_train")]
+    if "x" in arrays or "y_train" not in arrays or not inputs:
+        return found
+    given = {"task_train", "task_test"} <= arrays.keys()
+    for name in ("y", *inputs, *(["task"] if given else [])):
+        stem, dot, leaf = name.partition(".")
+        called = [f"{stem}{end}{dot}{leaf}" for end in ("_train", "_test")]
+        if called[1] not in found:
+            return dict(arrays)
+        one, other = both = [found.pop(each) for each in called]
+        if not _alike(one, other, grey=stem == "x"):
+            got = f"got {_kind(one)} and {_kind(other)}"
+            raise DataError(f"{path}: {called[0]} and {called[1]} must hold rows alike, {got}")
+        for part, rows, y in zip(called, both, ("y_train", "y_test"), strict=True):
+            _same_length(path, part, rows, arrays[y])
+        found[name] = Joined(both) if isinstance(one, Lazy) else np.concatenate(both)
+    cut = len(arrays["y_train"])
+    found |= {PART: (np.arange(len(found["y"])) >= cut).astype(np.int64), CUT: cut}
+    return found
+
+
+def _alike(one: Any, other: Any, *, grey: bool) -> bool:
+    """Whether rows can stand one below the other; with ``grey``, grey levels not beside others."""
+    if isinstance(one, Lazy) or isinstance(other, Lazy):
+        return type(one) is type(other) and _kind(one) == _kind(other)
+    kinds = {one.dtype.kind, other.dtype.kind}
+    of_a_kind = one.dtype == other.dtype or (is_text(one) and is_text(other))
+    mixed = grey and len({one.dtype == np.uint8, other.dtype == np.uint8}) > 1
+    of_a_kind |= kinds <= set("biuf") and not mixed
+    return bool(of_a_kind) and one.ndim == other.ndim > 0 and one.shape[1:] == other.shape[1:]
 
 
 def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:
@@ -402,7 +392,6 @@ def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:
 
 
 def _first(x: Any) -> _Array:
-    """Returns an array, or the first of several."""
     leaves = list(x.values()) if isinstance(x, dict) else x
     return np.asarray(leaves[0] if isinstance(leaves, tuple | list) else leaves)
 
@@ -429,14 +418,6 @@ def _tokens(path: Path, y: _Array, num_tokens: int) -> tuple[_Array, int]:
             f"{most - 1}"
         )
     return y.astype(np.int64), num_tokens or most
-
-
-def _targets_alike(one: _Array, other: _Array) -> bool:
-    """Whether arrays of targets can stand one below the other."""
-    kinds = {one.dtype.kind, other.dtype.kind}
-    of_a_kind = is_text(one) and is_text(other)
-    of_a_kind |= one.dtype == other.dtype or kinds <= set("biuf")
-    return of_a_kind and one.ndim == other.ndim > 0 and one.shape[1:] == other.shape[1:]
 
 
 def _same_length(path: Path, name: str, array: _Array | Lazy, y: _Array) -> None:

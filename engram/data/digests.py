@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from engram.data.source import Source
 from engram.settings.files import open_file
-
-_BLOCK: Final = 2**20  # bytes that are read at once
 
 
 class Rows(NamedTuple):
@@ -57,7 +55,7 @@ def rows_of(sources: Iterable[Source], key: bytes = b"", last: Rows | None = Non
 
 
 def read_rows(found: Any) -> Rows | None:
-    """Reads what JSON makes of ``Rows._asdict``; None of anything else."""
+    """Reads the JSON of ``Rows._asdict``; None of anything else."""
     match found:
         case {"sources": [*sources], "stamp": str(stamp), "digest": str(digest)}:
             return Rows(tuple(map(str, sources)), stamp, digest)
@@ -65,7 +63,7 @@ def read_rows(found: Any) -> Rows | None:
 
 
 def keyed(digest: str, key: bytes) -> str:
-    """Returns a digest that only those can compute who have the key."""
+    """Keys a digest, so that only owners of the key can compute it."""
     return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest() if key else digest
 
 
@@ -115,8 +113,5 @@ def _files(source: Source) -> Iterator[Path]:
 
 
 def _of_file(path: Path) -> str:
-    found = hashlib.sha256()
     with open_file(path) as file:
-        while block := file.read(_BLOCK):
-            found.update(block)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -1,14 +1,16 @@
 """The data of a federation: every row held once, and a client a list of row numbers."""
 
+import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.core.checks import must, require
@@ -17,7 +19,6 @@ from engram.core.standardization import Units
 from engram.core.streams import Stream, torch_generator
 from engram.data.lazy import Lazy, RowNumbers, UnreadableRow
 from engram.data.schema.columns import Kind, Schema
-from engram.data.shapes import described, example, size
 from engram.networks.base import Inputs, Model, UnknownToken, with_personal
 from engram.networks.build import count_parameters, network
 from engram.networks.layer_units import with_units
@@ -68,14 +69,9 @@ class Split(NamedTuple):
         return sum(leaf.shape[1:].numel() for leaf in tree_leaves(self.like))
 
     def next_rows(self, client: int, server_round: int, size: int) -> RowNumbers:
-        """Returns the numbers of a client's rows of a round, where rows come in order.
+        """Row numbers of a client in a round, >= 1, where rows come in order.
 
         After the last one comes the first again.
-
-        Args:
-            client: Whose.
-            server_round: The round, >= 1; in each of them as many pass.
-            size: How many.
         """
         own = np.sort(self.rows[client])
         return own[((server_round - 1) * size + np.arange(size)) % len(own)]
@@ -118,7 +114,7 @@ def _select(leaf: Any, rows: Tensor) -> Any:
 
 
 def seen_as(x: Any) -> Inputs:
-    """Returns rows that are no client's as models see them, all of them at once, float64 as it is.
+    """Reads all rows as models see them; float64 stays.
 
     Args:
         x: An array of rows, ``Lazy`` rows, or a tuple or dictionary of such.
@@ -169,7 +165,7 @@ class FederatedData(NamedTuple):
     units: Units = Units()
 
     def schema_of(self, task: int | None) -> Schema | None:
-        """Returns the schema with what stands for a missing value in a task's rows, or in all."""
+        """The schema with fills of a task, or of all rows."""
         if self.schema is None or task is None or not self.fills:
             return self.schema
         return self.schema.with_fills([values[task] for values in self.fills])
@@ -195,7 +191,7 @@ class FederatedData(NamedTuple):
 
 
 def parameters_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) -> int:
-    """Returns how many parameters the experiment's network has, before there is room for them.
+    """Number of parameters of a network, before there is room for them.
 
     For the arguments see ``model_for``; a network of the user's own has none that are known.
 
@@ -219,10 +215,7 @@ def _check_model(count: int) -> None:
 def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) -> Model:
     """Builds the experiment's network for such data.
 
-    Args:
-        experiment: The settings.
-        kind: What the data are like.
-        rows: Two of them, to try the network on; drawn ones where there are none.
+    It is tried on the two rows ``rows``, or on drawn ones where there are none.
 
     Raises:
         Refused: If the network does not fit the data, or there is nothing to tell apart.
@@ -310,3 +303,87 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: "Experiment
     train = checked(data.train)
     held_out = data.validation and data.validation._replace(x=train.x)
     return data._replace(train=train, test=checked(data.test), validation=held_out)
+
+
+_DTYPES: Final = {"float32": torch.float32, "int64": torch.int64}
+_LEAF: Final = re.compile(r"(float32|int64)\[((?:\d{1,9}(?:,\d{1,9}){0,7})?)\]", re.ASCII)
+_MOST_LEAVES: Final = 64
+
+
+def described(inputs: Inputs) -> str:
+    """Returns the dtype and shape of a row as models see it: ``float32[1,28,28]``.
+
+    Several inputs are described in JSON: ``["int64[80]", "float32[3]"]``, or an object by name.
+    """
+
+    def leaf(x: Tensor) -> str:
+        dtype = "int64" if x.dtype == torch.int64 else "float32"
+        return f"{dtype}[{','.join(map(str, x.shape[1:]))}]"
+
+    text = tree_map(leaf, inputs)
+    return text if isinstance(text, str) else json.dumps(text)
+
+
+def example(text: str, rows: int = 2) -> Inputs:
+    """Returns ``rows`` drawn rows of the described dtype and shape, the same each time.
+
+    Numbers are in [0, 1), as grey levels are, and whole numbers are 1: a token that every
+    embedding has, and the length of a sequence that is not empty.
+
+    Raises:
+        ValueError: If the text is not one that ``described`` writes.
+    """
+    check(text)
+    draw = Generator().manual_seed(0)
+
+    def drawn(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        if dtype == torch.int64:
+            return torch.ones(rows, *shape, dtype=dtype)
+        return torch.rand(rows, *shape, generator=draw)
+
+    return _made(text, drawn)
+
+
+def check(text: str) -> None:
+    """Checks a description, which is untrusted: nothing of the claimed size is allocated.
+
+    Raises:
+        ValueError: If the text is not one that ``described`` writes.
+    """
+    kind = _made(text, lambda dtype, shape: None)
+    count = 1 if kind is None else len(kind)
+    if not 0 < count <= _MOST_LEAVES:
+        raise ValueError(f"inputs must be 1 to {_MOST_LEAVES}, got {count}")
+
+
+def size(text: str) -> int:
+    """Number of numbers in a described row."""
+    return sum(math.prod(int(n) for n in shape.split(",") if n) for _, shape in _LEAF.findall(text))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"inputs must be described as float32[3] is, got {text[:40]!r}") from error
+
+
+def _made(text: str, make: Callable[[torch.dtype, tuple[int, ...]], Any]) -> Any:
+    def made(kind: Any) -> Any:
+        if isinstance(kind, dict):
+            return {name: made(one) for name, one in kind.items() if _flat(one)}
+        if isinstance(kind, list):
+            return tuple(made(one) for one in kind if _flat(one))
+        match = _LEAF.fullmatch(kind) if isinstance(kind, str) else None
+        if match is None:
+            raise ValueError(f"inputs must be described as float32[3] is, got {str(kind)[:40]!r}")
+        dtype, shape = match.groups()
+        return make(_DTYPES[dtype], tuple(int(n) for n in shape.split(",") if n))
+
+    return made(text if _LEAF.fullmatch(text) else _parsed(text))
+
+
+def _flat(kind: Any) -> bool:
+    if isinstance(kind, dict | list):
+        raise ValueError("inputs must be one tensor, or a tuple or dictionary of tensors")
+    return True

@@ -98,7 +98,7 @@ def fits(kind: type[Stored], contents: Any) -> bool:
 
 @contextmanager
 def readable(folder: Path) -> Iterator[None]:
-    """Refuses a folder whose files, each well formed, do not fit each other or their reader.
+    """Refuses a folder whose files do not fit together.
 
     Raises:
         Refused: In place of the error that reading them has raised.

@@ -12,21 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.core.machine import check_rows
-from engram.data.lazy import scaled
-from engram.data.row_places import Place
+from engram.data.lazy import Place
 from engram.networks.registry import CHARACTERS, NETWORKS, TEXTS, TORCHVISION
 from engram.settings.errors import DataError
 
 _log = getLogger("flwr.engram")
-
-TYPES = "types of "
-"""Before an array's name, where its rows were given in several types: the dtype of each, (n,)."""
 
 PART = "parts of rows"
 """The use of each row, (n,): 0 learning, 1 testing, 2 validation, -1 one of the first two, drawn.
 
 Where no row is for validation, some of those to learn from are drawn for it.
 """
+
+CUT = "rows before test rows"
+"""Number of training rows, where test rows that came apart follow them."""
 
 CLASSES = "classes of y"
 """The classes that ``y`` may have, in their order: its values, or what its numbers are called."""
@@ -36,7 +35,6 @@ _CHANNELS = (1, 3)
 _GREY = "uint8"
 _LARGEST = np.finfo(np.float32).max
 _STEPS = 64  # of float32, between a column's least and largest value
-_SCALED = 10  # numbers above it are no shares of 255
 
 
 class Shaping(NamedTuple):
@@ -58,7 +56,7 @@ class Shaping(NamedTuple):
 
     @classmethod
     def of(cls, model: str, images: Any) -> Self:
-        """Returns what settings say: the network's name, and ``images``."""
+        """Reads the setting ``images`` for a network of this name."""
         takes_images = model in ("cnn", "resnet") or model.startswith(TORCHVISION)
         return cls(images, takes_images, model in (*CHARACTERS, *TEXTS, *NETWORKS))
 
@@ -69,10 +67,7 @@ class Shaping(NamedTuple):
         to be ``exact`` float64, and all else float32. A row of images becomes (channels, height,
         width).
 
-        Args:
-            place: What messages call the array.
-            x: The rows.
-            several: Whether there are other inputs besides: then none is an image.
+        ``several`` is whether there are other inputs besides: then none is an image.
 
         Raises:
             DataError: If they are no numbers, or neither images nor what else they may be.
@@ -123,49 +118,9 @@ class Shaping(NamedTuple):
             )
         return np.moveaxis(x, 3, 1) if last else x
 
-    def mixed(self, place: Place, x: _Array, types: _Array, *, several: bool = False) -> _Array:
-        """Returns rows of several types as networks take them, each shaped by its own type.
-
-        Grey levels are scaled to [0, 1] here, as they are elsewhere when they are drawn.
-
-        Args:
-            place: What messages call the array.
-            x: All rows in one type, (n, ...).
-            types: The dtype that each was given in, (n,).
-            several: As for ``rows``.
-
-        Raises:
-            DataError: As ``rows``; or networks would get other rows of one client than of another.
-        """
-        parts: dict[str, tuple[_Array, _Array]] = {}
-        for given in dict.fromkeys(types.tolist()):
-            at = np.flatnonzero(types == given)
-            own = self.rows(place.some(at), x[at].astype(given), several=several)
-            parts[given] = at, scaled(own) if own.dtype == _GREY else own
-        one, (first, like) = next(iter(parts.items()))
-        dtype = np.result_type(*(own.dtype for _, own in parts.values()))
-        found = np.empty((len(x), *like.shape[1:]), dtype=dtype)
-        for given, (at, own) in parts.items():
-            if (own.dtype.kind, own.shape[1:]) != (like.dtype.kind, like.shape[1:]):
-                alike = own.shape[1:] == like.shape[1:]
-                raise DataError(
-                    f"{place.path}: {_whose(place, at)} ({given}) become {own.dtype} of shape "
-                    f"{own.shape[1:]}, and {_whose(place, first)} ({one}) {like.dtype} of shape "
-                    f"{like.shape[1:]}: give all in one type"
-                    + ("" if alike else ", or say by images what they are")
-                )
-            found[at] = own
-            if _GREY in parts and own.max(initial=0) > _SCALED:
-                say_once(
-                    f"{place.path}: {_whose(place, at)} ({given}) go up to {own.max():g} and are "
-                    f"used as they are, while {_whose(place, parts[_GREY][0])} ({_GREY}) are "
-                    f"divided by 255: if all are grey levels, give all as {_GREY}"
-                )
-        return found
-
 
 def lost_columns(values: _Array) -> list[int]:
-    """Returns the columns of rows (n, d) of whose differences float32 keeps little."""
+    """Columns of rows (n, d) with differences that float32 hardly keeps."""
     if not len(values):
         return []
     low, high = (end(axis=0).astype(np.float64) for end in (values.min, values.max))
@@ -183,11 +138,6 @@ def _say_lost(place: Place, x: _Array) -> None:
             f"{place.path}: column {k} of {place.name} has values from {x[:, k].min()} to "
             f"{x[:, k].max()}, whose differences float32 does not keep: set standardize=federation"
         )
-
-
-def _whose(place: Place, rows: _Array) -> str:
-    owner = "" if place.task is None else f" of client {place.called(place.task[rows[0]])}"
-    return f"rows of {place.name}{owner}"
 
 
 @lru_cache(maxsize=64)  # data are read several times in a run

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.data.image_axes import say_once
-from engram.data.row_places import Place
+from engram.data.lazy import Place
 from engram.data.schema.columns import Column
 from engram.data.schema.declared import fault_of_values
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION
@@ -35,7 +35,7 @@ class Classes(NamedTuple):
 
 
 def is_text(array: _Array) -> bool:
-    """Returns whether an array is text, in whatever way NumPy holds it."""
+    """Whether an array is text, of any of the types that NumPy has for it."""
     return array.dtype.kind in "USOT"
 
 
@@ -115,7 +115,7 @@ def is_whole(name: str) -> bool:
 def _named(
     place: Place, y: _Array, names: _Array | None, known: Sequence[str]
 ) -> tuple[_Array, _Array | None]:
-    """Returns one class a row, and the names that its reader knows; declared ones go first."""
+    """One class a row, and names that its reader knows; declared ones go first."""
     if y.ndim != 1 or (known and names is None):
         return y, None
     if names is None:
@@ -127,7 +127,7 @@ def _named(
 
 
 def _places(place: Place, y: _Array, names: _Array) -> npt.NDArray[np.int64]:
-    """Returns the place of each row's class among names, which may be the classes themselves."""
+    """Places of classes among names, which may be the classes themselves."""
     if is_text(names) and not is_text(y):
         numbers = _whole(place, y).astype(np.int64)
         if (strange := (numbers < 0) | (numbers >= len(names))).any():
@@ -138,7 +138,6 @@ def _places(place: Place, y: _Array, names: _Array) -> npt.NDArray[np.int64]:
 
 
 def _whole(place: Place, y: _Array) -> _Array:
-    """Returns numbers as whole ones."""
     if y.dtype.kind != "f":
         return y
     strange = ~np.isfinite(y) | (y != np.round(y))
@@ -151,7 +150,6 @@ def _whole(place: Place, y: _Array) -> _Array:
 
 
 def _hot(place: Place, y: _Array) -> npt.NDArray[np.int64]:
-    """Returns the place of the one in each row of zeros."""
     if y.dtype.kind not in "buif" or not len(y):
         raise place.fault("one class a row", f"{y.dtype} of shape {y.shape}")
     strange = ~np.isin(y, (0, 1))

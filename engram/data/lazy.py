@@ -1,19 +1,25 @@
-"""Rows that are read as they are drawn: a data set may be larger than the machine's memory."""
+"""Rows that are read as they are drawn, their places in messages, and their hashes."""
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.settings.errors import DataError, Refused, one_line
-
-if TYPE_CHECKING:
-    from engram.core.standardization import Tokenizer
+from engram.core.arrays import Ints
+from engram.core.standardization import Tokenizer
+from engram.core.streams import Stream
+from engram.data.tokenizers import encode
+from engram.settings.errors import DataError, Refused, brief, one_line
 
 RowNumbers = npt.NDArray[np.int64]  # row numbers of a data set
-
-
+_Array = npt.NDArray[Any]
 _MOST: Final = 200  # rows that stand for all of a larger data set
 
 
@@ -85,7 +91,7 @@ class Lazy:
 
 
 class Images(Lazy):
-    """Rows that are images, whatever the type of their numbers."""
+    """Rows that are images, of any type of numbers."""
 
 
 class Texts(Lazy):
@@ -93,31 +99,25 @@ class Texts(Lazy):
 
     Args:
         texts: The texts, (n,).
-        encode: ``(texts, tokenizer, length) -> tokens``, int64, (n, length).
         length: Tokens of a row.
     """
 
-    def __init__(
-        self,
-        texts: npt.NDArray[np.object_],
-        encode: "Callable[[Any, Tokenizer, int], npt.NDArray[np.int64]]",
-        length: int,
-    ) -> None:
-        self.texts, self._encode, self._length = texts, encode, length
+    def __init__(self, texts: npt.NDArray[np.object_], length: int) -> None:
+        self.texts, self._length = texts, length
         like = np.ones((1, length), dtype=np.int64)
         super().__init__(lambda rows: like.repeat(len(rows), 0), like, np.arange(len(texts)))
 
     def __getitem__(self, some: Any) -> "Texts":
-        return Texts(self.texts[some], self._encode, self._length)
+        return Texts(self.texts[some], self._length)
 
-    def tokens(self, tokenizer: "Tokenizer") -> npt.NDArray[np.int64]:
+    def tokens(self, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
         """Returns the rows of tokens that a tokenizer makes, (n, length).
 
         Raises:
             Refused: It cannot be used here.
         """
         try:
-            return self._encode(self.texts, tokenizer, self._length)
+            return encode(self.texts, tokenizer, self._length)
         except ValueError as error:
             raise Refused(f"the tokenizer cannot be used: {one_line(str(error))}") from error
 
@@ -143,8 +143,6 @@ class Joined(Lazy):
         return Joined([part.then(convert) for part in self.parts], self._numbers)
 
     def _of_parts(self, numbers: RowNumbers) -> Any:
-        from torch.utils._pytree import tree_map  # noqa: PLC0415 - slow, not always needed
-
         owner = np.searchsorted(self._ends, numbers, side="right")
         found, at = [], []
         for part in np.unique(owner):
@@ -163,3 +161,99 @@ class Joined(Lazy):
 def scaled(x: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Returns grey levels as shares of 255, and other numbers as they are; float32."""
     return x.astype(np.float32) * np.float32(1 / 255 if x.dtype == np.uint8 else 1)
+
+
+class Place(NamedTuple):
+    """An array of rows, as messages call it.
+
+    Attributes:
+        path: The file or data set that it is of.
+        name: Its name there.
+        task: Whose each row is, (n,), as numbers of ``names``; None where nobody says.
+        names: Names of clients.
+        cut: Number of training rows, where test rows follow them; else 0.
+        drawn: Whether these are only some of the rows, so that their numbers mean nothing.
+    """
+
+    path: Path
+    name: str
+    task: _Array | None = None
+    names: Sequence[str] = ()
+    cut: int = 0
+    drawn: bool = False
+
+    def fault(self, expected: str, got: str) -> DataError:
+        """Returns the error that the array must be something else."""
+        return DataError(f"{self.path}: {self.name} must be {expected}, got {got}")
+
+    def first(self, values: _Array, wrong: _Array) -> str:
+        """Returns the first wrong value, and where it is: "nan in row 3 of client lake".
+
+        A client's rows are counted from 0, among its own.
+
+        ``wrong`` is of the shape of ``values``, (n, ...).
+        """
+        row = int(np.argmax(wrong.reshape(len(wrong), -1).any(axis=1)))
+        value = values[row][wrong[row]].flat[0] if values.ndim > 1 else values[row]
+        shown = brief(str(value)) if isinstance(value, str) else str(value)
+        if self.drawn:
+            return shown
+        part, start = ("", 0) if row < self.cut or not self.cut else (" of the test rows", self.cut)
+        if self.task is None:
+            return f"{shown} in row {row - start}{part}"
+        owner = self.task[row]
+        own = int(np.count_nonzero(self.task[start:row] == owner))
+        return f"{shown} in row {own}{part} of client {self.called(owner)}"
+
+    def called(self, owner: int) -> str:
+        """Returns a client's name."""
+        return one_line(self.names[owner]) if self.names else str(owner)
+
+
+def row_hashes(
+    x: Any, y: npt.NDArray[Any], owner: Ints, seed: int, stream: Stream, names: Sequence[str] = ()
+) -> npt.NDArray[np.float64]:
+    """Returns keyed hashes of rows, (n,), uniform in [0, 1).
+
+    Each is of the row's client, inputs and target, and of how many rows before it are the same in
+    these: which of them is taken away, nobody can see.
+
+    Args:
+        x: Inputs: an array (n, ...), ``Lazy`` rows, or a tuple or dictionary of such.
+        y: Targets, (n, ...).
+        owner: Each row's client, (n,).
+        seed: The key, with the stream.
+        stream: The purpose.
+        names: Classes' names, which stand for their numbers: other rows have a part in these.
+    """
+    hashed = partial(blake2b, key=f"{seed} {stream:d}".encode(), digest_size=8)
+    if names and y.ndim == 1:
+        y = np.array([int(hashed(name.encode()).hexdigest(), 16) for name in names], np.uint64)[y]
+    found, alike = np.empty(len(y)), Counter[bytes]()
+    for start in range(0, len(y), 1024):
+        rows = np.arange(start, min(start + 1024, len(y)))
+        read = tree_map(partial(_content, rows), x)
+        # Rows of several sources are scaled if they are read together.
+        leaves = [scaled(leaf) if leaf.dtype == np.uint8 else leaf for leaf in tree_leaves(read)]
+        for row, *content in zip(rows, owner[rows], *leaves, y[rows], strict=True):
+            digest = hashed(b"".join(np.asarray(leaf).tobytes() for leaf in content)).digest()
+            alike[digest] += 1
+            again = hashed(b"%d" % alike[digest] + digest).hexdigest()
+            found[row] = (int(again, 16) >> 11) / 2**53
+    return found
+
+
+def _content(rows: Ints, leaf: Any) -> Any:
+    if isinstance(leaf, Texts):
+        return leaf.texts[rows]
+    return leaf.take(rows) if isinstance(leaf, Lazy) else leaf[rows]
+
+
+def is_frame(value: object) -> bool:
+    """Returns whether something is a data frame; pandas is not loaded to tell."""
+    return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].DataFrame)
+
+
+def is_column(value: object) -> bool:
+    """Returns whether something is a series of pandas, likewise."""
+    return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)

@@ -14,17 +14,16 @@ from engram.core.checks import must
 from engram.core.machine import rows_in_memory
 from engram.core.streams import Stream, generator
 from engram.data.arrays import Arrays, pieces
+from engram.data.clients import check_shortage, shortage
 from engram.data.federated import FederatedData, Split, model_for
 from engram.data.image_axes import Shaping
-from engram.data.lazy import Lazy, RowNumbers
+from engram.data.lazy import Lazy, RowNumbers, row_hashes
 from engram.data.loading import load
-from engram.data.parquet_cache import unless_refused
 from engram.data.partitions import names_of, partition
-from engram.data.row_hashes import row_hashes
+from engram.data.readers.parquet_cache import unless_refused
 from engram.data.schema.declared import declare
 from engram.data.source import Source
 from engram.data.standardize import standardizing
-from engram.data.too_few_rows import check_shortage, shortage
 from engram.settings.errors import UNNAMED, DataError, Names, Refused, one_line, together
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import check_fit
@@ -98,12 +97,7 @@ def _of_clients(experiment: Experiment, source: Source, clients: Sequence[int]) 
 
 
 def _of_able(data: FederatedData, clients: Sequence[int], e: Experiment) -> FederatedData:
-    """Returns the data of those of some clients that have enough rows to take part.
-
-    Args:
-        data: The data.
-        clients: The clients that have rows here.
-        e: The settings.
+    """Leaves clients with too few rows out.
 
     Raises:
         DataError: Too few of them have; or the network does not fit the data, either.

@@ -2,10 +2,11 @@
 
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
+from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,19 +15,20 @@ import numpy.typing as npt
 
 from engram.core.checks import clash, must
 from engram.data.arrays import Arrays, HeldOut, Own, held_by_hash, held_out, train_and_test
-from engram.data.datasets import read_given
-from engram.data.image_axes import PART, Shaping
-from engram.data.images import CLASS, read_images
-from engram.data.npy import read_npy
-from engram.data.npz import read_npz, task_arrays, with_task
-from engram.data.schema.declared import Declared, declare
-from engram.data.source import DATASETS, FILES, HUB, TABLES, Source
-from engram.data.tables.frames import is_frame
-from engram.data.tables.raw_tables import check_client, in_order, of_arrays, of_file
+from engram.data.image_axes import Shaping
+from engram.data.lazy import is_frame
+from engram.data.readers.images import CLASS, read_images
+from engram.data.readers.npz import in_order, read_npy, read_npz, task_arrays, with_task
+from engram.data.schema.columns import File
+from engram.data.schema.declared import Declared, check_client, declare
+from engram.data.schema.written import read_schema
+from engram.data.source import DATASETS, FILES, HUB, LIBRARY, TABLES, Source
 from engram.networks.vision import torchvision
 from engram.scoring.tasks import CLASSIFICATION, TASKS
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError, Refused, brief
+from engram.settings.experiment import FIRST, by_schema, read_by
+from engram.settings.machine import MachineSettings
 
 _Array = npt.NDArray[Any]
 _PLAIN: Final = declare(DataSettings.model_validate({}))
@@ -71,24 +73,12 @@ def load(
     split = partial(held_out, fraction=test_fraction, seed=seed)
     if source.is_given or source.is_file or source.kind == HUB:
         target = columns.schema.column(CLASS if source.kind == "images" else columns.target)
-        alone = clients if source.by_client else None
-        targets = TASKS[task].targets
-        own = Own(source.path, targets, num_classes, shaping, target, columns.alone)
+        own = Own(source.path, TASKS[task].targets, num_classes, shaping, target, columns.alone)
         hashed = partial(held_by_hash, fraction=test_fraction, seed=seed, clients=clients)
-        split = partial(split, clients=alone)
-        if source.is_given:
-            arrays = read_given(source, clients)
-            if is_frame(arrays.get("x")):
-                arrays = {**arrays, **of_arrays(source.path, arrays, columns)}
-            elif columns.text:
-                raise DataError(
-                    clash("text-column", columns.text.name, "empty for arrays: give frames")
-                )
-        else:
-            arrays = _read(source.kind, own, columns, data_dir)
+        arrays = _read(source, own, columns, clients, data_dir)
         if "schema" in arrays:
             own = own._replace(shaping=shaping._replace(exact=shaping.exact_tables))
-        split, hashed = (partial(each, tested=arrays.get(PART)) for each in (split, hashed))
+        split = partial(split, clients=clients if source.by_client else None)
         return own.arrays(arrays, split, hashed if by_hash else None)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(source)}"))
@@ -101,23 +91,53 @@ def load(
     raise DataError(clash("dataset", source, f"one of {known}"))
 
 
-def _read(kind: str, own: Own, columns: Declared, cache: Path) -> Mapping[str, Any]:
-    """Reads a user's files; returns what an .npz file would hold."""
-    if kind in ("npz", "npy"):
-        arrays = read_npz(own.path) if kind == "npz" else read_npy(own.path)
-        if columns.alone:
-            return in_order(own.path, arrays)
-        found, client = with_task(own.path, arrays, columns.client), columns.client
-        check_client(own.path, columns, [client] if found.keys() & _TASKS else sorted(arrays))
-        return found
-    alpha = own.shaping.images == "alpha"
-    if kind == "images":
-        return read_images(own.path, alpha=alpha)
+def _read(
+    source: Source, own: Own, columns: Declared, clients: Sequence[int], cache: Path
+) -> Mapping[str, Any]:
+    """Reads a user's rows by the names of an .npz file's arrays, and a table as a data frame."""
+    kind, path, alpha = source.kind, source.path, own.shaping.images == "alpha"
     if kind in TABLES:
-        return of_file(own.path, columns)
-    from engram.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
+        from engram.data.tables.raw_tables import of_file  # noqa: PLC0415 - loads pandas
 
-    return read_columns(kind, own.path, columns, own.targets, cache, alpha=alpha)
+        return of_file(path, columns)
+    if kind in LIBRARY:
+        from engram.data.readers.hugging_face import read_columns  # noqa: PLC0415 - loads datasets
+
+        return read_columns(kind, path, columns, own.targets, cache, alpha=alpha)
+    arrays = read_arrays(source, clients, alpha=alpha)
+    if is_frame(arrays.get("x")):
+        from engram.data.tables.raw_tables import of_arrays  # noqa: PLC0415 - loads pandas
+
+        return {**arrays, **of_arrays(path, arrays, columns)}
+    if columns.text:
+        raise DataError(clash("text-column", columns.text.name, "empty for arrays: give frames"))
+    if kind not in ("npz", "npy"):
+        return arrays
+    if columns.alone:
+        return in_order(path, arrays)
+    found, client = with_task(path, arrays, columns.client), columns.client
+    check_client(path, columns, [client] if found.keys() & _TASKS else sorted(arrays))
+    return found
+
+
+def read_arrays(
+    source: Source, clients: Sequence[int] = (), only: Collection[str] = (), *, alpha: bool = False
+) -> Mapping[str, Any]:
+    """Reads a source that is no table in a file, by the names of an .npz file's arrays.
+
+    ``clients`` are as for ``load``, ``only`` names arrays of an .npz file; with ``alpha``
+    transparency of images is a channel.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    if source.is_given:
+        from engram.data.readers.in_memory import read_given  # noqa: PLC0415 - loads pandas
+
+        return read_given(source, clients)
+    if source.kind == "images":
+        return read_images(source.path, alpha=alpha)
+    return read_npy(source.path) if source.kind == "npy" else read_npz(source.path, only)
 
 
 def _digits(split: HeldOut) -> Arrays:
@@ -128,7 +148,7 @@ def _digits(split: HeldOut) -> Arrays:
 
 @cache  # of a comparison, every run needs them
 def _all_digits() -> tuple[_Array, _Array]:
-    from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import, not always needed
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - loads pandas, and not always needed
 
     pixels, y = load_digits(return_X_y=True)
     for array in (pixels, y):
@@ -180,12 +200,8 @@ def without_downloads() -> Iterator[None]:
 def fetch(kind: str, data_dir: Path, *, name: str, files: str, **part: bool) -> Any:
     """Returns a part of one of torchvision's data sets, downloaded if it is not there.
 
-    Args:
-        kind: The data set's class in ``torchvision.datasets``.
-        data_dir: Folder of torchvision's data sets.
-        name: What users call it.
-        files: Where a user without a network puts what.
-        part: Which part, as the class wants to be told.
+    ``kind`` is its class in ``torchvision.datasets``, which is given ``part``; ``name`` and
+    ``files`` are for messages to a user without a network.
 
     Raises:
         DataError: If it is not there and cannot be downloaded.
@@ -217,3 +233,66 @@ def _coarse(data_dir: Path, train: bool) -> list[int]:
     with (data_dir / "cifar-100-python" / ("train" if train else "test")).open("rb") as file:
         labels: list[int] = pickle.load(file, encoding="latin1")["coarse_labels"]
     return labels
+
+
+_log = getLogger("flwr.engram")
+_FILE = File()
+
+
+def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with those that follow from rows that name their clients.
+
+    The partition is by these names, and the number of clients theirs, unless others are given. It
+    is said if another partition is.
+    """
+    defaults, given = DataSettings.defaults(), by_schema(given)
+    dataset = given.get("dataset", defaults["dataset"])
+    column = given.get("task-column", defaults["task-column"])
+    folder = given.get("data-dir", MachineSettings.defaults()["data-dir"])
+    if not all(isinstance(value, str) for value in (dataset, column, folder)):
+        return dict(given)
+    method, partition = str(given.get("method", FIRST)), given.get("partition", "natural")
+    source = Source.of(dataset)
+    found: dict[str, Any] = {"partition": "natural"} if source.by_client else {}
+    file = read_schema(given["schema"]).file if given.get("schema") else File()
+    if count := count_clients(source, column, Path(folder), file):
+        if partition != "natural" and read_by(method, {"partition": ""}):
+            told = "%s names its rows' clients, %d of them, and partition=%s gives out rows anew"
+            _log.warning(told, source.described, count, partition)
+        else:
+            found = {"partition": "natural", "num-clients": count}
+    return read_by(method, found) | dict(given)
+
+
+def count_clients(source: Source, task_column: str, data_dir: Path, file: File = _FILE) -> int:
+    """Number of clients that rows name.
+
+    It is 0 if they name none, or cannot be read: whoever loads them says why.
+
+    ``file`` says how a text file writes them.
+    """
+    try:
+        labels = _labels(source, task_column, data_dir, file)
+    except DataError:
+        return 0
+    return len(np.unique(np.concatenate(labels).astype(str))) if labels else 0
+
+
+def _labels(source: Source, task_column: str, data_dir: Path, file: File) -> list[Any]:
+    kind, path = source.kind, source.path
+    if kind in LIBRARY:
+        from engram.data.readers.hugging_face import read_column  # noqa: PLC0415 - loads datasets
+
+        return read_column(kind, path, task_column, data_dir)
+    arrays: Mapping[str, Any] = {}
+    if kind in TABLES:
+        from engram.data.readers.table_files import read_rows  # noqa: PLC0415 - loads pandas
+
+        arrays = {"x": read_rows(path, file, only=[task_column])}
+    elif (source.is_given or source.is_file) and not source.by_client:
+        arrays = read_arrays(source, only=task_arrays(task_column))
+        arrays = with_task(path, arrays, task_column) if kind in ("npz", "npy") else arrays
+    frame: Any = arrays.get("x")
+    if is_frame(frame) and task_column in frame:
+        return [frame[task_column].dropna()]
+    return [arrays[key] for key in task_arrays("task") if key in arrays]

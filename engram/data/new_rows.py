@@ -9,27 +9,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from engram.core.arrays import Bools
 from engram.core.standardization import Tokenizer
 from engram.data.arrays import Own
-from engram.data.csv_text import read_text
-from engram.data.encoding import encode, filled, read_cells
-from engram.data.federated import seen_as
+from engram.data.federated import FederatedData, Split, described, seen_as
 from engram.data.image_axes import Shaping
-from engram.data.images import files_decoded, images_in
-from engram.data.npy import read_npy
-from engram.data.npz import read_npz
-from engram.data.schema.columns import Kind, Schema
+from engram.data.lazy import Place, RowNumbers
+from engram.data.readers.images import CLASS, files_decoded, images_in
+from engram.data.readers.npz import in_order, read_npy, read_npz
+from engram.data.readers.table_files import EXCEL, TABLES, read_rows, read_text
+from engram.data.schema.columns import Column, Kind, Schema
 from engram.data.schema.declared import Declared, declare
-from engram.data.schema.table_files import EXCEL, TABLES, read_rows
-from engram.data.shapes import described
-from engram.data.tables.raw_tables import framed, in_order
-from engram.data.texts import texts_of
+from engram.data.schema.encoding import encode, filled, read_cells
+from engram.data.schema.fitting import fit
+from engram.data.tables.raw_tables import framed, labels_of
+from engram.data.texts import read_texts
 from engram.networks.base import Inputs
+from engram.scoring.tasks import TASKS
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError
+from engram.settings.experiment import Experiment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +137,7 @@ def _table(path: Path, frame: Any, kind: Kind, target: str, of_one_client: bool)
 
 
 def _texts(path: Path, frame: Any, columns: Declared, tokenizer: Tokenizer) -> NewRows:
-    x = texts_of(path, frame, columns).tokens(tokenizer)
+    x = read_texts(path, frame, columns).tokens(tokenizer)
     beside = {str(name): frame[name] for name in frame.columns if name not in columns.inputs}
     targets = {"y": beside[columns.target]} if columns.target in beside else {}
     return NewRows(torch.from_numpy(x), len(frame), beside, targets)
@@ -147,3 +149,64 @@ def _shaped(path: Path, found: Mapping[str, Any], kind: Kind, settings: Mapping[
     exact = kind.units.inputs is not None
     own = Own(path, "values", shaping=shaping._replace(whole_numbers=whole, exact=exact))
     return seen_as(own.inputs(found))
+
+
+class Newcomer(NamedTuple):
+    """A client that no run has seen.
+
+    Attributes:
+        x: Its rows, as networks take them.
+        y: Their targets; None if they have none.
+        size: How many rows there are.
+        kind: The kind of the run's rows; the schema of a table with what stands for a missing value
+            in these rows.
+        name: What it is called.
+    """
+
+    x: Inputs
+    y: Tensor | None
+    size: int
+    kind: Kind
+    name: str
+
+    def data(self, rows: RowNumbers, client: int) -> FederatedData:
+        """Returns some of its rows as a federation's, at a client's number.
+
+        They are the rows to learn from, and those that few-shot scoring fine-tunes on.
+        """
+        y = torch.zeros(self.size) if self.y is None else self.y
+        split = Split(self.x, y, [rows[:0]] * client + [rows])
+        known: dict[str, Any] = {"schema": self.kind.schema, "units": self.kind.units}
+        return FederatedData(split, split, self.kind.outputs, {client: self.name}, **known)
+
+
+def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
+    """Reads rows, with targets if there are some; for the formats see ``read_new_rows``.
+
+    A CSV or Excel file has targets if it has the target's column; another file, if it has ``y``; a
+    folder of images, if these are in folders of their classes.
+
+    Raises:
+        DataError: If they cannot be read, or are other rows.
+    """
+    e = experiment
+    found = read_new_rows(path, kind, e.to_config(), of_one_client=True)
+    kind = kind if found.schema is None else kind._replace(schema=found.schema)
+    if not found.size:
+        raise DataError(f"{path} must hold some rows")
+    newcomer = Newcomer(found.x, None, found.size, kind, path.stem)
+    y, targets = found.targets.get("y"), TASKS[e.task].targets
+    if y is None:
+        return newcomer
+    name = CLASS if "file" in found.others else "y"
+    if path.suffix.lower() in TABLES:
+        name = e.target_column
+        column = fit(y.to_frame(), declare(e).schema).schema.column(name)
+        y = labels_of(path, column, y)
+    if len(y) != found.size:
+        raise DataError(f"{path}: y must have {found.size} rows, as x has, got {len(y)}")
+    own = Own(path, targets, kind.outputs, target=Column(name, values=tuple(kind.class_names)))
+    labels, outputs, _ = own.labels(y, Place(path, name))
+    if outputs != kind.outputs:
+        raise DataError(f"{path}: y must have {kind.outputs} values a row, got {outputs}")
+    return newcomer._replace(y=torch.from_numpy(labels))

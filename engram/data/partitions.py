@@ -14,9 +14,8 @@ from engram.core.checks import Fault, clash
 from engram.core.process_modes import filtering
 from engram.core.streams import Stream, generator
 from engram.data.arrays import Arrays, pieces
-from engram.data.client_names import checked_names
+from engram.data.clients import checked_names, shortage
 from engram.data.lazy import RowNumbers
-from engram.data.too_few_rows import shortage
 from engram.scoring.tasks import CLASSIFICATION
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
@@ -68,7 +67,6 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[RowNumbers],
 
 
 def _plenty(split: tuple[list[RowNumbers], list[RowNumbers]], e: Experiment) -> bool:
-    """Returns whether each client has rows for a batch, and to be scored, if there are so many."""
     train, test = ([len(rows) for rows in part] for part in split)
     least = max(e.batch_size, *e.own.rows_needed.values(), 1)
     shots = e.adapt_shots if e.protocol == "few-shot" else 0
@@ -78,7 +76,7 @@ def _plenty(split: tuple[list[RowNumbers], list[RowNumbers]], e: Experiment) -> 
 
 
 def names_of(arrays: Arrays, experiment: Experiment) -> dict[int, str]:
-    """Returns what clients are called, where each is a task of the data."""
+    """Names of clients, where each is a task of the data."""
     named = arrays.task_names if experiment.partition == "natural" else ()
     return checked_names(dict(enumerate(named)), experiment.num_clients)
 
@@ -144,7 +142,7 @@ def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[RowNumbe
 def _positions(
     kind: str, given: float, clients: int, seed: int, rows: int, labels: bytes
 ) -> list[RowNumbers]:
-    """Returns each client's positions in the shuffled order, of whose rows these are the labels."""
+    """Positions of each client's rows in the shuffled order of labels."""
     import datasets  # noqa: PLC0415 - slow to import, not always needed
     from flwr_datasets import partitioner as library  # noqa: PLC0415 - slow to import, not always needed
 
@@ -184,7 +182,7 @@ def _refuse(faults: Iterable[Fault]) -> None:
 
 
 def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
-    """Yields what is wrong before rows are given out, and before room is made for them."""
+    """Yields faults before rows are given out."""
     classes = e.task == CLASSIFICATION.name and arrays.y_train.ndim == 1
     if not classes and e.partition in ("halves", "dirichlet", "pathological"):
         none = (
@@ -217,7 +215,6 @@ def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
 
 
 def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
-    """Yields what is wrong with clients that the data name."""
     train, test = arrays.task_train, arrays.task_test
     if train is None or test is None:
         needs = "partition natural needs a task column, which names each row's client,"
@@ -248,7 +245,7 @@ def _one_sided(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
 
 
 def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
-    """Yields the classes of which ``_halves`` would need more rows than there are."""
+    """Yields classes with fewer rows than ``_halves`` needs."""
     first, n_even = _half(arrays.outputs, e)
     n_odd, rest = e.num_clients - n_even, arrays.outputs - first
     called = arrays.class_names or range(arrays.outputs)
@@ -270,7 +267,7 @@ def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
 
 
 def _half(classes: int, e: Experiment) -> tuple[int, int]:
-    """Returns how many classes are in the first half of them, and how many clients hold these."""
+    """Number of classes in their first half, and of clients that hold these."""
     return classes // 2, (e.num_clients + 1) // 2
 
 

@@ -48,7 +48,7 @@ class Range(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Reads what JSON makes of ``_asdict``."""
+        """Reads the JSON of ``_asdict``."""
         return cls(str(found["name"]), float(found["low"]), float(found["high"]))
 
 
@@ -61,12 +61,7 @@ def some_of(split: Split, rows: RowNumbers) -> Inputs:
 
 
 def inputs_in(x: Inputs, schema: Schema | None) -> dict[str, _Array]:
-    """Returns the values of each input of numbers, by its name, without missing ones.
-
-    Args:
-        x: Rows as a model sees them.
-        schema: The schema of inputs, where these are columns with names.
-    """
+    """Values of each input of numbers, by its name, without missing ones."""
     return {name: values[np.isfinite(values)] for name, values in _by_name(x, schema).items()}
 
 
@@ -97,11 +92,7 @@ def _of_table(values: _Array, schema: Schema) -> dict[str, _Array]:
 
 
 def ranges_of(inputs: Mapping[str, _Array]) -> list[Range]:
-    """Returns the range of each input that varies, if there are rows enough.
-
-    Args:
-        inputs: As ``inputs_in`` returns them.
-    """
+    """Ranges of inputs that vary, if there are rows enough."""
     found = []
     for name, values in inputs.items():
         if len(values) >= _FEWEST:
@@ -120,16 +111,12 @@ def _rounded(low: float, high: float) -> tuple[float, float]:
 
 
 def far_away(ranges: Sequence[Range], inputs: Mapping[str, _Array]) -> list[str]:
-    """Returns in words which inputs lie far from their ranges: "height: 171 against 1.5 to 1.9".
+    """Inputs far from their ranges, in words: "height: 171 against 1.5 to 1.9".
 
     It is their median that is looked at. It is far from a range if it is more than three times the
     range's width away; or, of numbers of one sign, a tenth or ten times what they were. Rows that
     are no lists of columns are compared by their size, which light and shade change: for them only
     the latter counts.
-
-    Args:
-        ranges: As ``ranges_of`` returns them.
-        inputs: As ``inputs_in`` returns them; those without a range are left out.
     """
     found = []
     for name, low, high in ranges:
@@ -144,13 +131,7 @@ def far_away(ranges: Sequence[Range], inputs: Mapping[str, _Array]) -> list[str]
 
 
 def outside(ranges: Sequence[Range], x: Inputs, schema: Schema | None) -> dict[str, Bools]:
-    """Returns by input which rows lie far from its range: all, if their median does.
-
-    Args:
-        ranges: As ``ranges_of`` returns them.
-        x: Rows as a model sees them.
-        schema: As for ``inputs_in``.
-    """
+    """Rows far from their ranges, by input: all of them, if their median is."""
     inputs, found = _by_name(x, schema), dict[str, Bools]()
     for each in ranges:
         values = inputs.get(each.name, np.empty(0))
@@ -162,7 +143,6 @@ def outside(ranges: Sequence[Range], x: Inputs, schema: Schema | None) -> dict[s
 
 
 def _near(low: float, high: float, size: bool, rows: int) -> tuple[float, float]:
-    """Returns the ends of what is near a range."""
     if size:
         return low / _TIMES, high * _TIMES
     least, most = low - _WIDER * (high - low), high + _WIDER * (high - low)

@@ -16,6 +16,9 @@ FILES: Final = ("npz", "npy", *TABLES, "images", "parquet", "arrow")
 HUB: Final = "hf"
 """Kind of those of the Hugging Face Hub: hf:NAME, or hf:NAME:SUBSET."""
 
+LIBRARY: Final = ("parquet", "arrow", HUB)
+"""Kinds that Hugging Face's library reads."""
+
 MEMORY: Final = "memory"
 """Kind of arrays that a caller gives: memory:DIGEST."""
 
@@ -129,8 +132,8 @@ class Source(str):
 
     @property
     def has_columns(self) -> bool:
-        """Whether it is of a kind whose rows have columns with names."""
-        return self.kind in (*TABLES, "parquet", "arrow", HUB)
+        """Whether it is a kind of table with named columns."""
+        return self.kind in (*TABLES, *LIBRARY)
 
     @property
     def path(self) -> Path:

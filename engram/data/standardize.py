@@ -28,7 +28,7 @@ _DIFFER: Final = 100  # times one column's deviation that another's may be, unsa
 
 
 def told(experiment: "Experiment", data: FederatedData, clients: Iterable[int]) -> Told:
-    """Returns what a node tells of training rows of its clients, but for those that never train.
+    """Moments of training rows, but for clients that never train.
 
     Raises:
         Refused: Inputs are to be standardized, but have no columns.
@@ -104,7 +104,7 @@ def warn_of_scales(experiment: "Experiment", data: FederatedData) -> None:
 
 
 def standardized_by(e: "Experiment", data: FederatedData) -> str:
-    """Returns whose rows inputs are standardized by: ``federation``, ``client`` or ``none``."""
+    """The rows that standardize inputs: ``federation``, ``client`` or ``none``."""
     return standardizing(e, table=_is_table(data))
 
 

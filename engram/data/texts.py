@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from engram.core.standardization import Tokenizer, Tokens
 from engram.core.streams import unseen
-from engram.data.cells import check_columns, check_there
 from engram.data.lazy import Texts
-from engram.data.schema.cells import row_name
+from engram.data.schema.cells import check_columns, check_there, row_name
 from engram.data.standardize import fitted, in_units
-from engram.data.tokenizers import encode, rows_with, tokenizer_from, vocabulary
+from engram.data.tokenizers import rows_with, tokenizer_from, vocabulary
 from engram.settings.errors import DataError, Refused, brief, few_names, one_line
 from engram.settings.files import read_file
 from engram.settings.text import TextColumn
@@ -26,13 +25,10 @@ _LARGEST: Final = 2**24  # bytes of a vocabulary's file
 _EMPTY: Final = "set missing=indicator for an empty text"
 
 
-def texts_of(path: Path, frame: Any, columns: "Declared") -> Texts:
+def read_texts(path: Path, frame: Any, columns: "Declared") -> Texts:
     """Returns the texts of a table that has such, as rows without a tokenizer.
 
-    Args:
-        path: Where it is, for messages.
-        frame: The table.
-        columns: What its columns are; a missing text is refused, or else an empty one.
+    A missing text is refused, or else an empty one.
 
     Raises:
         DataError: There is no such column; some texts are missing, or are something else.
@@ -49,7 +45,7 @@ def texts_of(path: Path, frame: Any, columns: "Declared") -> Texts:
     if strange:
         named = few_names(f"{brief(cell)} in {row_name(row)}" for row, cell in strange.items())
         raise DataError(f"{path}: {text.name} must hold texts, got {named}")
-    return Texts(cells.astype(object).where(cells.notna(), "").to_numpy(), encode, text.length)
+    return Texts(cells.astype(object).where(cells.notna(), "").to_numpy(), text.length)
 
 
 def told_words(
@@ -73,7 +69,7 @@ def told_words(
 
 
 def tokenizer_for(text: TextColumn) -> Callable[[Iterable[Mapping[str, int]]], Tokenizer]:
-    """Returns a function of the words that nodes tell, which returns the tokenizer of a run.
+    """Makes a function that fits the tokenizer of a run to nodes' words.
 
     It is one from a file, which is read at once; or fitted, and ``Refused`` if nobody tells a word.
 

@@ -15,7 +15,7 @@ from engram.cohort.trainer.trainer import Trainer
 from engram.core.streams import Stream, generator
 from engram.data.federated import model_for
 from engram.data.lazy import RowNumbers
-from engram.data.newcomer import Newcomer, read_newcomer
+from engram.data.new_rows import Newcomer, read_newcomer
 from engram.data.ranges import inputs_in, ranges_of
 from engram.data.schema.columns import Kind
 from engram.data.source import Source
@@ -59,7 +59,7 @@ def adapted_into(
 
     Args:
         learned: What the run has learned.
-        data: The client's rows; see ``engram.data.newcomer``. A node's own, such as
+        data: The client's rows; see ``engram.data.new_rows``. A node's own, such as
             ``csv:PATH``, may be given as such.
         out: The folder; None for one that is named for the file.
         format_: See ``engram.home.exported.FORMATS``.

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.core.process_modes import filtering
+from engram.data.federated import example
 from engram.data.schema.columns import Kind
-from engram.data.shapes import example
 from engram.home.onnx_sandbox import Runs, session
 from engram.networks.base import called
 from engram.settings.errors import Refused, one_line

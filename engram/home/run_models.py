@@ -18,12 +18,12 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat, has_tuned, is_known, over_slots, unflat, unknown
 from engram.core.standardization import Units
 from engram.core.types import Params
-from engram.data.client_names import shown_name
-from engram.data.datasets import read_given
+from engram.data.clients import shown_name
 from engram.data.federated import FederatedData, Split, model_for
 from engram.data.image_axes import PART
 from engram.data.lazy import RowNumbers
 from engram.data.load_federation import federated_data
+from engram.data.readers.in_memory import read_given
 from engram.data.schema.columns import Kind
 from engram.data.standardize import in_units, own_units, standardized_by
 from engram.data.tables.tables import TableData, table_data

@@ -13,7 +13,7 @@ from engram.core.method_shapes import Shapes
 from engram.core.slots import has_common, has_tuned
 from engram.core.streams import scored
 from engram.core.types import Params
-from engram.data.client_names import all_unseen
+from engram.data.clients import all_unseen
 from engram.guards.calibration import noise_multiplier, noise_of
 from engram.scoring.best_round import Selection, selected_by
 from engram.scoring.evaluation import Evaluation, Scored, outlying, summary

@@ -13,9 +13,7 @@ from flwr.app import Context, Message, RecordDict
 
 from engram.client.node_queries import kept_here, own_settings
 from engram.data.schema.columns import Column, Kind, Schema
-from engram.data.schema.rules import mixed
 from engram.data.schema.written import to_toml
-from engram.data.tables.column_summaries import describe_table
 from engram.data.tables.table_summary import SCHEMA, DescribedColumn, DescribedTable, site_schema
 from engram.guards.clock import now
 from engram.link.node_config import NodeConfig, hosted_clients
@@ -30,7 +28,7 @@ from engram.wire.wire import COLUMNS, ROSTER_QUERY, config_of
 
 _log = getLogger("flwr.engram")
 
-_MIXED: Final = mixed.__name__
+_MIXED: Final = "mixed"  # the rule of this name in engram.data.schema.rules
 _TOLD: Final = "described"  # in a node's state: the last figures
 
 
@@ -94,6 +92,8 @@ def _write(path: Path, key: bytes | None, figures: _Figures) -> None:
 
 def _found(config: NodeConfig, schema: Schema, cache: Path, least: int) -> _Figures:
     try:
+        from engram.data.tables.column_summaries import describe_table  # noqa: PLC0415 - loads pandas
+
         found = describe_table(config.data, schema, cache, least)
     except DataError as error:
         raise kept_here(error) from error

@@ -16,7 +16,7 @@ from engram.cli.progress import Tell
 from engram.compare.comparison_folder import SEARCHED, read_search
 from engram.compare.plots import save
 from engram.core.checks import must
-from engram.data.datasets import read_given
+from engram.data.readers.in_memory import read_given
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment, Impossible
 from engram.settings.families import METHODS

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from engram.data.datasets import Data
+    from engram.data.readers.in_memory import Data
     from engram.settings.given import Given
 
 

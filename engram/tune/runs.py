@@ -14,11 +14,11 @@ from engram.cohort.trainer.chunks import score
 from engram.cohort.trainer.stacked_runs import Stack, likeness
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.method import Slots
+from engram.data.clients import in_groups
 from engram.data.federated import FederatedData
 from engram.data.load_federation import federated_data
-from engram.data.parquet_cache import unless_refused
+from engram.data.readers.parquet_cache import unless_refused
 from engram.data.texts import in_fitted_units
-from engram.data.too_few_rows import in_groups
 from engram.guards.noise import simulated_noise
 from engram.networks.registry import FLAT
 from engram.scoring.evaluation import center

@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from flwr.app import ConfigRecord, RecordDict
 
 from engram.core.standardization import Moments
+from engram.data.federated import check, size
 from engram.data.schema.columns import MOST_ROWS, Kind, Schema, Told
-from engram.data.shapes import check, size
 from engram.data.tokenizers import LONGEST
 from engram.scoring.score_columns import LARGEST
 from engram.settings.errors import UNNAMED, Names, brief, one_line

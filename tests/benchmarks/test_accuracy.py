@@ -16,8 +16,8 @@ from benchmarks.pfllib_pairs import PAIRS
 from benchmarks.pfllib_peer import Mlp, drawing, gate_of, network
 from engram.core.streams import Stream, torch_generator
 from engram.data.federated import model_for
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
+from engram.data.readers.in_memory import hold
 from engram.settings.errors import Refused
 from tests.tables import entry
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import engram
-from engram.data.in_memory import hold
+from engram.data.readers.in_memory import hold
 
 CLIENTS, ROWS, TESTS = 3, 12, 3
 ROUNDS, EPOCHS, ETA = 2, 2, 0.3

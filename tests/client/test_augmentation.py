@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import engram
-from engram.data.augmentations import AUGMENTATIONS, augmentation, augmented
+from engram.data.augmentations import AUGMENTATIONS, augmentation
+from engram.data.augmented import augmented
 from engram.networks.registry import model
 from engram.networks.vision import transforms
 from engram.runs.record import RunRecord

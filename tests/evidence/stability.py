@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from engram.data.in_memory import hold
-from engram.data.npz import read_npz
+from engram.data.readers.in_memory import hold
+from engram.data.readers.npz import read_npz
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table as Printed
 from threadpoolctl import threadpool_limits
 
-from engram.data.npz import read_npz
+from engram.data.readers.npz import read_npz
 from engram.data.tables.tables import Table
 from engram.studies.best_method import paired
 from engram.tables.borrowing_intervals import honest_interval, suggest

@@ -35,9 +35,9 @@ from engram.core.slots import unflat
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
 from engram.data.federated import FederatedData, model_for
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
-from engram.data.npz import read_npz
+from engram.data.readers.in_memory import hold
+from engram.data.readers.npz import read_npz
 from engram.networks.registry import model as network_named
 from engram.runs.record import RunRecord
 from engram.scoring.score_columns import TUNED

@@ -9,10 +9,9 @@ import torch
 from torch.utils.data import Subset
 
 import engram
-from engram.data.datasets import arrays_of
 from engram.data.image_axes import say_once
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data, own_data
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.source import Source
 from engram.home.predicting import predict
 from engram.settings.errors import DataError

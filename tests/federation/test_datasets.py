@@ -8,10 +8,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 import engram
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
-from engram.data.datasets import arrays_of
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data, own_data
 from engram.data.loading import _TORCHVISION
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.source import BUILT_IN, DATASETS, Source
 from engram.data.tables.tables import table_data
 from engram.settings.errors import DataError

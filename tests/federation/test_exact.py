@@ -11,9 +11,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import engram
-from engram.data.datasets import arrays_of
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.standardize import fitted, standardized
 from engram.home.predicting import predict
 from engram.settings.errors import DataError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from engram.data.few_shot import load_few_shot
+from engram.meta.studies.few_shot import load_few_shot
 from engram.networks.vision import torchvision
 from engram.settings.errors import DataError
 from tests.federation.test_sources import write_cifar

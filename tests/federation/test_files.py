@@ -7,9 +7,9 @@ import tomllib
 
 import pytest
 
-from engram.data.npz import read_npz
+from engram.data.readers.csv_files import read_csv
+from engram.data.readers.npz import read_npz
 from engram.data.schema.columns import File
-from engram.data.schema.csv_files import read_csv
 from engram.link.credentials import read_federation
 from engram.link.keys import read_certificate
 from engram.settings.errors import DataError, Refused

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import engram
-from engram.data.datasets import arrays_of
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data, own_data
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.source import Source
 from engram.data.tables.tables import table_data
 from engram.settings.errors import DataError, Refused

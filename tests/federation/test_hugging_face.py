@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 
-from engram.data.lazy import Lazy
 from engram.data.load_federation import federated_data
 from engram.data.source import Source
 from engram.settings.errors import DataError, Refused
@@ -184,7 +183,7 @@ def test_clients_of_unequal_size_that_lack_classes(tmp_path):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_columns_of_numbers_are_read_as_they_are_drawn(tmp_path):
+def test_columns_of_numbers_are_a_table(tmp_path):
     from datasets import Dataset
 
     columns = {f"x{k}": np.arange(80) / 4 + 100.0 * k for k in range(3)}
@@ -192,7 +191,6 @@ def test_columns_of_numbers_are_read_as_they_are_drawn(tmp_path):
     source = stored("parquet", Dataset.from_dict(columns), tmp_path)
     data = read(source, input_columns="x0,x1")
     assert data.kind.inputs == "float32[2]"
-    assert isinstance(data.train.x, Lazy)
     columns["x1"][33] = np.nan
     source = stored("parquet", Dataset.from_dict(columns), tmp_path)
     with pytest.raises(DataError, match=r"x1 is missing in row 33: set missing=median"):
@@ -385,7 +383,7 @@ def test_refuses_files_that_are_not_of_their_kind(tmp_path, capfd):
     ],
 )
 def test_a_refused_run_leaves_nothing_unpacked(tmp_path, settings, says):
-    from engram.data.count_clients import count_clients
+    from engram.data.loading import count_clients
 
     dataset = stored("parquet", femnist()[1], tmp_path)
     own = WRITERS | {"data_dir": str(tmp_path / "new" / "data")} | settings

@@ -6,9 +6,9 @@ import torch
 from PIL import Image, ImageOps
 from torch import nn
 
-from engram.data.images import read_images
 from engram.data.load_federation import federated_data
 from engram.data.new_rows import read_new_rows
+from engram.data.readers.images import read_images
 from engram.networks.registry import model
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment

@@ -9,9 +9,8 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from engram.data.datasets import arrays_of
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
 from tests.tables import entry

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 import engram
-from engram.data.datasets import arrays_of
-from engram.data.in_memory import hold
 from engram.data.labels import likely_task
 from engram.data.load_federation import federated_data, own_data
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.source import Source
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment

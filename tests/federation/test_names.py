@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.data.client_names import checked_names
+from engram.data.clients import checked_names
 from engram.settings.errors import few
 
 

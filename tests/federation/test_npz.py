@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engram.core import machine
-from engram.data.npz import read_npz
+from engram.data.readers.npz import read_npz
 from engram.settings.errors import DataError
 from tests.support import write_npz
 from tests.tables import entry

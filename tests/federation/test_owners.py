@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 
 import engram
-from engram.data.count_clients import count_clients, follow_rows
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
+from engram.data.loading import count_clients, follow_rows
+from engram.data.readers.in_memory import hold
 from engram.data.source import Source
 from engram.settings.errors import DataError, Refused
 from engram.settings.experiment import Experiment

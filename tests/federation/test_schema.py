@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import engram
-from engram.data.encoding import encode, filled, read_cells, usual
 from engram.data.schema.columns import File, Schema
 from engram.data.schema.declared import Declared
+from engram.data.schema.encoding import encode, filled, read_cells, usual
 from engram.data.tables.raw_tables import of_frame
 from engram.data.tables.tables import table_data
 from engram.home.predicting import predict

@@ -9,10 +9,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import engram
-from engram.data.datasets import arrays_of
 from engram.data.federated import model_for
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data, own_data
+from engram.data.readers.in_memory import arrays_of, hold
 from engram.networks.registry import model
 from engram.settings.errors import DataError, Refused
 from engram.settings.experiment import Experiment
@@ -154,15 +153,14 @@ def test_a_node_alone_has_what_one_process_has(plug_ins):
                 assert torch.cat(found).flatten(1).sort(0)[0].equal(whole[client])
 
 
-@pytest.mark.parametrize("given", [as_arrays, as_data_set])
-def test_types_of_which_networks_would_get_other_rows_are_refused(given):
+def test_types_of_which_networks_would_get_other_rows_are_refused():
     grey, shares = numbers(8, 6, dtype="uint8"), numbers(8, 6) / 200
-    data = {"elm": given(grey, Y), "oak": given(shares, Y)}
+    data = {"elm": as_data_set(grey, Y), "oak": as_data_set(shares, Y)}
     with pytest.raises(DataError, match=r"^[^\n]*of client oak[^\n]*say by images what they are$"):
         read(data, model="Own")
     assert read(data, model="Own", images="grey").kind.inputs == "float32[1,8,6]"
     assert read(data, model="Own", images="none").kind.inputs == "float32[8,6]"
-    mixed = {"elm": given(numbers(3), Y), "oak": given(numbers(3, dtype="int64"), Y)}
+    mixed = {"elm": as_data_set(numbers(3), Y), "oak": as_data_set(numbers(3, dtype="int64"), Y)}
     with pytest.raises(DataError, match=r"^[^\n]*of client oak[^\n]*int64[^\n]*in one type"):
         read(mixed, model="Own")
     assert read(mixed, model="mlp").kind.inputs == "float32[3]"
@@ -177,8 +175,8 @@ def test_numbers_up_to_255_beside_grey_levels_are_told(caplog):
         read(data, model="cnn")
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == (
-        "data: rows of x of client oak (float32) go up to 143 and are used as they are, while rows "
-        "of x of client elm (uint8) are divided by 255: if all are grey levels, give all as uint8"
+        "data: some rows of x go up to 143 and are used as they are, while those of uint8 are "
+        "divided by 255: if all are grey levels, give all as uint8"
     )
 
 
@@ -206,7 +204,7 @@ def test_a_row_without_a_number_is_named(value, tmp_path):
     arrays = {**halves, "x_test": bad, "y_test": Y}
     given = {"num_clients": 2, "partition": "natural", "batch_size": 2, "method": "fedavg"}
     given["clients_per_round"] = 1
-    with pytest.raises(DataError, match=f"x_test must be finite, got {value} in row 3 of client 1"):
+    with pytest.raises(DataError, match=f"x must be finite, got {value} in row 3 of the test row"):
         federated_data(Experiment(dataset=write_npz(tmp_path / "a.npz", **arrays), **given))
     targets = {"x_test": x, "y_train": y, "y_test": worse}
     dataset = write_npz(tmp_path / "b.npz", **arrays | targets)

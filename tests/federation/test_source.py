@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import engram
-from engram.data.in_memory import hold
+from engram.data.readers.in_memory import hold
 from engram.data.source import FILES, Source
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment

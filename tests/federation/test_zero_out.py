@@ -10,9 +10,9 @@ import torch
 from engram.cohort.trainer.sampler import Sampler
 from engram.core.streams import Stream
 from engram.data.federated import model_for
-from engram.data.in_memory import hold
 from engram.data.lazy import Lazy
 from engram.data.load_federation import federated_data, own_data
+from engram.data.readers.in_memory import hold
 from engram.data.tables.tables import table_data
 from engram.guards.noise import simulated_noise
 from engram.settings.errors import DataError

@@ -18,9 +18,9 @@ from PIL import Image
 
 from engram.bandits.environments.classes import read_classes
 from engram.bandits.environments.ratings import read_ratings
-from engram.data.few_shot import load_few_shot
 from engram.data.load_federation import own_data
 from engram.data.source import Source
+from engram.meta.studies.few_shot import load_few_shot
 from engram.settings.experiment import Experiment
 from tests.fuzz.folders import SMALL, copied, sets, small
 from tests.fuzz.spoil import spoil_bytes, spoil_file

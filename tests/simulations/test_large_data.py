@@ -26,7 +26,7 @@ SETTINGS = {
 SCRIPT = """
 import json, resource, sys
 import engram, numpy as np
-from engram.data.in_memory import hold
+from engram.data.readers.in_memory import hold
 
 folder, small, out, settings, limit = sys.argv[1:]
 settings, limit = json.loads(settings), int(limit)

@@ -25,8 +25,8 @@ from engram.compare.references import (
     references,
     write_references,
 )
-from engram.data.in_memory import hold
 from engram.data.load_federation import federated_data
+from engram.data.readers.in_memory import hold
 from engram.runs.record import RunRecord
 from engram.scoring.query_rows import query_rows
 from engram.settings.errors import Refused

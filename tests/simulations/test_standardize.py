@@ -9,9 +9,6 @@ import torch
 from torch import nn
 
 import engram
-from engram.api import Run
-from engram.client.hosts import Opening, host_of
-from engram.client.memory import RamStore
 from engram.core.standardization import Moments, Units
 from engram.data.load_federation import own_data
 from engram.data.schema.columns import Kind, Told
@@ -20,12 +17,11 @@ from engram.data.standardize import own_units
 from engram.home.exported import load_model
 from engram.home.predicting import predict
 from engram.home.prediction_intervals import PREDICTED
-from engram.server.run import run as run_on
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.simulations.grid import InProcessGrid
 from engram.tune.runs import LockStep
 from engram.wire.roster import describe_node, read_entry
+from tests.simulations.apart import run_apart
 
 CLIENTS, ROWS, COLUMNS = 3, 20, 4
 
@@ -248,28 +244,8 @@ def test_clients_that_never_train_do_not_count(tmp_path):
     np.testing.assert_allclose(run.units.inputs.mean, standards(seen)[0], rtol=1e-6)
 
 
-class Apart:
-    """Hosts that each have one client's rows alone, as nodes do."""
-
-    def __init__(self, experiment, own):
-        opened = [Opening(experiment, RamStore(), Source(own(c)), c, [c]) for c in range(CLIENTS)]
-        self.hosts = [host_of(opening) for opening in opened]
-
-    def describe(self, hosted):
-        return self.hosts[hosted[0]].describe(hosted)
-
-    def train(self, requests):
-        return [self.hosts[r.hosted[0]].train([r])[0] for r in requests]
-
-    def evaluate(self, requests):
-        return [self.hosts[r.hosted[0]].evaluate([r])[0] for r in requests]
-
-
-def run_apart(folder, own, **settings):
-    e = Experiment(**{k: v for k, v in (SETTINGS | settings).items() if k != "progress"})
-    grid = InProcessGrid(Apart(e, own), [[client] for client in range(CLIENTS)])
-    run_on(grid, e, folder, engine="vectorized")
-    return Run(folder)
+def experiment(**settings):
+    return Experiment(**{k: v for k, v in (SETTINGS | settings).items() if k != "progress"})
 
 
 @pytest.fixture
@@ -287,7 +263,7 @@ def site():
 def test_nodes_that_see_their_own_rows_train_as_one_process(tmp_path, site, mode):
     given = {"dataset": "site", "standardize": mode, "model": "mlp", "hidden": "6"}
     one = engram.simulate(out=tmp_path / "one", **SETTINGS | given)
-    nodes = run_apart(tmp_path / "nodes", lambda client: "", **given)
+    nodes = run_apart(tmp_path / "nodes", experiment(**given))
     for parts in zip(one.units, nodes.units, strict=True):
         if parts != (None, None):
             for mine, theirs in zip(*parts, strict=True):
@@ -304,7 +280,7 @@ def test_nodes_with_tables_of_their_own_fit_one_scale(tmp_path):
         frame.assign(y=y[whose == client]).to_csv(tmp_path / f"{client}.csv", index=False)
         return f"csv:{tmp_path}/{client}.csv"
 
-    run = run_apart(tmp_path / "run", own, dataset=own(0), model="linear")
+    run = run_apart(tmp_path / "run", experiment(dataset=own(0), model="linear"), own)
     e = run.experiment
     data = [own_data(e, Source(own(client)), client).train for client in range(CLIENTS)]
     seen = [split.x[split.rows[client]].double() for client, split in enumerate(data)]
@@ -334,8 +310,7 @@ def test_tables_of_any_reader_are_standardized_alike(tmp_path):
 @pytest.mark.parametrize("mode", ["auto", "client"])
 def test_runs_that_are_tuned_train_as_they_do_alone(tmp_path, mode):
     given = {"model": "mlp", "hidden": "6", "standardize": mode, "dataset": csv(tmp_path)}
-    settings = {k: v for k, v in (SETTINGS | given).items() if k != "progress"}
-    steps = LockStep([Experiment(**settings | {"seed": seed, "eta": 0.02}) for seed in (0, 1)])
+    steps = LockStep([experiment(**given, seed=seed, eta=0.02) for seed in (0, 1)])
     steps.advance(ROUNDS, range(2))
     for seed, member in enumerate(steps.members):
         alone = engram.simulate(

@@ -14,8 +14,6 @@ from torch import nn
 
 import engram
 from engram.api import Run
-from engram.client.hosts import Opening, host_of
-from engram.client.memory import RamStore
 from engram.core.standardization import Tokenizer, Units
 from engram.data.load_federation import federated_data, own_data
 from engram.data.schema.columns import SUMS, Kind, Told
@@ -27,7 +25,6 @@ from engram.home.predicting import predict
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError, EngramError, Refused
 from engram.settings.experiment import Experiment
-from engram.simulations.grid import InProcessGrid
 from engram.sites.admission import of_sums
 from engram.sites.policy import Policy
 from engram.tune.runs import LockStep
@@ -35,6 +32,7 @@ from engram.wire.roster import describe_node, read_entry
 from engram.wire.wire import CONFIG, units_entries, units_of
 from tests.engram.test_text import library
 from tests.server.nodes import NodesGrid
+from tests.simulations.apart import run_apart
 from tests.tables import entry
 
 DESKS = 6
@@ -137,24 +135,6 @@ def test_the_vocabulary_is_of_words_that_enough_training_rows_of_a_client_have(r
 # --- Nodes ---------------------------------------------------------------------------------------
 
 
-class Apart:
-    """Hosts that each have one client's rows alone, as nodes do."""
-
-    def __init__(self, experiment):
-        each = ([client] for client in range(DESKS))
-        opened = [Opening(experiment, RamStore(), Source(""), own[0], own) for own in each]
-        self.hosts = [host_of(opening) for opening in opened]
-
-    def describe(self, hosted):
-        return self.hosts[hosted[0]].describe(hosted)
-
-    def train(self, requests):
-        return [self.hosts[r.hosted[0]].train([r])[0] for r in requests]
-
-    def evaluate(self, requests):
-        return [self.hosts[r.hosted[0]].evaluate([r])[0] for r in requests]
-
-
 @pytest.fixture
 def desk():
     def desk(client):
@@ -177,10 +157,7 @@ def test_nodes_that_see_their_own_texts_train_as_one_process(tmp_path, desk, tok
     given = {"dataset": "desk", "tokenizer": tokenizer, "num_rounds": 2, "num_classes": 4}
     own = {k: v for k, v in (SETTINGS | given).items() if k not in ("target_column", "task_column")}
     one = engram.simulate(out=tmp_path / "one", progress=False, **own)
-    e = Experiment(**own)
-    grid = InProcessGrid(Apart(e), [[client] for client in range(DESKS)])
-    run_on(grid, e, tmp_path / "nodes", engine="vectorized")
-    nodes = Run(tmp_path / "nodes")
+    nodes = run_apart(tmp_path / "nodes", Experiment(**own))
     assert one.units == nodes.units
     assert len(one.units.text.words) > 15
     for name, leaf in one.model.items():

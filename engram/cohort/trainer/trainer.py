@@ -45,7 +45,8 @@ from engram.core.slots import flat, unflat
 from engram.core.standardization import Units
 from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.types import Params
-from engram.data.augmentations import AUGMENTATIONS, check_augmentation
+from engram.data.augmentations import AUGMENTATIONS
+from engram.data.augmented import check_augmentation
 from engram.data.federated import FederatedData, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
 from engram.guards.outgoing_updates import Sending

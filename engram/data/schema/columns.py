@@ -96,7 +96,7 @@ class Column:
         return self.kind == "category" or (not self.kind and bool(self.values))
 
     def told(self) -> "Column":
-        """Returns the part that a node tells: nothing of its rows, nor of how they are written."""
+        """The public part: nothing of the rows, nor of their dialect."""
         told = self.name, self.kind, self.values, None, self.default
         return Column(*told, self.role, self.unit, self.since)
 
@@ -176,7 +176,7 @@ class Schema:
         return {column.name: column for column in self.columns}
 
     def column(self, name: str) -> Column:
-        """Returns the column of a name, with what is said of all of the file."""
+        """The column of a name, with marks and missing codes of the file."""
         column, file = self.by_name.get(name, Column(name)), self.file
         if not (file.decimal != "." or file.thousands or file.missing):
             return column
@@ -246,12 +246,12 @@ class Schema:
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what ``from_json`` reads, without what is as by default."""
+        """Converts it for ``from_json``, without defaults."""
         found: dict[str, Any] = _adapter().dump_python(self, mode="json", exclude_defaults=True)
         return found
 
     def public(self) -> Self:
-        """Returns the part that leaves a site: nothing of its rows, nor of how they are written."""
+        """The public part: nothing of the rows, nor of their dialect."""
         columns = tuple(column.told() for column in self.columns)
         return replace(self, columns=columns, file=File())
 
@@ -268,7 +268,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, found: Any) -> "Schema":
-        """Reads what ``to_json`` returned, or that as a text, of whoever wrote it.
+        """Reads the JSON of a schema, parsed or as a text, which is untrusted.
 
         Raises:
             ValueError: If it is something else.
@@ -294,7 +294,7 @@ class Kind(NamedTuple):
     """The kind of data that a node has, the same for all nodes of a run.
 
     Attributes:
-        inputs: Dtype and shape of an input row, see ``engram.data.shapes``; empty for methods of
+        inputs: Dtype and shape of an input row, see ``engram.data.federated``; empty for methods of
             tables.
         outputs: Number of classes, or of values or labels to predict; 0 for methods of tables.
         classes: Names of classes, in their order; empty where their numbers are their names.
@@ -324,7 +324,7 @@ class Kind(NamedTuple):
         return list(self.classes or map(str, range(self.outputs)))
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what ``from_json`` reads, without what is empty."""
+        """Converts it for ``from_json``, without empty entries."""
         schema = {} if self.schema is None else self.schema.to_json()
         more = {"classes": list(self.classes), "schema": schema, "units": self.units.to_json()}
         found = {"inputs": self.inputs, "outputs": self.outputs}
@@ -332,7 +332,7 @@ class Kind(NamedTuple):
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Reads what ``to_json`` returned, among other entries."""
+        """Reads the entries of ``to_json`` among others."""
         schema = Schema.from_json(found["schema"]) if "schema" in found else None
         units = Units.from_json(found.get("units", {}))
         classes = tuple(found.get("classes", ()))

@@ -1,8 +1,9 @@
-"""Settings of a table written into one schema: what each column holds, and what it is for."""
+"""Settings of a table as one schema: its columns' kinds and roles."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from engram.core.checks import clash, must
@@ -14,6 +15,7 @@ from engram.settings.errors import DataError, few_names
 from engram.settings.text import TextColumn
 
 _INPUTS: Final = {*INPUTS, "text", ""}
+_CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need not have
 MOST_VALUES: Final = 1000
 """Values of a column of text, each of which is an input, or an output."""
 
@@ -45,7 +47,7 @@ class Declared(NamedTuple):
 
     @property
     def client(self) -> str:
-        """Name of the column that says whose a row is; it may be missing."""
+        """Name of the column of clients; it may be missing."""
         return self.schema.of_role("client")
 
     @property
@@ -161,13 +163,7 @@ def _known(columns: Mapping[str, Column], name: str) -> Column:
 
 
 def fault_of_values(column: Column, values: Sequence[str], *, alone: bool) -> str:
-    """Describes why values that a column of text holds cannot be used; empty if they can.
-
-    Args:
-        column: The column as it is declared.
-        values: Its values.
-        alone: As in ``Declared``.
-    """
+    """The reason why values of a column of text cannot be used; or empty."""
     name = column.name
     if alone and not column.values:
         return (
@@ -179,7 +175,7 @@ def fault_of_values(column: Column, values: Sequence[str], *, alone: bool) -> st
 
 
 def name_order(name: str) -> list[str | int]:
-    """Returns a key to sort names by, in which x2 comes before x10."""
+    """A key that sorts x2 before x10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
@@ -222,3 +218,17 @@ def _by_column(key: str, text: str, example: str) -> dict[str, str]:
             raise DataError(must(key, text, example))
         found[name] = value
     return found
+
+
+def check_client(
+    path: Path, declared: Declared, names: Collection[str], *, always: bool = False
+) -> None:
+    """Refuses rows that lack the column of their clients, where they are several clients'.
+
+    Raises:
+        DataError: There is no such column, unless it is the default and need not be there always.
+    """
+    needless = declared.alone or (not always and declared.client in ("", _CLIENT))
+    if not needless and declared.client not in names:
+        has = few_names(names) or "nothing"
+        raise DataError(f"{path} must have {declared.client}, as task-column says; it has {has}")

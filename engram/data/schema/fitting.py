@@ -1,4 +1,4 @@
-"""A schema fitted to a table: what is safe is inferred, and the rest is asked about."""
+"""A schema fitted to a table: safe kinds are inferred, others asked about."""
 
 import re
 from collections.abc import Collection
@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from engram.data.schema.cells import Cells, texts_of
+from engram.data.schema.cells import texts_of
 from engram.data.schema.columns import Column, Schema
 from engram.data.schema.rules import asked, classes, is_measured, kind_of, mixed
-from engram.data.schema.typed import is_plain
+from engram.data.schema.typed import Cells, is_plain
 from engram.data.schema.written import Question, read_schema
 from engram.settings.errors import DataError
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from engram.data.schema.csv_files import dialect
+from engram.data.readers.csv_files import dialect
+from engram.data.readers.table_files import EXCEL, TEXTS
 from engram.data.schema.declared import declare
 from engram.data.schema.fitting import fit
-from engram.data.schema.table_files import EXCEL, TEXTS
 from engram.data.schema.written import to_toml
 from engram.data.source import Source
 from engram.data.tables.column_summaries import frame_of

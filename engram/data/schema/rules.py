@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from engram.data.schema.cells import CODE, Cells, number
+from engram.data.schema.cells import CODE, number
 from engram.data.schema.columns import Column, ColumnKind
+from engram.data.schema.typed import Cells
 from engram.data.schema.written import Question, line
 
 FEW: Final = 10
@@ -90,8 +92,7 @@ def dates(cells: Cells) -> Question | None:
 
 
 def _formats(texts: Sequence[str]) -> list[str]:
-    """Returns the formats in which all texts are dates; of ISO 8601 that alone."""
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+    """Formats in which all texts are dates; of ISO 8601 that alone."""
 
     def fits(how: str) -> bool:
         return all(
@@ -138,14 +139,13 @@ def decorated(cells: Cells) -> Question | None:
 
 
 def _named(ways: Sequence[Mapping[str, str]]) -> str:
-    """Returns in words what is taken off."""
     words = {"decimal": "a decimal comma", "thousands": "marks between thousands"}
     found = [f"{way[k]!r}" if k == "unit" else words[k] for way in ways for k in way]
     return " or ".join(dict.fromkeys(found))
 
 
 def parsed(cells: Cells) -> list[dict[str, str]] | None:
-    """Returns the ways in which all cells are numbers; None if there is none, or nothing to do."""
+    """Ways in which all cells are numbers; None if there is none, or nothing to do."""
     if cells.numbers is not None or not len(cells.texts):
         return None
     parts = [_AFFIX.fullmatch(text) for text in cells.texts]

@@ -2,11 +2,26 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from math import isnan
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+from pyarrow import compute
 
-from engram.data.schema.cells import NUMBER, meant, named_cells, number, plain_numbers, texts_of
+from engram.data.schema.cells import (
+    CODE,
+    EXACT,
+    NOTHING,
+    NUMBER,
+    meant,
+    named_cells,
+    number,
+    texts_of,
+)
 from engram.data.schema.columns import Column
 from engram.settings.errors import DataError, few_names
 
@@ -21,20 +36,14 @@ _NAMES: Final = {
 
 
 def typed(column: Column, cells: Any) -> Any:
-    """Returns a column of pandas as its schema has it: float64, NaN where one is missing, or text.
+    """Converts a column of pandas by its schema: to float64 with NaN, or text.
 
     Numbers, whole numbers, truth values (0 and 1), ordered values (0, 1, ...) and dates (days) are
     numbers; values of categories, text and identifiers are of the type ``string``.
 
-    Args:
-        column: The column.
-        cells: Its cells: text as it is written, or of a type that a source gives.
-
     Raises:
         DataError: Some cells are something else; it names them, and says in how many rows.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
     if not column.kind:  # as in schemas that were stored before there were kinds
         column = replace(column, kind="category" if column.values else "number")
     plain = cells.astype(object) if str(cells.dtype) == "category" else cells
@@ -47,11 +56,14 @@ def typed(column: Column, cells: Any) -> Any:
             return pd.Series(np.append(numbers, np.nan)[rows], index=cells.index)
     texts = [meant(column, text) for text in texts_of(different)]
     read = _READERS.get(column.kind, _value)
-    values = [None if text is None else read(column, text) for text in texts]
+    if column.kind == "date":
+        values: list[Any] = _dates(column, texts)
+    else:
+        values = [None if text is None else read(column, text) for text in texts]
     wrong = [k for k, text in enumerate(texts) if text is not None and values[k] is None]
     if wrong:
         raise _fault(column, named_cells(cells, rows, wrong))
-    if read is _value:
+    if read is _value and column.kind != "date":
         found = pd.array([*values, None], dtype="string")
         return pd.Series(found[rows], index=cells.index)  # of -1, the last
     numbers = np.array([*values, None], dtype=np.float64)
@@ -102,15 +114,30 @@ def _place(known: tuple[str, ...], text: str) -> float | None:
     return float(known.index(text)) if text in known else None
 
 
-def _date(column: Column, text: str) -> float | None:
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
+def _dates(column: Column, texts: list[str | None]) -> list[float | None]:
+    """Days since a column's first day; None for texts that are no dates."""
     try:
-        at = pd.to_datetime(text, format=column.format or "ISO8601", utc=True)
+        there = _days(column, pd.Series(texts, dtype=object), errors="coerce")
+        days = (there.dt.total_seconds() / _DAY).tolist()
+    except ValueError:  # the format is none
+        days = [np.nan] * len(texts)
+    # Beside nanoseconds there is no room for distant days.
+    return [
+        _date(column, text) if text is not None and isnan(day) else day
+        for text, day in zip(texts, days, strict=True)
+    ]
+
+
+def _date(column: Column, text: str) -> float | None:
+    try:
+        return float(_days(column, text).total_seconds() / _DAY)
     except (ValueError, OverflowError):
         return None
+
+
+def _days(column: Column, texts: Any, **how: Any) -> Any:
     since = pd.Timestamp(column.since or "1970-01-01", tz="UTC")
-    return float((at - since).total_seconds() / _DAY)
+    return pd.to_datetime(texts, format=column.format or "ISO8601", utc=True, **how) - since
 
 
 def _value(column: Column, text: str) -> str | None:
@@ -122,5 +149,115 @@ _READERS: Final[Mapping[str, Callable[[Column, str], float | str | None]]] = {
     "whole": _whole,
     "truth": _truth,
     "ordered": _ordered,
-    "date": _date,
 }
+
+
+def plain_numbers(texts: Any) -> npt.NDArray[np.float64] | None:
+    """Converts texts as programs write numbers, all at once; or None.
+
+    Nulls of Arrow become NaN.
+    """
+    texts = pa.array(texts, pa.string()) if isinstance(texts, np.ndarray) else texts
+    bare = compute.utf8_trim_whitespace(texts)
+    try:
+        numbers = compute.cast(bare, pa.float64())
+    except pa.ArrowInvalid:
+        return None
+    codes = compute.match_substring_regex(bare, f"^({CODE.pattern})$")
+    # Beyond NUMBER, Arrow takes names of infinity and NaN alone.
+    if not compute.all(compute.is_finite(numbers)).as_py() or compute.any(codes).as_py():
+        return None
+    return np.asarray(numbers)
+
+
+class Cells(NamedTuple):
+    """The cells of a column, without missing ones.
+
+    Attributes:
+        column: What is written of the column.
+        given: The column, as pandas has it.
+        rows: For each row, the cell's place in ``texts``; -1 where it is missing.
+        texts: The different cells, as they are meant.
+        numbers: The number that each is; None unless all are numbers.
+        nothing: Cells such as NA, which the schema does not declare, and how many there are.
+        blanks: Cells that differ from another one in blanks around them alone.
+    """
+
+    column: Column
+    given: Any
+    rows: npt.NDArray[np.int64]
+    texts: npt.NDArray[Any]
+    numbers: npt.NDArray[np.float64] | None
+    nothing: Mapping[str, int] = MappingProxyType({})
+    blanks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, column: Column, given: Any) -> Self:
+        """Reads a column of pandas: of text as it is written, or of a type that a source gives."""
+        plain = given.astype(object) if str(given.dtype) == "category" else given
+        rows, found = plain.factorize()
+        if plain.dtype.kind in "iuf" and not (column.missing or column.codes):
+            typed = np.asarray(found, np.float64)
+            whole = np.all((np.trunc(typed) == typed) & (abs(typed) < EXACT))
+            texts = typed.astype(np.int64) if whole else np.asarray(found)
+            return cls(column, given, rows, texts, typed)
+        if plain.dtype.kind == "O" and not (column.missing or column.codes or column.unit):
+            texts = texts_of(found)
+            if (numbers := plain_numbers(texts)) is not None:
+                return cls(column, given, rows, texts, numbers)
+        written = texts_of(found).tolist()
+        means = [meant(column, text) for text in written]
+        place = {text: k for k, text in enumerate(dict.fromkeys(filter(None, means)))}
+        moved = np.array([*(place.get(text, -1) if text else -1 for text in means), -1])
+        said = [k for k, text in enumerate(written) if text.strip() in NOTHING - {""}]
+        said = [k for k in said if not means[k] and written[k].strip() not in column.missing]
+        known = {*written}
+        blanks = (t for t in written if t not in column.codes and t != t.strip() in known)
+        return cls(
+            column,
+            given,
+            moved[rows],
+            np.array(list(place), dtype=object),
+            _numbers(column, list(place), typed=plain.dtype.kind in "iuf"),
+            {written[k].strip(): int(np.count_nonzero(rows == k)) for k in said},
+            tuple(blanks),
+        )
+
+    @property
+    def name(self) -> str:
+        """The column's name."""
+        return self.column.name
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Counts of each of ``texts``."""
+        return np.bincount(self.rows[self.rows >= 0], minlength=len(self.texts))
+
+    @property
+    def size(self) -> int:
+        """Number of cells."""
+        return int(np.count_nonzero(self.rows >= 0))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all cells are whole numbers."""
+        return self.numbers is not None and bool(np.all(np.trunc(self.numbers) == self.numbers))
+
+    def all(self, test: Callable[[str], object]) -> bool:
+        """Whether a test holds for every cell, of which there is one."""
+        return len(self.texts) > 0 and all(test(str(text)) for text in self.texts)
+
+    def shown(self) -> tuple[str, ...]:
+        """Returns three of the cells."""
+        return tuple(map(str, self.texts[:3]))
+
+    def named(self, wrong: npt.NDArray[np.bool_]) -> str:
+        """Returns some of ``texts`` with the first row of each."""
+        return named_cells(self.given, self.rows, np.flatnonzero(wrong).tolist())
+
+
+def _numbers(column: Column, texts: list[str], *, typed: bool) -> npt.NDArray[np.float64] | None:
+    found = [number(column, text) for text in texts]
+    plain = not column.unit and column.decimal != "," and not column.thousands
+    code = not typed and plain and any(map(CODE.fullmatch, texts))
+    return None if code or None in found or not found else np.array(found, dtype=np.float64)

@@ -100,7 +100,7 @@ def of_toml(data: bytes, where: str) -> Schema:
 
 
 def _read(kind: type, entries: Any, where: str, faults: list[str]) -> list[Any]:
-    """Returns the one object that entries describe; adds what is wrong to ``faults``."""
+    """Reads the object that entries describe, or adds to ``faults``."""
     known = [field.name for field in fields(kind)]
     for key in entries.keys() - {*known}:
         hint = nearest(key, known) or f": it may have {few_names(known[1:])}"

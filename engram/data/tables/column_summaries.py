@@ -8,16 +8,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from engram.core.checks import Fault
 from engram.core.machine import rows_in_memory
-from engram.data.cells import check_columns
-from engram.data.npz import read_npz
-from engram.data.schema.cells import Cells
+from engram.data.readers.npz import read_npz
+from engram.data.readers.table_files import read_rows
+from engram.data.schema.cells import check_columns
 from engram.data.schema.columns import Column, File, Schema
 from engram.data.schema.fitting import fit
-from engram.data.schema.table_files import read_rows
-from engram.data.schema.typed import typed
+from engram.data.schema.typed import Cells, typed
 from engram.data.schema.written import Question, read_schema
 from engram.data.source import TABLES, Source
 from engram.data.tables.raw_tables import framed
@@ -120,7 +120,7 @@ def _choices(question: Question, given: Any, least: int) -> tuple[str, ...]:
 
 
 def frame_of(source: Source, cache: Path, file: File = _FILE) -> Any:
-    """Returns a table as a data frame, whose cells are as they are written in text files.
+    """Reads a table as a data frame of cells as they are written.
 
     Raises:
         DataError: It cannot be read, or its columns have no names.
@@ -132,7 +132,7 @@ def frame_of(source: Source, cache: Path, file: File = _FILE) -> Any:
         frame, y = framed(source.path, arrays), arrays.get("y")
         frame = frame if y is None or y.ndim != 1 else frame.assign(y=y)
     elif source.has_columns:
-        from engram.data.hugging_face import read_table  # noqa: PLC0415 - slow to import
+        from engram.data.readers.hugging_face import read_table  # noqa: PLC0415 - slow to import
 
         frame = read_table(source.kind, source.path, cache)
     else:
@@ -212,8 +212,6 @@ def _counted(
 
 def _hashes(cells: Mapping[str, Any]) -> list[int]:
     """Returns a hash of each row, by numbers' values and not by their type."""
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
     plain = {
         name: column.to_numpy(np.float64, na_value=np.nan)
         if column.dtype.kind == "f"

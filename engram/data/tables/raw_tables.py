@@ -4,39 +4,43 @@ CSV files, data frames, and arrays that name their columns become the same array
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from engram.core.checks import Fault, must
 from engram.core.machine import check_rows
-from engram.data.cells import check_columns, check_there
-from engram.data.csv_text import by_line
-from engram.data.encoding import read_cells
 from engram.data.image_axes import CLASSES, PART, say_once
-from engram.data.lazy import Lazy
-from engram.data.schema.cells import number
+from engram.data.lazy import Lazy, is_frame
+from engram.data.readers.csv_files import as_frame, dialect, read_csv
+from engram.data.readers.npz import named
+from engram.data.readers.table_files import EXCEL, by_line, read_rows
+from engram.data.schema.cells import (
+    check_columns,
+    check_there,
+    meant,
+    named_cells,
+    number,
+    texts_of,
+)
 from engram.data.schema.columns import INPUTS, Column, Schema
-from engram.data.schema.csv_files import as_frame, dialect, read_csv
-from engram.data.schema.declared import Declared, fault_of_values, name_order
+from engram.data.schema.declared import Declared, check_client, fault_of_values, name_order
+from engram.data.schema.encoding import read_cells
 from engram.data.schema.fitting import fit
-from engram.data.schema.roles import parts_of
 from engram.data.schema.rules import classes
-from engram.data.schema.table_files import EXCEL, read_rows
 from engram.data.schema.typed import is_plain, typed
-from engram.data.tables.frames import is_frame
-from engram.data.texts import texts_of
-from engram.settings.data import DataSettings
+from engram.data.texts import read_texts
 from engram.settings.errors import DataError, few_names
 
 _Array = npt.NDArray[Any]
+_PARTS: Final = {"train": 0, "test": 1, "validation": 2, "val": 2, "valid": 2}
 _DECLARE: Final = "set missing=median or missing=indicator"
 _CLASSES: Final = ": text is a target of task=classification or, of two values, family=logistic"
-_CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need not have
 
 
 def of_file(path: Path, declared: Declared) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def of_frame(
     found |= {} if task is None else {"task": task}
     schema = _of_inputs(path, names, fitted.schema, declared)
     if declared.text:
-        return {**found, "x": texts_of(path, frame, declared)}
+        return {**found, "x": read_texts(path, frame, declared)}
     cells = read_cells(schema, path, frame)
     if schema.missing == "refuse":
         check_there(path, dict(cells.items()), "; ".join([_DECLARE, *fitted.notes]))
@@ -113,7 +117,7 @@ def of_frame(
 
 
 def _of_inputs(path: Path, names: Sequence[str], fitted: Schema, declared: Declared) -> Schema:
-    """Returns the schema of columns of inputs, without those of which the kind is none.
+    """The schema of inputs, without columns that are none.
 
     Raises:
         DataError: Values had to be declared, or are too many; or what stands for a column that
@@ -147,20 +151,6 @@ def _default(column: Column) -> float | str | None:
     if column.kind == "category":
         return text if text in column.values else None
     return number(column, text)
-
-
-def check_client(
-    path: Path, declared: Declared, names: Collection[str], *, always: bool = False
-) -> None:
-    """Refuses rows that lack the column of their clients, where they are several clients'.
-
-    Raises:
-        DataError: There is no such column, unless it is the default and need not be there always.
-    """
-    needless = declared.alone or (not always and declared.client in ("", _CLIENT))
-    if not needless and declared.client not in names:
-        has = few_names(names) or "nothing"
-        raise DataError(f"{path} must have {declared.client}, as task-column says; it has {has}")
 
 
 def labels_of(path: Path, column: Column, given: Any) -> _Array:
@@ -231,13 +221,11 @@ def of_arrays(path: Path, arrays: Mapping[str, Any], declared: Declared) -> dict
 
 
 def framed(path: Path, arrays: Mapping[str, Any]) -> Any:
-    """Returns an array ``x`` (n, d) as a data frame, whose columns ``x_names`` may name.
+    """Converts an array ``x`` (n, d) with names ``x_names`` to a data frame.
 
     Raises:
         DataError: There is no such array, or its columns do not have so many names.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
     if "x" not in arrays:
         held = [name for name in arrays if name != "x_names"]
         raise DataError(f"{path} must hold x; it holds {few_names(held) or 'no arrays'}")
@@ -250,32 +238,6 @@ def framed(path: Path, arrays: Mapping[str, Any]) -> Any:
     check_rows(f"{path} in float64", 8 * x.size)
     columns = named(path, arrays, "x_names", x.shape[1])
     return pd.DataFrame(x.astype(np.float64), columns=columns)
-
-
-def in_order(path: Path, arrays: Mapping[str, Any], wanted: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns arrays whose columns of inputs, if ``x_names`` names them, are in another order.
-
-    Args:
-        path: Where they are, for messages.
-        arrays: The arrays.
-        wanted: Names of the columns; by default all of them, in the order of names.
-
-    Raises:
-        DataError: As ``named``; or there is no such column.
-    """
-    parts = {key: arrays[key] for key in ("x", "x_train", "x_test") if key in arrays}
-    shapes = {(part.like if isinstance(part, Lazy) else part).shape[1:] for part in parts.values()}
-    if "x_names" not in arrays or len(shapes) != 1 or len(shape := shapes.pop()) != 1:
-        return dict(arrays)
-    names = named(path, arrays, "x_names", shape[0])
-    check_columns(path, wanted, names)
-    order = [names.index(name) for name in wanted or sorted(names, key=name_order)]
-
-    def take(rows: _Array) -> _Array:
-        return rows[:, order]
-
-    inputs = {k: x.then(take) if isinstance(x, Lazy) else take(x) for k, x in parts.items()}
-    return {**arrays, **inputs, "x_names": np.array(names)[order]}
 
 
 def _column(path: Path, arrays: Mapping[str, _Array], target: str) -> _Array:
@@ -292,16 +254,20 @@ def _column(path: Path, arrays: Mapping[str, _Array], target: str) -> _Array:
     return np.asarray(y[:, names.index(target)])
 
 
-def named(path: Path, arrays: Mapping[str, Any], key: str, count: int) -> list[str]:
-    """Returns the names of columns of an array: those that ``key`` holds, or x0, x1, ...
+def parts_of(path: Path, schema: Schema, frame: Any) -> npt.NDArray[np.int64] | None:
+    """Returns the part that each row is of, as ``PART``; None if no column says it.
 
     Raises:
-        DataError: They are not different names, one for each column.
+        DataError: There is no such column, or a row is of no part.
     """
-    default = [f"{key[0]}{k}" for k in range(count)]
-    names = [str(name) for name in np.ravel(arrays.get(key, default))]
-    if len(set(names)) < len(names):
-        raise DataError(f"{path}: {key} must be different, got {few_names(names)}")
-    if len(names) != count:
-        raise DataError(f"{path}: {key} must name {count} columns, got {few_names(names)}")
-    return names
+    if not (name := schema.of_role("part")):
+        return None
+    check_columns(path, [name], frame.columns)
+    column = schema.column(name)
+    rows, different = frame[name].factorize()
+    parts = [_PARTS.get(meant(column, text) or "") for text in texts_of(different)]
+    wrong = [k for k, part in enumerate(parts) if part is None] + [-1]
+    if np.isin(rows, wrong).any():
+        got = named_cells(frame[name], rows, wrong)
+        raise DataError(f"{path}: column {name} must hold train, test or validation, got {got}")
+    return np.asarray(np.array(parts)[rows], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Descriptions of sites' tables: what a node tells of its columns before anything trains."""
+"""Descriptions of sites' tables, before training."""
 
 import json
 import os
@@ -126,14 +126,14 @@ class DescribedTable(NamedTuple):
         return table
 
     def sealed(self, reader: bytes) -> bytes:
-        """Seals it for the owner of a public key, since disks on the way keep what passes."""
+        """Encrypts it for the owner of a public key: disks on the way keep messages."""
         private = os.urandom(SEED)  # of a key for this alone, so that any nonce will do
         cipher = AESGCM(agreed(private, reader, _PURPOSE))
         return public_of(private) + cipher.encrypt(bytes(12), self.told().encode(), None)
 
     @classmethod
     def opened(cls, letter: bytes, private: bytes) -> Self:
-        """Reads what ``sealed`` returned, or anything else.
+        """Decrypts ``sealed`` text, which is untrusted.
 
         Raises:
             ValueError: It is sealed for another key, or as ``from_json``.

@@ -1,4 +1,4 @@
-"""Tables for regressions: every site's rows, from a file with a column that says whose they are."""
+"""Tables for regressions: every site's rows, by a column of clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,19 +14,17 @@ from engram.core.arrays import Bools, Ints
 from engram.core.checks import clash, must, require
 from engram.core.machine import check_room, rows_in_memory
 from engram.core.streams import Stream, generator
-from engram.data.client_names import checked_names
-from engram.data.datasets import read_given
-from engram.data.encoding import encode, encode_learned, gaps
+from engram.data.clients import checked_names
 from engram.data.image_axes import PART
 from engram.data.labels import classes_of, is_text, is_whole
-from engram.data.lazy import Lazy
-from engram.data.npz import named_labels, read_npz
-from engram.data.row_hashes import row_hashes
-from engram.data.row_places import Place
+from engram.data.lazy import Lazy, Place, row_hashes
+from engram.data.loading import read_arrays
+from engram.data.readers.npz import named_labels
 from engram.data.schema.columns import Column, Schema
-from engram.data.schema.declared import Declared, declare
+from engram.data.schema.declared import Declared, check_client, declare
+from engram.data.schema.encoding import encode, encode_learned, gaps
 from engram.data.source import SPARSE, TABLES, Source
-from engram.data.tables.raw_tables import check_client, of_arrays, of_file
+from engram.data.tables.raw_tables import of_arrays, of_file
 from engram.settings.errors import UNNAMED, DataError, Names, few, few_names
 from engram.settings.experiment import Experiment
 from engram.tables.families import FamilyName
@@ -100,7 +98,7 @@ class TableData(NamedTuple):
         return list(self.schema.inputs)
 
     def schema_of(self, client: int | None) -> Schema:
-        """Returns the schema with what stands for a missing value in a client's rows.
+        """The schema with fills of a client's rows.
 
         Of nobody's rows, it refuses missing values that medians stand for.
         """
@@ -145,7 +143,6 @@ def own_table(experiment: Experiment, source: Source, client: int) -> TableData:
 
 
 def _of_clients(e: Experiment, source: Source, clients: Sequence[int]) -> TableData:
-    """Loads a table of each of these clients."""
     found: TableData | None = None
     for client in clients or [0]:  # what columns there are, a node without clients says, too
         table = read_table(source, declare(e, alone=True), client=client, family=family_of(e))
@@ -163,16 +160,10 @@ def _of_clients(e: Experiment, source: Source, clients: Sequence[int]) -> TableD
 def _dealt(
     table: Table, codes: Ints, clients: Sequence[int], e: Experiment, names: Names = UNNAMED
 ) -> TableData:
-    """Gives clients their rows of a table, some of which are held out.
+    """Gives clients their rows of a table, and holds some out.
 
-    With ``missing`` as ``median``, medians of a client's other rows stand for missing values.
-
-    Args:
-        table: The table.
-        codes: The position of each row's client in ``clients``, (n,).
-        clients: The clients.
-        e: The settings.
-        names: What clients are called.
+    ``codes``, (n,), are positions in ``clients``. With ``missing`` as ``median``, medians of a
+    client's other rows stand for missing values.
     """
     own = [np.flatnonzero(codes == k) for k in range(len(clients))]
     held = np.zeros(len(table.y), dtype=bool)
@@ -201,7 +192,7 @@ def _dealt(
 
 
 def _held_out(size: int, experiment: Experiment, client: int) -> Bools:
-    """Draws which of a client's rows are held out, (size,): a share of them, but not all."""
+    """Draws test rows of a client, (size,): a share, but not all."""
     if not size:
         raise DataError(f"client {client} has no rows to learn from")
     rng = generator(experiment.seed, Stream.DATA_SPLIT, client)
@@ -262,14 +253,11 @@ def family_of(experiment: Experiment) -> FamilyName:
 
 
 def _arrays(source: Source, client: int) -> Mapping[str, Any]:
-    if source.is_given:
-        arrays = read_given(source, [client])
-    elif source.kind == "npz" and source.place:
-        return read_npz(source.path)
-    else:
+    if not source.is_given and not (source.kind == "npz" and source.place):
         raise DataError(
             clash("dataset", source, f"csv:PATH, xlsx:PATH, npz:PATH, or {_SIMULATIONS}")
         )
+    arrays = read_arrays(source, [client])
     if isinstance(arrays.get("x"), Lazy):
         raise DataError("tables must be given as arrays (x, y), got data sets of torch")
     return arrays
@@ -278,16 +266,9 @@ def _arrays(source: Source, client: int) -> Mapping[str, Any]:
 def target_of(
     path: Path, y: _Array, known: Column, family: FamilyName, *, alone: bool = False
 ) -> tuple[npt.NDArray[np.float64], tuple[str, ...]]:
-    """Returns targets as numbers (n,), and what 0 and 1 are called.
+    """Targets as numbers (n,), and names of 0 and 1.
 
     They are called something if they are text, or two values of text are declared for them.
-
-    Args:
-        path: Where they are, for messages.
-        y: The targets.
-        known: Their column as settings declare it.
-        family: The family of models; see ``read_table``.
-        alone: As in ``Declared``.
 
     Raises:
         DataError: They are something else.
@@ -307,7 +288,7 @@ def target_of(
 
 
 def _simulated(experiment: Experiment) -> TableData:
-    """Makes sites whose coefficients differ from each other in two of twenty (Section 4.1)."""
+    """Simulates sites, of which two of twenty coefficients differ (Section 4.1)."""
     family, expected = experiment.source.place, family_of(experiment)
     if family != expected:
         wanted = f"sparse-{expected} for family = {expected}"

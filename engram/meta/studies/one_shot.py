@@ -17,9 +17,9 @@ from engram.cohort.stacked_models import Layout, dense_stacks, stacked_loss
 from engram.core.checks import require
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Batch, Params
-from engram.data.few_shot import WAYS, FewShot, load_few_shot
 from engram.meta.meta_gradient import fine_tune
 from engram.meta.protonet import prototypical_logits, prototypical_loss
+from engram.meta.studies.few_shot import WAYS, FewShot, load_few_shot
 from engram.meta.studies.jobs import Case, by_name, cells, draw_convergence, figures_of, measure
 from engram.meta.studies.published import ONE_SHOT_PUBLISHED, ONE_SHOT_STEPS, SPLITS, TABLE_4, Split
 from engram.meta.studies.settings import OneShotSettings

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.data.csv_text import read_text
+from engram.data.readers.csv_files import read_csv
+from engram.data.readers.table_files import read_text
 from engram.data.schema.columns import File
-from engram.data.schema.csv_files import read_csv
 from engram.data.schema.written import of_toml, read_schema, to_toml
 from engram.settings.errors import DataError, Refused
 

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 import engram
+from engram.data.readers.csv_files import read_csv
+from engram.data.readers.table_files import read_rows
 from engram.data.schema.columns import File
-from engram.data.schema.csv_files import read_csv
 from engram.data.schema.proposal import described
-from engram.data.schema.table_files import read_rows
 from engram.home.predicting import predict
 from engram.settings.errors import DataError, Refused
 
@@ -170,7 +170,7 @@ def test_what_is_no_workbook_is_refused(content, tmp_path):
 
 
 def test_without_the_package_it_is_named(book, monkeypatch):
-    from engram.data.schema import table_files
+    from engram.data.readers import table_files
 
     monkeypatch.setattr(table_files, "find_spec", lambda name: None)
     with pytest.raises(Refused, match=r"pip install 'engram\[excel\]'"):

@@ -8,9 +8,9 @@ import torch
 from typer.testing import CliRunner
 
 from engram.cli.cli import app
-from engram.data.few_shot import FewShot
 from engram.meta.meta_gradient import fine_tune
 from engram.meta.studies import one_shot
+from engram.meta.studies.few_shot import FewShot
 from engram.meta.studies.methods import METHODS
 from engram.meta.studies.one_shot import OneShot
 from engram.meta.studies.published import ONE_SHOT_PUBLISHED, SPLITS, TABLE_4, Split

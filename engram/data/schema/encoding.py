@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import Fault
-from engram.data.cells import check_columns, check_there
-from engram.data.schema.cells import row_name
+from engram.data.schema.cells import check_columns, check_there, row_name
 from engram.data.schema.columns import Column, Schema
 from engram.data.schema.typed import is_plain, typed
 from engram.settings.errors import DataError, refusals
@@ -46,7 +46,7 @@ def encode(schema: Schema, path: Path, cells: Any, fills: Sequence[Any] | None =
 def encode_learned(
     schema: Schema, path: Path, cells: Any, owner: Ints | None, learned: Bools
 ) -> tuple[Array, Schema, list[npt.NDArray[Any]]]:
-    """Returns rows as inputs, in which owners' medians stand for missing values where they may.
+    """Encodes rows with owners' medians for missing values, where they may.
 
     Args:
         schema: The schema.
@@ -71,7 +71,7 @@ def encode_learned(
 
 
 def gaps(schema: Schema, cells: Any) -> Bools:
-    """Returns which inputs are of missing values, (n, d), where these are no inputs themselves."""
+    """Marks inputs of missing values, (n, d), that are no inputs themselves."""
     counts = [len(schema.levels(c)) if c.is_category else 1 for c in schema.columns]
     return np.repeat(cells.isna().to_numpy(), counts, axis=1)
 
@@ -89,8 +89,6 @@ def read_cells(schema: Schema, path: Path, frame: Any) -> Any:
         DataError: A column is lacking, or cells are not what the schema says, or infinite; it
             names all these columns.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
     check_columns(path, [c.name for c in schema.columns if c.default is None], frame.columns)
     plain = _plain(schema, frame)
     numbers = frame[plain].astype(np.float64)
@@ -133,7 +131,6 @@ def _plain(schema: Schema, frame: Any) -> list[str]:
 
 
 def _stand_in(column: Column) -> float | str | None:
-    """Returns the value that stands for a missing one, of whoever has no other."""
     return column.default if column.fill is None else column.fill
 
 
@@ -169,7 +166,7 @@ def filled(schema: Schema, cells: Any) -> Schema:
 
 
 def _encoded(schema: Schema, column: Column, cells: Any, fill: Any) -> list[npt.NDArray[Any]]:
-    """Returns the inputs that a column is, each (n,): its numbers, or where it has each value."""
+    """The inputs of a column, each (n,)."""
     gone = [cells.isna().to_numpy()] if schema.missing == "indicator" else []
     if not column.is_category:
         fill = np.nan_to_num(0.0 if fill is None else fill)

@@ -1,4 +1,4 @@
-"""The cache to which Parquet is unpacked: what a refused run has put there does not stay."""
+"""The cache of unpacked Parquet, without files of refused runs."""
 
 import contextlib
 import fcntl
@@ -14,13 +14,9 @@ CACHE: Final = "huggingface"  # in the folder of data sets, where the library ke
 
 @contextlib.contextmanager
 def unless_refused(source: Source, data_dir: Path) -> Iterator[None]:
-    """Removes what is unpacked by a block that fails, unless another process reads there, too.
+    """Removes unpacked files of a block that fails, and the folder if it is new.
 
     What is downloaded stays.
-
-    Args:
-        source: The data set.
-        data_dir: Folder of data sets; it is removed as well if it is new.
     """
     if source.kind != "parquet":
         yield

@@ -1,11 +1,22 @@
 """Clients with too few rows: those that take no part in a run, and those that are not scored."""
 
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from engram.core.checks import must
+from engram.core.streams import unseen
+from engram.settings.errors import Names, Refused, few, one_line
+
+if TYPE_CHECKING:
+    from engram.settings.experiment import Experiment
+
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from engram.settings.errors import DataError, Names, few
+from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
 
+_LONGEST: Final = 60  # characters of a name
 Size = tuple[int, ...]  # a client, and its numbers of training, validation and test rows
 
 
@@ -22,13 +33,7 @@ class Shortage(NamedTuple):
 
 
 def shortage(sizes: Iterable[Size], e: Experiment, *, least: int = 1) -> Shortage:
-    """Returns the clients with too few rows.
-
-    Args:
-        sizes: The clients.
-        e: The settings.
-        least: Rows that the network needs in a batch.
-    """
+    """Finds the clients with too few rows; ``least`` are those of a batch."""
     left_out, unscored = {}, {}
     for client, n_train, held_out, n_test in sizes:
         if n_train < least:
@@ -49,7 +54,7 @@ def _too_few_to_train(rows: int, held_out: int, least: int) -> str:
 
 
 def _why_unscored(n_train: int, held_out: int, n_test: int, e: Experiment) -> str:
-    """Returns why a client with so many rows cannot be scored; "" if it can."""
+    """The reason why a client cannot be scored; "" if it can."""
     if e.protocol == "few-shot" and n_test <= e.adapt_shots:
         shots = f"adapt-shots = {e.adapt_shots}"
         rows = "1 test row" if n_test == 1 else f"{n_test} test rows"
@@ -65,11 +70,7 @@ def _why_unscored(n_train: int, held_out: int, n_test: int, e: Experiment) -> st
 def check_shortage(found: Shortage, clients: int, e: Experiment, names: Names) -> None:
     """Refuses a federation of which too few clients have rows enough.
 
-    Args:
-        found: The clients with too few rows.
-        clients: How many clients there are here.
-        e: The settings; ``too-few-rows`` says whether one such client is one too many.
-        names: What clients are called.
+    ``clients`` is how many there are here; by ``too-few-rows`` one such client is one too many.
 
     Raises:
         DataError: Nobody can train, or be scored; or fewer than ``min-clients`` can train.
@@ -102,3 +103,45 @@ def in_groups(reasons: Mapping[int, str], names: Names) -> str:
     for client, reason in sorted(reasons.items()):
         clients.setdefault(reason, []).append(client)
     return "; ".join(f"clients {few(some, names)}: {reason}" for reason, some in clients.items())
+
+
+def shown_name(name: object) -> str:
+    """Returns a name as messages show it: printable, short, without spaces around it."""
+    return one_line(str(name).strip(), longest=_LONGEST)
+
+
+def checked_names(given: Names, num_clients: int) -> dict[int, str]:
+    """Returns names that messages can show: short, printable and unique.
+
+    A name that several clients have is followed by its client's number: ``park (number 6)``. A
+    client without a name is called by its number, which no other is called, then.
+    """
+    names = {
+        client: shown_name(name)
+        for client, name in given.items()
+        if name.strip() not in ("", str(client))
+    }
+    numbers = {str(client) for client in range(num_clients) if client not in names} if names else ()
+    while True:
+        counts = Counter(names.values())
+        taken = {c: name for c, name in names.items() if counts[name] > 1 or name in numbers}
+        if not taken:
+            return names
+        # Names changed in one pass differ from each other, so each further pass changes a name
+        # that had no suffix yet: the loop ends.
+        for client, name in taken.items():
+            end = f" (number {client})"
+            names[client] = one_line(name, longest=_LONGEST - len(end)) + end
+
+
+def all_unseen(experiment: "Experiment", names: Names) -> frozenset[int]:
+    """Returns the clients that never train, where all clients' names are known.
+
+    Raises:
+        Refused: The setting ``unseen`` lists what no client is called.
+    """
+    found, e = unseen(experiment, names), experiment
+    if strange := e.unseen_names - {names.get(client, str(client)) for client in found}:
+        expected = f"some of the clients: {few(range(e.num_clients), names)}"
+        raise Refused(must("unseen", ",".join(sorted(strange)), expected))
+    return found

@@ -9,18 +9,16 @@ of 65535, and those of 32 are what they are.
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import IO, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageOps
 
 from engram.data.image_axes import PART, say_once
 from engram.data.lazy import Images, RowNumbers, some_of
 from engram.settings.errors import DataError, few_names
 from engram.settings.files import open_file
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 CLASS: Final = "class"  # what its classes are declared as
 _SUFFIXES: Final = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
@@ -36,9 +34,7 @@ def read_images(folder: Path, *, alpha: bool = False) -> dict[str, Any]:
 
     Folders train and test, or val, above those of clients or of classes, are ``PART``.
 
-    Args:
-        folder: The folder.
-        alpha: Whether transparency is a channel.
+    With ``alpha`` transparency is a channel.
 
     Raises:
         DataError: If there are no images, or one that is looked at cannot be read.
@@ -125,7 +121,7 @@ def decoded_images(
     *,
     alpha: bool,
 ) -> Images:
-    """Returns images, each of which is decoded when it is drawn.
+    """Images that are decoded when they are drawn.
 
     They are in color if some of those that are looked at are: see ``some_of``.
 
@@ -140,9 +136,7 @@ def decoded_images(
         DataError: If one that is looked at cannot be read, or has other bits than the first.
     """
 
-    def load(row: int, use: Callable[["Image"], _T]) -> _T:
-        from PIL import Image  # noqa: PLC0415 - slow to import, not always needed
-
+    def load(row: int, use: Callable[[Image.Image], _T]) -> _T:
         try:
             with opened(row) as file, Image.open(file) as image:
                 return use(image)
@@ -196,12 +190,10 @@ class _Look(NamedTuple):
     frames: bool
 
 
-def _look(image: "Image", bits: int = 0) -> _Look:
-    """Returns the look of an image, of which nothing but the header is read.
+def _look(image: Image.Image, bits: int = 0) -> _Look:
+    """Reads an image's header, before it is turned.
 
-    Args:
-        image: The image, before it is turned.
-        bits: Bits of a level that it must have; 0 for any.
+    ``bits`` are those of a level that it must have; 0 for any.
 
     Raises:
         DataError: It has others, or Pillow would cut its levels.
@@ -222,7 +214,7 @@ def _look(image: "Image", bits: int = 0) -> _Look:
 
 
 def _common(where: str, looks: Sequence[_Look], alpha: bool) -> _Look:
-    """Returns the look that all images get, and says where that is another than their own."""
+    """The look that all images get, which is said where it is not their own."""
     color, clear, frames = (any(each) for each in [*zip(*looks, strict=True)][1:])
     grey, bits = sum(not own.color for own in looks), looks[0].bits
     notes = {
@@ -237,10 +229,8 @@ def _common(where: str, looks: Sequence[_Look], alpha: bool) -> _Look:
     return _Look(bits, color, clear, frames)
 
 
-def _shown(where: str, image: "Image", look: _Look, alpha: bool) -> npt.NDArray[Any]:
+def _shown(where: str, image: Image.Image, look: _Look, alpha: bool) -> npt.NDArray[Any]:
     """Returns the levels of an image that is turned as viewers turn it."""
-    from PIL import ImageOps  # noqa: PLC0415 - slow to import, not always needed
-
     own = _look(image, look.bits)
     if own.color and not look.color:
         say_once(f"{where}: images in color are read as grey, as all were that were looked at")
@@ -248,15 +238,13 @@ def _shown(where: str, image: "Image", look: _Look, alpha: bool) -> npt.NDArray[
     return _levels(image, own._replace(color=look.color), alpha)
 
 
-def pixels(image: "Image") -> npt.NDArray[Any]:
+def pixels(image: Image.Image) -> npt.NDArray[Any]:
     """Returns the levels of a picture, (height, width) or (height, width, channels)."""
     look = _look(image)
     return _levels(image, look, look.clear)
 
 
-def _levels(image: "Image", look: _Look, alpha: bool) -> npt.NDArray[Any]:
-    from PIL import Image  # noqa: PLC0415 - slow to import, not always needed
-
+def _levels(image: Image.Image, look: _Look, alpha: bool) -> npt.NDArray[Any]:
     if look.bits > 8:
         levels = np.asarray(image, dtype=np.float32)
         return levels / _SIXTEEN if look.bits == 16 else levels

@@ -1,43 +1,46 @@
 """Rows that Python gives, of a caller or of a user's function, as the arrays of an npz file."""
 
+import contextlib
+import hashlib
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import Dataset
 
 from engram.core.checks import must
-from engram.data.image_axes import CLASSES, PART, TYPES
+from engram.data.image_axes import CLASSES, PART, say_once
 from engram.data.labels import is_text
-from engram.data.plain import plain, shown
-from engram.data.source import Source
-from engram.data.tables.frames import (
+from engram.data.lazy import Joined, Lazy, UnreadableRow, is_column, is_frame, scaled
+from engram.data.readers import items
+from engram.data.readers.frames import (
+    categories_of,
+    hashed,
     in_one_order,
-    is_column,
-    is_frame,
     joined,
     targets_in,
     targets_of,
 )
+from engram.data.readers.items import plain, shown
+from engram.data.source import MEMORY, Source
 from engram.settings.errors import DataError, brief, one_line
 
-if TYPE_CHECKING:
-    from torch.utils.data import Dataset
+# Inputs may be an array, or a tuple or dictionary of arrays.
+WithTest = tuple[Any, npt.ArrayLike, Any, npt.ArrayLike]
+Rows = tuple[Any, npt.ArrayLike] | WithTest | Dataset[Any]
+Data = Rows | Sequence[Rows] | Mapping[str, Rows] | Mapping[int, Rows]
+Arrays = dict[str, npt.NDArray[Any] | Lazy]  # by the names that an npz file has for them
 
-    from engram.data.lazy import Lazy
-
-    # Inputs may be an array, or a tuple or dictionary of arrays.
-    WithTest = tuple[Any, npt.ArrayLike, Any, npt.ArrayLike]
-    Rows = tuple[Any, npt.ArrayLike] | WithTest | Dataset[Any]
-    Data = Rows | Sequence[Rows] | Mapping[str, Rows] | Mapping[int, Rows]
-    Arrays = dict[str, npt.NDArray[Any] | Lazy]  # by the names that an npz file has for them
-
+_SCALED: Final = 10  # numbers above it are no shares of 255
+_LOOKED_AT: Final = 8  # rows that the digest of rows drawn later is of
 _PAIR: Final = "(x, y) or (x, y, x_test, y_test)"
 _DATA: Final = f"{_PAIR}, or a list of such of each client, or these by the clients' names"
 
 
-def read_given(source: Source, clients: Sequence[int]) -> "Mapping[str, Any]":
+def read_given(source: Source, clients: Sequence[int]) -> Mapping[str, Any]:
     """Returns rows that Python gives, by the names that an npz file has for their arrays.
 
     Args:
@@ -70,7 +73,7 @@ def read_given(source: Source, clients: Sequence[int]) -> "Mapping[str, Any]":
     return {**arrays, "task": numbers[np.asarray(arrays["task"])]}
 
 
-def arrays_of(data: "Data") -> "Arrays":
+def arrays_of(data: Data) -> Arrays:
     """Returns rows by the names that an npz file has for them; with ``task`` if clients have them.
 
     Where some have test rows of their own, ``PART`` says which those are.
@@ -81,8 +84,6 @@ def arrays_of(data: "Data") -> "Arrays":
     Raises:
         DataError: It is something else; a client has no rows, or other rows than the first has.
     """
-    from torch.utils.data import Dataset  # noqa: PLC0415 - names are listed without torch
-
     if isinstance(data, Dataset) or (isinstance(data, tuple) and len(data) in (2, 4)):
         rows, _ = _in_parts([("data", data)])
         return rows
@@ -99,8 +100,8 @@ def arrays_of(data: "Data") -> "Arrays":
     return {**rows, "task": task, **names}
 
 
-def _in_parts(clients: Sequence[tuple[str, Any]]) -> "tuple[Arrays, npt.NDArray[np.int64]]":
-    """Returns all clients' rows, those for testing below the others of each, and whose they are."""
+def _in_parts(clients: Sequence[tuple[str, Any]]) -> tuple[Arrays, npt.NDArray[np.int64]]:
+    """Joins rows of clients, with test rows below the others of each."""
     parts: list[tuple[int, int, tuple[str, Any]]] = []
     for client, (whose, rows) in enumerate(clients):
         if isinstance(rows, tuple | list) and len(rows) == 4:
@@ -115,14 +116,11 @@ def _in_parts(clients: Sequence[tuple[str, Any]]) -> "tuple[Arrays, npt.NDArray[
     return found, np.repeat(np.array(owners), sizes)
 
 
-def _joined(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
-    """Returns all rows, one part below the other, and how many each part has.
+def _joined(parts: Sequence[tuple[str, Any]]) -> tuple[Arrays, list[int]]:
+    """Joins parts, and counts the rows of each.
 
-    Args:
-        parts: What messages call each part, and its rows.
+    ``parts`` are what messages call each, and its rows.
     """
-    from torch.utils.data import Dataset  # noqa: PLC0415 - as above
-
     sets = [isinstance(part, Dataset) for _, part in parts]
     if all(sets):
         return _of_data_sets(parts)
@@ -148,26 +146,15 @@ def _joined(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
         if is_frame(first[name]):
             together[name] = joined(called, arrays)
             continue
-        together[name] = np.concatenate(arrays)
-        if name != "y" and len(set(map(_type, arrays))) > 1:
-            together[TYPES + name] = np.repeat([str(array.dtype) for array in arrays], sizes)
+        together[name] = np.concatenate(arrays if name == "y" else _in_one_scale(name, arrays))
     if is_frame(together["y"]):
         together |= targets_in(together["y"])
     else:
         _check_targets([(whose, rows["y"]) for whose, rows in zip(called, found, strict=True)])
-    return together | _class_names([_categories(y) for _, (_, y) in parts]), sizes
+    return together | _class_names([categories_of(y) for _, (_, y) in parts]), sizes
 
 
-def _categories(y: Any) -> "npt.NDArray[Any] | None":
-    """Returns the categories of a series, or of a frame's one column, of type ``category``."""
-    column = y.iloc[:, 0] if (of_frame := is_frame(y)) and y.shape[1] == 1 else y
-    if not is_column(column) or column.dtype != "category":
-        return None
-    names = np.asarray(column.cat.categories)
-    return names.astype(str) if of_frame or names.dtype.kind not in "iuf" else names
-
-
-def _class_names(each: Sequence["npt.NDArray[Any] | None"]) -> "Arrays":
+def _class_names(each: Sequence[npt.NDArray[Any] | None]) -> Arrays:
     """Returns all clients' classes, each once, as ``CLASSES``; nothing unless all name theirs."""
     named = [names.tolist() for names in each if names is not None]
     if len(named) < len(each):
@@ -175,9 +162,18 @@ def _class_names(each: Sequence["npt.NDArray[Any] | None"]) -> "Arrays":
     return {CLASSES: np.array([*dict.fromkeys(chain.from_iterable(named))])}
 
 
-def _type(x: npt.NDArray[Any]) -> str:
-    """Returns in which way a network is given numbers of a type."""
-    return "uint8" if x.dtype == np.uint8 else "int64" if x.dtype.kind in "iu" else "float32"
+def _in_one_scale(name: str, arrays: Sequence[npt.NDArray[Any]]) -> Sequence[npt.NDArray[Any]]:
+    """Returns arrays with grey levels, uint8, as shares of 255 where others have floats."""
+    grey = [array.dtype == np.uint8 for array in arrays]
+    if all(grey) or not any(grey) or any(x.dtype.kind not in "buif" for x in arrays):
+        return arrays
+    most = max(x.max(initial=0) for x, is_grey in zip(arrays, grey, strict=True) if not is_grey)
+    if most > _SCALED:
+        say_once(
+            f"data: some rows of {name} go up to {most:g} and are used as they are, while those of "
+            "uint8 are divided by 255: if all are grey levels, give all as uint8"
+        )
+    return [scaled(x) if is_grey else x for x, is_grey in zip(arrays, grey, strict=True)]
 
 
 def _check_targets(parts: Sequence[tuple[str, npt.NDArray[Any]]]) -> None:
@@ -188,10 +184,7 @@ def _check_targets(parts: Sequence[tuple[str, npt.NDArray[Any]]]) -> None:
             raise DataError(f"y of {whose} must be {first.dtype} as that of {one}, got {y.dtype}")
 
 
-def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
-    from engram.data.lazy import Joined  # noqa: PLC0415 - as above
-    from engram.data.map_style import class_names, inputs_of, targets_of  # noqa: PLC0415 - imports torch
-
+def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> tuple[Arrays, list[int]]:
     for whose, part in parts:
         if not hasattr(part, "__len__"):
             kind = type(part).__name__
@@ -202,9 +195,9 @@ def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]
     try:
         for whose, part in parts:
             try:
-                inputs.append(inputs_of(part))
-                ys.append(targets_of(part))
-                names.append(class_names(part, ys[-1]))
+                inputs.append(items.inputs_of(part))
+                ys.append(items.targets_of(part))
+                names.append(items.class_names(part, ys[-1]))
             except DataError as error:
                 raise DataError(f"{whose}: {error}") from error
         _check_targets([(whose, y) for (whose, _), y in zip(parts, ys, strict=True)])
@@ -262,3 +255,34 @@ def _array(name: str, value: Any) -> Any:
         got = f"{array.dtype} of shape {array.shape}" if array.ndim else brief(value)
         raise DataError(f"{name} must be an array of numbers, got {got}")
     return array
+
+
+def hold(arrays: Mapping[str, npt.ArrayLike | Lazy]) -> Source:
+    """Returns arrays, by the names that an npz file would have, as the setting ``dataset``.
+
+    Its text is ``memory:`` and a digest of them, so that a run that is resumed with other data is
+    refused as one with another setting is. Of rows that are read as they are drawn, their number
+    and a few of them are in the digest.
+    """
+    kept: dict[str, Any] = {
+        name: array if isinstance(array, Lazy) or is_frame(array) else np.asarray(array)
+        for name, array in sorted(arrays.items())
+    }
+    digest = hashlib.sha256()
+    for name, array in kept.items():
+        if is_frame(array):
+            digest.update(f"{name} {[*array.dtypes.astype(str).items()]} ".encode() + hashed(array))
+        elif isinstance(array, Lazy):
+            digest.update(f"{name} {len(array)} ".encode() + _some(array))
+        else:
+            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return Source(f"{MEMORY}:{digest.hexdigest()[:16]}", kept)
+
+
+def _some(rows: Lazy) -> bytes:
+    found = []
+    for number in np.linspace(0, len(rows) - 1, _LOOKED_AT).astype(np.int64):
+        with contextlib.suppress(UnreadableRow):  # whoever draws it is told
+            found += tree_leaves(rows.take(number[None]))
+    return b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in found)

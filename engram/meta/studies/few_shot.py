@@ -5,9 +5,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from engram.data.loading import fetch, load
-from engram.data.npz import read_npz
+from engram.data.readers.npz import read_npz
 from engram.data.source import Source
 from engram.settings.errors import DataError
 
@@ -102,8 +103,6 @@ def _drawings(data_dir: Path) -> tuple[_Pixels, npt.NDArray[Any]]:
 
 
 def _drawing(file: Path) -> _Pixels:
-    from PIL import Image  # noqa: PLC0415 - slow to import, not always needed
-
     try:
         with Image.open(file) as image:
             # Ink is 0 there. Lanczos is what the drawings of omniglot28.npz look like.

@@ -7,34 +7,33 @@ text is read as a CSV file is.
 
 import contextlib
 import io
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final, TypeVar
 
+import datasets
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as files
+from datasets import ClassLabel, Dataset, Image, Value
+from datasets.utils import logging
 
-from engram.data.cells import check_columns, check_there
-from engram.data.encoding import encode_learned
-from engram.data.image_axes import CLASSES, PART
-from engram.data.images import decoded_images
+from engram.data.image_axes import CLASSES, CUT, PART
 from engram.data.lazy import Images, Lazy, RowNumbers
-from engram.data.parquet_cache import CACHE
-from engram.data.schema.columns import Schema
-from engram.data.schema.declared import Declared
-from engram.data.schema.roles import parts_of
-from engram.data.schema.typed import is_plain
-from engram.data.tables.frames import is_frame
-from engram.data.tables.raw_tables import check_client, inputs_of, of_frame
+from engram.data.readers.images import decoded_images
+from engram.data.readers.parquet_cache import CACHE
+from engram.data.schema.cells import check_columns, check_there
+from engram.data.schema.declared import Declared, check_client
+from engram.data.tables.raw_tables import inputs_of, of_frame, parts_of
 from engram.scoring.metrics import Targets
 from engram.settings.errors import DataError, few_names, one_line
 from engram.settings.files import open_file
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
 _Array = npt.NDArray[Any]
+_T = TypeVar("_T")
 _IPC_FILE: Final = b"ARROW1"  # how Arrow's file format begins; its other format is a stream
 
 
@@ -47,7 +46,7 @@ def read_columns(
     *,
     alpha: bool = False,
 ) -> dict[str, _Array | Lazy]:
-    """Returns what an .npz file would hold: x, y and task; of train and test, if there are both.
+    """Reads x, y and task, and the part of each row.
 
     One column of inputs is the input; several of numbers are its columns; several others are
     inputs by name. Where targets are tokens, text is numbers: the bytes of its characters. A target
@@ -65,60 +64,37 @@ def read_columns(
         DataError: If there is no such data set, or a column or a value is missing or not as it
             should be.
     """
-    rows, cut, names, table = _opened_columns(kind, path, columns, targets, cache)
-    if table is not None:
-        found = table
-        if not columns.text and _is_plain(table["schema"], rows, columns):
-            names = list(table["schema"].names)  # of numbers, which are read as they are drawn
-            found["x"] = _inputs(path, rows, names, plain=True, alpha=alpha)
+    parts = _parts(kind, path, cache)
+    cut, rows = len(parts[0]), datasets.concatenate_datasets(parts)
+    part = columns.schema.of_role("part")
+    check_columns(path, [columns.target], rows.column_names)
+    check_client(path, columns, rows.column_names)
+    names = inputs_of(path, columns, rows.column_names, columns.target)
+    if part and cut < len(rows):
+        raise DataError(f"{path} has test rows of its own, and the column {part} names them, too")
+    kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
+    if targets != "tokens" and "array" not in kinds:
+        used = {*names, columns.target, columns.client, part}
+        found = of_frame(path, _frame(path, rows, used), columns)
     else:
         _check_whole(path, rows, names)
-        found = {"x": _inputs(path, rows, names, plain=False, alpha=alpha)}
+        found = {"x": _inputs(path, rows, names, alpha=alpha)}
         y = _stacked(path, _column(path, rows, columns.target))
         found |= _class_names(rows.features[columns.target])
         found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
-        if part := columns.schema.of_role("part"):
+        if part:
             check_columns(path, [part], rows.column_names)
             found[PART] = parts_of(path, columns.schema, rows.select_columns([part]).to_pandas())
         if columns.client in rows.column_names:
             found["task"] = _stacked(path, _column(path, rows, columns.client))
-    if cut == len(rows):
-        return found
-    if is_frame(found["x"]):
-        owner = np.unique(found["task"], return_inverse=True)[1] if "task" in found else None
-        given = found["schema"], path, found["x"], owner, np.arange(len(rows)) < cut
-        found["x"], found["schema"], found["fills"] = encode_learned(*given)
-    ends = {"train": slice(cut), "test": slice(cut, None)}
-    named = {key: found.pop(key) for key in ("schema", "fills", CLASSES) if key in found}
-    every = {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
-    return every | named
+    if cut < len(rows):
+        found |= {PART: (np.arange(len(rows)) >= cut).astype(np.int64), CUT: cut}
+    return found
 
 
-def _opened_columns(
-    kind: str, path: Path, columns: Declared, targets: Targets, cache: Path
-) -> tuple["Dataset", int, list[str], dict[str, Any] | None]:
-    """Opens a data set; for its arguments and errors see ``read_columns``.
-
-    Returns:
-        All rows, of training first; the number of those; names of the inputs; and the rows as those
-        of a CSV file, if some inputs are text or may be missing.
-    """
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-    from datasets import concatenate_datasets  # noqa: PLC0415 - likewise
-
-    parts = _parts(kind, path, cache)
-    cut, rows = len(parts[0]), concatenate_datasets(parts)
-    check_columns(path, [columns.target], rows.column_names)
-    check_client(path, columns, rows.column_names)
-    names = inputs_of(path, columns, rows.column_names, columns.target)
-    kinds = {_kind(rows.features[name]) for name in names if name in rows.features}
-    part = columns.schema.of_role("part")
-    if part and cut < len(rows):
-        raise DataError(f"{path} has test rows of its own, and the column {part} names them, too")
-    used = {*names, columns.target, columns.client, part}
+def _frame(path: Path, rows: Dataset, used: Collection[str]) -> Any:
+    """Columns as a data frame, those of classes by their names."""
     wanted = [name for name in rows.column_names if name in used]
-    if targets == "tokens" or "array" in kinds:
-        return rows, cut, names, None
     for name in wanted:
         if _kind(rows.features[name]) == "array":
             raise DataError(f"{path}: {name} must be a number or a text in each row of a table")
@@ -126,34 +102,28 @@ def _opened_columns(
     for name in wanted:
         for called in _class_names(rows.features[name]).values():
             frame[name] = pd.Categorical.from_codes(frame[name].fillna(-1).astype(int), called)
-    return rows, cut, names, of_frame(path, frame, columns)
+    return frame
 
 
 def _class_names(feature: Any) -> dict[str, _Array]:
     """Returns the names of a column of classes, as ``CLASSES``; nothing of another one."""
-    from datasets import ClassLabel  # noqa: PLC0415 - slow to import, not always needed
-
     labelled = isinstance(feature, ClassLabel) and feature.names
     return {CLASSES: np.array(feature.names)} if labelled else {}
 
 
-def _is_plain(schema: Schema, rows: "Dataset", columns: Declared) -> bool:
-    """Whether all inputs are numbers as they stand there, and none may be missing."""
-    numbers = (
-        is_plain(schema.column(name)) and _kind(rows.features[name]) == "number"
-        for name in schema.names
-        if name in rows.features
-    )
-    return all(numbers) and columns.schema.missing == "refuse"
-
-
 def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
-    """Returns a column of each part of the data; nothing if there is no such column.
+    """Returns a column of the data; nothing if there is no such column.
 
-    For the other arguments and errors see ``read_columns``.
+    Parquet is not unpacked for it. For the other arguments and errors see ``read_columns``.
     """
-    parts = [part for part in _parts(kind, path, cache, name) if name in part.column_names]
-    return [_stacked(path, _column(path, part, name)) for part in parts]
+
+    def packed() -> list[Dataset]:
+        table = files.dataset(path, format="parquet", exclude_invalid_files=True)
+        return [Dataset(table.to_table(columns=[name]))] if name in table.schema.names else []
+
+    parts = _read(kind, path, packed) if kind == "parquet" else _parts(kind, path, cache)
+    there = [part for part in parts if name in part.column_names]
+    return [_stacked(path, _column(path, part, name)) for part in there]
 
 
 def read_table(kind: str, path: Path, cache: Path) -> Any:
@@ -161,28 +131,13 @@ def read_table(kind: str, path: Path, cache: Path) -> Any:
 
     For its arguments and errors see ``read_columns``.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
     parts = _parts(kind, path, cache)
     names = [n for n in parts[0].column_names if _kind(parts[0].features[n]) != "array"]
     return pd.concat([p.select_columns(names).to_pandas() for p in parts], ignore_index=True)
 
 
-def _parts(kind: str, path: Path, cache: Path, only: str = "") -> "list[Dataset]":
-    """Returns training and test rows, or all rows; of Parquet only one column, if named."""
-    if kind != "hf" and not (path.is_file() or path.is_dir()):
-        why = "is neither" if path.exists() else "is not there"
-        raise DataError(f"{path} must be a file or a folder of {kind}, and {why}")
-    local = Path(str(path).partition(":")[0])  # read by the library in place of the Hub's
-    if kind == "hf" and local.exists():
-        raise DataError(f"hf:{path} must name a data set of the Hub: for files there is parquet:")
-    try:
-        with _quiet():
-            packed = kind == "parquet" and only
-            found = _packed(path, only) if packed else _opened(kind, path, str(cache / CACHE))
-    except Exception as error:  # from any of several libraries
-        why = one_line(f"{type(error).__name__}: {error}")
-        raise DataError(f"{path} cannot be read as {kind}: {why}") from error
+def _parts(kind: str, path: Path, cache: Path) -> list[Dataset]:
+    found = _read(kind, path, lambda: _opened(kind, path, str(cache / CACHE)))
     parts = [found[name] for name in ("train", "test") if name in found] or [*found.values()]
     parts = [_with_images(part) for part in parts]
     if len(parts) != 1 + ("test" in found and "train" in found):
@@ -196,51 +151,33 @@ def _parts(kind: str, path: Path, cache: Path, only: str = "") -> "list[Dataset]
     return parts
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keeps progress bars, and what an error says once more, off the terminal."""
-    from datasets.utils import logging  # noqa: PLC0415 - slow to import, not always needed
-
+def _read(kind: str, path: Path, read: Callable[[], _T]) -> _T:
+    """Reads a data set, and keeps progress bars and the library's own errors off the terminal."""
+    if kind != "hf" and not (path.is_file() or path.is_dir()):
+        why = "is neither" if path.exists() else "is not there"
+        raise DataError(f"{path} must be a file or a folder of {kind}, and {why}")
+    local = Path(str(path).partition(":")[0])  # read by the library in place of the Hub's
+    if kind == "hf" and local.exists():
+        raise DataError(f"hf:{path} must name a data set of the Hub: for files there is parquet:")
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            yield
+            return read()
+    except Exception as error:  # from any of several libraries
+        why = one_line(f"{type(error).__name__}: {error}")
+        raise DataError(f"{path} cannot be read as {kind}: {why}") from error
     finally:
         logging.set_verbosity(before)
 
 
-def _packed(path: Path, name: str) -> "Mapping[str, Dataset]":
-    """Returns a column of the parts of Parquet, from files that are not unpacked for it."""
-    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import, not always needed
-    from datasets import Dataset  # noqa: PLC0415 - slow to import, not always needed
-    from datasets import load_dataset_builder as builder  # noqa: PLC0415 - likewise
-
-    with tempfile.TemporaryDirectory() as aside:
-        files = builder("parquet", **_place(path), cache_dir=aside).config.data_files
-    there = {
-        part: [n for n in pq.read_schema(of[0]).names if n == name] for part, of in files.items()
-    }
-    return {
-        str(part): Dataset(pq.read_table(of, columns=there[part])) for part, of in files.items()
-    }
-
-
-def _place(path: Path) -> dict[str, str]:
-    """Returns where Parquet is, as the library is told."""
-    return {"data_dir" if path.is_dir() else "data_files": str(path.absolute())}
-
-
-def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":
-    """Returns the parts of a data set, by their names."""
-    import datasets  # noqa: PLC0415 - slow to import, not always needed
-    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
-
+def _opened(kind: str, path: Path, cache: str) -> Mapping[str, Dataset]:
     if kind == "hf":
         name, _, subset = str(path).partition(":")
         return dict(datasets.load_dataset(name, subset or None, cache_dir=cache))
     if kind == "parquet":
-        return dict(datasets.load_dataset("parquet", **_place(path), cache_dir=cache))
+        place = {"data_dir" if path.is_dir() else "data_files": str(path.absolute())}
+        return dict(datasets.load_dataset("parquet", **place, cache_dir=cache))
     if path.is_dir():
         found = datasets.load_from_disk(str(path))
         parts = found if isinstance(found, Mapping) else {"train": found}
@@ -255,10 +192,8 @@ def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":
     return {"train": datasets.Dataset(datasets.table.InMemoryTable(table))}
 
 
-def _with_images(rows: "Dataset") -> "Dataset":
-    """Returns rows in which images, and bytes that may be such, are still to be decoded."""
-    from datasets import Image  # noqa: PLC0415 - slow to import, not always needed
-
+def _with_images(rows: Dataset) -> Dataset:
+    """Keeps images, and bytes that may be such, from being decoded."""
     for name, feature in rows.features.items():
         struct = isinstance(feature, Mapping) and {*feature} == {"bytes", "path"}
         if struct or isinstance(feature, Image) or "binary" in getattr(feature, "dtype", ""):
@@ -266,7 +201,7 @@ def _with_images(rows: "Dataset") -> "Dataset":
     return rows
 
 
-def _check_whole(path: Path, rows: "Dataset", names: list[str]) -> None:
+def _check_whole(path: Path, rows: Dataset, names: list[str]) -> None:
     """Refuses columns in which a value is missing, by name and first row."""
     table = _in_arrow(rows, names)
     first = {name: _first_missing(table.column(name)) for name in names}
@@ -275,16 +210,13 @@ def _check_whole(path: Path, rows: "Dataset", names: list[str]) -> None:
         raise DataError(f"{path}: {few_names(lacking)}: a row needs one")
 
 
-def _in_arrow(rows: "Dataset", names: list[str]) -> Any:
-    """Returns columns as a table of Arrow, which is mapped into memory as the rows are."""
+def _in_arrow(rows: Dataset, names: list[str]) -> Any:
+    """Columns as a table of Arrow, mapped into memory."""
     return rows.select_columns(names).with_format("arrow")[:]
 
 
 def _first_missing(column: Any) -> int:
-    """Returns the first row in which a column of Arrow, or a list in it, lacks a value; or -1."""
-    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
-    import pyarrow.compute as pc  # noqa: PLC0415 - likewise
-
+    """The first row of a column of Arrow, or of lists, without a value; or -1."""
     if isinstance(column.type, pa.ExtensionType):
         column = pa.chunked_array([each.storage for each in column.chunks])
     is_struct = pa.types.is_struct(column.type)
@@ -302,14 +234,12 @@ def _first_missing(column: Any) -> int:
 
 def _kind(feature: Any) -> str:
     """Returns whether values of a column are a ``number`` each, a ``text``, or something else."""
-    from datasets import ClassLabel, Value  # noqa: PLC0415 - slow to import, not always needed
-
     if not isinstance(feature, Value | ClassLabel):
         return "array"
     return "text" if "string" in feature.dtype else "number"
 
 
-def _pictures(path: Path, rows: "Dataset", name: str, *, alpha: bool) -> Images:
+def _pictures(path: Path, rows: Dataset, name: str, *, alpha: bool) -> Images:
     column = _in_arrow(rows, [name]).column(name)
 
     def opened(row: int) -> IO[bytes]:
@@ -323,9 +253,7 @@ def _pictures(path: Path, rows: "Dataset", name: str, *, alpha: bool) -> Images:
     return decoded_images(f"{path}: {name}", called, len(rows), opened, alpha=alpha)
 
 
-def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool, alpha: bool) -> Lazy:
-    from datasets import Image  # noqa: PLC0415 - slow to import, not always needed
-
+def _inputs(path: Path, rows: Dataset, names: list[str], *, alpha: bool) -> Lazy:
     images = [name for name in names if isinstance(rows.features[name], Image)]
     pictures = {name: _pictures(path, rows, name, alpha=alpha) for name in images}
     if len(names) == len(images) == 1:
@@ -350,10 +278,7 @@ def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool, alpha
             if found[name].shape[1:] != first.shape[1:]:
                 shapes = f"{first.shape[1:]}, as in row 0, got {found[name].shape[1:]}"
                 raise DataError(f"{path}: {name} must be of shape {shapes}")
-        columns = list(found.values())
-        if len(columns) == 1:
-            return columns[0][:, None] if plain else columns[0]
-        return np.stack(columns, axis=1) if plain else found
+        return next(iter(found.values())) if len(found) == 1 else found
 
     return Lazy(combined, combined(np.zeros(1, dtype=np.int64)), np.arange(len(rows)))
 
@@ -378,8 +303,7 @@ def _characters(path: Path, name: str, texts: _Array) -> _Array:
     return np.stack(codes).astype(np.int64)
 
 
-def _column(path: Path, rows: "Dataset", name: str) -> Any:
-    """Returns a whole column, in which no value is missing."""
+def _column(path: Path, rows: Dataset, name: str) -> Any:
     column = rows.select_columns([name]).to_pandas()[name]
     check_there(path, {name: column})
     return column

@@ -1,35 +1,31 @@
 """pandas' data frames: those of several clients as one."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from engram.core.checks import must
+from engram.data.lazy import is_column, is_frame
 from engram.settings.errors import DataError, few_names
 
 
-def is_frame(value: object) -> bool:
-    """Returns whether something is a data frame; pandas is not loaded to tell."""
-    return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].DataFrame)
-
-
-def is_column(value: object) -> bool:
-    """Returns whether something is a series of pandas, likewise."""
-    return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)
+def categories_of(y: Any) -> "npt.NDArray[Any] | None":
+    """Returns the categories of a series, or of a frame's one column, of type ``category``."""
+    column = y.iloc[:, 0] if (of_frame := is_frame(y)) and y.shape[1] == 1 else y
+    if not is_column(column) or column.dtype != "category":
+        return None
+    names = np.asarray(column.cat.categories)
+    return names.astype(str) if of_frame or names.dtype.kind not in "iuf" else names
 
 
 def in_one_order(whose: str, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a client's inputs and targets, in which a row is the same everywhere.
+    """Brings a client's frames and series into one order of rows.
 
     Frames and series with equal indexes go together by place. One whose index has the same labels
     in another order takes that of the first.
-
-    Args:
-        whose: What messages call the client.
-        parts: Frames, series and others, which stay as they are, by name.
 
     Raises:
         DataError: Some have as many rows, and other labels.
@@ -50,22 +46,20 @@ def in_one_order(whose: str, parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined(called: Sequence[str], given: Sequence[Any]) -> Any:
-    """Returns frames one below the other, with the first one's columns in their order.
+    """Joins frames, with the columns of the first in their order.
 
     A column that is of type ``category`` in some frames is so of all values of these types.
-
-    Args:
-        called: Name of each frame's client, for messages and rows.
-        given: The frames.
 
     Raises:
         DataError: Some frames have other columns than the first; it names these columns.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
     frames = [frame.set_axis([*map(str, frame.columns)], axis=1) for frame in given]
     columns = list(frames[0].columns)
-    faults = [f"{called[0]} has several columns {name}" for name in _repeated(columns)]
+    faults = [
+        f"{called[0]} has several columns {name}"
+        for name in dict.fromkeys(columns)
+        if columns.count(name) > 1
+    ]
     for whose, frame in zip(called, frames, strict=True):
         lacking = [name for name in columns if name not in frame]
         others = [name for name in frame if name not in columns]
@@ -83,14 +77,8 @@ def joined(called: Sequence[str], given: Sequence[Any]) -> Any:
     return pd.concat(same, keys=called)
 
 
-def _repeated(names: Sequence[str]) -> list[str]:
-    return [name for name in dict.fromkeys(names) if names.count(name) > 1]
-
-
 def _unite(frames: Sequence[Any], name: str) -> None:
     """Gives a column of all frames one type ``category``, of texts in their order."""
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
     texts = [frame[name].convert_dtypes().astype("string") for frame in frames]
     values = {value for text in texts for value in text.dropna().unique()}
     for frame in frames:
@@ -105,8 +93,6 @@ def hashed(frame: Any) -> bytes:
     Raises:
         DataError: A cell holds several values, as a list does.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
-
     try:
         return bytes(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
     except TypeError as error:
@@ -126,10 +112,6 @@ def targets_in(frame: Any) -> dict[str, npt.NDArray[Any]]:
 
 def targets_of(name: str, column: Any) -> npt.NDArray[Any]:
     """Returns a series as an array of numbers or of text, with categories by their values.
-
-    Args:
-        name: What messages call it.
-        column: The series.
 
     Raises:
         DataError: A value is missing; or it holds something else, such as dates.

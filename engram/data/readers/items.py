@@ -1,4 +1,4 @@
-"""``torch.utils.data.Dataset``s as rows that are read as they are drawn."""
+"""Items of ``torch.utils.data.Dataset``s as rows that are read as they are drawn."""
 
 import contextlib
 from collections.abc import Mapping
@@ -6,14 +6,18 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset, Subset
 
+from engram.core.arrays import unmasked
 from engram.data.lazy import Lazy, RowNumbers, some_of
-from engram.data.plain import plain, shown
-from engram.settings.errors import DataError, few_names
+from engram.data.readers.images import pixels
+from engram.settings.errors import DataError, brief, few_names
 
 _NAMES: Final = ("y", "label", "labels", "target", "targets")
+
+
 _ITEMS: Final = (
     "pairs (x, y), such as ((x0, x1), y) for several inputs, or named fields, one of them "
     f"{', '.join(_NAMES)}"
@@ -48,12 +52,7 @@ def targets_of(part: Any) -> npt.NDArray[Any]:
 
 
 def class_names(part: Any, y: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """Returns its ``classes``, where its targets number them: those of a subset are the whole's.
-
-    Args:
-        part: The data set.
-        y: Its targets, as ``targets_of`` returns them.
-    """
+    """Class names, where targets number them: of a subset those of the whole."""
     whole = part
     while isinstance(whole, Subset):
         whole = whole.dataset
@@ -85,7 +84,6 @@ def _agree(part: Any, known: npt.NDArray[Any]) -> bool:
 
 
 def _pair(item: Any) -> tuple[Any, Any]:
-    """Returns an item's inputs and its target."""
     fields = item._asdict() if hasattr(item, "_asdict") else item
     if isinstance(fields, Mapping):
         inputs = {name: value for name, value in fields.items() if name not in _NAMES}
@@ -97,3 +95,26 @@ def _pair(item: Any) -> tuple[Any, Any]:
     named = isinstance(fields, Mapping)
     got = f"{type(item).__name__} with {few_names(fields)}" if named else shown(item)
     raise DataError(f"items must be {_ITEMS}, got {got}")
+
+
+def plain(value: Any) -> npt.NDArray[Any]:
+    """Returns an array: masked numbers are NaN, and pictures have their colors.
+
+    Raises:
+        TypeError: It is sparse, or has masked entries that are no numbers.
+        ValueError: As ``numpy.asarray`` does.
+    """
+    if hasattr(value, "toarray"):
+        raise TypeError("a sparse one is given by its toarray()")
+    if isinstance(value, Image.Image):
+        return pixels(value)
+    return np.asarray(unmasked(value))
+
+
+def shown(value: object) -> str:
+    """A short text of a value, with the shape or length of a container."""
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"{type(value).__name__} of shape {tuple(shape)}"
+    several = isinstance(value, tuple | list | dict) and value
+    return f"{type(value).__name__} of length {len(several)}" if several else brief(value)

@@ -3,20 +3,23 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
-from engram.data.schema.cells import NOTHING, NUMBER, plain_columns
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import compute
+from pyarrow import csv as arrow
+
+from engram.data.schema.cells import EXACT, NOTHING, NUMBER
 from engram.data.schema.columns import File, Schema
-from engram.data.schema.typed import is_plain
+from engram.data.schema.typed import is_plain, plain_numbers
 from engram.settings.errors import DataError, few_names, one_line
 from engram.settings.files import open_file
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SEPARATORS: Final = (",", ";", "\t", "|")
 """Separators that are looked for."""
@@ -30,8 +33,8 @@ _MARKS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff
 
 def read_csv(
     path: Path, file: File, numbers: Collection[str] = (), only: Collection[str] = ()
-) -> "pa.Table":
-    """Reads a file with a line of names, or whose columns a schema names.
+) -> pa.Table:
+    """Reads a text file with a header, or columns named by a schema.
 
     Args:
         path: The file.
@@ -44,14 +47,16 @@ def read_csv(
         DataError: It cannot be read, is no table, or may be read in several ways; it says which
             lines of a schema name one.
     """
-    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
-
     file = dialect(path, file)
     try:
-        with _errors(path, file), open_file(path) as opened:
+        with reading_text(path, file), open_file(path) as opened:
             head = opened.read(_HEAD).decode(file.encoding, errors="ignore")
             text = below_titles(head, file)
-            names = [*file.names] or _names(path, text, file)
+            names = [*file.names]
+            if not names:
+                records = _records(text, file.separator)
+                names = [name.strip() for name in records[0]]
+                check_names(path, names, len(records))
             only = [name for name in names if name in only or not only]
             skip = file.skip + (0 if file.names else _lines_of_header(text, file))
             try:
@@ -67,12 +72,12 @@ def read_csv(
 
 
 def dialect(path: Path, file: File) -> File:
-    """Returns the dialect of a file; what ``file`` leaves open is found in its first lines.
+    """Detects the dialect of a file, but for entries of ``file``, in its first lines.
 
     Raises:
         DataError: It cannot be read, is empty, or may be read in several ways.
     """
-    with _errors(path, file), open_file(path) as opened:
+    with reading_text(path, file), open_file(path) as opened:
         head = opened.read(_HEAD)
         file = _encoded(path, head, file)
         text = below_titles(head.decode(file.encoding, errors="ignore"), file)
@@ -80,8 +85,8 @@ def dialect(path: Path, file: File) -> File:
 
 
 @contextmanager
-def _errors(path: Path, file: File) -> Iterator[None]:
-    """Raises as errors of data whatever keeps a file from being read."""
+def reading_text(path: Path, file: File) -> Iterator[None]:
+    """Turns errors of files and encodings into errors of data."""
     try:
         yield
     except OSError as error:
@@ -100,15 +105,11 @@ def below_titles(text: str, file: File) -> str:
     return lines.read()
 
 
-def as_frame(table: "pa.Table", schema: Schema) -> Any:
-    """Returns a table as a data frame, with numbers for texts in columns that hold nothing else.
+def as_frame(table: pa.Table, schema: Schema) -> Any:
+    """Converts columns of texts that are all numbers.
 
-    Args:
-        table: The table.
-        schema: What is written of its columns: of one that is something else texts stay.
+    Texts of a column stay if its schema says that it is something else.
     """
-    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
-
     names = [
         name
         for name, kind in zip(table.column_names, table.schema.types, strict=True)
@@ -130,10 +131,7 @@ def _read(
     skip: int,
     numbers: Collection[str],
     only: list[str],
-) -> "pa.Table":
-    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
-    from pyarrow import csv as arrow  # noqa: PLC0415 - likewise
-
+) -> pa.Table:
     opened.seek(0)
     encoding = file.encoding.removesuffix("-sig")
     numbers = {*numbers}
@@ -178,7 +176,7 @@ def _records(text: str, separator: str) -> list[list[str]]:
 
 
 def _by_line(text: str, separator: str) -> list[tuple[int, list[str]]]:
-    """Returns the first records with the line of each, without the last, which may be cut off."""
+    """The first records with their lines; the last may be cut off, and is not one."""
     found, line = list[tuple[int, list[str]]](), 1
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
@@ -215,7 +213,7 @@ def _separated(path: Path, text: str, file: File) -> File:
 
 
 def _ragged(text: str, skip: int) -> str:
-    """Returns where a record has another number of cells; "" of lines without separators."""
+    """The line of a record with another number of cells; "" of one cell each."""
     below = [(line, mark) for mark in SEPARATORS if (line := _below_titles(text, mark))]
     named = [mark for mark in SEPARATORS if len(_records(text, mark)[0]) > 1]
     line, separator = min(below, default=(0, (*named, ",")[0]))
@@ -230,19 +228,12 @@ def _ragged(text: str, skip: int) -> str:
 
 
 def _below_titles(text: str, separator: str) -> int:
-    """Returns the line from which on most records are as long as the last; 0 if none is."""
+    """The first line below titles, from which records are long; 0 if none is."""
     records = _by_line(text, separator)
     lengths = [len(record) for _, record in records]
     odd = [k for k, length in enumerate(lengths) if length != lengths[-1]]
     begin = odd[-1] + 1 if odd and lengths[-1] > max(lengths[: odd[-1] + 1]) else 0
     return records[begin][0] if 0 < begin <= len(records) / 2 else 0
-
-
-def _names(path: Path, text: str, file: File) -> list[str]:
-    records = _records(text, file.separator)
-    names = [name.strip() for name in records[0]]
-    check_names(path, names, len(records))
-    return names
 
 
 def check_names(path: Path, names: list[str], lines: int) -> None:
@@ -278,3 +269,23 @@ def _lines_of_header(text: str, file: File) -> int:
         if record:
             return reader.line_num
     return 1
+
+
+def plain_columns(columns: Sequence[Any]) -> list[npt.NDArray[np.float64] | None]:
+    """Returns columns of Arrow's texts as numbers, NaN where empty; None as ``plain_numbers``.
+
+    All are read at once if all are numbers, as in wide tables, and else by halves.
+    """
+    if not columns:
+        return []
+    texts = pa.chunked_array([c for column in columns for c in column.chunks], pa.string())
+    empty = compute.equal(compute.binary_length(texts), 0)
+    if compute.any(empty).as_py():
+        texts = compute.if_else(empty, pa.scalar(None, pa.string()), texts)
+    numbers = plain_numbers(texts)
+    if numbers is not None and not (abs(numbers) >= EXACT).any():
+        return [*np.split(numbers, len(columns))]
+    if len(columns) == 1:
+        return [None]
+    half = len(columns) // 2
+    return plain_columns(columns[:half]) + plain_columns(columns[half:])
