@@ -75,7 +75,7 @@ found.summary()[["accuracy", "accuracy-seed-std", "accuracy-worst"]].astype(floa
 # %% [markdown]
 # ## What may be said
 #
-# A difference is a result where its interval excludes zero. All intervals hold together.
+# A difference is a result where its (simultaneous) interval excludes zero.
 
 # %%
 differences = found.significance()
@@ -86,7 +86,7 @@ shown[["one", "other", "difference", "low", "high"]].round(3).head(8)
 # ## Table and figure
 
 # %% alt="Accuracy of five methods by round, each a mean over three seeds with a band"
-print(found.to_latex("table.tex"))
+print(found.to_latex())
 figure = found.plot("accuracy")
 figure.savefig("curves.pdf")
 figure

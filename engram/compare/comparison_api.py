@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import pandas as pd
+
 from engram.api import Run, drawn, executes, shown
 from engram.cli.arguments import arguments
 from engram.cli.console import in_html
@@ -23,10 +25,8 @@ from engram.runs.record import RunRecord
 from engram.runs.results import Results, metric_called, metrics_of, results_of
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import lists_settings
-from engram.settings.files import replace_file
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from engram.data.datasets import Data
@@ -69,14 +69,12 @@ class Comparison:
         return in_html([answer, *(f"stopped: {line}" for line in self.stopped)], self.table)
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """Means over each method's runs, as ``engram compare`` prints them.
 
         A method has a row of the models that serve clients, and one of these after fine-tuning,
         where they were scored so; ``accuracy`` is of the row's models.
         """
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
         rows = report_rows(self._records) if self.runs else {"method": []}
         return pd.DataFrame(rows).set_index("method")
 
@@ -85,7 +83,7 @@ class Comparison:
         """Draws a metric, as ``Run.plot``, with a band from the lowest to the highest seed."""
         return drawn(self._records, metric)
 
-    def summary(self) -> "pd.DataFrame":
+    def summary(self) -> pd.DataFrame:
         """Returns a row for each model and reference: figures of every metric, for a paper.
 
         See ``engram.compare.paper_tables.summary`` for the columns. ``attrs["answer"]`` of the
@@ -93,7 +91,7 @@ class Comparison:
         """
         return summary(self._results())
 
-    def per_client(self, metric: str = "") -> "pd.DataFrame":
+    def per_client(self, metric: str = "") -> pd.DataFrame:
         """Returns a row for each client of each seed, and a column for each model and reference.
 
         The column ``unseen`` says which clients never train.
@@ -104,7 +102,7 @@ class Comparison:
         (results,) = self._results(metric)
         return per_client(self._records, results)
 
-    def significance(self, metric: str = "") -> "pd.DataFrame":
+    def significance(self, metric: str = "") -> pd.DataFrame:
         """Returns a row for each pair of models: the mean difference, and its interval.
 
         ``shown`` says whether the interval excludes zero; all of them hold together with a
@@ -116,24 +114,16 @@ class Comparison:
         (results,) = self._results(metric)
         return pairs(results)
 
-    def to_csv(self, path: str | Path) -> Path:
-        """Writes ``summary`` into a new file."""
-        return _written(Path(path), self.summary().to_csv())
-
-    def to_latex(self, path: str | Path | None = None, *, width: str = "one") -> str:
-        """Returns a table for a paper, which the package booktabs sets; also into a new file.
+    def to_latex(self, *, width: str = "one") -> str:
+        """Formats a table for a paper, which the package booktabs sets.
 
         Args:
-            path: The file; None for none.
             width: ``one`` column of a paper, with the means; or ``two``, with what is behind them.
 
         Raises:
-            Refused: The table does not fit, or the file is there already.
+            Refused: There is no such width.
         """
-        table = latex(self._results(), width)
-        if path is not None:
-            _written(Path(path), table)
-        return table
+        return latex(self._results(), width)
 
     def _results(self, name: str | None = None) -> list[Results]:
         """Returns the results by a metric, "" for the first, or by all."""
@@ -234,17 +224,3 @@ def _finished(folder: Path, source: Source | None = None) -> dict[str, list[Run]
     for path in runs_of(folder, "results.json"):
         runs.setdefault(plan[path.name]["method"], []).append(Run(path, source))
     return runs
-
-
-def _written(path: Path, text: str) -> Path:
-    """Writes a text into a new file.
-
-    Raises:
-        Refused: There is one already, or no such folder.
-    """
-    if path.exists() or path.is_symlink():
-        raise Refused(f"{path} is there already: give another name")
-    if not path.parent.is_dir():
-        raise Refused(f"{path} cannot be written: there is no folder {path.parent}")
-    replace_file(path, text.encode())
-    return path

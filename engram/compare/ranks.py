@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+import pandas as pd
+
 from engram.compare.suite.ranks import ranks as ranks_of_scores
 from engram.core.checks import must
 from engram.runs.record import RunRecord
@@ -10,8 +12,6 @@ from engram.runs.results import metric_called
 from engram.settings.errors import Refused
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from engram.compare.comparison_api import Comparison
 
 _LEAST: Final = 3  # methods, and federations, for Friedman's test
@@ -19,7 +19,7 @@ _LEAST: Final = 3  # methods, and federations, for Friedman's test
 
 def ranks(
     comparisons: "Mapping[str, Comparison]", control: str, *, metric: str = ""
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Ranks methods by their mean scores over several federations (Demsar, JMLR 2006).
 
     Friedman's test asks whether all methods are alike; each is then compared with one control, by
@@ -40,8 +40,6 @@ def ranks(
     Raises:
         Refused: There are too few federations or methods, or no such control or metric.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
     if len(comparisons) < _LEAST:
         raise Refused(must("comparisons", len(comparisons), f"at least {_LEAST} of them"))
     columns, signs = {}, {}
@@ -62,7 +60,6 @@ def ranks(
 
 
 def _scores(comparison: "Comparison", metric: str) -> "tuple[pd.Series[float], int]":
-    """Returns each method's mean score by a metric, and 1 if higher is better, else -1."""
     (first, *_), *_ = comparison.runs.values()
     chosen = metric_called(metric, RunRecord.open(first.folder).metrics)
     return comparison.table[chosen.name].astype(float), chosen.sign

@@ -84,12 +84,12 @@ def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, An
 
 
 def _common(record: RunRecord, metric: Metric) -> dict[str, Any]:
-    """Returns each client's score by the run's common model, if that does not serve all clients."""
+    """Returns each client's score by the run's global model, if that does not serve all clients."""
     if not _has(record, metric, COMMON):
         return {}
     (served,), (scores,) = (client_scores([record], metric.name, w) for w in ("", COMMON))
     alike = np.array_equal(served, scores, equal_nan=True)
-    return {} if alike else {"its common model": scores}
+    return {} if alike else {"its global model": scores}
 
 
 def _has(record: RunRecord, metric: Metric, which: str) -> bool:

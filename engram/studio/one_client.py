@@ -69,7 +69,7 @@ def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
     told: dict[str, object] = {}
     if rows and client in rows[-1]["ids"]:
         at = rows[-1]["ids"].index(client)
-        for title, which in ((f"{main.name}, last round", ""), ("of the common model", COMMON)):
+        for title, which in ((f"{main.name}, last round", ""), ("of the global model", COMMON)):
             value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
             if value is not None:
                 told[title] = main.with_unit(value, 1)
@@ -101,7 +101,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     ]
     lines = {f"{main.center} of all clients": (everyone, "#888", "dot")}
     own = looks[record.config["settings"]["method"]].color
-    lines["common model"] = (_curve(record, client, COMMON, first), own, "dash")
+    lines["global model"] = (_curve(record, client, COMMON, first), own, "dash")
     lines["as it is served"] = (_curve(record, client, "", first), own, "solid")
     for name, (points, color, dash) in lines.items():
         if points:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
@@ -27,8 +28,6 @@ from engram.settings.errors import Refused
 from engram.settings.files import replace_file
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from engram.client.hosts import Engine
 
 CONTROL: Final = "local"
@@ -79,7 +78,7 @@ def run(
     again: str,
     processes: int | None = None,
 ) -> list[str]:
-    """Runs what is left of a benchmark; returns which runs stopped, and why.
+    """Runs the rest of a benchmark; returns the runs that stopped, with reasons.
 
     Args:
         folder: The benchmark's.
@@ -104,8 +103,7 @@ class Found(NamedTuple):
         clients: Clients that are scored.
         metric: The metric.
         scores: Of each method and reference, the mean over seeds of the mean over clients (the
-            median, of a metric without two ends) on test rows, after the round that validation
-            rows pick.
+            median, of a metric without two ends) on test rows, at the best round.
     """
 
     name: str
@@ -116,7 +114,7 @@ class Found(NamedTuple):
 
 
 def found_in(folder: Path) -> list[Found]:
-    """Returns the results of a benchmark's federations whose comparisons are finished."""
+    """Results of the federations whose comparisons are finished."""
     return list(_found(folder))
 
 
@@ -166,10 +164,8 @@ def rank_table(friedman: float, of: Mapping[str, Rank], federations: int) -> Tab
     return table
 
 
-def score_table(found: Sequence[Found]) -> "pd.DataFrame":
+def score_table(found: Sequence[Found]) -> pd.DataFrame:
     """Returns the scores, a row for each method and a column for each federation."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
     return pd.DataFrame({f"{one.name} ({one.metric.name})": one.scores for one in found})
 
 

@@ -204,7 +204,7 @@ class _Sending:
 
     def _files(self) -> list[Path]:
         """Returns the files that go with a run: known ones, as Engram has written them."""
-        from engram.compare.reports import pictures_of  # noqa: PLC0415 - loads matplotlib
+        from engram.compare.reports.base import pictures_of  # noqa: PLC0415 - loads matplotlib
 
         folder = self._record.folder
         names = ("config.json", "results.json", "metrics.jsonl")
