@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final
 import numpy as np
 import torch
 import typer
-from rich.console import Console
 
 from engram.bandits.environments.environment import Environment
 from engram.bandits.meta_ban import meta_ban
@@ -179,7 +178,7 @@ def main(
             for regret, gap in zip(row["regrets"], gaps, strict=True)
         ]
         table.add_row(row["method"], *cells, f"{row['ms']:.1f}")
-    Console(width=100).print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

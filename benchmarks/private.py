@@ -15,7 +15,6 @@ from statistics import fmean
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from rich.console import Console
 
 from benchmarks.harness import numbers_table, percent, start
 from engram.settings.experiment import Experiment
@@ -138,7 +137,7 @@ def main(
     table = numbers_table("method", "epsilon", "accuracy, %")
     for method, epsilon, some in by_seed(cells):
         table.add_row(method, f"{epsilon:g}" if epsilon else "without privacy", percent(some))
-    Console().print(table)
+    out.print(table)
     draw(cells, out / "private.png")
 
 
