@@ -178,7 +178,7 @@ def main(
             for regret, gap in zip(row["regrets"], gaps, strict=True)
         ]
         table.add_row(row["method"], *cells, f"{row['ms']:.1f}")
-    out.print(table)
+    console.print(table)
 
 
 if __name__ == "__main__":

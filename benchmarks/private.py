@@ -137,7 +137,7 @@ def main(
     table = numbers_table("method", "epsilon", "accuracy, %")
     for method, epsilon, some in by_seed(cells):
         table.add_row(method, f"{epsilon:g}" if epsilon else "without privacy", percent(some))
-    out.print(table)
+    console.print(table)
     draw(cells, out / "private.png")
 
 

@@ -86,7 +86,7 @@ shown[["one", "other", "difference", "low", "high"]].round(3).head(8)
 # ## Table and figure
 
 # %% alt="Accuracy of five methods by round, each a mean over three seeds with a band"
-print(found.to_latex())
+print(found.to_latex("table.tex"))
 figure = found.plot("accuracy")
 figure.savefig("curves.pdf")
 figure

@@ -25,6 +25,7 @@ from engram.runs.record import RunRecord
 from engram.runs.results import Results, metric_called, metrics_of, results_of
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import lists_settings
+from engram.settings.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,16 +115,24 @@ class Comparison:
         (results,) = self._results(metric)
         return pairs(results)
 
-    def to_latex(self, *, width: str = "one") -> str:
-        """Formats a table for a paper, which the package booktabs sets.
+    def to_csv(self, path: str | Path) -> Path:
+        """Writes ``summary`` into a new file."""
+        return _written(Path(path), self.summary().to_csv())
+
+    def to_latex(self, path: str | Path | None = None, *, width: str = "one") -> str:
+        """Formats a table for a paper, for the package booktabs; also into a new file.
 
         Args:
+            path: The file; None for none.
             width: ``one`` column of a paper, with the means; or ``two``, with what is behind them.
 
         Raises:
-            Refused: There is no such width.
+            Refused: The table does not fit, or the file is there already.
         """
-        return latex(self._results(), width)
+        table = latex(self._results(), width)
+        if path is not None:
+            _written(Path(path), table)
+        return table
 
     def _results(self, name: str | None = None) -> list[Results]:
         """Returns the results by a metric, "" for the first, or by all."""
@@ -224,3 +233,17 @@ def _finished(folder: Path, source: Source | None = None) -> dict[str, list[Run]
     for path in runs_of(folder, "results.json"):
         runs.setdefault(plan[path.name]["method"], []).append(Run(path, source))
     return runs
+
+
+def _written(path: Path, text: str) -> Path:
+    """Writes a text into a new file.
+
+    Raises:
+        Refused: There is one already, or no such folder.
+    """
+    if path.exists() or path.is_symlink():
+        raise Refused(f"{path} is there already: give another name")
+    if not path.parent.is_dir():
+        raise Refused(f"{path} cannot be written: there is no folder {path.parent}")
+    replace_file(path, text.encode())
+    return path

@@ -16,6 +16,10 @@ from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, UNSEEN
 from engram.settings.errors import Refused
 
+WIDTHS: Final = {"one": 54, "two": 112}
+"""Letters of a small font that one column of a paper has room for, and both together."""
+
+_BETWEEN: Final = 2  # letters between two columns of a table
 _SPECIAL: Final = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
@@ -126,14 +130,15 @@ def latex(found: Sequence[Results], width: str) -> str:
         width: ``one`` or ``two`` columns.
 
     Raises:
-        Refused: There is no such width.
+        Refused: There is no such width, or the table does not fit it.
     """
-    if width not in ("one", "two"):
+    if width not in WIDTHS:
         raise Refused(must("width", width, "one or two, the columns of a paper"))
     frame = summary(found)
     columns = [column for results in found for column in _columns(results, wide=width == "two")]
     rows = [(str(label), row) for label, row in frame.iterrows()]
     cells = {label: [c.cell(label, row) for c in columns] for label, row in rows}
+    _check_room([column.head for column in columns], cells, width)
     lines = [
         _line([label, *texts], [c.bold(label) for c in columns]) for label, texts in cells.items()
     ]
@@ -200,6 +205,17 @@ def _caption(found: Sequence[Results]) -> str:
     # Clients that train with no seed are scored, too, but have no part in a mean.
     clients = first.get(f"{main}-clients", first["scored"])
     return f"{metrics} on test rows, mean over {clients} clients{seeds}, {rounds}.{told}"
+
+
+def _check_room(heads: Sequence[str], cells: Mapping[str, Sequence[str]], width: str) -> None:
+    """Refuses a table that is wider than the columns that it is for."""
+    table = [["method", *heads], *([label, *texts] for label, texts in cells.items())]
+    longest = [max(map(len, column)) for column in zip(*table, strict=True)]
+    letters, room = sum(longest) + _BETWEEN * (len(longest) - 1), WIDTHS[width]
+    if letters > room:
+        instead = "take width two" if letters <= WIDTHS["two"] else "take fewer metrics"
+        had = f"{letters} letters, and {width} column{'s' * (width == 'two')} of a paper {room}"
+        raise Refused(f"the table does not fit: it has {had}: {instead}")
 
 
 def _line(texts: Sequence[str], bold: Sequence[bool] = ()) -> str:

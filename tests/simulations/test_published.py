@@ -5,10 +5,12 @@ import re
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import engram
 from engram.compare.comparison_api import compare, load_comparison
+from engram.compare.paper_tables import WIDTHS
 from engram.settings.errors import Refused
 from engram.simulations.figure_files import draw_files, sheet_of
 from tests.tables import entry
@@ -137,8 +139,16 @@ def test_a_reference_that_is_left_out_is_a_row_of_dashes_that_says_why(found, tm
     assert note == "own linear model: none for photos"
 
 
-def test_csv_is_the_summary(found, engram):
-    assert engram("show", found.folder, "--csv")[:2] == (0, found.summary().to_csv())
+def test_csv_is_the_summary(found, tmp_path, engram):
+    path = found.to_csv(tmp_path / "table.csv")
+    read = pd.read_csv(path, index_col="method")
+    np.testing.assert_array_equal(read["f1"], found.summary()["f1"])
+    status, out, _ = engram("show", found.folder, "--csv")
+    assert (status, out) == (0, path.read_text())
+    with pytest.raises(Refused, match="is there already"):
+        found.to_csv(path)
+    with pytest.raises(Refused, match="there is no folder"):
+        found.to_csv(tmp_path / "none" / "table.csv")
 
 
 def cells(table):
@@ -146,8 +156,9 @@ def cells(table):
     return [[cell.strip() for cell in re.split(r"(?<!\\)&", line)] for line in body]
 
 
-def test_latex_has_a_line_for_each_row(found):
-    table = found.to_latex()
+def test_latex_has_a_line_for_each_row(found, tmp_path):
+    table = found.to_latex(tmp_path / "table.tex")
+    assert (tmp_path / "table.tex").read_text() == table
     heading, *lines = cells(table)
     assert heading == ["method", r"accuracy (\%)", "f1"]
     assert [line[0] for line in lines] == list(found.summary().index)
@@ -161,6 +172,21 @@ def test_latex_has_a_line_for_each_row(found):
     never = set.intersection(*(set(each["unseen"]) for each in results(found, "ditto")))
     assert f"mean over {4 - len(never)} clients" in table  # those that train with any seed
     assert "unseen: clients that never train; the other columns are without them" in str(found)
+
+
+def test_a_table_that_does_not_fit_is_refused(found, engram, monkeypatch):
+    table = found.to_latex().replace(r"$\pm$", "±").replace(r"$^\dagger$", "†").replace(r"\%", "%")
+    lines = cells(re.sub(r"\\textbf{(.*?)}", r"\1", table))
+    letters = sum(max(map(len, column)) for column in zip(*lines, strict=True)) + 2 * 2
+    monkeypatch.setitem(WIDTHS, "one", letters)
+    assert found.to_latex()
+    monkeypatch.setitem(WIDTHS, "one", letters - 1)
+    said = f"the table does not fit: it has {letters} letters, and one column of a paper "
+    instead = f"{said}{letters - 1}: take width two"
+    assert engram("show", found.folder, "--latex") == (2, "", f"engram: {instead}\n")
+    assert engram("show", found.folder, "--latex", "--width", "two")[0] == 0
+    with pytest.raises(Refused, match=r"^width must be one or two, .*, got 'three'$"):
+        found.to_latex(width="three")
 
 
 @pytest.mark.parametrize("file_format", ["pdf", "svg", "png"])
@@ -201,8 +227,6 @@ def test_a_style_leaves_matplotlib_as_it_was(found):
 
 
 def test_what_is_not_known_is_refused_in_one_line(found, engram):
-    with pytest.raises(Refused, match=r"^width must be one or two, .*, got 'three'$"):
-        found.to_latex(width="three")
     for words, said in [
         (["--format", "jpg"], "--format must be one of pdf, png, svg, got 'jpg'"),
         (["--width", "three"], "--width must be one or two, the columns of a paper, got 'three'"),
