@@ -25,6 +25,7 @@ from engram.bandits.play import play_policy
 from engram.bandits.studies.environments import EnvironmentSpec, draw_environment
 from engram.bandits.studies.regrets import difference, summarize_runs
 from engram.bandits.studies.trials import POINTS, at_shares
+from engram.cli.console import out as console
 from engram.core.arrays import Array
 from engram.simulations.job_pool import Job, Pool, Progress, Row
 from engram.studies.figures import new_table

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from benchmarks.harness import numbers_table, percent, start
+from engram.cli.console import out as console
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
 
