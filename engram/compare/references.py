@@ -245,14 +245,10 @@ def read_references(
     seeds = {
         str(r.config["settings"]["seed"]): (r.results or {}).get("unseen", ()) for r in records
     }
-    return {
-        name: [_of_seen(held[seed][name][metric], unseen) for seed, unseen in seeds.items()]
-        for name in NAMES
-        if all(metric in held.get(seed, {}).get(name, {}) for seed in seeds)
-    }
-
-
-def _of_seen(scores: Sequence[float | None], unseen: Sequence[int]) -> npt.NDArray[np.float64]:
-    found = np.array(scores, dtype=float)
-    found[np.array(unseen, dtype=int)] = np.nan
+    found: dict[str, list[npt.NDArray[np.float64]]] = {}
+    for name in NAMES:
+        if all(metric in held.get(seed, {}).get(name, {}) for seed in seeds):
+            found[name] = [np.array(held[seed][name][metric], dtype=float) for seed in seeds]
+            for scores, never in zip(found[name], seeds.values(), strict=True):
+                scores[np.array(never, dtype=int)] = np.nan
     return found

@@ -214,15 +214,15 @@ class Tuning(NamedTuple):
     def search(self, folder: Path, name: str, tell: Progress) -> None:
         """Runs the rest of a method's search, until time is up."""
         end = math.inf if self.minutes is None else time.monotonic() + 60 * self.minutes
-        with suppress(TimeIsUp):
-            note = partial(self._append, folder, name)
-            search(self._search(name), mend(folder / name), note, tell, end)
 
-    def _append(self, folder: Path, name: str, trial: Trial) -> None:
-        if not (folder / SEARCHED).is_file():
-            self.save(folder)
-        make_folder(folder / name)
-        append(folder / name, trial)
+        def note(trial: Trial) -> None:
+            if not (folder / SEARCHED).is_file():
+                self.save(folder)
+            make_folder(folder / name)
+            append(folder / name, trial)
+
+        with suppress(TimeIsUp):
+            search(self._search(name), mend(folder / name), note, tell, end)
 
     def decided(self, trials: Sequence[Trial]) -> bool:
         """Whether a method's search is over."""

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from rich import box
 from rich.table import Table
 
 from engram.cli.options import make_folder
@@ -18,14 +17,15 @@ from engram.cli.progress import Execute
 from engram.compare.claims import scores_of
 from engram.compare.comparison_folder import BENCHMARK, find_runs, read_benchmark
 from engram.compare.comparison_run import begin_comparison, go_on
+from engram.compare.ranks import Rank, rank_methods
 from engram.compare.references import read_references
 from engram.compare.report_rows import comparable
 from engram.compare.settings_for_methods import settings_of_each
 from engram.compare.suite.federations import Federation, written
-from engram.compare.suite.ranks import Rank, ranks
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
 from engram.settings.files import replace_file
+from engram.studies.figures import new_table
 
 if TYPE_CHECKING:
     from engram.client.hosts import Engine
@@ -115,10 +115,7 @@ class Found(NamedTuple):
 
 def found_in(folder: Path) -> list[Found]:
     """Results of the federations whose comparisons are finished."""
-    return list(_found(folder))
-
-
-def _found(folder: Path) -> Iterator[Found]:
+    found = []
     for name, about in read_benchmark(folder).items():
         runs = comparable(find_runs(folder / name))
         if not runs:
@@ -132,7 +129,8 @@ def _found(folder: Path) -> Iterator[Found]:
             label: float(np.mean([center(seed) for seed in seeds])) for label, seeds in each.items()
         }
         clients = min(int(np.isfinite(seeds).sum(axis=1).min()) for seeds in each.values())
-        yield Found(name, about, clients, metric, scores)
+        found.append(Found(name, about, clients, metric, scores))
+    return found
 
 
 def ranked(found: Sequence[Found]) -> tuple[float, dict[str, Rank]]:
@@ -144,7 +142,7 @@ def ranked(found: Sequence[Found]) -> tuple[float, dict[str, Rank]]:
     everywhere = [name for name in found[0].scores if all(name in one.scores for one in found)]
     scores = {name: [one.scores[name] for one in found] for name in everywhere}
     try:
-        return ranks(scores, [one.metric.better == "higher" for one in found], CONTROL)
+        return rank_methods(scores, [one.metric.better == "higher" for one in found], CONTROL)
     except ValueError as error:
         raise Refused(f"no ranks are to be had: {error}") from error
 
@@ -155,9 +153,7 @@ def rank_table(friedman: float, of: Mapping[str, Rank], federations: int) -> Tab
         f"Mean ranks on {federations} federations, 1 the best, with 95 % intervals; p: against "
         f"{CONTROL}, adjusted for all (Holm). Friedman's test of any difference: p = {friedman:.2g}"
     )
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("method", "rank", "interval", "p"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table = new_table(["method"], ["rank", "interval", "p"], title=title, padding=(0, 1))
     for name, rank in of.items():
         p = "-" if rank.p is None else f"{rank.p:.2g}"
         table.add_row(name, f"{rank.mean:.2f}", f"{rank.low:.2f} to {rank.high:.2f}", p)
