@@ -18,6 +18,7 @@ from engram.compare import plots
 from engram.compare.comparison_folder import Runs, is_evaluated, trains_network
 from engram.compare.report_rows import picked
 from engram.compare.reports.base import plots_of
+from engram.compare.reports.local import tables_of
 from engram.core.checks import must
 from engram.core.process_modes import named_here, own_modes
 from engram.core.standardization import Units
@@ -439,7 +440,7 @@ def shown(folder: Path, runs: Runs) -> str:
     metric = next(iter(runs.values()))[0].metrics[0]
     (results,) = results_of(folder, runs, [metric])
     found = [results.answer] * (len(runs) > 1)
-    for table in results.tables:
+    for table in tables_of(results):
         found += [in_text(table.fitted(WHOLE)[1]), *table.words]
     return "\n".join(found)
 

@@ -8,7 +8,6 @@ import pandas as pd
 from scipy import stats
 
 from engram.core.checks import must
-from engram.home.confidence import LEVEL
 from engram.runs.record import RunRecord
 from engram.runs.results import metric_called
 from engram.settings.errors import Refused
@@ -16,6 +15,7 @@ from engram.settings.errors import Refused
 if TYPE_CHECKING:
     from engram.compare.comparison_api import Comparison
 
+_LEVEL: Final = 0.95
 _LEAST: Final = 3  # methods, and federations, for Friedman's test
 
 
@@ -116,7 +116,7 @@ def rank_methods(
     each = stats.rankdata(np.where(np.array(higher)[:, None], -table, table), axis=1)
     friedman = 1.0 if np.ptp(each, axis=1).max() == 0 else stats.friedmanchisquare(*each.T).pvalue
     means = each.mean(axis=0)
-    width = stats.t.ppf((1 + LEVEL) / 2, n - 1) * each.std(axis=0, ddof=1) / np.sqrt(n)
+    width = stats.t.ppf((1 + _LEVEL) / 2, n - 1) * each.std(axis=0, ddof=1) / np.sqrt(n)
     z = (means - means[names.index(control)]) / np.sqrt(k * (k + 1) / (6 * n))
     p = dict(zip(names, 2 * stats.norm.sf(np.abs(z)), strict=True))
     del p[control]

@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
+from rich import box
+from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from engram.cli.console import out
 from engram.compare.report_rows import WORSE, ends, tail, told_round
 from engram.compare.share_worse import LEAST_SEEDS
 from engram.link.console import WHOLE
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, UNSEEN
-from engram.studies.figures import new_table
 
 _COSTS: Final = {
     "KiB": "received and sent by a client in a round",
@@ -47,10 +47,15 @@ class TextTable(NamedTuple):
 
     def fitted(self, width: int) -> tuple[Self, Table]:
         """Returns the table as printed, without its costs if it is wider than ``width``."""
-        drawn = new_table(self.heading[:1], self.heading[1:], title=self.title, pad_edge=False)
+        looks: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1), "pad_edge": False}
+        drawn = Table(title=self.title, title_justify="left", **looks)
+        for heading in self.heading:
+            side: Literal["left", "right"] = "right" if drawn.columns else "left"
+            drawn.add_column(heading, justify=side, no_wrap=True)
         for row in self.rows:
             drawn.add_row(*map(str, row))
-        wide = Measurement.get(out, out.options.update(width=WHOLE), drawn).maximum
+        console = Console(width=WHOLE)
+        wide = Measurement.get(console, console.options, drawn).maximum
         kept = [k for k, name in enumerate(self.heading) if name not in _COSTS]
         if wide <= width or len(kept) == len(self.heading):
             return self, drawn

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engram.compare.claims import Claims, answer_of, claims_of, difference_table
+from engram.compare.claims import Claims, answer_of, claims_of
 from engram.compare.comparison_folder import Runs
 from engram.compare.differences import Scores
 from engram.compare.references import NAMES, read_notes, read_references
 from engram.compare.report_rows import UNTRAINED, comparable, others, report_rows, untrained
-from engram.compare.text_tables import TextTable, method_table
 from engram.core.checks import must
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
@@ -36,13 +35,6 @@ class Results(NamedTuple):
     references: Mapping[str, Scores]
     claims: Claims | None
     notes: Mapping[str, str]
-
-    @property
-    def tables(self) -> list[TextTable]:
-        """The table of models and baselines and, of a comparison, that of differences."""
-        found = [method_table(self.rows, self.metric, self.beside, self.notes)]
-        differences = difference_table(self.claims) if self.claims else None
-        return [*found, differences] if differences else found
 
     @property
     def answer(self) -> str:

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from engram.cli.console import err, out, tell_files
 from engram.cli.options import as_allowed
-from engram.compare.claims import differences_of
+from engram.compare.claims import difference_table, differences_of
 from engram.compare.comparison_folder import PLAN, TUNING, Runs, find_runs
 from engram.compare.plots import save
 from engram.compare.reports.base import reports
-from engram.compare.text_tables import TextTable
+from engram.compare.text_tables import TextTable, method_table
 from engram.runs.results import Results, metrics_of, results_of
 from engram.settings.errors import few, one_line
 from engram.settings.files import replace_file
@@ -19,6 +19,13 @@ from engram.settings.network import NetworkMethod
 from engram.simulations.figure_files import network_figures
 
 _FIRST: Final = "gains.png"  # which says whether personalizing is worth it
+
+
+def tables_of(results: Results) -> list[TextTable]:
+    """Returns the table of models and baselines and, of a comparison, that of differences."""
+    found = [method_table(results.rows, results.metric, results.beside, results.notes)]
+    differences = difference_table(results.claims) if results.claims else None
+    return [*found, differences] if differences else found
 
 
 def show_table(table: TextTable) -> None:
@@ -38,7 +45,7 @@ def show(folder: Path, as_json: bool) -> None:
         with as_allowed(folder):
             _write(folder, runs, rows)
     for results in found:
-        first, *differences = results.tables
+        first, *differences = tables_of(results)
         show_table(first)
         if differences or (folder / PLAN).is_file():
             out.print(f"\n{results.answer}", soft_wrap=True, highlight=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from rich import box
 from rich.table import Table
 
 from engram.cli.options import make_folder
@@ -25,7 +26,6 @@ from engram.compare.suite.federations import Federation, written
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
 from engram.settings.files import replace_file
-from engram.studies.figures import new_table
 
 if TYPE_CHECKING:
     from engram.client.hosts import Engine
@@ -153,7 +153,9 @@ def rank_table(friedman: float, of: Mapping[str, Rank], federations: int) -> Tab
         f"Mean ranks on {federations} federations, 1 the best, with 95 % intervals; p: against "
         f"{CONTROL}, adjusted for all (Holm). Friedman's test of any difference: p = {friedman:.2g}"
     )
-    table = new_table(["method"], ["rank", "interval", "p"], title=title, padding=(0, 1))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for heading in ("method", "rank", "interval", "p"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
     for name, rank in of.items():
         p = "-" if rank.p is None else f"{rank.p:.2g}"
         table.add_row(name, f"{rank.mean:.2f}", f"{rank.low:.2f} to {rank.high:.2f}", p)

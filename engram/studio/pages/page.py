@@ -12,6 +12,7 @@ from plotly.offline import get_plotlyjs
 from engram.compare.comparison_folder import Runs, find_runs, trains_network
 from engram.compare.plots import image_of
 from engram.compare.reports.base import plots_of
+from engram.compare.reports.local import tables_of
 from engram.compare.text_tables import TextTable
 from engram.runs.record import RunRecord
 from engram.runs.results import metrics_of, results_of
@@ -151,7 +152,7 @@ def _of_networks(folder: Path, runs: Runs) -> dict[str, Any]:
         _Part(
             results.metric.name,
             _drawn(gains_of(runs, results)),
-            results.tables,
+            tables_of(results),
             _drawn(figures_of(runs, results.metric)),
         )
         for results in found
