@@ -180,8 +180,8 @@ def compare(
         references: Models without a network to compare with: ``constant`` (of each client's
             training rows), ``linear`` (each client's own) and ``pooled`` (linear, on all rows);
             ``none`` for none.
-        **settings: Shared settings, and those of methods, each of which is for all that have it,
-            but for those to which ``methods`` gives their own.
+        **settings: Each is applied to every method that has it; for one method's own, see
+            ``methods``.
 
     Raises:
         Refused: If settings or data are impossible, or nobody has one of the settings.

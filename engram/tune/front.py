@@ -96,7 +96,7 @@ def tune(
         progress: Whether to show it.
         ray: Address of a Ray cluster that searches, one method on each core: ``HOST:PORT``,
             ``"auto"`` or ``"local"``; by default this process does, one after the other.
-        **settings: Settings that all trials have, each for all methods that have it.
+        **settings: Fixed settings; each is applied to every method that has it.
 
     Raises:
         Refused: Settings or data are impossible, nothing is to be searched, no trial was scored, or

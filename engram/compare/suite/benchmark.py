@@ -103,7 +103,7 @@ class Found(NamedTuple):
         clients: Clients that are scored.
         metric: The metric.
         scores: Of each method and reference, the mean over seeds of the mean over clients (the
-            median, of a metric without two ends) on test rows, at the best round.
+            median, of an unbounded metric) on test rows, at the best round.
     """
 
     name: str
