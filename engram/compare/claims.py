@@ -214,8 +214,8 @@ def difference_table(claims: Claims) -> TextTable | None:
             f"skewed (here up to {claims.skewness:.1f}) and clients few: of lognormal differences "
             "13 to 24 % with 8 to 20 clients, 9 to 10 % with 100"
         ]
-    size = f"{claims.clients} clients and {claims.seeds} seeds"
-    title = f"{best} (best validation score) versus the others, on test rows of {size}"
+    size = f"test rows of {claims.clients} clients and {claims.seeds} seeds"
+    title = f"{metric.name.capitalize()}: {best} (best validation score) versus the others, {size}"
     return TextTable(title, ["versus", *legend], rows, legend, caution)
 
 

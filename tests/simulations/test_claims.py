@@ -45,7 +45,8 @@ def test_a_winner_is_named_where_every_interval_excludes_zero():
     )
     table = difference_table(found)
     assert table.title == (
-        "ditto (best validation score) versus the others, on test rows of 100 clients and 5 seeds"
+        "Accuracy: ditto (best validation score) versus the others, test rows of 100 clients and 5 "
+        "seeds"
     )
     assert table.heading == ["versus", "difference", "95 % interval", "needed"]
     assert table.rows == [

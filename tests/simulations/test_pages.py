@@ -209,7 +209,7 @@ def test_metrics_have_a_tab_each_with_gains_and_table_of_their_own(tmp_path):
         (run,) = found.runs["fedper"]
         means = [run.results["selected"][key] for key in (name, f"{name}-std")]
         shown = [f"{100 * mean:.1f}" if name == "accuracy" else f"{mean:.4g}" for mean in means]
-        assert row[1:3] == shown
+        assert row[2] == " ± ".join(shown)
 
 
 def repeated(text):
