@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from engram.compare.references import (
     LINEAR,
     NAMES,
     POOLED,
+    read_notes,
     read_references,
     references,
     write_references,
@@ -264,3 +266,11 @@ def test_the_command_goes_on_with_the_references_that_were_asked_for(engram):
     code, _, err = engram("compare", "fedavg", "--references", "lasso")
     assert code == 2
     assert "--references must be none, or some of constant, linear, pooled, got 'lasso'" in err
+
+
+def test_names_of_older_files_are_read(tmp_path):
+    held = {"0": {"constant, own": {"accuracy": [0.5]}}, "notes": {"linear model, own": "none"}}
+    (tmp_path / "references.json").write_text(json.dumps(held))
+    assert read_notes(tmp_path) == {LINEAR: "none"}
+    record = SimpleNamespace(config={"settings": {"seed": 0}}, results={})
+    assert [*read_references(tmp_path, [record], "accuracy")] == [CONSTANT]

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from engram.cli.console import err, out, tell_files
 from engram.cli.options import as_allowed
 from engram.compare.claims import difference_table, differences_of
@@ -61,18 +63,15 @@ def show(folder: Path, as_json: bool) -> None:
 
 def _compared(found: Sequence[Results]) -> dict[str, Any]:
     claims = {results.metric.name: results.claims for results in found if results.claims}
-    return (
-        {}
-        if not claims
-        else {
-            "answer": found[0].answer,
-            "best": {name: each.best for name, each in claims.items()},
-            "differences": {
-                name: [row._asdict() for row in differences_of(each)]
-                for name, each in claims.items()
-            },
-        }
-    )
+    differences = {
+        name: [
+            {key: None if value in (np.inf, -np.inf) else value for key, value in row.items()}
+            for row in (each._asdict() for each in differences_of(own))
+        ]
+        for name, own in claims.items()
+    }
+    best = {name: own.best for name, own in claims.items()}
+    return {"answer": found[0].answer, "best": best, "differences": differences} if claims else {}
 
 
 def _write(folder: Path, runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
