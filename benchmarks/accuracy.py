@@ -19,7 +19,6 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 from scipy import stats
 from torch import nn
@@ -31,6 +30,7 @@ from benchmarks.peers import PeerMissing
 from benchmarks.pfllib_pairs import ETA, PAIRS, PERSONAL_STEPS, Pair
 from benchmarks.pfllib_peer import DATASET, DONE
 from benchmarks.workloads import Platform
+from engram.cli.console import out
 from engram.client.memory import RamStore
 from engram.cohort.trainer.chunks import score
 from engram.cohort.trainer.trainer import Trainer
@@ -319,7 +319,7 @@ def main(
     images = arrays["x_train"][:ROWS].reshape(-1, 1, 28, 28)
     dataset = hold({"x": images, "y": arrays["y_train"][:ROWS]})
     command = [python or sys.executable, "-m", "benchmarks.pfllib_peer", str(pfllib.resolve())]
-    console, races = Console(), list[Race]()
+    races = list[Race]()
     for seed in range(seeds):
         for name in methods:
             e = experiment(name, dataset, seed=seed, rounds=rounds, network=network, epoch=epoch)
@@ -327,8 +327,8 @@ def main(
                 races.append(race(e, command))
             except PeerMissing as error:
                 raise Refused(f"PFLlib's {name} does not run: {error}") from error
-            console.print(json.dumps(races[-1]), soft_wrap=True, highlight=False)
-    console.print(table(races))
+            out.print(json.dumps(races[-1]), soft_wrap=True)
+    out.print(table(races))
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from engram.bandits.federation.bandit_turns import drawn_environment
 from engram.bandits.federation.meta_ban import MetaBan
 from engram.bandits.play import play_policy
+from engram.cli.console import out
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.runs.record import RunRecord
@@ -62,7 +62,7 @@ def main(rounds: Annotated[int, typer.Option(min=1, help="Turns.")] = 2000) -> N
     for sites in (1, 5, 20):
         found = between(experiment, played.arms[0], sites)
         table.add_row(str(sites), str(found.alike), f"{found.regret:g}", f"{found.ms:.0f}")
-    Console().print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

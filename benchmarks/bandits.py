@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 from torch import nn
@@ -31,6 +30,7 @@ from engram.bandits.policy import CHOOSE, INIT, UPDATE, BatchedPolicy, Policy, b
 from engram.bandits.replay import ReplayBuffer
 from engram.bandits.sclub import sclub
 from engram.bandits.versioned_tensor import Persistent
+from engram.cli.console import out
 
 _BUFFER: Final = 256  # rows of a user
 _GAMMA: Final = 0.4
@@ -257,7 +257,7 @@ def main(
     table = Table("ms of a core a round", *headings)
     for name, row in columns.items():
         table.add_row(name, *row)
-    Console().print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

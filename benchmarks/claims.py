@@ -17,11 +17,11 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 import typer
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from scipy.stats import t
 
+from engram.cli.console import out
 from engram.compare.differences import pairwise
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
@@ -137,7 +137,7 @@ def main(
             for count in (1, 2, 3, 5, 10):
                 for rule, found in rates(pools[name], count, 8, tries, _SHIFT).items():
                     table.add_row(name, str(count), rule, *(f"{each:.1%}" for each in found))
-    Console().print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

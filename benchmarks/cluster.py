@@ -16,10 +16,10 @@ import ray
 import torch
 import typer
 from ray.cluster_utils import Cluster as Raylets
-from rich.console import Console
 
 from benchmarks.harness import chosen, numbers_table, start
 from benchmarks.workloads import WORKLOADS, Platform, experiment
+from engram.cli.console import out
 from engram.data.load_federation import federated_data
 from engram.data.readers.in_memory import arrays_of, hold
 from engram.simulations.ray_rounds import Cluster
@@ -73,7 +73,7 @@ def main(
             each = [statistics.median(one), statistics.median(many), more]
             each += [min(one), min(many), min(many) - min(one)]
             table.add_row(name, *(f"{ms:.1f}" for ms in each), f"{found['apart']:.0e}")
-        Console().print(table)
+        out.print(table)
     finally:
         ray.shutdown()
         raylets.shutdown()

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.accuracy import write_task
@@ -34,6 +33,7 @@ from benchmarks.peers import PeerMissing, drawn_rows
 from benchmarks.pfllib_pairs import PAIRS
 from benchmarks.pfllib_peer import DONE
 from benchmarks.workloads import Platform
+from engram.cli.console import out
 from engram.cohort.trainer.workers import Workers
 from engram.core.machine import cores
 from engram.data.federated import FederatedData, Split
@@ -197,9 +197,7 @@ def distances(models: Mapping[str, Iterable[Any]]) -> dict[str, float]:
 def table(cells: Mapping[str, Mapping[str, str]]) -> Table:
     """Returns a row for each system, with its cells by method."""
     made = numbers_table("", *cells)
-    made.box = box.MARKDOWN
-    for column in made.columns:
-        column.no_wrap = True
+    made.box, made.padding = box.MARKDOWN, (0, 1)
     for name, methods in SYSTEMS.items():
         each = (cells[m].get(name, "left out" if m in methods else "none") for m in cells)
         made.add_row(name, *each)
@@ -217,12 +215,11 @@ def show(work: str, found: Mapping[str, Outcome]) -> None:
         | {name: f"{each:.0e}" for name, each in one.apart.items()}
         for method, one in found.items()
     }
-    console = Console(width=200)
-    console.print(f"{work}: milliseconds of a round", table(ms))
-    console.print(f"{work}: distance from plain PyTorch after the first round", table(apart))
+    out.print(f"{work}: milliseconds of a round", table(ms))
+    out.print(f"{work}: distance from plain PyTorch after the first round", table(apart))
     for method, one in found.items():
         for name, why in one.notes.items():
-            console.print(f"{name} is left out of {method}: {why}", highlight=False, soft_wrap=True)
+            out.print(f"{name} is left out of {method}: {why}", soft_wrap=True)
 
 
 def main(

@@ -20,12 +20,12 @@ from typing import Annotated, Any, Final, NamedTuple
 import psutil
 import torch
 import typer
-from rich.console import Console
 
 from benchmarks import modules
 from benchmarks.harness import chosen, numbers_table, start
 from benchmarks.networks import CASES
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
+from engram.cli.console import out
 from engram.cohort.trainer.workers import Workers
 from engram.core.machine import cores
 from engram.data.load_federation import federated_data
@@ -157,7 +157,7 @@ def main(
             str(found["processes"]),
             "yes" if found["equal"] else "NO",
         )
-    Console(width=max(100, Console().width)).print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from rich.table import Table
 from scipy import stats
 
 from engram.settings.errors import EngramError, Refused, brief
+from engram.studies.figures import new_table
 
 K = TypeVar("K", bound=Hashable)
 
@@ -50,12 +51,8 @@ def in_turns(
 
 
 def numbers_table(first: str, *headings: str, title: str | None = None) -> Table:
-    """Returns an empty table of names, in the first column, and numbers, aligned to the right."""
-    table = Table(title=title, title_justify="left")
-    table.add_column(first, overflow="fold")  # where there is little room, nothing is cut off
-    for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
-    return table
+    """Makes an empty table of names, in the first column, and numbers, aligned to the right."""
+    return new_table([first], headings, title=title)
 
 
 def percent(shares: Iterable[float]) -> str:

@@ -18,11 +18,11 @@ from typing import Annotated, Any
 
 import psutil
 import typer
-from rich.console import Console
 
 from benchmarks.endurance import coordinates
 from benchmarks.harness import Keep, new_folder, numbers_table, start
 from benchmarks.namespaces import LinkedFederation, bytes_over, enter_namespace
+from engram.cli.console import out
 from engram.settings.experiment import Experiment
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
@@ -120,7 +120,7 @@ def measure(folder: Path, width: int) -> None:
     table = numbers_table("process", "peak MiB", "of the model", title=title)
     for name, size in peaks.items():
         table.add_row(name, f"{size:.0f}", f"{size / mebibytes(width):.2f}")
-    Console().print(table)
+    out.print(table)
 
 
 def main(

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final
 import numpy as np
 import torch
 import typer
-from rich.console import Console
 
 from engram.bandits.environments.environment import Environment
 from engram.bandits.meta_ban import meta_ban
@@ -26,6 +25,7 @@ from engram.bandits.play import play_policy
 from engram.bandits.studies.environments import EnvironmentSpec, draw_environment
 from engram.bandits.studies.study import difference, summarize_runs
 from engram.bandits.studies.trials import POINTS, at_shares
+from engram.cli.console import out as console
 from engram.core.arrays import Array
 from engram.simulations.job_pool import Job, Pool, Progress, Row
 from engram.studies.figures import new_table
@@ -179,7 +179,7 @@ def main(
             for regret, gap in zip(row["regrets"], gaps, strict=True)
         ]
         table.add_row(row["method"], *cells, f"{row['ms']:.1f}")
-    Console(width=100).print(table)
+    console.print(table)
 
 
 if __name__ == "__main__":

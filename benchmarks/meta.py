@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final
 
 import torch
 import typer
-from rich.console import Console
 from torch.nn import functional
 
 from benchmarks.harness import in_turns, numbers_table
+from engram.cli.console import out
 from engram.core.types import Batch
 from engram.meta.studies.methods import METHODS, RuleArguments
 from engram.meta.studies.sinewave import ALPHA, Sinewave
@@ -123,7 +123,7 @@ def main(
     for method in methods:
         cells = [ms.get((method, count)) for count in (0, *runs)]
         table.add_row(method, *("-" if cell is None else f"{cell:.3f}" for cell in cells))
-    Console().print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from typing import IO, Annotated, Any, Final, cast
 import numpy as np
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.harness import chosen, start
@@ -27,6 +26,7 @@ from benchmarks.module_peers import ONE_THREAD, PEERS
 from benchmarks.networks import CASES, CLIENTS, LENGTH, ROWS, STEP_SIZE, TOKENS, Case
 from benchmarks.peers import PeerMissing, drawn_rows, plain_loop
 from benchmarks.workloads import Platform
+from engram.cli.console import out
 from engram.core.streams import Stream, torch_generator
 from engram.data.federated import FederatedData, model_for
 from engram.data.load_federation import federated_data
@@ -201,9 +201,9 @@ def main(
             apart = f"{found['apart'][who]:.1e}" if who in found["apart"] else ""
             way = found["way"] if who == "ours" else ""
             table.add_row(name if way else "", who, f"{ms:.0f}", ratio, apart, way)
-    Console().print(table)
+    out.print(table)
     for note in notes:
-        Console().print(note, highlight=False, soft_wrap=True)
+        out.print(note, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 import psutil
-from rich.console import Console
 
 from benchmarks.harness import numbers_table
+from engram.cli.console import out
 from engram.runs.record import RunRecord
 from engram.settings.experiment import Experiment
 from engram.simulations.deployed import run_deployed
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )  # fmt: skip
         table.add_row(nodes, str(clients), size, *(f"{value:.2f}" for value in cost))
         print(nodes, clients, size, cost, flush=True)
-    Console().print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from statistics import fmean
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from rich.console import Console
 
 from benchmarks.harness import numbers_table, percent, start
+from engram.cli.console import out as console
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
 
@@ -138,7 +138,7 @@ def main(
     table = numbers_table("method", "epsilon", "accuracy, %")
     for method, epsilon, some in by_seed(cells):
         table.add_row(method, f"{epsilon:g}" if epsilon else "without privacy", percent(some))
-    Console().print(table)
+    console.print(table)
     draw(cells, out / "private.png")
 
 

@@ -11,9 +11,9 @@ from statistics import fmean
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from benchmarks.harness import numbers_table, start
+from engram.cli.console import out
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
 
@@ -46,7 +46,7 @@ def main(
     for name, settings in _ROWS.items():
         found = [fmean(regret(settings, count, seed) for seed in range(seeds)) for count in counts]
         table.add_row(name, *(f"{mean:.0f}" for mean in found))
-    Console().print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from typing import Annotated, Final
 
 import numpy as np
 import typer
-from rich.console import Console
 from scipy.optimize import brentq
 
 from benchmarks.harness import numbers_table, start
+from engram.cli.console import out
 from engram.guards.gaussian import epsilon
 from engram.tables.private import estimate_of, noisy_statistics, statistics_size
 from engram.tables.shrinkage import combine, personalize_rows
@@ -63,7 +63,7 @@ def main(
             found = np.mean([errors(target, size, seed) for seed in range(seeds)], axis=0)
             name = f"{target:g}" if np.isfinite(target) else "without privacy"
             table.add_row(str(size), name, *(f"{error:.3f}" for error in found))
-    Console().print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
-from rich.console import Console
 
 from benchmarks.harness import chosen, start
 from benchmarks.losses import tables
 from engram.attack.attacks import attackers_of, backdoor_success
+from engram.cli.console import out
 from engram.settings.errors import EngramError, Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
@@ -192,10 +192,9 @@ def main(
     pool = Pool(
         folder, begin=lambda: folder.mkdir(parents=True, exist_ok=True), processes=processes
     )
-    console = Console(width=200)  # a narrower terminal, or none, would cut figures
-    console.print(f"{len(pool.left(jobs))} of {len(jobs)} runs are left")
+    out.print(f"{len(pool.left(jobs))} of {len(jobs)} runs are left")
     for found in tables(pool.run(jobs)):
-        console.print(found)
+        out.print(found)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 
 from benchmarks.harness import chosen, in_turns, numbers_table, start
 from benchmarks.peers import PEERS, PeerMissing
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
+from engram.cli.console import out
 from engram.data.load_federation import has_device
 from engram.settings.errors import Refused
 from engram.settings.families import family
@@ -85,7 +85,6 @@ def main(
     torch.set_num_threads(1)
     if device != "cpu" and not has_device(device):
         raise Refused(f"device {device} is not there: torch does not find it")
-    console = Console()
     for name in workloads:
         ms, notes = time_workload(
             name, rounds=rounds or WORKLOADS[name].rounds, device=device, methods=methods
@@ -95,9 +94,9 @@ def main(
         table = numbers_table("", *heads, title=f"{name}: {WORKLOADS[name].meaning}")
         for label, own in ms.items():
             table.add_row(label, f"{own:.1f}", *(f"{own / ms[other]:.2f}" for other in others))
-        console.print(table)
+        out.print(table)
         for note in notes:
-            console.print(note)
+            out.print(note)
 
 
 if __name__ == "__main__":

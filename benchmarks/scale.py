@@ -5,17 +5,17 @@ with checkpoints, and evaluations of as many clients as train in a round. Client
 one random data set, so that they add only their index lists to memory.
 """
 
+import ctypes
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from benchmarks.harness import in_turns, numbers_table
-from benchmarks.memory import forget_peak, peak
 from benchmarks.workloads import WORKLOADS, Platform, experiment
+from engram.cli.console import out
 from engram.client.hosts.local import LocalHost
 from engram.cohort.trainer.trainer import Trainer
 from engram.data.federated import FederatedData, Split
@@ -91,6 +91,25 @@ def _rows(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.from_numpy(rng.integers(0, 10, _ROWS))
 
 
+def forget_peak() -> float:
+    """Starts a new measurement; returns the memory in use now."""
+    # Freed memory that the allocator keeps would hide later allocations.
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: forgets VmHWM
+    return _status("VmRSS")
+
+
+def peak() -> float:
+    """Returns the most memory in use since then."""
+    return _status("VmHWM")
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
 def main() -> None:
     """Prints two tables."""
     torch.set_num_threads(1)
@@ -101,12 +120,12 @@ def main() -> None:
     for (clients, each_round), found in zip(sizes, time_federations(sizes), strict=True):
         numbers = (f"{found[key]:.0f}" for key in ("ms", "registered-mib", "peak-mib"))
         table.add_row(f"{clients:,}", f"{each_round:,}", *numbers)
-    Console().print(table)
+    out.print(table)
     table = numbers_table("clients", "a round, and scored", "s", "peak MiB beside the data")
     for clients, each_round in ((1_000, 1_000), (1_000_000, 1_000)):
         found = whole_run(clients, each_round)
         table.add_row(f"{clients:,}", f"{each_round:,}", *(f"{x:.0f}" for x in found.values()))
-    Console().print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 import psutil
-from rich.console import Console
 
 from benchmarks.harness import numbers_table
+from engram.cli.console import out
 from engram.runs.record import RunRecord
 from engram.settings.experiment import Experiment
 from engram.simulations.deployed import run_deployed
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     else in_process(folder, clients, hidden, given.rounds)
                 )
             table.add_row(str(clients), size, *(f"{t:.3f}" for t in times))
-    Console().print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

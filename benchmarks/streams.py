@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 import typer
 from joblib import Parallel, delayed
-from rich.console import Console
 from rich.table import Table
 from scipy.special import expit
 from sklearn.linear_model import LinearRegression
@@ -25,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from benchmarks.stream_peers import OURS, PEERS, Peer, Play, finite, named
+from engram.cli.console import out
 from engram.core.arrays import Array
 from engram.online.estimators import OnlineClassifier
 from engram.studies.best_method import paired
@@ -219,19 +219,19 @@ def main(
     """Prints a table for each stream, and times."""
     peers = {k: peer for k, peer in PEERS.items() if not peer.package or find_spec(peer.package)}
     for name in PEERS.keys() - peers.keys():
-        Console().print(f"{name} is left out, as it is not installed")
+        out.print(f"{name} is left out, as it is not installed")
     for name, draw in SIMULATED.items():
         drawn = [draw(np.random.default_rng(seed), rounds) for seed in range(seeds)]
         found = Parallel(jobs)(delayed(play_all)(stream, peers) for stream in drawn)
-        Console().print(table(f"{name}, {seeds} draws of {rounds}", drawn[0].labels, found))
+        out.print(table(f"{name}, {seeds} draws of {rounds}", drawn[0].labels, found))
     if electricity is not None:
         with np.load(electricity) as file:
             stream = Stream(file["x"].astype(np.float64), file["y"].astype(np.float64), labels=True)
-        Console().print(table(f"electricity, {len(stream.x)}", True, [play_all(stream, peers)]))
+        out.print(table(f"electricity, {len(stream.x)}", True, [play_all(stream, peers)]))
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as in ``play_all``
         for dim in (10, 100):
-            Console().print(times(dim, peers, _TURNS))
+            out.print(times(dim, peers, _TURNS))
 
 
 if __name__ == "__main__":

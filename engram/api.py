@@ -19,8 +19,8 @@ from engram.client.memory import RamStore
 from engram.compare import plots
 from engram.compare.comparison_folder import Runs, is_evaluated, trains_network
 from engram.compare.report_rows import picked
-from engram.compare.reports import plots_of
-from engram.compare.reports.local import report_table
+from engram.compare.reports.base import plots_of
+from engram.compare.reports.local import tables_of
 from engram.compare.results import metric_called, results_of
 from engram.core.checks import must
 from engram.core.process_modes import named_here, own_modes
@@ -31,6 +31,7 @@ from engram.data.source import Source
 from engram.home.exporting import exported_into
 from engram.home.newcomers import adapted_into
 from engram.home.run_models import Learned
+from engram.link.console import WHOLE
 from engram.runs.record import RunRecord
 from engram.scoring.best_round import selected_by
 from engram.scoring.score_columns import TUNED
@@ -434,14 +435,13 @@ def executes(engine: Engine, opens: Opens = host_of) -> Execute:
 
 
 def shown(folder: Path, runs: Runs) -> str:
-    """Returns the table of the main metric, as `engram show` prints it; of several, the answer."""
+    """Formats the tables of the main metric as `engram show`, and the answer of several."""
     metric = next(iter(runs.values()))[0].metrics[0]
     (results,) = results_of(folder, runs, [metric])
-    table = in_text(report_table(results.rows, metric, results.beside))
-    if len(runs) == 1:
-        return table
-    notes = [f"{name}: {words}" for name, words in results.notes.items()]
-    return "\n".join([results.answer, table, *notes])
+    found = [results.answer] * (len(runs) > 1)
+    for table in tables_of(results):
+        found += [in_text(table.fitted(WHOLE)[1]), *table.words]
+    return "\n".join(found)
 
 
 def drawn(runs: Runs, name: str) -> "Figure":

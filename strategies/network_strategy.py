@@ -236,7 +236,7 @@ class Federated(RunStrategy):
         )
         unit = " %" if metric.percent else ""
         which = "median " if metric.center == "median" else ""
-        beside = f" (common model: {common}{unit})" if common and common != served else ""
+        beside = f" (global model: {common}{unit})" if common and common != served else ""
         return f"{which}{name} {served}{unit}{beside}"
 
     def summary(self) -> None:

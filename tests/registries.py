@@ -1,7 +1,7 @@
 """Everything that plug-ins may add to, for the fixture that takes it away again."""
 
 from engram.client.hosts import HOSTS
-from engram.compare.reports import PLOTS, REPORTS
+from engram.compare.reports.base import PLOTS, REPORTS
 from engram.core.settings import METHODS as SCIENCE
 from engram.data.augmentations import AUGMENTATIONS
 from engram.data.source import DATASETS

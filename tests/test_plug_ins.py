@@ -6,7 +6,7 @@ import re
 import pytest
 
 from engram.client.hosts import HOSTS
-from engram.compare.reports import REPORTS
+from engram.compare.reports.base import REPORTS
 from engram.settings.families import METHODS
 from engram.settings.fingerprint import source_root
 from engram.strategies import STRATEGIES

@@ -75,7 +75,7 @@ found.summary()[["accuracy", "accuracy-seed-std", "accuracy-worst"]].astype(floa
 # %% [markdown]
 # ## What may be said
 #
-# A difference is a result where its interval excludes zero. All intervals hold together.
+# A difference is a result where its (simultaneous) interval excludes zero.
 
 # %%
 differences = found.significance()

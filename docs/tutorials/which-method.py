@@ -14,8 +14,8 @@
 # %% [markdown]
 # ## Compare
 #
-# Two references are in every comparison: `local`, in which each client learns by itself, and `fedavg`,
-# which learns one common model. We add two methods that give each client a model of its own. All have
+# Two baselines are in every comparison: `local`, in which each client learns by itself, and `fedavg`,
+# which learns one global model. We add two methods that give each client a model of its own. All have
 # the same step size and the same number of rounds, and each runs with two seeds.
 
 # %% language="bash"
@@ -25,22 +25,21 @@
 # ## Read the table
 #
 # - `worse` is the percentage of clients that are worse off than by themselves.
-# - `mean ± sd` is over clients, after the round that validation rows pick. Read `p10` and `worst` too: a
+# - `mean ± sd` is over clients, at the best round by validation. Read `p10` and `worst` too: a
 #   good mean may hide clients that are badly served.
 # - A row is of the models that serve clients: of `local` and `ditto`, models of their own. In a row
 #   with `+ fine-tuning`, each client takes ten gradient steps from its model first.
-# - `common` is the common model as it is. `fedavg` serves everyone by it.
-# - `constant, own` and `linear model, own` need neither a network nor a federation. A method that does
+# - `global` is the global model as it is. `fedavg` serves everyone by it.
+# - `own constant` and `own linear model` need neither a network nor a federation. A method that does
 #   not beat them is not worth its cost.
-# - The sentences below the table say whether a method is better than the strongest simple reference,
-#   and compare the one that is best on *validation* rows with each other one on *test* rows. Where they
-#   say that no difference is shown, take the simpler method. Two seeds, as here, show large differences
-#   alone; take five.
+# - The answer below the table says whether a method beats the best simple baseline. The second table
+#   compares the best *validation* score with each other row on *test* rows. Where a dagger (†) marks
+#   a difference, take the simpler method. Two seeds, as here, show large differences alone; take five.
 #
 # What does each client gain? In the picture a dot is a client, in two panels: its gain over learning by
-# itself, and over the common model.
+# itself, and over the global model.
 
-# %% alt="Each client's gain over learning by itself, and over the common model"
+# %% alt="Each client's gain over learning by itself, and over the global model"
 from IPython.display import Image
 
 Image("runs/which/gains.png")
@@ -60,18 +59,20 @@ def scores(method, column="accuracy"):  # of the model that serves a client
 
 
 alone = scores("local")
-common, tuned = scores("fedavg"), scores("fedavg", "accuracy-tuned")
-print(f"alone {alone.mean():.1%}, common model {common.mean():.1%}, fine-tuned {tuned.mean():.1%}")
+global_model, tuned = scores("fedavg"), scores("fedavg", "accuracy-tuned")
+print(
+    f"alone {alone.mean():.1%}, global model {global_model.mean():.1%}, fine-tuned {tuned.mean():.1%}"
+)
 print(f"{(tuned < alone).sum()} of {len(alone)} clients do worse with the federation than alone")
 
-assert common.mean() < alone.mean() < tuned.mean()
+assert global_model.mean() < alone.mean() < tuned.mean()
 
 # %% [markdown]
 # - One model for all is worse here than no federation: the clients' rows differ too much. If you only
-#   compare methods with FedAvg's common model, all of them look good.
+#   compare methods with FedAvg's global model, all of them look good.
 # - Fine-tuning that same model repairs it. It costs a few steps at each client, and nothing else.
-# - Whether a method that was made for personalizing does better than this, is what the sentences below
-#   the table tell. With so few clients they seldom show a difference, and this page claims none.
+# - Whether a method that was made for personalizing does better than this, is what the second
+#   table shows. With so few clients they seldom show a difference, and this page claims none.
 #
 # Before you decide on your data: tune each method (`engram tune`), take more seeds, and look again.
 # [Choose a method](../methods.md#when-to-use-which) has advice for each, and

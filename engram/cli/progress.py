@@ -235,7 +235,8 @@ def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
 def show_found(folder: Path, as_json: bool) -> None:
     """Draws the plots, and prints the tables and files of a run or comparison."""
     with end_at_once():
-        from engram.compare.reports import local, show_run  # noqa: PLC0415 - loads matplotlib
+        from engram.compare.reports import local  # noqa: PLC0415 - loads matplotlib
+        from engram.compare.reports.base import show_run  # noqa: PLC0415 - loads matplotlib
 
     if not show_run(folder, as_json):
         local.show(folder, as_json)

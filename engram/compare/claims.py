@@ -1,4 +1,4 @@
-"""Claims of a comparison: which methods its runs show to be better than which, in words."""
+"""Claims of a comparison: the differences between methods that its runs show."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from engram.compare.differences import (
 )
 from engram.compare.power import Needed, needed
 from engram.compare.report_rows import alone, client_scores, comparable, models_of
+from engram.compare.text_tables import TextTable
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import VALIDATION
@@ -61,10 +62,14 @@ class Claims(NamedTuple):
         """The row that is set beside the strongest simple one."""
         return self.method or self.best
 
+    def gain(self, one: str, other: str) -> Difference:
+        """Difference of two rows, positive where the first is better."""
+        found = self.pairs[one, other]
+        return found if self.metric.sign > 0 else found.turned
+
     def better(self, one: str, other: str) -> bool:
         """Whether a row is shown to be better than another one."""
-        found = self.pairs[one, other]
-        return found.shown and self.metric.sign * found.mean > 0
+        return self.gain(one, other).low > 0
 
     @property
     def strongest(self) -> str | None:
@@ -143,158 +148,168 @@ def claims_of(
     )
 
 
-def in_words(claims: Claims) -> list[str]:
-    """Returns the answer of a comparison, and then each difference of the best row.
+class Versus(NamedTuple):
+    """A row of the differences of the best model from the others.
 
-    The answer sets the best method beside the strongest simple reference. Where that shows nothing,
-    methods that are better than one model for all come first. A row is called better than another
-    one where the interval of their difference excludes zero. All intervals hold together, and over
-    clients and seeds like these.
+    Attributes:
+        versus: The other row.
+        difference: By how much the best one's mean is better; negative where it is worse.
+        low: Lower limit of its simultaneous interval of 95 %.
+        high: Upper limit.
+        shown: Whether the interval excludes zero.
+        needed: Seeds or clients that would show it in 80 % of comparisons; "" if that is not known.
+        clients: Number of clients that have both scores.
     """
-    if claims.seeds < LEAST_SEEDS:
-        few = f"one seed shows no difference, whatever it is: {LEAST_SEEDS} seeds are the least, 5"
-        return [f"{_described(claims)}; {few} are better"]
-    if claims.clients < LEAST_CLIENTS:
-        few = f"{claims.clients} clients show no difference: {LEAST_CLIENTS} are the least"
-        return [f"{_described(claims)}; {few}"]
-    over = f"{claims.clients} clients and {claims.seeds} seeds"
-    title = f"  {claims.best}, the best on validation rows, on test rows of {over}:"
-    return [_answer(claims), title, *_details(claims), *_cautions(claims)]
+
+    versus: str
+    difference: float
+    low: float
+    high: float
+    shown: bool
+    needed: str
+    clients: int
 
 
-def _described(claims: Claims) -> str:
-    """Returns whose mean is better, the best method's or the strongest simple reference's."""
+def differences_of(claims: Claims) -> list[Versus]:
+    """Lists the differences of the row with the best validation score from each other row.
+
+    There are none of fewer than ``LEAST_SEEDS`` seeds or ``LEAST_CLIENTS`` clients.
+    """
+    if claims.seeds < LEAST_SEEDS or claims.clients < LEAST_CLIENTS:
+        return []
+    best, found = claims.best, []
+    for name in claims.means:
+        if name == best:
+            continue
+        gain = claims.gain(best, name)
+        needed = str(claims.needed.get((best, name), ""))
+        if gain.clients < LEAST_CLIENTS:
+            needed = f"{LEAST_CLIENTS} clients (has {gain.clients})"
+        found.append(Versus(name, *gain[:3], gain.shown, needed, gain.clients))
+    return found
+
+
+def difference_table(claims: Claims) -> TextTable | None:
+    """Returns the table of ``differences_of``; None where there are none."""
+    if not (found := differences_of(claims)):
+        return None
+    metric, best = claims.metric, claims.best
+    rows = []
+    for each in found:
+        mean, low, high = (_amount(metric, end) for end in each[1:4])
+        interval = f"{low} to {high}" if each.clients >= LEAST_CLIENTS else "-"
+        rows.append([each.versus, mean + "†" * (not each.shown), interval, each.needed or "-"])
+    models = len({name for pair in claims.pairs for name in pair})
+    legend = {
+        "difference": f"how much better {best} is{', in points' * metric.percent}; negative: "
+        "worse; †: not significantly different",
+        "95 % interval": f"simultaneous 95 % intervals over all pairs of {models} models; clients "
+        "and seeds both count as random",
+        "needed": "seeds or clients at which 80 % of comparisons would show the difference",
+    }
+    caution = []
+    if claims.clients < _CLIENTS or claims.skewness > _SKEWNESS:
+        caution = [
+            "caution: more than 5 % of comparisons may err where differences between clients are "
+            f"skewed (here up to {claims.skewness:.1f}) and clients few: of lognormal differences "
+            "13 to 24 % with 8 to 20 clients, 9 to 10 % with 100"
+        ]
+    size = f"test rows of {claims.clients} clients and {claims.seeds} seeds"
+    title = f"{metric.name.capitalize()}: {best} (best validation score) versus the others, {size}"
+    return TextTable(title, ["versus", *legend], rows, legend, caution)
+
+
+def answer_of(claims: Claims) -> str:
+    """Returns the answer of a comparison in a few sentences.
+
+    It sets the method with the best validation score beside the best simple baseline. Where that
+    shows nothing, methods that are better than the global model come first. A row beats another one
+    where the interval of their difference excludes zero.
+    """
     best, simple = claims.contender, claims.strongest
-    if simple is None:
-        return f"{_named(claims, best)} is the best on validation rows"
-    one, other = f"{_named(claims, best)}, {_title(claims)},", _named(claims, simple)
-    ahead = claims.metric.sign * (claims.means[best] - claims.means[simple])
-    if ahead < 0:
-        one, other = f"{other}, the strongest simple reference,", one.removesuffix(",")
-    else:
-        other += ", the strongest simple reference"
-    how = f"is {claims.metric.better} than" if ahead else "is the same as"
-    return f"The mean of {one} {how} that of {other}"
-
-
-def _title(claims: Claims) -> str:
-    """Returns what the contender is."""
-    method = "" if claims.contender == claims.best else "method "
-    return f"the best {method}on validation rows"
-
-
-def _answer(claims: Claims) -> str:
-    """Returns whether any method is better than the strongest simple reference, or than FedAvg."""
-    best, simple = claims.contender, claims.strongest
+    chosen = "Best validation score" if best == claims.best else "Best method by validation"
+    if claims.seeds < LEAST_SEEDS or claims.clients < LEAST_CLIENTS:
+        return _without_intervals(claims, chosen)
     wins = all(claims.better(best, other) for other in claims.means if other != best)
     if simple is None:
-        return _among_methods(claims, wins=wins)
-    apart = f"{_named(claims, best)}, {_title(claims)}, is {_apart(claims, best, simple)}"
-    reference = f"the strongest simple reference, {_named(claims, simple)}"
+        return _among_methods(claims, chosen, wins=wins)
+    baseline = f"best simple baseline ({simple}, {claims.metric.name} {_score(claims, simple)})"
+    apart = f"{_scored(claims, best)}, {_apart(claims, best, simple)}"
     if wins:
-        found = f"{_named(claims, best)} is better than all others: "
-        return f"{found}{_apart(claims, best, simple)} of {reference}"
+        return f"{best} beats all others. Versus the {baseline}: {apart}."
     trained = [name for name in claims.means if name not in claims.simple]
     winners = [name for name in (best, *trained) if claims.better(name, simple)]
     if winners:
-        names = dict.fromkeys(winners)
-        told = [f"{_named(claims, name)}, {_apart(claims, name, simple)}" for name in names]
-        return f"Better than {reference}: {'; '.join([*told, *[apart] * (best not in names)])}"
+        names = [name for name in dict.fromkeys(winners) if name != best]
+        told = [f"{_scored(claims, name)}, {_apart(claims, name, simple)}" for name in names]
+        told = [apart, *told] if best in winners else told
+        more = "" if best in winners else f" {chosen}: {apart}."
+        return f"Better than the {baseline}: {'; '.join(told)}.{more}"
     if claims.better(simple, best):
-        all_of_them = all(claims.better(simple, name) for name in trained)
-        than = f"all methods: {apart}" if all_of_them else f"the best method: {apart}"
-        return f"{_named(claims, simple)}, the strongest simple reference, is better than {than}"
-    ahead_of_it = any(claims.metric.sign * claims.pairs[name, simple].mean > 0 for name in trained)
-    how = "shown to be better" if ahead_of_it else "better"
-    takes = claims.needed.get((best, simple))
-    more = f"; {takes} would show such a difference" if takes else ""
-    not_seeds = ", more seeds would not" if takes and takes.more_clients else ""
-    shown = _over_common(claims)
-    return f"{shown}No method is {how} than {reference}: {apart}{more}{not_seeds}"
+        whom = (
+            "all methods" if all(claims.better(simple, n) for n in trained) else "the best method"
+        )
+        return f"The {baseline} beats {whom}. {chosen}: {apart}."
+    takes, more = claims.needed.get((best, simple)), ""
+    if takes:
+        gap = _amount(claims.metric, abs(claims.pairs[best, simple].mean))
+        seeds = "; more seeds do not help" * takes.more_clients
+        more = f" Detecting {gap}{' points' * claims.metric.percent} needs {takes}{seeds}."
+    return f"{_over_common(claims)}No method beats the {baseline}. {chosen}: {apart}.{more}"
+
+
+def _without_intervals(claims: Claims, chosen: str) -> str:
+    simple = claims.strongest
+    named = f"{chosen} ({claims.metric.name}): {_scored(claims, claims.contender)}"
+    beside = f"; best simple baseline: {_scored(claims, simple)}" if simple else ""
+    few = f"{claims.clients} clients: {LEAST_CLIENTS} are needed"
+    if claims.seeds < LEAST_SEEDS:
+        few = f"{claims.seeds} seed: {LEAST_SEEDS} are needed, better 5"
+    return f"{named}{beside}. No difference can be shown with {few}."
+
+
+def _among_methods(claims: Claims, chosen: str, *, wins: bool) -> str:
+    best = claims.contender
+    first = f"{best} ({claims.metric.name} {_score(claims, best)})"
+    if not wins:
+        return f"No method beats all others. {chosen}: {first}."
+    others = [name for name in claims.means if name != best]
+    second = max(others, key=lambda name: claims.metric.sign * claims.means[name])
+    closest = f"{_scored(claims, second)}, {_apart(claims, second, best)}"
+    return f"{first} beats all others. Closest: {closest}."
 
 
 def _over_common(claims: Claims) -> str:
-    """Returns the sentence that a method is better than one model for all; "" if none is."""
+    """Returns the sentence that methods beat the global model; "" if none does."""
     common, rows = claims.common, dict.fromkeys((claims.contender, *claims.means))
     trained = [name for name in rows if common and name not in (common, *claims.simple)]
     winners = [name for name in trained if claims.better(name, common)]
     if not winners:
         return ""
-    are = "are" if winners[2:] else "is"
-    more = f"; {', '.join(winners[1:])} {are}, too" if winners[1:] else ""
-    told = f"{_named(claims, winners[0])}, {_apart(claims, winners[0], common)}{more}"
-    return f"Better than one model for all, {_named(claims, common)}: {told}. "
+    first = f"{_scored(claims, winners[0])}, {_apart(claims, winners[0], common)}"
+    more = f"; also {', '.join(winners[1:])}" if winners[1:] else ""
+    score = f"{common}, {claims.metric.name} {_score(claims, common)}"
+    return f"Better than the global model ({score}): {first}{more}. "
 
 
-def _among_methods(claims: Claims, *, wins: bool) -> str:
-    """Returns the sentence where there is no simple reference."""
-    best = claims.contender
-    if not wins:
-        return f"No method is shown to be the best; {_named(claims, best)} is {_title(claims)}"
-    others = [name for name in claims.means if name != best]
-    second = max(others, key=lambda name: claims.metric.sign * claims.means[name])
-    behind = _apart(claims, second, best)
-    return f"{_named(claims, best)} is better than all others; {second} is next, {behind}"
+def _score(claims: Claims, name: str) -> str:
+    return claims.metric.with_unit(claims.means[name], 1)
 
 
-def _named(claims: Claims, name: str) -> str:
-    """Returns a row's name, and its mean."""
-    return f"{name} ({claims.metric.name} {claims.metric.with_unit(claims.means[name], 1)})"
+def _scored(claims: Claims, name: str) -> str:
+    return f"{name} {_score(claims, name)}"
 
 
 def _amount(metric: Metric, value: float) -> str:
-    return f"{100 * value:.2f}" if metric.percent else f"{value:.4g}"
+    return f"{100 * value:.1f}" if metric.percent else f"{value:.4g}"
 
 
-def _interval(claims: Claims, difference: Difference) -> str:
-    ends = sorted(claims.metric.sign * end for end in (difference.low, difference.high))
-    return " to ".join(_amount(claims.metric, end) for end in ends)
+def _signed(metric: Metric, value: float) -> str:
+    return f"{'+' * (value >= 0)}{_amount(metric, value)}{' points' * metric.percent}"
 
 
 def _apart(claims: Claims, one: str, other: str) -> str:
-    """Returns by how much a row is ahead of another one, or behind it, with the interval."""
-    found = claims.pairs[one, other]
-    ahead = claims.metric.sign * found.mean >= 0
-    shown = found if ahead else found.turned
-    points = " points" if claims.metric.percent else ""
-    amount = f"{_amount(claims.metric, abs(found.mean))}{points}"
-    return f"{amount} {'ahead' if ahead else 'behind'} ({_interval(claims, shown)})"
-
-
-def _details(claims: Claims) -> list[str]:
-    """Returns whom the best row is better and worse than, and from whom nothing tells it apart."""
-    points = " points" if claims.metric.percent else ""
-    better, worse, alike, few = [], [], [], []
-    for name in claims.means:
-        if name == claims.best:
-            continue
-        found = claims.pairs[claims.best, name]
-        amount = f"{_amount(claims.metric, abs(found.mean))}{points}"
-        if found.clients < LEAST_CLIENTS:
-            few.append(f"{name} ({found.clients})")
-        elif not found.shown:
-            takes = claims.needed.get((claims.best, name), "")
-            span = f"{_interval(claims, found)}{points}"
-            alike.append(f"{name} ({span}{f'; {takes}' if takes else ''})")
-        elif claims.better(claims.best, name):
-            better.append(f"{name} by {amount} ({_interval(claims, found)})")
-        else:
-            worse.append(f"{name} by {amount} ({_interval(claims, found.turned)})")
-    told = {
-        "it is better than": better,
-        "it is worse than": worse,
-        "no difference is shown from": alike,
-        f"fewer than {LEAST_CLIENTS} clients have the scores of": few,
-    }
-    return [f"  {words} {'; '.join(names)}" for words, names in told.items() if names]
-
-
-def _cautions(claims: Claims) -> list[str]:
-    """Returns a line where skewed differences between clients may make claims false."""
-    if claims.clients >= _CLIENTS and claims.skewness <= _SKEWNESS:
-        return []
-    return [
-        "  more than 5 % of comparisons may make a false claim where differences between "
-        f"clients are skewed (here up to {claims.skewness:.1f}) and clients few: of lognormal "
-        "differences 13 to 24 % with 8 to 20 clients, 9 to 10 % with 100"
-    ]
+    """Formats by how much a row is better than another one, with the interval."""
+    gain = claims.gain(one, other)
+    low, high = (_amount(claims.metric, end) for end in (gain.low, gain.high))
+    return f"{_signed(claims.metric, gain.mean)} (95 % CI {low} to {high})"

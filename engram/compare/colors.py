@@ -38,7 +38,7 @@ _LOOKS: Final = [Look(color, *mark) for mark in _MARKS for color in PALETTE]
 
 
 def looks_of(labels: Iterable[str]) -> dict[str, Look]:
-    """Returns the looks of one figure's methods, by label, none of which is another one's.
+    """Assigns each method of a figure a look of its own.
 
     Up to ten have a color each, and up to a hundred a color and a mark. A method has the look that
     its name draws, or the next one where that, or its color, is used more.

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import pandas as pd
+
 from engram.api import Run, drawn, executes, shown
 from engram.cli.arguments import arguments
 from engram.cli.console import in_html
@@ -26,7 +28,6 @@ from engram.settings.experiment import lists_settings
 from engram.settings.files import replace_file
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from engram.data.readers.in_memory import Data
@@ -69,14 +70,12 @@ class Comparison:
         return in_html([answer, *(f"stopped: {line}" for line in self.stopped)], self.table)
 
     @property
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> pd.DataFrame:
         """Means over each method's runs, as ``engram compare`` prints them.
 
         A method has a row of the models that serve clients, and one of these after fine-tuning,
         where they were scored so; ``accuracy`` is of the row's models.
         """
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
         rows = report_rows(self._records) if self.runs else {"method": []}
         return pd.DataFrame(rows).set_index("method")
 
@@ -85,7 +84,7 @@ class Comparison:
         """Draws a metric, as ``Run.plot``, with a band from the lowest to the highest seed."""
         return drawn(self._records, metric)
 
-    def summary(self) -> "pd.DataFrame":
+    def summary(self) -> pd.DataFrame:
         """Returns a row for each model and reference: figures of every metric, for a paper.
 
         See ``engram.compare.paper_tables.summary`` for the columns. ``attrs["answer"]`` of the
@@ -93,7 +92,7 @@ class Comparison:
         """
         return summary(self._results())
 
-    def per_client(self, metric: str = "") -> "pd.DataFrame":
+    def per_client(self, metric: str = "") -> pd.DataFrame:
         """Returns a row for each client of each seed, and a column for each model and reference.
 
         The column ``unseen`` says which clients never train.
@@ -104,7 +103,7 @@ class Comparison:
         (results,) = self._results(metric)
         return per_client(self._records, results)
 
-    def significance(self, metric: str = "") -> "pd.DataFrame":
+    def significance(self, metric: str = "") -> pd.DataFrame:
         """Returns a row for each pair of models: the mean difference, and its interval.
 
         ``shown`` says whether the interval excludes zero; all of them hold together with a
@@ -121,7 +120,7 @@ class Comparison:
         return _written(Path(path), self.summary().to_csv())
 
     def to_latex(self, path: str | Path | None = None, *, width: str = "one") -> str:
-        """Returns a table for a paper, which the package booktabs sets; also into a new file.
+        """Formats a table for a paper, for the package booktabs; also into a new file.
 
         Args:
             path: The file; None for none.
@@ -181,8 +180,8 @@ def compare(
         references: Models without a network to compare with: ``constant`` (of each client's
             training rows), ``linear`` (each client's own) and ``pooled`` (linear, on all rows);
             ``none`` for none.
-        **settings: Shared settings, and those of methods, each of which is for all that have it,
-            but for those to which ``methods`` gives their own.
+        **settings: Each is applied to every method that has it; for one method's own, see
+            ``methods``.
 
     Raises:
         Refused: If settings or data are impossible, or nobody has one of the settings.

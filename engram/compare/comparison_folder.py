@@ -17,7 +17,7 @@ from engram.settings.fields import Scalar
 from engram.settings.network import NetworkMethod
 
 Runs = dict[str, list[RunRecord]]
-"""One record per seed, by label: a method's name, and after a comma what else tells it apart."""
+"""One record per seed, by label: a method's name, and after a space settings that differ."""
 
 SEARCHED: Final = "tuning.json"  # the file of a folder of searches: what is searched
 STUDY: Final = "plan.json"  # the file of a folder of engram reproduce: which study, and how
@@ -25,15 +25,15 @@ TUNING: Final = "tuning"  # the folder of the search in that of a comparison
 BENCHMARK: Final = "benchmark.json"  # the file of a benchmark's folder: its federations
 PLAN: Final = "comparison.json"  # a comparison's file: the engine, and each run's settings by name
 REFERENCES: Final = {
-    "constant": "constant, own",
-    "linear": "linear model, own",
-    "pooled": "linear model, pooled",
+    "constant": "own constant",
+    "linear": "own linear model",
+    "pooled": "pooled linear model",
 }
 """Models beside which a comparison puts its methods, in tables, by what one asks for them by."""
 
 
 def contestants(methods: Sequence[str]) -> list[str]:
-    """Returns whom a comparison runs: references that every one has, and the methods asked for.
+    """Names the methods of a comparison: the baselines, then those asked for.
 
     Args:
         methods: Their names; if there are none, those that are compared by default.
@@ -64,7 +64,7 @@ def planned(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Exp
 
 def is_reference(label: str) -> bool:
     """Whether the method of a label of ``Runs`` is one that every comparison has."""
-    return getattr(METHODS[label.partition(",")[0]], "reference", False)
+    return getattr(METHODS[label.partition(" ")[0]], "reference", False)
 
 
 class _Plan(Stored):
@@ -133,7 +133,7 @@ class _Benchmark(Stored):
 
 
 def read_benchmark(folder: Path) -> dict[str, str]:
-    """Returns what the federations of a benchmark are about, by the names of their folders.
+    """Reads the descriptions of a benchmark's federations, by folder.
 
     Raises:
         Refused: If the folder is not that of a benchmark, or its file is damaged.

@@ -1,4 +1,4 @@
-"""Comparisons of methods in this process: begun in a folder, and gone on with from what it has."""
+"""Starts comparisons in a folder, and resumes them."""
 
 import json
 import shlex
@@ -36,7 +36,7 @@ def begin_comparison(
     *,
     progress: bool = False,
 ) -> None:
-    """Writes what a comparison consists of into its folder, once all of it can be run.
+    """Checks all runs of a comparison, and writes their plan into its folder.
 
     Args:
         folder: The comparison's.
@@ -74,7 +74,7 @@ def go_on(
     source: Source | None = None,
     progress: bool = True,
 ) -> list[str]:
-    """Tunes, runs and scores what is left of a comparison; returns which runs stopped, and why.
+    """Runs the rest of a comparison; returns the runs that stopped, with reasons.
 
     Args:
         folder: The comparison's.

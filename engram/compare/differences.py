@@ -142,7 +142,7 @@ def _gap(one: Scores, other: Scores) -> Gap:
 
 
 def _means(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
-    """Returns means of what is not NaN; faster than ``np.nanmean``, which warns of nothing here."""
+    # Faster than ``np.nanmean``.
     known = ~np.isnan(values)
     return np.asarray(np.where(known, values, 0.0).sum(axis) / known.sum(axis))
 
@@ -174,7 +174,7 @@ def error_of(by_seeds: float, by_clients: float, seeds: int, clients: int) -> tu
 
 
 def _interval(gap: Gap, methods: int) -> tuple[float, float]:
-    """Returns half the width of an interval, and the p that belongs to it."""
+    """Half-width of an interval, and its p value."""
     by_seeds, mean = max(gap.by_seeds, gap.floor), abs(gap.mean)
     halves = np.hypot(
         of_seeds(methods, gap.seeds) * by_seeds**0.5,

@@ -1,4 +1,4 @@
-"""Gains of each client by a method over the references: by itself, and by the common model."""
+"""Gains of each client by a method over the references: by itself, and by the global model."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -25,7 +25,7 @@ def draw_gains(
 ) -> Figure | None:
     """Draws each client's gain, one panel for each reference and one line for each other model.
 
-    A dot is a client of a seed, on its test rows, each run in the round that validation rows pick;
+    A dot is a client of a seed, on its test rows, each run at its best round;
     the mark is the mean, with its interval, and the figure at the right says how many clients gain.
     The intervals are those of ``engram.compare.claims``: all of a comparison hold together.
 
@@ -58,7 +58,7 @@ def draw_gains(
             _draw_line(axes, line, gaps, pairs[name, reference], metric, rng)
     end = "\n" if narrow else " "
     dots = (
-        f"each dot: a client of a seed, after the round that validation picks;{end}black: mean, "
+        f"each dot: a client of a seed, at the best round;{end}black: mean, "
         "with its simultaneous 95 % interval"
     )
     figure.suptitle(dots, fontsize="small")
@@ -68,7 +68,7 @@ def draw_gains(
 
 
 def gain_lines(runs: Runs) -> tuple[list[_Line], list[_Line]]:
-    """Returns the references and the other models: method, label, and which of its models."""
+    """Splits models into references and others: (method, label, suffix) each."""
     lines = models_of(runs)
     references = [line for line in lines if is_reference(line[0]) and not line[2]]
     return references, [line for line in lines if line not in references]

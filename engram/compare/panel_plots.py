@@ -1,4 +1,4 @@
-"""Small multiples: a panel for each of several curves, whose bands would hide each other in one."""
+"""Small multiples: a panel for each curve."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -2,21 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from engram.compare.comparison_folder import Runs
 from engram.compare.differences import Difference
-from engram.compare.report_rows import ends, models_of, picked, told_round
+from engram.compare.report_rows import client_scores, ends, models_of, told_round
 from engram.compare.results import Results
 from engram.core.checks import must
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, UNSEEN
 from engram.settings.errors import Refused
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 WIDTHS: Final = {"one": 54, "two": 112}
 """Letters of a small font that one column of a paper has room for, and both together."""
@@ -29,30 +27,25 @@ _SPECIAL: Final = str.maketrans(
 )
 
 
-def summary(found: Sequence[Results]) -> "pd.DataFrame":
+def summary(found: Sequence[Results]) -> pd.DataFrame:
     """Returns a row for each model and reference, and columns for each metric.
 
     All are of the round that validation rows pick, or of the last: see ``rows.report_rows``.
     ``accuracy`` is the mean over clients, ``accuracy-std`` the standard deviation over clients,
     ``accuracy-p10`` and ``accuracy-worst`` the 10th percentile and the client that is worst off,
     and ``accuracy-seed-std`` the standard deviation of the mean over seeds. ``accuracy-common`` is
-    the mean of the common model and ``unseen-accuracy`` that of clients that never train; columns
+    the mean of the global model and ``unseen-accuracy`` that of clients that never train; columns
     without a figure are left out. ``note`` says why a reference is left out, or what it is of.
     ``attrs["answer"]`` is the comparison's answer in a sentence.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
-    columns: dict[str, dict[str, Any]] = {"seeds": {}}
+    columns: dict[Any, dict[Any, Any]] = {"seeds": {}}
     for results in found:
-        name, keys = results.metric.name, [*ends(results.metric).values(), "-seed-std"]
-        wanted = [*(name + end for end in keys), name + COMMON, UNSEEN + name]
-        for row in results.rows:
-            columns["seeds"][row["method"]] = row["runs"]
-            for key in wanted:
-                columns.setdefault(key, {})[row["method"]] = row.get(key)
-        for reference, figures in results.beside.items():
-            for end, value in zip(keys, figures, strict=True):
-                columns[name + end][reference] = value
+        name, keys = results.metric.name, [*ends(results.metric).values(), "-seed-std", COMMON]
+        rows = {row["method"]: row for row in results.rows}
+        columns["seeds"] |= {label: row["runs"] for label, row in rows.items()}
+        for key in (*(name + end for end in keys), UNSEEN + name):
+            each = (rows | dict(results.beside)).items()
+            columns[key] = {label: row.get(key) for label, row in each}
     frame = pd.DataFrame(columns)
     frame.index.name = "method"
     frame = frame.astype(float).astype({"seeds": "Int64"}).dropna(axis="columns", how="all")
@@ -62,14 +55,12 @@ def summary(found: Sequence[Results]) -> "pd.DataFrame":
     return frame
 
 
-def per_client(runs: Runs, results: Results) -> "pd.DataFrame":
+def per_client(runs: Runs, results: Results) -> pd.DataFrame:
     """Returns clients by methods: a row for each client of each seed, and a column for each model.
 
     Scores are of test rows, each run in the round that is shown. The column ``unseen`` says which
     clients never train; a client that was not scored has NaN.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
     first = next(iter(runs.values()))
     index = pd.MultiIndex.from_tuples(
         [
@@ -84,24 +75,16 @@ def per_client(runs: Runs, results: Results) -> "pd.DataFrame":
     for method, label, which in models_of(runs):
         records = runs[method]
         if len(records) == len(first) and all(record.results for record in records):
-            scores = [_scores(record, results.metric.name, which) for record in records]
-            columns[label] = np.concatenate(scores)
+            columns[label] = np.concatenate(
+                client_scores(records, results.metric.name, which, unseen=True)
+            )
     for reference, known in results.references.items():
         columns[reference] = np.concatenate(known)
     return pd.DataFrame(columns, index=index)
 
 
-def _scores(record: Any, name: str, which: str) -> Any:
-    clients = (picked(record, which) or record.results)["clients"]
-    scores = np.full(record.clients, np.nan)
-    scores[clients["ids"]] = np.array(clients[name + which], dtype=float)
-    return scores
-
-
-def pairs(results: Results) -> "pd.DataFrame":
+def pairs(results: Results) -> pd.DataFrame:
     """Returns a row for each pair of models: the mean difference, and its interval."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
     found = results.claims.pairs if results.claims else {}
     names = list(dict.fromkeys(name for pair in found for name in pair))
     rows = [(*pair, *found[pair], found[pair].shown) for pair in combinations(names, 2)]
@@ -110,8 +93,6 @@ def pairs(results: Results) -> "pd.DataFrame":
 
 
 class _Column(NamedTuple):
-    """A column of figures: its heading, its columns of ``summary``, and whether rows are marked."""
-
     results: Results
     head: str
     figure: str
@@ -197,7 +178,6 @@ def _titled(metric: Metric) -> str:
 
 
 def _headings(found: Sequence[Results], columns: Sequence[_Column]) -> list[str]:
-    """Returns the heading; of two columns of a paper, with the metrics' names above it."""
     heads = _line(["method", *(column.head for column in columns)])
     if len(columns) == len(found):
         return [heads, r"\midrule"]
@@ -212,18 +192,18 @@ def _headings(found: Sequence[Results], columns: Sequence[_Column]) -> list[str]
 
 
 def _caption(found: Sequence[Results]) -> str:
-    """Returns what the figures are of."""
     first = found[0].rows[0]
     metrics = " and ".join(results.metric.name for results in found).capitalize()
     seeds = f" and {first['runs']} seeds ± standard deviation over seeds" * (first["runs"] > 1)
     rounds = told_round(first)
-    best = " Bold: the best on validation rows; †: no difference from it is shown."
+    best = " Bold: best validation score; †: not significantly different from it."
     told = best * any(results.claims for results in found)
-    left = [name for name, figures in found[0].beside.items() if np.isnan(figures[0])]
+    main = found[0].metric.name
+    left = [name for name, figures in found[0].beside.items() if np.isnan(figures[main])]
     left = [name for name in left if name in found[0].notes]
     told += "".join(f" {name.capitalize()}: {found[0].notes[name]}." for name in left)
     # Clients that train with no seed are scored, too, but have no part in a mean.
-    clients = first.get(f"{found[0].metric.name}-clients", first["scored"])
+    clients = first.get(f"{main}-clients", first["scored"])
     return f"{metrics} on test rows, mean over {clients} clients{seeds}, {rounds}.{told}"
 
 
@@ -239,7 +219,6 @@ def _check_room(heads: Sequence[str], cells: Mapping[str, Sequence[str]], width:
 
 
 def _line(texts: Sequence[str], bold: Sequence[bool] = ()) -> str:
-    """Returns a line of a table, its first cell and figures of which some are bold."""
     first, *figures = map(_escaped, texts)
     marked = zip(figures, bold or [False] * len(figures), strict=True)
     return " & ".join([first, *(rf"\textbf{{{t}}}" if b else t for t, b in marked)]) + r" \\"

@@ -30,7 +30,7 @@ _TOGETHER: Final = 3  # most curves whose bands can be told apart in one panel
 
 
 def image_of(figure: Figure, file_format: str = "png") -> bytes:
-    """Returns a figure as a file, which is the same every time: it has no date."""
+    """Renders a figure to a file without a date, the same every time."""
     data = io.BytesIO()
     date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(file_format)
     figure.savefig(data, format=file_format, dpi=150, metadata=date)
@@ -38,7 +38,7 @@ def image_of(figure: Figure, file_format: str = "png") -> bytes:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes a figure in place of whatever is there; where that is a link, not of its target."""
+    """Writes a figure, replacing a file or a link but not its target."""
     replace_file(path, image_of(figure, path.suffix.removeprefix(".")))
 
 
@@ -84,7 +84,7 @@ def draw_metric(
 def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
     """Plots a metric of all clients that train (and seeds), by each model that was scored.
 
-    Each run is in the round that validation rows pick, or the last if it holds none out.
+    Each run is at its best round, or the last if it holds no validation rows out.
     """
     figure = Shown(figsize=(max(7.5, 0.7 * len(runs)), 4.5), layout="constrained")
     axes = figure.subplots()
@@ -119,8 +119,8 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
     if narrow or sum(len(name) + 1 for _, name in names) > _UPRIGHT:
         axes.tick_params("x", rotation=45)
     said = [
-        *("each dot a client, after the round that validation picks;", "dark box: what serves,"),
-        *("light: fine-tuned, empty: common model;", "box: quartiles,"),
+        *("each dot a client, at the best round;", "dark box: personal model,"),
+        *("light: fine-tuned, empty: global model;", "box: quartiles,"),
         "whiskers: 10th and 90th percentile",
     ]
     lines = said if narrow else [" ".join(said[:2]), " ".join(said[2:])]
@@ -160,7 +160,7 @@ def tick_label(client: object) -> str:
 
 
 def row_counts(data: FederatedData, *, by_class: bool) -> dict[str, npt.NDArray[np.int64]]:
-    """Returns each client's rows of each class, (clients, classes), by what they are for.
+    """Counts rows by client and class, (clients, classes), for each part.
 
     Where targets are no classes, these are its rows, (clients, 1).
     """

@@ -48,7 +48,7 @@ class Needed(NamedTuple):
 
 
 def needed(gap: Gap, methods: int) -> Needed | None:
-    """Returns what it takes to show a difference that is not shown yet.
+    """Estimates the seeds or clients that show ``gap`` with 80 % power.
 
     The percentiles are those of Student's distribution of the true difference about the observed
     one. Where this may have either sign, by its own interval of 90 %, no number is told: without
@@ -84,7 +84,6 @@ def needed(gap: Gap, methods: int) -> Needed | None:
 
 
 def _first(numbers: Sequence[int], power: Callable[[int], float]) -> float:
-    """Returns the first of the rising numbers whose power suffices; infinity if none does."""
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2
@@ -96,7 +95,7 @@ def _first(numbers: Sequence[int], power: Callable[[int], float]) -> float:
 
 
 def _power(gap: Gap, methods: int, seeds: int, clients: int) -> float:
-    """Returns the share of comparisons with so many seeds and clients that show a difference."""
+    """Probability that a comparison of this size shows the difference."""
     noise = gap.noise * (gap.seeds / seeds) * (gap.clients / clients)
     of_seed = max(gap.by_seeds - gap.noise, 0.0) * gap.seeds / seeds
     of_client = max(gap.by_clients - gap.noise, 0.0) * gap.clients / clients

@@ -29,8 +29,13 @@ from engram.settings.network import NetworkMethod
 from engram.simulations.job_pool import Tell, one_thread
 
 CONSTANT, LINEAR, POOLED = NAMES = tuple(REFERENCES.values())
+_FORMER: Final = {  # names in files of older versions
+    "constant, own": CONSTANT,
+    "linear model, own": LINEAR,
+    "linear model, pooled": POOLED,
+}
 _FILE: Final = "references.json"
-_MOST: Final = 2 * 10**6  # numbers of the rows that the pooled model learns from
+_MOST: Final = 2 * 10**6  # numbers that the pooled model is fitted on
 _SECONDS: Final = 60.0  # of processor time, for the linear models of a seed, own and pooled each
 
 _Rows = Mapping[int, RowNumbers]
@@ -84,7 +89,6 @@ def references(
 
 
 def _clients(e: Experiment, data: FederatedData) -> list[int]:
-    """Returns the clients that are scored in the runs, too."""
     able = [c for c in range(e.num_clients) if c not in {*data.left_out, *data.unscored}]
     return scored(e, able, unseen(e, data.names))
 
@@ -95,7 +99,7 @@ def _training(e: Experiment, data: FederatedData) -> list[int]:
 
 
 def _digest(e: Experiment, data: FederatedData, tested: _Rows) -> str:
-    """Returns a digest of all rows, whose they are, and what they are for, in whatever order."""
+    """Digest of the rows and their clients and parts, whatever their order."""
     from joblib import hash as digest  # noqa: PLC0415 - slow to import
 
     splits = [data.train, data.test, *([data.validation] if data.validation else [])]
@@ -110,7 +114,6 @@ def _digest(e: Experiment, data: FederatedData, tested: _Rows) -> str:
 def _scored(
     e: Experiment, data: FederatedData, tested: _Rows, outputs: _Outputs
 ) -> dict[str, list[float | None]]:
-    """Returns each metric of each client by outputs on its rows; None where there are none."""
     y = {client: data.test.y[torch.from_numpy(tested[client])] for client in outputs}
     found = dict[str, list[float | None]]()
     for metric in e.of(NetworkMethod).metrics(e):
@@ -123,7 +126,6 @@ def _scored(
 def _fitted(
     e: Experiment, data: FederatedData, tested: _Rows, which: Collection[str], tell: Tell
 ) -> tuple[dict[str, _Outputs], dict[str, str]]:
-    """Returns outputs on test rows, by reference and client; and notes."""
     outputs, notes = dict[str, _Outputs](), dict[str, str]()
     if CONSTANT in which:
         own = {c: linear.constant(e.task, data, data.train.rows[c]) for c in tested}
@@ -142,7 +144,6 @@ def _fitted(
 
 
 def _own(e: Experiment, data: FederatedData, tested: _Rows, tell: Tell) -> _Outputs:
-    """Returns outputs of clients' own models, until time is over."""
     outputs, ends = _Outputs(), time.process_time() + _SECONDS
     for client, rows in tested.items():
         if time.process_time() >= ends:
@@ -155,7 +156,6 @@ def _own(e: Experiment, data: FederatedData, tested: _Rows, tell: Tell) -> _Outp
 
 
 def _pooled(e: Experiment, data: FederatedData, tested: _Rows) -> tuple[_Outputs, str]:
-    """Returns outputs of the model of all clients' rows, or of a part; and a note, if of a part."""
     clients = _training(e, data)
     rng = np.random.default_rng([e.seed, len(clients)])
     most = max(1, _MOST // data.train.numbers)
@@ -169,7 +169,7 @@ def _pooled(e: Experiment, data: FederatedData, tested: _Rows) -> tuple[_Outputs
     held_out = None if data.validation is None else some(data.validation)
     model = linear.fit(e.task, data, rows, held_out, time.process_time() + _SECONDS)
     outputs = {c: linear.predicted(model, data.test, own) for c, own in tested.items()}
-    part = f"of {len(rows):,} of {total:,} rows, drawn at random"
+    part = f"fitted on {len(rows):,} random rows of {total:,}"
     return outputs, part if len(rows) < total else ""
 
 
@@ -214,17 +214,24 @@ def write_references(
     replace_file(folder / _FILE, json.dumps(held | ({"notes": notes} if notes else {})).encode())
 
 
-def read_notes(folder: Path) -> dict[str, str]:
-    """Returns why a comparison's references are left out, or what they are of, by their names."""
+def _read(folder: Path) -> dict[str, Any]:
     path = folder / _FILE
     held = read_stored(path, _References) if path.is_file() else {}
-    return dict(held.get("notes") or {})
+    return {
+        key: {_FORMER.get(name, name): found for name, found in (each or {}).items()}
+        for key, each in held.items()
+    }
+
+
+def read_notes(folder: Path) -> dict[str, str]:
+    """Reads notes on a comparison's references, by name."""
+    return dict(_read(folder).get("notes", {}))
 
 
 def read_references(
     folder: Path, records: Sequence[RunRecord], metric: str
 ) -> dict[str, list[npt.NDArray[np.float64]]]:
-    """Returns each client's scores by each reference, for the seeds of some runs.
+    """Reads each client's scores by each reference, for the seeds of some runs.
 
     They are NaN where there are none, and for clients that never train, whom methods are not
     compared on.
@@ -234,21 +241,14 @@ def read_references(
         records: Its runs of one method.
         metric: The metric's name.
     """
-    path = folder / _FILE
-    if not path.is_file():
-        return {}
-    held = read_stored(path, _References)
+    held = _read(folder)
     seeds = {
         str(r.config["settings"]["seed"]): (r.results or {}).get("unseen", ()) for r in records
     }
-    return {
-        name: [_of_seen(held[seed][name][metric], unseen) for seed, unseen in seeds.items()]
-        for name in NAMES
-        if all(metric in held.get(seed, {}).get(name, {}) for seed in seeds)
-    }
-
-
-def _of_seen(scores: Sequence[float | None], unseen: Sequence[int]) -> npt.NDArray[np.float64]:
-    found = np.array(scores, dtype=float)
-    found[np.array(unseen, dtype=int)] = np.nan
+    found: dict[str, list[npt.NDArray[np.float64]]] = {}
+    for name in NAMES:
+        if all(metric in held.get(seed, {}).get(name, {}) for seed in seeds):
+            found[name] = [np.array(held[seed][name][metric], dtype=float) for seed in seeds]
+            for scores, never in zip(found[name], seeds.values(), strict=True):
+                scores[np.array(never, dtype=int)] = np.nan
     return found

@@ -1,4 +1,4 @@
-"""Rows of a report: what each method's models reach, over its seeds, and how far apart they are."""
+"""Rows of a report: scores of each model over its seeds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -31,7 +31,7 @@ class _Last(RunRecord):  # a run's last round
 
 
 def shown_rounds(runs: Runs, which: str) -> Runs:
-    """Returns runs as seen in the rounds that validation rows pick, or in the last ones.
+    """Returns runs as seen at their best rounds, or their last ones.
 
     Raises:
         Refused: ``which`` is neither ``picked`` nor ``last``.
@@ -44,7 +44,7 @@ def shown_rounds(runs: Runs, which: str) -> Runs:
 
 
 def models_of(runs: Runs) -> list[tuple[str, str, str]]:
-    """Returns the models that rows are of: a label of the runs, the row's name, and which model.
+    """Lists the rows' models: (label of the runs, name of the row, suffix).
 
     They are the models that serve clients and, where the runs have such scores, the same after
     fine-tuning. Which one it is, is the suffix of its columns.
@@ -59,9 +59,9 @@ def models_of(runs: Runs) -> list[tuple[str, str, str]]:
 
 
 def curves_of(runs: Runs, metric: Metric) -> list[tuple[str, str, str]]:
-    """Returns what is drawn against rounds: a label of the runs, a curve's, and which model.
+    """Lists the curves over rounds: (label of the runs, name, suffix).
 
-    Of runs of one method the common model is among them, unless it is what serves clients.
+    Of runs of one method the global model is among them, unless it is what serves clients.
     """
     lines = models_of(runs)
     if len(runs) == 1:
@@ -69,14 +69,14 @@ def curves_of(runs: Runs, metric: Metric) -> list[tuple[str, str, str]]:
         common = metric.name + COMMON
         rows = [row for record in records for row in record.rows() if common in row]
         if any(row[common] != row[metric.name] for row in rows):
-            lines.append((name, "common model", COMMON))
+            lines.append((name, "global model", COMMON))
     return lines
 
 
 def curve_points(
     runs: Runs, metric: Metric, method: str, which: str
 ) -> tuple[list[int], npt.NDArray[np.float64]]:
-    """Returns the rounds in which all seeds were evaluated, and a model's metric (seeds, rounds).
+    """Rounds that all seeds evaluated, and the metric there (seeds, rounds).
 
     Side by side, methods begin after a round: at round 0, where no client has trained, some serve
     it by a fine-tuned model and others by the common one as it is.
@@ -94,12 +94,12 @@ def curve_points(
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
     """Returns a row for each model of each method, of one round of each run.
 
-    It is the round that validation rows pick for the row's model; the last one where they pick
-    none, and the last evaluation so far of a run that is not finished.
+    It is the round with the best validation score of the row's model; the last one without
+    validation rows, and the last evaluation so far of a run that is not finished.
 
     A method's row is of the models that serve clients; that of its name and ``+ fine-tuning``, of
     the same after fine-tuning. The entries of ``engram.scoring.evaluation.summary`` are means over
-    runs: ``accuracy`` is of the row's model, ``accuracy-common`` of the common model, where there
+    runs: ``accuracy`` is of the row's model, ``accuracy-common`` of the global model, where there
     is one. ``accuracy-seed-std`` is the standard deviation of the row's mean accuracy over runs
     (None for one run), and ``selected-round`` the median of the rounds that are picked (None if
     they are the last ones).
@@ -128,7 +128,7 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
 
 
 def alone(runs: Runs) -> str | None:
-    """Returns the label of the reference whose clients train by themselves; None without it."""
+    """Label of local training; None without it."""
     for label, records in runs.items():
         common = records[0].metrics[0].name + COMMON
         if is_reference(label) and not any(common in row for row in records[0].rows()):
@@ -139,7 +139,7 @@ def alone(runs: Runs) -> str | None:
 def _of_clients(
     records: Sequence[RunRecord], which: str, base: Sequence[RunRecord]
 ) -> dict[str, float | None]:
-    """Returns what a row says of clients: how many have a score, and how many are served worse.
+    """Counts a row's clients with a score, and the share served worse.
 
     Args:
         records: Runs of a method.
@@ -213,7 +213,6 @@ def _has(record: RunRecord, column: str) -> bool:
 def _figures(
     results: Sequence[Mapping[str, Any]], metric: Metric, which: str
 ) -> dict[str, float | None]:
-    """Returns the figures of a model, under the metric's name, and of the common model."""
     found = {}
     for rows in ("", VALIDATION, UNSEEN):
         for model in ("", COMMON):
@@ -234,7 +233,6 @@ def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _client_ms(row: Mapping[str, Any]) -> float:
-    """Returns how long a client trained in a round, in milliseconds."""
     own = row.get("seconds-training")
     return float(row["ms"] / len(row["cohort"]) if own is None else 1000 * own)
 
@@ -250,10 +248,8 @@ def _deviation(values: Iterable[float | None]) -> float | None:
 
 
 def told_round(row: Mapping[str, Any]) -> str:
-    """Returns the round that a row of ``report_rows`` is of, in words."""
-    if row["selected-round"] is None:
-        return f"after {row['rounds']} rounds"
-    return "after the round that validation rows pick"
+    """Words for the round that a row of ``report_rows`` is of."""
+    return f"after {row['rounds']} rounds" if row["selected-round"] is None else "at the best round"
 
 
 def tail(metric: Metric) -> str:
@@ -272,7 +268,7 @@ def ends(metric: Metric) -> dict[str, str]:
 
 
 def figures_of(scores: npt.NDArray[np.float64], metric: Metric) -> tuple[float, ...]:
-    """Returns the figures of ``ends`` of a seed's clients; NaN if none has a score."""
+    """Computes the figures of ``ends`` of a seed's clients; NaN if none has a score."""
     everyone = scores[np.isfinite(scores)]
     if not everyone.size:
         return (np.nan,) * len(ends(metric))
@@ -284,8 +280,8 @@ def figures_of(scores: npt.NDArray[np.float64], metric: Metric) -> tuple[float, 
 
 def others(
     runs: Runs, metric: Metric, references: Mapping[str, Scores]
-) -> dict[str, tuple[float, ...]]:
-    """Returns the figures of all that no method has trained.
+) -> dict[str, dict[str, float]]:
+    """Computes the figures of the baselines without a network, and of the untrained model.
 
     Args:
         runs: The runs.
@@ -293,30 +289,30 @@ def others(
         references: Scores of each client without a network, by name.
 
     Returns:
-        By name: the references', and of the initial model, if it was scored: the figures of
-        ``ends``, means over seeds, and the standard deviation of the first over seeds.
+        Figures by name, called as in ``report_rows``: means over seeds, and the standard deviation
+        of the mean over seeds. The initial model is there if it was scored.
     """
     found = {
         name: [figures_of(seed, metric) for seed in scores] for name, scores in references.items()
     }
     keys = [metric.name + COMMON + end for end in ends(metric).values()]
-    for records in runs.values():  # not every method has a common model
+    for records in runs.values():  # not every method has a global model
         initial = [[record.rows()[0].get(key) for key in keys] for record in records]
         if not any(value is None for seed in initial for value in seed):
             found[UNTRAINED] = np.array(initial, float).tolist()
             break
-    return {name: _over_seeds(np.array(each)) for name, each in found.items()}
-
-
-def _over_seeds(each: npt.NDArray[np.float64]) -> tuple[float, ...]:
-    known = each[np.isfinite(each[:, 0])]
-    means = known.mean(0) if len(known) else np.full(each.shape[1], np.nan)
-    spread = _deviation(known[:, 0])
-    return (*means.tolist(), np.nan if spread is None else spread)
+    called = [metric.name + end for end in ends(metric).values()]
+    rows = {}
+    for name, seeds in found.items():
+        known = [seed for seed in seeds if np.isfinite(seed[0])] or [(np.nan,) * len(called)]
+        spread = _deviation(seed[0] for seed in known)
+        rows[name] = dict(zip(called, np.mean(known, axis=0).tolist(), strict=True))
+        rows[name][f"{metric.name}-seed-std"] = np.nan if spread is None else spread
+    return rows
 
 
 def comparable(runs: Runs) -> Runs:
-    """Returns the methods whose runs are finished; none unless all are of the same clients."""
+    """Finished methods; none unless all have the same clients and seeds."""
     ended = {label: own for label, own in finished(runs).items() if len(own) == len(runs[label])}
     first = next(iter(ended.values()), [])
     alike = all(
@@ -342,34 +338,38 @@ def same_clients(one: RunRecord, other: RunRecord) -> bool:
 
 
 def picked(record: RunRecord, which: str = "") -> dict[str, Any] | None:
-    """Returns the scores after the round that validation rows pick for a model, by its own scores.
+    """Scores at a model's best round.
 
-    For the common model it is the round of the models that serve clients. None if the run is not
-    finished, or holds no rows out.
+    The global model has the best round of the models that serve clients. None if the run is not
+    finished, or has no validation rows.
     """
     results = record.results or {}
     return results.get(selected_by(which), results.get(selected_by("")))
 
 
-def client_scores(records: Sequence[RunRecord], name: str, which: str = "") -> Scores:
-    """Returns the scores of each run's clients that train, in the round that validation rows pick.
+def client_scores(
+    records: Sequence[RunRecord], name: str, which: str = "", *, unseen: bool = False
+) -> Scores:
+    """Reads the scores of each run's clients at the best round.
 
     Args:
         records: Finished runs.
         name: The metric's.
         which: Of which model: those that serve clients; ``COMMON`` or ``TUNED``, if the runs have
             such scores. NaN where a client has no score.
+        unseen: Whether clients that never train have theirs, in place of NaN.
     """
-    return [
-        _of_seen(record, (picked(record, which) or record.results or {})["clients"], name + which)
-        for record in records
-    ]
+    found = []
+    for record in records:
+        columns = (picked(record, which) or record.results or {})["clients"]
+        found.append(_column(record, columns, name + which, unseen=unseen))
+    return found
 
 
 def untrained(runs: Runs) -> dict[str, Scores]:
     """Returns the clients' scores of the initial model by metric, if it was scored.
 
-    They are of the first method that has a common model, as in ``others``, and by the metrics that
+    They are of the first method that has a global model, as in ``others``, and by the metrics that
     ``scores.jsonl`` has.
     """
     for records in runs.values():
@@ -379,7 +379,7 @@ def untrained(runs: Runs) -> dict[str, Scores]:
         keys = {metric.name: metric.name + COMMON for metric in metrics}
         pairs = [*zip(records, rows, strict=True)]
         found: dict[str, Scores] = {
-            name: [_of_seen(*pair, key) for pair in pairs]
+            name: [_column(*pair, key) for pair in pairs]
             for name, key in keys.items()
             if all(key in row for row in rows)
         }
@@ -388,9 +388,11 @@ def untrained(runs: Runs) -> dict[str, Scores]:
     return {}
 
 
-def _of_seen(record: RunRecord, columns: Mapping[str, Any], name: str) -> npt.NDArray[np.float64]:
-    """Returns a column of scores by client, NaN for those that never train."""
+def _column(
+    record: RunRecord, columns: Mapping[str, Any], name: str, *, unseen: bool = False
+) -> npt.NDArray[np.float64]:
     scores = np.full(record.clients, np.nan)
     scores[columns["ids"]] = np.array(columns[name], dtype=float)
-    scores[np.array((record.results or {}).get("unseen", ()), dtype=int)] = np.nan
+    if not unseen:
+        scores[np.array((record.results or {}).get("unseen", ()), dtype=int)] = np.nan
     return scores

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engram.compare.claims import Claims, claims_of, in_words
+from engram.compare.claims import Claims, answer_of, claims_of
 from engram.compare.comparison_folder import Runs
 from engram.compare.differences import Scores
 from engram.compare.references import NAMES, read_notes, read_references
-from engram.compare.report_rows import UNTRAINED, comparable, ends, others, report_rows, untrained
+from engram.compare.report_rows import UNTRAINED, comparable, others, report_rows, untrained
 from engram.core.checks import must
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
@@ -31,34 +31,29 @@ class Results(NamedTuple):
 
     metric: Metric
     rows: Sequence[Mapping[str, Any]]
-    beside: Mapping[str, tuple[float, ...]]
+    beside: Mapping[str, Mapping[str, float]]
     references: Mapping[str, Scores]
     claims: Claims | None
     notes: Mapping[str, str]
 
     @property
-    def words(self) -> list[str]:
-        """The answer in a sentence or two, and then each difference of the best row."""
-        return in_words(self.claims) if self.claims else []
-
-    @property
     def answer(self) -> str:
         """The result in a sentence or two.
 
-        It sets the best method beside the strongest simple reference, with the interval of their
+        It sets the best method beside the best simple baseline, with the interval of their
         difference; of runs that cannot be compared, it has the means of all, the best first.
         """
-        if self.words:
-            return f"{self.words[0]}."
+        if self.claims:
+            return answer_of(self.claims)
         metric = self.metric
         means = {row["method"]: row[metric.name] for row in self.rows}
-        means |= {name: figures[0] for name, figures in self.beside.items()}
+        means |= {name: figures[metric.name] for name, figures in self.beside.items()}
         known = {
             name: mean for name, mean in means.items() if mean is not None and not np.isnan(mean)
         }
         order = sorted(known, key=lambda name: -metric.sign * known[name])
         told = ", ".join(f"{name} {metric.with_unit(known[name], 1)}" for name in order)
-        return f"The mean {metric.name} over clients, on test rows: {told}."
+        return f"Mean {metric.name} over clients, on test rows: {told}."
 
 
 def references_of(folder: Path, runs: Runs) -> dict[str, dict[str, Scores]]:
@@ -91,8 +86,7 @@ def results_of(folder: Path, runs: Runs, metrics: Sequence[Metric]) -> list[Resu
     found = []
     for metric in metrics:
         known = scores[metric.name]
-        none = (np.nan,) * (len(ends(metric)) + 1)
-        missing = {name: none for name in notes if name not in known}
+        missing = {name: {metric.name: np.nan} for name in notes if name not in known}
         each = missing | others(runs, metric, known)
         beside = {name: each[name] for name in (*NAMES, *each) if name in each}
         claims = claims_of(runs, rows, metric, known)

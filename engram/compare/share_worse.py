@@ -28,7 +28,7 @@ class Share(NamedTuple):
 
 
 def share_worse(scores: Scores, base: Scores, sign: int) -> Share | None:
-    """Returns the share of clients, over all seeds, whose score is below that of ``base``.
+    """Share of clients, over all seeds, that score below ``base``.
 
     The interval is Wilson's, with as many independent clients as have the share's variance over
     clients and seeds (Korn, Graubard, Survey Methodology 1998), at most the clients that there

@@ -96,7 +96,7 @@ def _common(record: RunRecord, metric: Metric) -> dict[str, Any]:
         return {}
     (served,), (scores,) = (client_scores([record], metric.name, w) for w in ("", COMMON))
     alike = np.array_equal(served, scores, equal_nan=True)
-    return {} if alike else {"its common model": scores}
+    return {} if alike else {"its global model": scores}
 
 
 def _has(record: RunRecord, metric: Metric, which: str) -> bool:
@@ -153,7 +153,7 @@ def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
     told: dict[str, object] = {}
     if rows and client in rows[-1]["ids"]:
         at = rows[-1]["ids"].index(client)
-        for title, which in ((f"{main.name}, last round", ""), ("of the common model", COMMON)):
+        for title, which in ((f"{main.name}, last round", ""), ("of the global model", COMMON)):
             value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
             if value is not None:
                 told[title] = main.with_unit(value, 1)
@@ -185,7 +185,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     ]
     lines = {f"{main.center} of all clients": (everyone, "#888", "dot")}
     own = looks[record.config["settings"]["method"]].color
-    lines["common model"] = (_curve(record, client, COMMON, first), own, "dash")
+    lines["global model"] = (_curve(record, client, COMMON, first), own, "dash")
     lines["as it is served"] = (_curve(record, client, "", first), own, "solid")
     for name, (points, color, dash) in lines.items():
         if points:

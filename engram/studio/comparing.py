@@ -9,10 +9,11 @@ from dash.development.base_component import Component
 from engram.compare.comparison_folder import Runs, runs_of, trains_network
 from engram.compare.gain_plot import gain_lines
 from engram.compare.report_rows import finished
+from engram.compare.reports.local import tables_of
 from engram.compare.results import results_of
 from engram.studio.clients import client_columns, client_rows
 from engram.studio.one_run import metric_of
-from engram.studio.pages.content import figures_of, gains_of, table_of
+from engram.studio.pages.content import figures_of, gains_of
 from engram.studio.run_index import Shelf
 from engram.studio.widgets import address, choices, graph, grid, plain_table
 
@@ -33,7 +34,7 @@ def comparing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Componen
     own = {key: list(value) for key, value in query.items() if key != "metric"}
     links = {m.name: address("/compare", **own, metric=m.name) for m in record.metrics}
     (results,) = results_of(folder, runs, [metric])
-    found += [choices(links, metric.name), plain_table(table_of(results))]
+    found += [choices(links, metric.name), *map(plain_table, tables_of(results))]
     figures = gains_of(runs, results) | figures_of(runs, metric)
     for number, (heading, figure) in enumerate(figures.items()):
         found += [html.H2(heading), graph(f"compared-{number}", figure)]

@@ -9,12 +9,13 @@ from plotly.graph_objects import Figure, Scatter
 
 from engram.compare.comparison_folder import trains_network
 from engram.compare.report_rows import picked
+from engram.compare.text_tables import TextTable
 from engram.runs.record import RunRecord
 from engram.runs.run_list import data_of, entry_of
 from engram.scoring.metrics import Metric
 from engram.studio.clients import client_columns, client_rows
 from engram.studio.nodes import node_rows, progress
-from engram.studio.pages.content import PageTable, results_table
+from engram.studio.pages.content import results_table
 from engram.studio.pages.figures import clients, curves
 from engram.studio.pages.reproduce_command import repeating, settings_of
 from engram.studio.run_index import Shelf
@@ -35,7 +36,7 @@ def one_run(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]
         found += [html.H2("Nodes"), grid("nodes", nodes)]
     settings = [row for row in settings_of(record.folder, config["settings"]) if row[1] != row[2]]
     heading = ("", "value", "default")
-    table = PageTable("Settings that differ from their defaults", heading, settings)
+    table = TextTable("Settings that differ from their defaults", heading, settings)
     again = html.Pre(repeating(record.folder, config))
     return [*found, plain_table(table), html.H2("Repeat it"), again]
 

@@ -183,7 +183,7 @@ class Shelf:
         found: Runs = {}
         for record, own in zip(records, settings, strict=True):
             special = [f"{key}={own.get(key)}" for key in apart[own["method"]]]
-            found.setdefault(", ".join([own["method"], *special]), []).append(record)
+            found.setdefault(" ".join([own["method"], *special]), []).append(record)
         for label, same in found.items():
             found[label] = sorted(same, key=lambda record: record.config["settings"]["seed"])
         return found

@@ -11,7 +11,8 @@ from dash.development.base_component import Component
 from dash_ag_grid import AgGrid
 from plotly.graph_objects import Figure
 
-from engram.studio.pages.content import BAR, PageTable
+from engram.compare.text_tables import TextTable
+from engram.studio.pages.content import BAR
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+!|~-])")
 _GRID: Final = {
@@ -111,7 +112,7 @@ def grid(
     return shown
 
 
-def plain_table(table: PageTable) -> Component:
+def plain_table(table: TextTable) -> Component:
     """Shows a small table, and its lines below it."""
     head = html.Tr([html.Th(cell) for cell in table.heading])
     body = [html.Tr([html.Td(str(cell)) for cell in row]) for row in table.rows]

@@ -13,7 +13,7 @@ from engram.compare.comparison_folder import SEARCHED
 from engram.settings.experiment import Experiment
 from engram.settings.fields import Scalar
 from engram.tune.folder import Tuning, without_score
-from engram.tune.proposals import check_optuna
+from engram.tune.proposals import optuna_module
 from engram.tune.record import read_trials
 from engram.tune.results import BEST, table_of
 
@@ -45,7 +45,7 @@ def new_tuning(
     found = Tuning(fixed, list(search), trials, [], minutes)
     first = found.first.seed + after
     found = found._replace(seeds=list(range(first, first + seeds)))
-    check_optuna()
+    optuna_module()
     plans = found.searches().values()
     check_all("searches", [partial(found.check, plan) for plan in plans], progress)
     return found
@@ -61,7 +61,7 @@ def run_tuning(
     progress: bool = True,
     as_json: bool = False,
 ) -> dict[str, dict[str, Scalar]]:
-    """Runs the searches, shows their progress and what they found; returns the best settings.
+    """Runs the searches with progress and tables; returns the best settings.
 
     Args:
         tuning: What to search.
@@ -77,7 +77,7 @@ def run_tuning(
         RunStopped: As it says.
         SystemExit: Ctrl-C was pressed; status 130.
     """
-    check_optuna()
+    optuna_module()
 
     def hint() -> str:
         if not (folder / SEARCHED).is_file():

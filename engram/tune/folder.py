@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+import pandas as pd
+
 from engram.cli.console import err
 from engram.cli.options import make_folder
 from engram.cli.progress import Tell
@@ -52,7 +54,7 @@ class Tuning(NamedTuple):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Reads what was searched in a folder.
+        """Reads the plan of a folder.
 
         Raises:
             Refused: There is none, or it is damaged.
@@ -103,7 +105,7 @@ class Tuning(NamedTuple):
         return Search(given, space_of(name, own, asked), self.trials, self.seeds)
 
     def check(self, plan: Search) -> None:
-        """Loads the data of one of the searches, and refuses what cannot be run.
+        """Loads the data of a search, and checks that it can be run.
 
         Raises:
             Refused: Data, network and settings do not fit each other, nor do they with each of the
@@ -137,7 +139,7 @@ class Tuning(NamedTuple):
         processes: int | None = 1,
         ray: str | None = None,
     ) -> dict[str, dict[str, Scalar]]:
-        """Runs the searches, or what is left of them; returns the best settings of each method.
+        """Runs the rest of the searches; returns the best settings by method.
 
         Whatever ends it, the files have what is known by then.
 
@@ -188,12 +190,10 @@ class Tuning(NamedTuple):
         return found
 
     def _write(self, folder: Path, name: str, plan: Search) -> dict[str, Scalar]:
-        """Writes what is known of a method's search; returns its best settings, if there are."""
+        """Writes a method's results so far; returns its best settings, if any."""
         trials = read_trials(folder)
         if not (best := plan.best_of(trials)):
             return {}
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
         table = pd.DataFrame(trial_rows(trials)).to_csv(index=False)
         replace_file(folder / "trials.csv", table.encode())
         save(draw_trials(name, trials, plan), folder / "trials.png")
@@ -212,17 +212,17 @@ class Tuning(NamedTuple):
         replace_file(folder / BEST, ("".join(comments) + in_toml(settings)).encode())
 
     def search(self, folder: Path, name: str, tell: Progress) -> None:
-        """Runs what is left of a method's search, until time is up."""
+        """Runs the rest of a method's search, until time is up."""
         end = math.inf if self.minutes is None else time.monotonic() + 60 * self.minutes
-        with suppress(TimeIsUp):
-            note = partial(self._append, folder, name)
-            search(self._search(name), mend(folder / name), note, tell, end)
 
-    def _append(self, folder: Path, name: str, trial: Trial) -> None:
-        if not (folder / SEARCHED).is_file():
-            self.save(folder)
-        make_folder(folder / name)
-        append(folder / name, trial)
+        def note(trial: Trial) -> None:
+            if not (folder / SEARCHED).is_file():
+                self.save(folder)
+            make_folder(folder / name)
+            append(folder / name, trial)
+
+        with suppress(TimeIsUp):
+            search(self._search(name), mend(folder / name), note, tell, end)
 
     def decided(self, trials: Sequence[Trial]) -> bool:
         """Whether a method's search is over."""

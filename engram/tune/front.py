@@ -1,8 +1,10 @@
-"""``engram.tune``: what `engram tune` does, on data in memory."""
+"""``engram.tune``: searches for settings, from Python."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
+
+import pandas as pd
 
 from engram.cli.arguments import arguments
 from engram.cli.console import in_text
@@ -22,7 +24,6 @@ from engram.tune.results import draw_trials, table_of, trial_rows
 from engram.tune.search import Search
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
     from engram.data.readers.in_memory import Data
@@ -51,10 +52,8 @@ class Tuned:
     def _shown(self, method: str) -> str:
         return in_text(table_of(method, *self._found(method)))
 
-    def table(self, method: str) -> "pd.DataFrame":
+    def table(self, method: str) -> pd.DataFrame:
         """Returns a row for each trial of a method: its settings, state and score."""
-        import pandas as pd  # noqa: PLC0415 - slow to import
-
         return pd.DataFrame(trial_rows(self._found(method)[0])).set_index("trial")
 
     @own_modes()
@@ -63,7 +62,6 @@ class Tuned:
         return draw_trials(method, *self._found(method))
 
     def _found(self, method: str) -> tuple[list[Trial], Search]:
-        """Returns a method's trials, and its search."""
         if method not in list(self.best):
             raise Refused(must("method", method, f"one of {', '.join(self.best)}"))
         return read_trials(self.folder / method), Tuning.open(self.folder).searches()[method]
@@ -98,7 +96,7 @@ def tune(
         progress: Whether to show it.
         ray: Address of a Ray cluster that searches, one method on each core: ``HOST:PORT``,
             ``"auto"`` or ``"local"``; by default this process does, one after the other.
-        **settings: Settings that all trials have, each for all methods that have it.
+        **settings: Fixed settings; each is applied to every method that has it.
 
     Raises:
         Refused: Settings or data are impossible, nothing is to be searched, no trial was scored, or

@@ -4,7 +4,7 @@ Bergstra, Bardenet, Bengio, Kegl. Algorithms for Hyper-Parameter Optimization. N
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engram.core.streams import Stream, generator
 from engram.settings.errors import Refused
@@ -12,21 +12,18 @@ from engram.settings.fields import Range, Scalar
 from engram.tune.record import Trial
 from engram.tune.space import Dimension, Space
 
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial
 
-
-def check_optuna() -> None:
+def optuna_module() -> Any:
     """Imports Optuna.
 
     Raises:
         Refused: It is not installed.
     """
     try:
-        import optuna  # noqa: F401, PLC0415 - an extra, looked for
+        import optuna  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise Refused("tuning needs Optuna: pip install 'engram[tune]'") from error
+    return optuna
 
 
 def propose(
@@ -41,8 +38,7 @@ def propose(
         seed: Of the random numbers.
         higher: Whether higher values are better.
     """
-    import optuna  # noqa: PLC0415 - an extra
-
+    optuna = optuna_module()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     drawn = int(generator(seed, Stream.TUNING, len(known)).integers(2**31))
     sampler = optuna.samplers.TPESampler(seed=drawn, multivariate=True, constant_liar=True)
@@ -54,10 +50,8 @@ def propose(
     return begin + [{d.key: _readable(d, params[d.key]) for d in space} for params in asked]
 
 
-def _distribution(dimension: Dimension) -> "BaseDistribution":
-    from optuna import distributions  # noqa: PLC0415 - an extra
-
-    within = dimension.within
+def _distribution(dimension: Dimension) -> Any:
+    distributions, within = optuna_module().distributions, dimension.within
     if not isinstance(within, Range):
         return distributions.CategoricalDistribution(within)
     if dimension.whole:
@@ -65,15 +59,14 @@ def _distribution(dimension: Dimension) -> "BaseDistribution":
     return distributions.FloatDistribution(within.low, within.high, log=within.log)
 
 
-def _told(trial: Trial, space: Space, where: "dict[str, BaseDistribution]") -> "FrozenTrial":
-    from optuna.trial import TrialState, create_trial  # noqa: PLC0415 - an extra
-
+def _told(trial: Trial, space: Space, where: dict[str, Any]) -> Any:
+    optuna = optuna_module().trial
     params = {d.key: _inside(d, trial.settings[d.key]) for d in space}
     given: dict[str, Any] = {"params": params, "distributions": where}
     if trial.value is not None and trial.state == "done":
-        return create_trial(value=trial.value, **given)
+        return optuna.create_trial(value=trial.value, **given)
     seen = {} if trial.value is None else {trial.round: trial.value}
-    return create_trial(state=TrialState.PRUNED, intermediate_values=seen, **given)
+    return optuna.create_trial(state=optuna.TrialState.PRUNED, intermediate_values=seen, **given)
 
 
 def _inside(dimension: Dimension, value: Scalar) -> Scalar:

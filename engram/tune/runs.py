@@ -75,7 +75,7 @@ class Member:
         return self._most if self._merge.combines else None
 
     def wants_losses(self, server_round: int) -> bool:
-        """Returns whether a run asks for training losses in a round, which tell of divergence."""
+        """Whether training losses, which show divergence, are due in a round."""
         e = self.experiment
         due = server_round == e.rounds or server_round % e.eval_every == 0
         return due or e.model in FLAT
@@ -96,7 +96,7 @@ class Member:
         return self._merge.method.server.send(self.slots, clients)
 
     def learn(self, trained: Trained, server_round: int) -> None:
-        """Replaces the slots by what its clients made of them; or stops, where a run would stop."""
+        """Merges its clients' updates into the slots, or stops as a run would."""
         rounds = self._rounds
         try:
             replies = rounds.screened(self.slots, self._replies(trained))
@@ -106,7 +106,7 @@ class Member:
             self.stopped = str(error)
 
     def _replies(self, trained: Trained) -> TrainReplies:
-        """Returns the replies of a node that hosts all clients, or of a node for each."""
+        """Replies of one node with all clients, or of a node for each."""
         each = [trained] if self._merge.combines else [*trained.apart()]
         groups = [[*some.clients, *some.failures] for some in each]
         return replies_of(groups, each, most=self._most, merge=self._merge, loss=self._loss)
@@ -197,7 +197,7 @@ class LockStep:
 
     @staticmethod
     def _cohort(member: Member, server_round: int, drawn: dict[Hashable, list[int]]) -> list[int]:
-        """Returns a run's cohort, which runs of the same seed and federation have in common."""
+        """Cohort of a run, drawn once for all runs of its seed and federation."""
         e = member.experiment
         federation = e.seed, e.num_clients, e.clients_per_round, e.shards
         key = *federation, member.scoring.unseen, *member.data.left_out
@@ -215,8 +215,6 @@ class LockStep:
 
 
 class _Data:
-    """Loads data once for all runs that share them."""
-
     def __init__(self) -> None:
         self._held: dict[Hashable, FederatedData] = {}
 

@@ -83,7 +83,7 @@ class Search(NamedTuple):
         return [first.model_copy(update={"seed": seed}) for seed in self.seeds]
 
     def settings_with(self, best: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Returns the settings of a run with what was found, the method's own as ``METHOD.key``.
+        """Settings of a run with the best ones, the method's own as ``METHOD.key``.
 
         They are those that all trials have, and ``best``; the seed is the first after the search's.
         """
@@ -144,7 +144,7 @@ def search(
 
 
 def _whole_batches(trials: Sequence[Trial], plan: Search) -> list[Trial]:
-    """Returns the trials of batches all of whose trials are decided."""
+    """Trials of the batches that are decided throughout."""
     whole = 0
     while whole < len(trials):
         stop = min(whole + plan.batch, plan.trials)
@@ -155,8 +155,6 @@ def _whole_batches(trials: Sequence[Trial], plan: Search) -> list[Trial]:
 
 
 class _Batch:
-    """Trials that train together."""
-
     def __init__(self, plan: Search, trials: list[Trial], note: Callable[[Trial], None]) -> None:
         self._tell_of, self._metric, self._step_sizes = note, plan.metric, plan.step_sizes
         self._trials = {trial.number: trial for trial in trials}

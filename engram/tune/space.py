@@ -98,7 +98,7 @@ def space_of(name: str, fixed: Mapping[str, Any], asked: Sequence[str] = ()) -> 
 
 
 def declared_ranges(method: type[Method]) -> dict[str, Range]:
-    """Returns what is searched if nobody says otherwise, and where, by key.
+    """Ranges that are searched by default, by key.
 
     These are the method's own settings that declare a range, and the step size of fine-tuning if it
     serves clients by fine-tuned models.

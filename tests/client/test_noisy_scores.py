@@ -6,7 +6,7 @@ import pytest
 from engram.client import app as module
 from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows
-from engram.compare.reports.local import report_table
+from engram.compare.text_tables import method_table
 from engram.data.load_federation import federated_data
 from engram.guards.accountant import guarantee
 from engram.guards.calibration import is_scored, noise_multiplier
@@ -42,8 +42,9 @@ def test_the_noise_stands_beside_the_mean_and_nothing_is_ranked(tmp_path):
     runs = find_runs(tmp_path / "run")
     metric = RunRecord.open(tmp_path / "run").metrics[0]
     first = report_rows(runs)[0]
-    table = report_table([first], metric, {"reference": (0.5, 0.1, 0.4, 0.3, 0.02)})
-    shown = {str(column.header): list(column.cells) for column in table.columns}
+    reference = {"accuracy": 0.5, "accuracy-p10": 0.4, "accuracy-worst": 0.3}
+    table = method_table([first], metric, {"reference": reference})
+    shown = dict(zip(table.heading, map(list, zip(*table.rows, strict=True)), strict=True))
     assert shown["noise"] == [f"{100 * deviation:.1f}", "-"]
     assert shown["mean ± sd"][0] == f"{100 * results['accuracy']:.1f}"
     assert (shown["p10"], shown["worst"]) == (["-", "40.0"], ["-", "30.0"])

@@ -71,7 +71,7 @@ def test_a_report_counts_the_members_of_the_end(tmp_path):
     runs = {"fedavg": [there]}
     (row,) = (row for row in report_rows(runs) if row["method"] == "fedavg")
     assert (row["scored"], row["trained"]) == (3, 3)  # without the one that has left
-    assert not [line for line in client_lines(runs, [row]) if "have trained so far" in line]
+    assert not [line for line in client_lines(runs, [row]) if "never sampled" in line]
     simulate(experiment("fedavg", num_rounds=1), tmp_path / "here")
     assert RunRecord.open(tmp_path / "here").members == 3  # of a run whose clients stay
 

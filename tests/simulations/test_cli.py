@@ -78,13 +78,13 @@ def test_without_a_terminal_each_evaluation_is_a_line(engram):
     assert [row["round"] for row in rows] == [0, 2, 4]
     lines = [
         rf"local-moml seed 0: {row['round']} of 4 rounds, \d+\.\d s, "
-        rf"accuracy {100 * row['accuracy']:.1f} % \(common model: .* %\)"
+        rf"accuracy {100 * row['accuracy']:.1f} % \(global model: .* %\)"
         for row in rows
     ]
     asked = {
         client for row in RunRecord.open(Path("mine")).rows() for client in row.get("cohort", ())
     }
-    lines.append(f"{len(asked)} of 20 clients have trained so far; the others are .*")
+    lines.append(f"{20 - len(asked)} of 20 clients were never sampled; they get .*")
     assert re.fullmatch("".join(f"{line}\n" for line in lines), err)
     assert json.loads(out.splitlines()[-1])["run"] == "mine"
     assert " of 4 rounds" not in out

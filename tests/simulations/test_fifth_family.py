@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from engram.client.hosts import hosts
 from engram.client.hosts.rows import read_tables
 from engram.client.requests import answered, round_of, split
-from engram.compare.reports import reports
+from engram.compare.reports.base import reports
 from engram.compare.reports.sites import draw_curve
 from engram.data.schema.columns import Kind
 from engram.runs.record import RunRecord

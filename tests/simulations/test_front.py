@@ -193,7 +193,7 @@ def test_methods_are_compared(tmp_path, capsys):
     assert repr(found) == f"Comparison({str(tmp_path / 'c')!r}: local, fedavg, pfedme)"
     assert first == found.summary().attrs["answer"]
     served = found.table.loc["pfedme", "accuracy"]
-    (line,) = (line for line in lines if line.startswith(" pfedme  "))
+    line = next(line for line in lines if line.startswith(" pfedme  "))
     assert f" {100 * served:.1f} ± " in line
     one = str(found.runs["pfedme"][0]).splitlines()
     assert one[0].endswith("pfedme-seed0': pfedme, finished)")

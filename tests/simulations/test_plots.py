@@ -53,7 +53,7 @@ def test_few_models_share_a_panel():
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_only_method_is_shown_with_its_common_model(count):
     (axes,) = draw_metric({"ditto": runs("ditto")["ditto"] * count}, ACCURACY).axes
-    assert [line.get_label() for line in axes.lines] == ["ditto", "common model"]
+    assert [line.get_label() for line in axes.lines] == ["ditto", "global model"]
     assert axes.lines[1].get_linestyle() == "--"
 
 

@@ -109,8 +109,8 @@ def test_significance_is_of_the_same_clients_of_the_same_seeds(found):
     scores = found.per_client()[lambda each: ~each["unseen"]]
     columns = [column for column in scores if column != "unseen"]
     assert len(frame) == len(columns) * (len(columns) - 1) / 2
-    gaps = (scores["ditto"] - scores["constant, own"]).unstack("client").to_numpy()
-    pair = frame.loc[("ditto", "constant, own")]
+    gaps = (scores["ditto"] - scores["own constant"]).unstack("client").to_numpy()
+    pair = frame.loc[("ditto", "own constant")]
     assert pair["difference"] == pytest.approx(np.nanmean(gaps, axis=1).mean())
     assert pair["low"] < pair["difference"] < pair["high"]
     assert (pair["clients"], pair["seeds"]) == (np.isfinite(gaps).any(axis=0).sum(), 2)
@@ -122,21 +122,21 @@ def test_a_reference_that_is_left_out_is_a_row_of_dashes_that_says_why(found, tm
     folder = shutil.copytree(found.folder, tmp_path / "without")
     held = json.loads((folder / "references.json").read_text())
     for seed in ("0", "1"):
-        del held[seed]["linear model, own"]
-    held["notes"] = {"linear model, own": "none for photos"}
+        del held[seed]["own linear model"]
+    held["notes"] = {"own linear model": "none for photos"}
     (folder / "references.json").write_text(json.dumps(held))
     less = load_comparison(folder)
     frame = less.summary()
-    own = frame.loc["linear model, own"]
+    own = frame.loc["own linear model"]
     assert own["note"] == "none for photos"
     assert own.drop("note").isna().all()
     assert list(frame.index) == list(found.summary().index)
-    assert "linear model, own & - & - " in less.to_latex()
-    assert "Linear model, own: none for photos." in less.to_latex()
+    assert "own linear model & - & - " in less.to_latex()
+    assert "Own linear model: none for photos." in less.to_latex()
     _, out, _ = engram("show", folder)
-    (row, _, note) = [line.strip() for line in out.splitlines() if "linear model, own" in line]
-    assert set(row.removeprefix("linear model, own")) == {" ", "-"}
-    assert note == "linear model, own: none for photos"
+    (row, _, note) = [line.strip() for line in out.splitlines() if "own linear model" in line]
+    assert set(row.removeprefix("own linear model")) == {" ", "-"}
+    assert note == "own linear model: none for photos"
 
 
 def test_csv_is_the_summary(found, tmp_path, engram):
@@ -171,7 +171,7 @@ def test_latex_has_a_line_for_each_row(found, tmp_path):
     assert table.count("{") == table.count("}")
     never = set.intersection(*(set(each["unseen"]) for each in results(found, "ditto")))
     assert f"mean over {4 - len(never)} clients" in table  # those that train with any seed
-    assert "means over clients that train:" in " ".join(str(found).split())
+    assert "unseen: clients that never train; the other columns are without them" in str(found)
 
 
 def test_a_table_that_does_not_fit_is_refused(found, engram, monkeypatch):

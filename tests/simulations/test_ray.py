@@ -235,7 +235,7 @@ def test_noise_is_secret_on_nodes(ray, tmp_path):
 
 def test_a_preset_runs_and_goes_on(preset, ray):
     printed, folder = preset
-    assert "(common model: " in printed, printed
+    assert "(global model: " in printed, printed
     record = RunRecord.open(folder)
     assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4], ray[0]
     assert len(list((folder / "memory").glob("*/client-*"))) == 10

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from engram.compare.references import (
     LINEAR,
     NAMES,
     POOLED,
+    read_notes,
     read_references,
     references,
     write_references,
@@ -183,7 +185,7 @@ def test_what_is_left_out_or_of_few_rows_says_so(monkeypatch):
     found = references(e)
     assert found.notes == {
         LINEAR: "of 0 of 4 clients: its 0 s were over",
-        POOLED: f"of 25 of {rows} rows, drawn at random",
+        POOLED: f"fitted on 25 random rows of {rows}",
     }
     assert found.scores[LINEAR]["accuracy"] == [None] * 4
     assert None not in found.scores[POOLED]["accuracy"]
@@ -207,7 +209,7 @@ def test_a_comparison_shows_them_and_how_far_the_best_method_is_from_them(tmp_pa
     line = next(line for line in out.splitlines() if LINEAR in line)
     mean = 100 * np.mean([held[seed][LINEAR]["accuracy"] for seed in held])
     assert f"{mean:.1f} ±" in line
-    assert CONSTANT in out.partition("on test rows of 4 clients and 2 seeds:")[2]
+    assert CONSTANT in " ".join(out.split()).partition("test rows of 4 clients and 2 seeds")[2]
     line = next(line for line in out.splitlines() if "untrained model" in line)
     before = [run.metrics.loc[0, "accuracy-common"] for run in found.runs["fedavg"]]
     assert f"{100 * np.mean(before):.1f} ±" in line  # the same for all methods
@@ -264,3 +266,11 @@ def test_the_command_goes_on_with_the_references_that_were_asked_for(engram):
     code, _, err = engram("compare", "fedavg", "--references", "lasso")
     assert code == 2
     assert "--references must be none, or some of constant, linear, pooled, got 'lasso'" in err
+
+
+def test_names_of_older_files_are_read(tmp_path):
+    held = {"0": {"constant, own": {"accuracy": [0.5]}}, "notes": {"linear model, own": "none"}}
+    (tmp_path / "references.json").write_text(json.dumps(held))
+    assert read_notes(tmp_path) == {LINEAR: "none"}
+    record = SimpleNamespace(config={"settings": {"seed": 0}}, results={})
+    assert [*read_references(tmp_path, [record], "accuracy")] == [CONSTANT]

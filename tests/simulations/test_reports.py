@@ -25,8 +25,9 @@ from engram.compare.report_rows import (
     picked,
     report_rows,
 )
-from engram.compare.reports.local import client_lines, share_in_words, without_interval
+from engram.compare.reports.local import client_lines
 from engram.compare.reports.sites import draw_curve
+from engram.compare.text_tables import method_table, share_in_words
 from engram.data.schema.columns import Schema
 from engram.scoring.metrics import METRICS
 from engram.settings.experiment import Experiment
@@ -159,8 +160,8 @@ def test_rows_count_clients_and_those_that_are_served_worse_than_by_themselves()
     assert rows["fedavg + fine-tuning"]["accuracy-worse-than-local"] == 0.0
     assert rows["ditto"]["accuracy-worse-than-local-high"] is None
     assert share_in_words(rows["ditto"], "accuracy") == "0"
-    why = without_interval([*rows.values()], "accuracy")
-    assert why == ", with an interval from 3 seeds on"
+    legend = method_table([*rows.values()], ACCURACY, {}).legend
+    assert legend["worse"].endswith("; the interval needs 3 seeds")
     assert not any("worse" in key for row in report_rows(runs(ditto=(0.9, 0.7))) for key in row)
 
 
@@ -176,7 +177,7 @@ def test_with_three_seeds_the_share_that_is_served_worse_has_an_interval():
     high = q**2 / (q**2 + count)
     assert rows[1]["accuracy-worse-than-local-high"] == pytest.approx(high)
     assert share_in_words(rows[1], "accuracy") == f"0 (0-{100 * high:.0f})"
-    assert without_interval(rows, "accuracy") == ""
+    assert "95 % interval" in method_table(rows, ACCURACY, {}).legend["worse"]
 
 
 def test_a_mean_of_too_few_clients_is_absent():
@@ -199,7 +200,7 @@ def test_clients_that_left_are_neither_missed_in_a_mean_nor_counted_as_not_train
     assert row["accuracy"] == pytest.approx(0.85)
     assert (row["accuracy-clients"], row["members"], row["trained"]) == (2, 2, 1)
     (told,) = client_lines({"ditto": [one]}, [row])
-    assert told.startswith("1 of 2 clients have trained so far")  # client 2 did, and has left
+    assert told.startswith("1 of 2 clients were never sampled")  # client 2 was, and has left
 
 
 def test_a_mean_is_over_the_clients_that_a_run_goes_on_with(tmp_path):
@@ -306,7 +307,8 @@ def test_the_untrained_model_is_of_the_first_method_with_a_common_one():
     ends = {"": 0.1, "-std": 0.02, "-p10": 0.05, "-worst": 0.0}
     for one in both["fedavg"]:
         one.summary |= {f"accuracy-common{end}": value for end, value in ends.items()}
-    assert others(both, ACCURACY, {}) == {"untrained model": pytest.approx((0.1, 0.02, 0.05, 0, 0))}
+    known = {f"accuracy{end}": value for end, value in (ends | {"-seed-std": 0.0}).items()}
+    assert others(both, ACCURACY, {}) == {"untrained model": pytest.approx(known)}
     assert others(runs(local=(0.6, 0.6)), ACCURACY, {}) == {}
 
 

@@ -7,8 +7,8 @@ import pytest
 from flwr.app import ConfigRecord
 
 from engram.compare.report_rows import report_rows
-from engram.compare.reports.local import report_table
 from engram.compare.results import metrics_of
+from engram.compare.text_tables import method_table
 from engram.runs.record import RunRecord
 from engram.simulations.engine import simulate
 from engram.wire.wire import to_record
@@ -57,9 +57,8 @@ def test_record_table_and_clock_agree_on_the_bytes(tmp_path, method):
     # A step takes no time: what remains is the transfer, at 1000 bytes a second.
     assert record.rows()[-1]["simulated-seconds"] == pytest.approx(size / 1000)
     runs = {method: [record]}
-    columns = report_table(report_rows(runs), metrics_of(runs)[0], {}).columns
-    (told,) = (column for column in columns if column.header == "KiB")
-    assert next(iter(told.cells)) == f"{size / 1024:.0f}"
+    table = method_table(report_rows(runs), metrics_of(runs)[0], {})
+    assert table.rows[0][table.heading.index("KiB")] == f"{size / 1024:.0f}"
 
 
 def test_clients_that_come_too_late_do_not_lower_the_bytes_of_one_that_trains(tmp_path):

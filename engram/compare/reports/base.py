@@ -22,7 +22,7 @@ It is None for a family that draws its metrics against rounds."""
 
 
 def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
-    """Registers the decorated function as the report of a family; and what draws its plots."""
+    """Registers the decorated function, and ``draw``, as a family's report."""
 
     def register(show: Show) -> Show:
         REPORTS[plug_in] = show
@@ -40,7 +40,7 @@ def plots_of(record: RunRecord) -> Mapping[str, Figure]:
 
 
 def pictures_of(record: RunRecord) -> list[str]:
-    """Returns the names of the files in which ``show`` draws a finished run."""
+    """Names of the files that ``show`` draws of a finished run."""
     network = [*(metric.name for metric in record.metrics[:-1]), "clients"]  # the last is the loss
     return [f"{name}.png" for name in plots_of(record) or network]
 

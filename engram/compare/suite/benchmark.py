@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
@@ -19,18 +20,16 @@ from engram.compare.claims import scores_of
 from engram.compare.comparison_folder import BENCHMARK, find_runs, read_benchmark
 from engram.compare.comparison_run import begin_comparison, go_on
 from engram.compare.plots import save
+from engram.compare.ranks import Rank, rank_methods
 from engram.compare.references import read_references
 from engram.compare.report_rows import comparable
 from engram.compare.settings_for_methods import settings_of_each
 from engram.compare.suite.federations import Federation, written
-from engram.compare.suite.ranks import Rank, ranks
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
 from engram.settings.files import replace_file
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from engram.client.hosts import Engine
 
 CONTROL: Final = "local"
@@ -81,7 +80,7 @@ def run(
     again: str,
     processes: int | None = None,
 ) -> list[str]:
-    """Runs what is left of a benchmark; returns which runs stopped, and why.
+    """Runs the rest of a benchmark; returns the runs that stopped, with reasons.
 
     Args:
         folder: The benchmark's.
@@ -106,8 +105,7 @@ class Found(NamedTuple):
         clients: Clients that are scored.
         metric: The metric.
         scores: Of each method and reference, the mean over seeds of the mean over clients (the
-            median, of a metric without two ends) on test rows, after the round that validation
-            rows pick.
+            median, of an unbounded metric) on test rows, at the best round.
     """
 
     name: str
@@ -118,11 +116,8 @@ class Found(NamedTuple):
 
 
 def found_in(folder: Path) -> list[Found]:
-    """Returns the results of a benchmark's federations whose comparisons are finished."""
-    return list(_found(folder))
-
-
-def _found(folder: Path) -> Iterator[Found]:
+    """Results of the federations whose comparisons are finished."""
+    found = []
     for name, about in read_benchmark(folder).items():
         runs = comparable(find_runs(folder / name))
         if not runs:
@@ -136,7 +131,8 @@ def _found(folder: Path) -> Iterator[Found]:
             label: float(np.mean([center(seed) for seed in seeds])) for label, seeds in each.items()
         }
         clients = min(int(np.isfinite(seeds).sum(axis=1).min()) for seeds in each.values())
-        yield Found(name, about, clients, metric, scores)
+        found.append(Found(name, about, clients, metric, scores))
+    return found
 
 
 def ranked(found: Sequence[Found]) -> tuple[float, dict[str, Rank]]:
@@ -148,7 +144,7 @@ def ranked(found: Sequence[Found]) -> tuple[float, dict[str, Rank]]:
     everywhere = [name for name in found[0].scores if all(name in one.scores for one in found)]
     scores = {name: [one.scores[name] for one in found] for name in everywhere}
     try:
-        return ranks(scores, [one.metric.better == "higher" for one in found], CONTROL)
+        return rank_methods(scores, [one.metric.better == "higher" for one in found], CONTROL)
     except ValueError as error:
         raise Refused(f"no ranks are to be had: {error}") from error
 
@@ -168,10 +164,8 @@ def rank_table(friedman: float, of: Mapping[str, Rank], federations: int) -> Tab
     return table
 
 
-def score_table(found: Sequence[Found]) -> "pd.DataFrame":
+def score_table(found: Sequence[Found]) -> pd.DataFrame:
     """Returns the scores, a row for each method and a column for each federation."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
     return pd.DataFrame({f"{one.name} ({one.metric.name})": one.scores for one in found})
 
 

@@ -11,17 +11,17 @@ from plotly.offline import get_plotlyjs
 
 from engram.compare.comparison_folder import Runs, find_runs, trains_network
 from engram.compare.plots import image_of
-from engram.compare.reports import plots_of
+from engram.compare.reports.base import plots_of
+from engram.compare.reports.local import tables_of
 from engram.compare.results import metrics_of, results_of
+from engram.compare.text_tables import TextTable
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.studio.pages.content import (
     BAR,
-    PageTable,
     figures_of,
     gains_of,
     results_table,
-    table_of,
 )
 from engram.studio.pages.reproduce_command import repeating, settings_of
 
@@ -65,7 +65,7 @@ img { max-width: 100%; }
 {% for part in parts %}
 <section id="part-{{ loop.index }}">
 {% for name, figure in part.gains.items() %}<h2>{{ name }}</h2>{{ figure }}{% endfor %}
-{{ shown(part.table) }}
+{% for table in part.tables %}{{ shown(table) }}{% endfor %}
 {% for name, figure in part.figures.items() %}<h2>{{ name }}</h2>{{ figure }}{% endfor %}
 </section>
 {% endfor %}
@@ -95,7 +95,7 @@ _TABLE: Final = """{% if table.title %}<h2>{{ table.title }}</h2>{% endif %}
 class _Part(NamedTuple):
     name: str
     gains: dict[str, Markup]
-    table: PageTable
+    tables: list[TextTable]
     figures: dict[str, Markup]
 
 
@@ -136,8 +136,8 @@ def page(folder: Path) -> str:
         plotly=Markup(get_plotlyjs()),
         shown=lambda each: Markup(table.render(table=each)),
         command=repeating(folder, config),
-        changed=PageTable("Settings", ("setting", "value", "default"), changed),
-        defaults=PageTable("", ("setting", "value"), defaults),
+        changed=TextTable("Settings", ("setting", "value", "default"), changed),
+        defaults=TextTable("", ("setting", "value"), defaults),
         source=f"Source {config['sources'][-1]}; {versions}",
         **found,
     )
@@ -149,7 +149,7 @@ def _of_networks(folder: Path, runs: Runs) -> dict[str, Any]:
         _Part(
             results.metric.name,
             _drawn(gains_of(runs, results)),
-            table_of(results),
+            tables_of(results),
             _drawn(figures_of(runs, results.metric)),
         )
         for results in found

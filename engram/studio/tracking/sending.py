@@ -255,7 +255,7 @@ class _Sending:
             self._note()
 
     def _files(self) -> list[Path]:
-        from engram.compare.reports import pictures_of  # noqa: PLC0415 - loads matplotlib
+        from engram.compare.reports.base import pictures_of  # noqa: PLC0415 - loads matplotlib
 
         folder = self._record.folder
         names = ("config.json", "results.json", "metrics.jsonl")

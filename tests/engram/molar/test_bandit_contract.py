@@ -117,7 +117,7 @@ def test_all_history_helps(name):
 @pytest.mark.parametrize("model", ["C", "P"])
 def test_collaboration_pays_in_the_papers_simulation(model):
     # Section 4.1: (d, s, M, K) = (30, 2, 20, 3), sigma = 0.5. Over ten other trials
-    # tests/evidence/molar_bandit.py measured 0.63 (C) and 0.65 (P).
+    # Ten trials of 5000 rounds had 0.63 (C) and 0.65 (P).
     ratios = []
     for trial in range(2):
         p = np.random.default_rng([trial, 1]).uniform(size=20)

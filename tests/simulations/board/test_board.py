@@ -158,7 +158,7 @@ def test_clients_of_other_data_are_not_compared(folder):
     record = shelf.record("alone")
     rows = client_rows("alone", record, runs, record.metrics[0])
     assert "gain over local" not in rows[0]
-    assert "gain over its common model" in rows[0]
+    assert "gain over its global model" in rows[0]
 
 
 def test_a_run_whose_metrics_are_gone_is_told_and_not_a_crash(folder, tmp_path):

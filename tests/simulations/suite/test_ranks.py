@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from engram.compare.suite.ranks import holm, ranks
+from engram.compare.ranks import holm
+from engram.compare.ranks import rank_methods as ranks
 
 _RNG = np.random.default_rng(0)
 _SHIFTS = {"a": 0, "b": 1, "c": 0.3, "d": 2}
