@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cached_property, wraps
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from engram.cli.arguments import arguments
 from engram.cli.console import in_html, in_text
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from engram.data.datasets import Data
     from engram.data.lazy import RowNumbers
-    from engram.settings.given import Given, MethodName
 
 _log = getLogger("flwr.engram")
 
@@ -342,12 +341,12 @@ class Run:
 def simulate(
     data: "Data | None" = None,
     *,
-    method: "MethodName | None" = None,
+    method: str | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     engine: Engine | None = None,
     progress: bool = True,
-    **settings: "Unpack[Given]",
+    **settings: Any,
 ) -> Run:
     """Runs an experiment in this process, on data in memory or on a data set by its name.
 

@@ -1,11 +1,10 @@
 """The folder that `flwr run` packs: settings alone, since both sides have Engram installed."""
 
-import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from engram.settings.experiment import default_config
+from engram.settings.settings_files import run_config_table
 
 _HEAD: Final = """\
 [project]
@@ -22,12 +21,11 @@ publisher = "engram"
 serverapp = "{serverapp}"
 clientapp = "engram.client.app:app"
 
-[tool.flwr.app.config]
 """
 
 
 def write_app(folder: Path, serverapp: str = "engram.server.app:app") -> None:
-    """Writes Flower's app to a folder: its components, and every setting with its default.
+    """Writes Flower's app to a folder: its components, and the keys of its run config.
 
     The source's own ``pyproject.toml`` is for users of `flwr run .`; an installed package has none.
 
@@ -35,6 +33,5 @@ def write_app(folder: Path, serverapp: str = "engram.server.app:app") -> None:
         folder: The folder.
         serverapp: What the coordinator runs.
     """
-    lines = (f"{key} = {json.dumps(value)}\n" for key, value in default_config().items())
     head = _HEAD.format(version=version("engram"), serverapp=serverapp)
-    (folder / "pyproject.toml").write_text(head + "".join(lines), encoding="utf-8")
+    (folder / "pyproject.toml").write_text(head + run_config_table(), encoding="utf-8")

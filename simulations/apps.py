@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from flwr.app import Context, Message
 
@@ -12,13 +12,13 @@ from engram.core.process_modes import own_modes
 from engram.data.source import Source
 from engram.settings.experiment import lists_settings
 from engram.settings.plugins import add_plugins
+from engram.settings.settings_files import in_run_config
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 
     from engram.data.datasets import Data
-    from engram.settings.given import Given, MethodName
 
 _ROWS: Final[dict[str, Source]] = {}
 """Rows that apps of this process were given: Ray copies what an app holds for each message."""
@@ -30,8 +30,8 @@ def make_client_app(
     module: str,
     data: "Data | None" = None,
     *,
-    method: "MethodName | None" = None,
-    **settings: "Unpack[Given]",
+    method: str | None = None,
+    **settings: Any,
 ) -> "ClientApp":
     """Makes the ClientApp of an experiment: ``app = engram.make_client_app(__name__)``.
 
@@ -69,8 +69,8 @@ def make_server_app(
     module: str,
     data: "Data | None" = None,
     *,
-    method: "MethodName | None" = None,
-    **settings: "Unpack[Given]",
+    method: str | None = None,
+    **settings: Any,
 ) -> "ServerApp":
     """Makes the ServerApp of an experiment, as ``make_client_app`` makes its ClientApp."""
     from flwr.serverapp import ServerApp  # noqa: PLC0415 - each side imports its own
@@ -98,9 +98,9 @@ def _given(
     return given
 
 
-def _with(given: Mapping[str, Any], context: Context) -> Context:
+def _with(given: dict[str, Any], context: Context) -> Context:
     """Returns a context in which settings that were given count where the run config has none."""
-    config: dict[str, Any] = {**given, **context.run_config}
+    config = given | in_run_config(context.run_config)
     if (dataset := str(config.get("dataset"))) in _ROWS:
         config["dataset"] = _ROWS[dataset]
     return replace(context, run_config=config)

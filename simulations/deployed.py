@@ -24,6 +24,7 @@ from engram.runs.record import RunRecord
 from engram.settings.errors import EngramError, RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.logs import VERDICT, read_said
+from engram.settings.settings_files import to_toml
 from engram.simulations.app_folder import write_app
 
 _LOOK = 0.2  # seconds between looks at the run's folder
@@ -150,8 +151,7 @@ class Attempt:
         write_app(Path(self._app.name), serverapp)
         words = ("run", self._app.name, "--stream", "--run-config", str(self._config))
         launch = flwr_command(server, *words, control=control)
-        lines = (f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items())
-        self._config.write_text("".join(lines), encoding="utf-8")
+        self._config.write_bytes(to_toml({"engram": json.dumps(settings)}))
         self.run_id: int | None = None
         self._awaited = "the SuperLink to take the run"
         self.verdict = ""  # why the coordinator itself stopped the run

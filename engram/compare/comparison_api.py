@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from engram.api import Run, drawn, executes, shown
 from engram.cli.arguments import arguments
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from engram.data.datasets import Data
-    from engram.settings.given import Given
 
 
 class Comparison:
@@ -163,7 +162,7 @@ def compare(
     engine: Engine = "vectorized",
     progress: bool = True,
     references: str | Sequence[str] = tuple(REFERENCES),
-    **settings: "Unpack[Given]",
+    **settings: Any,
 ) -> Comparison:
     """Runs methods that train networks side by side, on the same data.
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -25,10 +25,8 @@ from engram.settings.fields import (
 from engram.settings.machine import MachineSettings
 from engram.settings.model import ModelSettings
 from engram.settings.network import NetworkMethod
+from engram.settings.settings_files import in_run_config
 from engram.settings.shared import SharedSettings
-
-if TYPE_CHECKING:
-    from engram.settings.given import Given, MethodName
 
 __all__ = [
     "ARGUMENTS",
@@ -56,9 +54,6 @@ _LOOKED_AT: Final = frozenset({"batch-size", "privacy", "seed"}).union(
     *(g.all_keys() for g in (DataSettings, ModelSettings, EvaluationSettings, MachineSettings))
 )
 """Shared settings on which a fault of data or network may depend."""
-
-_FITTED: Final = {"unseen-clients", "clients-per-round", "buffer-size"}
-"""Shared settings whose defaults follow from others: see ``_fitted``."""
 
 ARGUMENTS: Final = ("out", "resume")
 """Shared settings that are explicit arguments of the functions that take settings."""
@@ -144,10 +139,10 @@ class Experiment(SharedSettings):
     def __init__(
         self,
         *,
-        method: "MethodName" = FIRST,
+        method: str = FIRST,
         out: str = "",
         resume: str = "",
-        **settings: "Unpack[Given]",
+        **settings: Any,
     ) -> None:
         given = {"method": method, "out": out, "resume": resume, **settings}
         super().__init__(**_read(by_key(given)))
@@ -159,22 +154,16 @@ class Experiment(SharedSettings):
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:
-        """Reads Flower's run config, which holds the defaults of every method.
-
-        Settings that the method does not read are ignored where they have their defaults, and so
-        are those that follow from others then.
+        """Reads Flower's run config: see ``in_run_config``.
 
         Raises:
-            Refused: As ``Experiment``; or the schema names a file, since machines open none that a
-                run names.
+            Refused: As ``Experiment`` and ``in_run_config``; or the schema names a file, since
+                machines open none that a run names.
         """
-        if (schema := str(config.get("schema", ""))) and "=" not in schema:
+        found = in_run_config(config)
+        if (schema := str(found.get("schema", ""))) and "=" not in schema:
             raise Refused(must("schema", schema, "lines of a schema, not a file, in a run config"))
-        method = METHODS.get(str(config.get("method", FIRST)))
-        foreign = default_config()
-        for key in {*(_keys_of(method) if method else ())} - _FITTED:
-            foreign.pop(key, None)
-        return cls(**{k: v for k, v in config.items() if k not in foreign or foreign[k] != v})
+        return cls(**found)
 
     def of(self, method: type[M]) -> M:
         """Returns the method with its own settings, typed as ``method``.
@@ -260,12 +249,6 @@ def by_schema(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     found, method = with_schema(config), config.get("method", FIRST)
     return read_by(method, found) | {key: found[key] for key in config}
-
-
-def _keys_of(method: type[Method]) -> list[str]:
-    """Returns the keys of all settings that a method reads."""
-    shared = [key_of(name) for name in SharedSettings.model_fields if name not in method.unread]
-    return ["method", *shared, *(f"{method.name}.{key}" for key in method.all_keys())]
 
 
 def _read(config: Mapping[str, Any]) -> dict[str, Any]:

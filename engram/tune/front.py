@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from engram.cli.arguments import arguments
 from engram.cli.console import in_text
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from engram.data.datasets import Data
-    from engram.settings.given import Given
 
 
 class Tuned:
@@ -82,7 +81,7 @@ def tune(
     out: str | Path | None = None,
     progress: bool = True,
     ray: str | None = None,
-    **settings: "Unpack[Given]",
+    **settings: Any,
 ) -> Tuned:
     """Finds settings of methods that train networks, on rows held out for validation.
 

@@ -1,8 +1,11 @@
 """Settings: one place for defaults, one line for everything that is wrong."""
 
 import inspect
+import json
 import pydoc
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +16,9 @@ from engram.scoring.metrics import METRICS
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment, Impossible, default_config
 from engram.settings.families import METHODS
-from engram.settings.settings_files import read_settings
+from engram.settings.settings_files import RUN_KEYS, read_settings
 from engram.settings.shared import SharedSettings
 from tests.engram.methods import problem
-from tests.federation.given_settings import STUB, stub
-from tests.federation.pyproject_tables import parts, tables
 from tests.support import small
 from tests.tables import entry
 
@@ -41,12 +42,15 @@ def test_there_are_the_settings_that_were_asked_for():
     assert set(asked_for.split()) <= default_config().keys()
 
 
-def test_pyproject_has_the_defaults_that_the_classes_have():
-    assert parts()[1] == tables(), "run python -m tests.federation.pyproject_tables"
-
-
-def test_editors_know_the_settings_that_there_are():
-    assert STUB.read_text() == stub(), "run python -m tests.federation.pyproject_tables"
+@pytest.mark.parametrize("folder", [".", "simulations/project"])
+def test_projects_have_the_keys_that_run_config_takes(folder):
+    project = tomllib.loads(
+        Path(__file__).parents[2].joinpath(folder, "pyproject.toml").read_text()
+    )["tool"]
+    table = project["flwr"]["app"]["config"]
+    assert [*table] == ["engram", *RUN_KEYS]
+    assert set(RUN_KEYS) <= default_config().keys()
+    assert folder != "." or {*table.values()} == {""}
 
 
 @pytest.mark.parametrize("function", [Experiment, engram.simulate, engram.compare])
@@ -99,7 +103,7 @@ def test_what_an_experiment_is_can_be_written_and_read():
         with entry(method):
             e = small(method=method, **({"num_rounds": 3} if method == "molar-bandit" else {}))
             assert Experiment.from_config(e.to_config()) == e
-            assert Experiment.from_run_config(default_config() | e.to_config()) == e
+            assert Experiment.from_run_config({"engram": json.dumps(e.to_config())}) == e
             foreign = {name for key in e.identity() if "." in key for name in [key.split(".")[0]]}
             assert foreign <= {method}
 
@@ -162,18 +166,35 @@ def test_a_setting_of_another_method_is_refused_by_its_name():
 def test_no_machine_opens_a_file_that_a_run_names(tmp_path):
     (path := tmp_path / "t.toml").write_text('columns.age = {kind = "number"}\n')
     there = Experiment.from_config({"schema": str(path)})
-    assert Experiment.from_run_config(default_config() | {"schema": there.schema}) == there
+    assert Experiment.from_run_config({"schema": there.schema}) == there
     with pytest.raises(Refused, match=r"schema must be lines of a schema, not a file"):
-        Experiment.from_run_config(default_config() | {"schema": str(path)})
+        Experiment.from_run_config({"engram": json.dumps({"schema": str(path)})})
 
 
-def test_of_what_flower_passes_only_other_methods_defaults_are_passed_over():
-    config = default_config() | {"method": "fedavg", "fedavg.eta": 0.3}
-    assert Experiment.from_run_config(config).of(FedAvg).eta == 0.3
-    with pytest.raises(Refused, match=r"pfedme\.eta is a setting of pfedme"):
-        Experiment.from_run_config(config | {"pfedme.eta": 0.3})
-    with pytest.raises(Refused, match="hidden is not a setting of molar"):
-        Experiment.from_run_config(default_config() | {"method": "molar", "hidden": "7"})
+RUN_CONFIGS = [
+    ('{"fedavg": {"eta": 0.3}, "hidden": ""}', {"method": "fedavg", "num-rounds": 5}, ""),
+    ('{"pfedme.eta": 0.3}', {"method": "fedavg"}, r"pfedme\.eta is a setting of pfedme"),
+    ('{"hidden": "7"}', {"method": "molar"}, "hidden is not a setting of molar"),
+    ('{"num-rounds": 5}', {"num-rounds": 5}, "num-rounds must be given in engram or beside it"),
+    ("settings.toml", {}, "engram in a run config is not JSON"),
+    ("[1]", {}, r"engram in a run config must be settings as JSON, .* got '\[1\]'"),
+    ("[" * 9999, {}, "engram in a run config is not JSON: it nests too deeply"),
+    ('{"a": {"b": {"c": 1}}}', {}, "a.b in engram of a run config must be a number, text or"),
+]
+
+
+def test_flowers_run_config_has_settings_as_json_and_some_beside_them():
+    untouched = dict.fromkeys(("engram", *RUN_KEYS), "")
+    assert Experiment.from_run_config(untouched) == Experiment()
+    for text, beside, words in RUN_CONFIGS:
+        with entry(text, beside):
+            config = untouched | {"engram": text} | beside
+            if words:
+                with pytest.raises(Refused, match=words):
+                    Experiment.from_run_config(config)
+            else:
+                e = Experiment.from_run_config(config)
+                assert (e.of(FedAvg).eta, e.hidden, e.num_rounds) == (0.3, "", 5)
 
 
 BY_DEFAULT = [
@@ -185,12 +206,10 @@ BY_DEFAULT = [
 ]
 
 
-@pytest.mark.parametrize("read", [Experiment.from_config, Experiment.from_run_config])
-def test_by_default_a_round_asks_and_merges_no_more_clients_than_there_are(read):
+def test_by_default_a_round_asks_and_merges_no_more_clients_than_there_are():
     for settings, asked, buffered in BY_DEFAULT:
         with entry(settings, asked, buffered):
-            config = default_config() if read == Experiment.from_run_config else {}
-            e = read({**config, "method": "fedavg", **settings})
+            e = Experiment.from_config({"method": "fedavg", **settings})
             assert (e.clients_per_round, e.buffer_size) == (asked, buffered)
             assert Experiment.from_config(e.to_config()) == e
 
