@@ -329,7 +329,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         return _Asked(config, policy, received, None)
     # Names of metrics are looked up for those alone that the policy lets in.
     settings = in_run_config(context.run_config)
-    experiment = Experiment.from_run_config({**settings, "metrics": ""})
+    experiment = Experiment.from_run_config({k: v for k, v in settings.items() if k != "metrics"})
     own, kind = bool(config.data), message.metadata.message_type
     alone = kind == MessageType.EVALUATE and not isinstance(experiment.own, NetworkMethod)
     check(

@@ -1,5 +1,6 @@
 """What several tests need: quadratics with unequal numbers, and a small federation of digits."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,9 @@ def write_plug_in(path: Path, name: str) -> None:
         'class Own(FedAvg):\n    """FedAvg under a name of its own."""\n',
         encoding="utf-8",
     )
+
+
+def declared_values(**columns):
+    """Returns lines of a schema: the values of columns, each as ``"cat|dog"``."""
+    each = ((name, json.dumps(values.split("|"))) for name, values in columns.items())
+    return "\n".join(f"columns.{name} = {{values = {values}}}" for name, values in each)

@@ -291,7 +291,7 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: "Experiment
         return data
     whose = "the network's embedding has"
     whose = "num-classes or y has" if experiment.model in CHARACTERS else whose
-    whose = "vocabulary-size has" if experiment.model in TEXTS else whose
+    whose = "vocabulary (of the schema) has" if experiment.model in TEXTS else whose
 
     def known(x: Any, tokens: Any) -> Any:
         if isinstance(x, Lazy):

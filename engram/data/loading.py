@@ -82,7 +82,7 @@ def load(
                 arrays = {**arrays, **of_arrays(source.path, arrays, columns)}
             elif columns.text:
                 raise DataError(
-                    clash("text-column", columns.text.name, "empty for arrays: give frames")
+                    clash("schema", columns.text.name, "without a text for arrays: give frames")
                 )
         else:
             arrays = _read(source.kind, own, columns, data_dir)

@@ -36,8 +36,7 @@ NO_NETWORK = frozenset(
             "clip",
             "privacy",
         ),
-        *("categories", "missing", "missing_values", "optional_columns", "images", "standardize"),
-        *("text_column", "tokenizer", "text_length", "vocabulary_size", "least_count"),
+        *("missing", "images", "standardize"),
         *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step", "server_radius"),
         *("aggregation", "secure_threshold"),
     }

@@ -46,6 +46,19 @@ FIRST: Final = next(iter(METHODS))
 """The method of an experiment that does not name one."""
 
 _RENAMED: Final = {"algorithm": "method", "tell-turns": "report-every"}
+_IN_SCHEMA: Final = "in the schema"
+_FORMER: Final[Mapping[str, tuple[Scalar, str]]] = {
+    "text-column": ("", f'columns.NAME = {{kind = "text"}} {_IN_SCHEMA}'),
+    "tokenizer": ("words", f"columns.NAME.tokenizer {_IN_SCHEMA}"),
+    "text-length": (128, f"columns.NAME.length {_IN_SCHEMA}"),
+    "vocabulary-size": (5000, f"columns.NAME.vocabulary {_IN_SCHEMA}"),
+    "least-count": (5, f"columns.NAME.least {_IN_SCHEMA}"),
+    "categories": ("", f'columns.NAME = {{values = ["A", "B"]}} {_IN_SCHEMA}'),
+    "missing-values": ("", f'file.missing = ["?"], or columns.NAME.missing, {_IN_SCHEMA}'),
+    "optional-columns": ("", f"columns.NAME.default {_IN_SCHEMA}"),
+}
+"""Settings of former versions: their default, at which they are passed over, and what to write."""
+
 _ASIDE: Final = frozenset(  # how far, how and where to run; they do not affect results
     {"num_rounds", "checkpoint_every", "out", "resume", "timeout", "min_clients"}
     | (MachineSettings.model_fields.keys() - {"data_dir"})
@@ -259,7 +272,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
             none of the method's, nor where all that is possible has its default.
         Refused: If the method is unknown; the line names all else that is wrong without it.
     """
-    config = by_schema(with_tables(config))
+    config = by_schema(with_tables(_without_former(config)))
     name = config.get("method", FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
     keys = SharedSettings.all_keys()
@@ -295,6 +308,11 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
             error.possible = Experiment.model_construct(**fields)
         raise error
     return fields
+
+
+def _without_former(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings without those that former versions recorded as they are by default."""
+    return {k: v for k, v in config.items() if k not in _FORMER or v != _FORMER[k][0]}
 
 
 def _fitted(shared: SharedSettings, given: Mapping[str, Any]) -> SharedSettings:
@@ -348,6 +366,8 @@ def _strange(settings: Mapping[str, Any], method: type[Method] | None) -> list[F
         elif key in _RENAMED:
             words = f"is called {_RENAMED[key]} now"
             meant = [_RENAMED[key]]
+        elif key in _FORMER:
+            words = f"is no setting any more: write {_FORMER[key][1]}"
         elif key in METHODS:
             in_python = f'{key.replace("-", "_")}={{"KEY": VALUE}} in Python'
             expected = f"a table of its settings ([{key}] in a file, {in_python})"

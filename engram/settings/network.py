@@ -19,7 +19,6 @@ from engram.settings.compression import impossible_compression
 from engram.settings.fields import Float, Int, key_of, searched
 from engram.settings.plugins import MOVING
 from engram.settings.shared import SharedSettings
-from engram.settings.text import impossible_text
 
 if TYPE_CHECKING:
     from engram.core.settings import Part
@@ -139,7 +138,7 @@ class NetworkMethod(Method):
         yield from shared.attack_problems()
         yield from _impossible_times(shared, self)
         yield from impossible_compression(shared)
-        yield from impossible_text(shared)
+        yield from _impossible_text(shared)
         yield from _metrics_that_do_not_fit(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:
@@ -364,6 +363,30 @@ def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator
     if shared.min_clients > shared.buffer_size:
         most = f"at most buffer-size = {shared.buffer_size} where synchrony is buffered"
         yield clash("min-clients", shared.min_clients, most, "buffer-size", "synchrony")
+
+
+def _impossible_text(shared: SharedSettings) -> Iterator[Fault]:
+    """Yields settings that a column of texts does not go with."""
+    text, source = shared.text, shared.source
+    if text is None:
+        return
+    if shared.input_columns not in ("", text.name):
+        expected = f"empty beside the text {text.name}, which is the only input"
+        yield clash("input-columns", shared.input_columns, expected, "schema")
+    if not (source.has_columns or source.is_given):
+        tables = "csv:PATH, parquet:PATH, arrow:PATH or hf:NAME, or data frames, for texts"
+        yield clash("dataset", source, tables, "schema")
+    if shared.task == "next-token":
+        yield clash("task", shared.task, "another for a column of texts", "schema")
+    if shared.missing == "median":
+        expected = "refuse, or indicator (an empty text) for a column of texts"
+        yield clash("missing", shared.missing, expected, "schema")
+    if shared.privacy != "none" and text.vocabulary_file is None:
+        expected = (
+            f"a file where privacy is {shared.privacy}: a vocabulary that is fitted tells of rows "
+            "without noise"
+        )
+        yield clash(f"columns.{text.name}.tokenizer", text.tokenizer, expected, "privacy", "schema")
 
 
 def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:

@@ -31,7 +31,7 @@ class MetaBan(Method):
     meaning = "one turn a round: clients choose by a network that adapts to who agrees"
     source = "Ban et al., 2022, Alg. 1 to 4"
     tables = True
-    unread = NO_NETWORK - {"categories", "hidden"} | {"max_weight"}
+    unread = NO_NETWORK - {"hidden"} | {"max_weight"}
 
     alpha: Float = Field(0.01, ge=0, description="how much it explores")
     nu: Float = Field(5.0, gt=1, description="group tolerance; larger values give larger groups")

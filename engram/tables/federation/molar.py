@@ -31,7 +31,7 @@ class Thresholded(Method):
     """
 
     tables = True
-    unread = NO_NETWORK - _PRIVATE - {"categories"}
+    unread = NO_NETWORK - _PRIVATE
     noised: ClassVar[dict[str, str]]
 
     thresholding: Literal["hard", "soft"] = Field(
@@ -63,7 +63,7 @@ class Molar(Thresholded):
     meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
     source = "Huang et al., 2024, Alg. 1 and 4"
     noised: ClassVar[dict[str, str]] = {"family": "linear", "sharing": "median"}
-    unread = Thresholded.unread - {"missing", "missing_values", "optional_columns"} | {
+    unread = Thresholded.unread - {"missing"} | {
         "num_rounds",
         "eval_every",
         "checkpoint_every",
