@@ -25,10 +25,7 @@ _GIVEN: Final[Mapping[str, Any]] = {
     "partition": "dirichlet",
     "eval_every": 4,
     "eta": 0.1,
-    "clock": "drawn",
-    "stragglers": 0.1,
-    "slowdown": 10.0,
-    "speed_spread": 0.3,
+    "clock": "drawn,stragglers=0.1,slowdown=10,speed-spread=0.3",
 }
 _WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "synchronous": {"num_rounds": 80},

@@ -215,9 +215,9 @@ def pacing_of(
         return way(e.clients_per_round)
     clients = len(roster.nodes)
     paces = (
-        drawn_paces(e, e.seed, clients)
-        if e.clock == "drawn"
-        else traced_paces(Path(e.clock), clients, roster.names)
+        traced_paces(Path(e.clock), clients, roster.names)
+        if (drawn := e.drawn_clock) is None
+        else drawn_paces(drawn, e.seed, clients)
     )
     both = shapes.traffic if size is None else size
 

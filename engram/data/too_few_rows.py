@@ -68,7 +68,7 @@ def check_shortage(found: Shortage, clients: int, e: Experiment, names: Names) -
     Args:
         found: The clients with too few rows.
         clients: How many clients there are here.
-        e: The settings; ``too-few-rows`` says whether one such client is one too many.
+        e: The settings.
         names: What clients are called.
 
     Raises:
@@ -78,10 +78,6 @@ def check_shortage(found: Shortage, clients: int, e: Experiment, names: Names) -
     mend = "lower adapt-shots" if e.protocol == "few-shot" else "change test-fraction"
     given_out = e.partition != "natural" and clients == e.num_clients  # else own rows
     more = "lower num-clients" if given_out else "add rows"
-    if e.too_few_rows == "refuse" and (found.left_out or found.unscored):
-        both = {**found.left_out, **found.unscored}
-        mend = f"{more}, {mend}, or set too-few-rows=leave-out"
-        raise DataError(f"some clients have too few rows: {in_groups(both, names)}: {mend}")
     if not able:
         raise DataError(f"no client has enough rows to train: {in_groups(found.left_out, names)}")
     if clients < e.num_clients:  # one node's, which others may make up for

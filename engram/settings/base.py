@@ -37,7 +37,7 @@ NO_NETWORK = frozenset(
             "privacy",
         ),
         *("missing", "images", "standardize"),
-        *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step", "server_radius"),
+        *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step"),
         *("aggregation", "secure_threshold"),
     }
 )

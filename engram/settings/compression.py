@@ -1,12 +1,12 @@
 """Settings of messages in fewer bytes."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from engram.core.checks import Fault, clash
-from engram.settings.fields import Float, Int, Settings
+from engram.settings.fields import Settings, choice_with_number
 
 if TYPE_CHECKING:
     from engram.settings.shared import SharedSettings
@@ -17,26 +17,23 @@ _EXACT = ("8-bit", "4-bit")  # of which each update is an estimate by itself
 class CompressionSettings(Settings):
     """Messages in fewer bytes, in both directions."""
 
-    compress: Literal["none", "8-bit", "4-bit", "top-k", "low-rank"] = Field(
+    compress: Annotated[
+        str,
+        AfterValidator(
+            choice_with_number(none=0, **{"8-bit": 0, "4-bit": 0}, top_k=0.5, low_rank=10**6)
+        ),
+    ] = Field(
         "none",
         description="how models travel, in both directions: none (as they are), 8-bit or 4-bit "
-        "(rounded at random to so many bits), top-k (the largest changes alone) or low-rank "
-        "(changes as products of thin matrices). Clients keep what was left out, and send it later",
+        "(rounded at random to so many bits), top-k (the largest changes alone: top-k:0.05 of an "
+        "array's, by default a hundredth) or low-rank (changes as products of thin matrices, of "
+        "rank 2, or low-rank:4). Clients keep what was left out, and send it later",
     )
-    compress_share: Float = Field(
-        0.01, gt=0, le=0.5, description="top-k: share of the changes of an array that is sent"
-    )
-    compress_rank: Int = Field(2, ge=1, description="low-rank: rank of the changes of a matrix")
 
 
 def impossible_compression(shared: "SharedSettings") -> Iterator[Fault]:
     """Yields settings that fewer bytes do not go with."""
-    kind, fields = shared.compress, CompressionSettings.model_fields
-    for name, reader in (("compress_share", "top-k"), ("compress_rank", "low-rank")):
-        value, default = getattr(shared, name), fields[name].default
-        if kind != reader and value != default:
-            key = name.replace("_", "-")
-            yield clash(key, value, f"{default:g} unless compress is {reader}", "compress")
+    kind = shared.compress
     if kind == "none":
         return
     if shared.aggregation == "secure":

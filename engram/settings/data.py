@@ -108,11 +108,6 @@ class DataSettings(TableSettings):
         "iid, dirichlet, pathological, natural (by the data's task column; the default where there "
         "is one), blocks (of consecutive rows)",
     )
-    too_few_rows: Literal["leave-out", "refuse"] = Field(
-        "leave-out",
-        description="what is done with clients that have too few rows to train, or to be scored: "
-        "leave-out (of training, or of scores, by name) or refuse (the run)",
-    )
     num_clients: Int = Field(
         20, ge=1, le=10**6, description="clients in the federation; by default those that rows name"
     )

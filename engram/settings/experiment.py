@@ -56,6 +56,16 @@ _FORMER: Final[Mapping[str, tuple[Scalar, str]]] = {
     "categories": ("", f'columns.NAME = {{values = ["A", "B"]}} {_IN_SCHEMA}'),
     "missing-values": ("", f'file.missing = ["?"], or columns.NAME.missing, {_IN_SCHEMA}'),
     "optional-columns": ("", f"columns.NAME.default {_IN_SCHEMA}"),
+    "too-few-rows": ("leave-out", "nothing: clients with too few rows are left out by name"),
+    "compress-share": (0.01, "compress = top-k:SHARE"),
+    "compress-rank": (2, "compress = low-rank:RANK"),
+    "server-radius": (10.0, "server-step = universal:RADIUS"),
+    "step-seconds": (0.1, "clock = drawn,step-seconds=NUMBER"),
+    "bandwidth": (1e6, "clock = drawn,bandwidth=NUMBER"),
+    "speed-spread": (0.0, "clock = drawn,speed-spread=NUMBER"),
+    "stragglers": (0.0, "clock = drawn,stragglers=NUMBER"),
+    "slowdown": (10.0, "clock = drawn,slowdown=NUMBER"),
+    "hours": (24.0, "clock = drawn,hours=NUMBER"),
 }
 """Settings of former versions: their default, at which they are passed over, and what to write."""
 

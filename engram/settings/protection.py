@@ -1,12 +1,14 @@
 """Settings of privacy, and of robustness against malicious clients."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from engram.core.checks import Fault, clash
-from engram.settings.fields import Float, Int, Settings
+from engram.settings.fields import Float, Int, Settings, choice_with_number, number_in
+
+_SERVER_STEP: Final = AfterValidator(choice_with_number(replace=0, universal=1e30))
 
 
 class ProtectionSettings(Settings):
@@ -113,17 +115,18 @@ class ProtectionSettings(Settings):
         description="secure: the share of a round's sites above which they must stay until its "
         "end; as many of them together could unmask one, and fewer cannot",
     )
-    server_step: Literal["replace", "universal"] = Field(
+    server_step: Annotated[str, _SERVER_STEP] = Field(
         "replace",
         description="how the next model follows from a round's merged model: replace (it is the "
         "merged one) or universal (the universal ensemble, which has no step size, takes the last "
-        "model less the merged one as a gradient)",
+        "model less the merged one as a gradient, in a ball around the initial model of radius 10, "
+        "or R of universal:R)",
     )
-    server_radius: Float = Field(
-        10.0,
-        gt=0,
-        description="universal: radius of the ball around the initial model that models stay in",
-    )
+
+    @property
+    def server_radius(self) -> float:
+        """Radius of the ball around the initial model in which the universal step stays."""
+        return number_in(self.server_step, 10.0)
 
     @property
     def update_clip(self) -> float:

@@ -376,8 +376,8 @@ OUT_OF_RANGE = [
         "noise-multiplier must be greater than or equal to 0.000001, got 0.0",
     ),
     ({"delta": 1.0}, "delta must be less than 1, got 1.0"),
-    ({"server_step": "adam"}, "server-step must be 'replace' or 'universal', got 'adam'"),
-    ({"server_radius": 0.0}, "server-radius must be greater than 0, got 0.0"),
+    ({"server_step": "adam"}, "server-step must be one of replace, universal, got 'adam'"),
+    ({"server_step": "universal:0"}, "server-step must be universal:NUMBER, above 0 and at most"),
     (
         {"method": "molar", "server_step": "universal"},
         "server-step is not a setting of molar, which does not read it",
@@ -493,7 +493,7 @@ def test_protection_is_part_of_what_a_run_is():
 
 
 def test_the_servers_step_and_the_order_are_part_of_what_a_run_is():
-    assert {"server-step", "server-radius", "order"} <= small().identity().keys()
+    assert {"server-step", "order"} <= small().identity().keys()
 
 
 @pytest.mark.parametrize(

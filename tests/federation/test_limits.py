@@ -30,7 +30,6 @@ NEEDED = {  # settings without which a setting is not looked at
     "momentum": {"optimizer": "adam"},
     "noise_multiplier": {"privacy": "central", "clip": 1.0},
     "num_malicious": {"merge": "trimmed-mean"},
-    "server_radius": {"server_step": "universal"},
 }
 FOR_BATCH_NORM = {"model": "resnet", "hidden": "4"}
 

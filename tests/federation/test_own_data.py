@@ -263,10 +263,3 @@ def test_numbers_are_predicted(tmp_path):
     text = TABLE.replace("no", "0.5").replace("yes", "2")
     data = read_wards(tmp_path, text, missing="median", task="regression")
     assert sorted({*data.train.y.tolist(), *data.test.y.tolist()}) == [0.5, 2.0]
-
-
-def test_a_site_with_too_few_rows_of_its_own_is_told_about_these(tmp_path):
-    dataset = write_npz(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.array([0, 1, 0]))
-    strict = {"partition": "halves", "test_fraction": 0.34, "too_few_rows": "refuse"}
-    with pytest.raises(DataError, match="none is left to score: add rows, lower adapt-shots, or"):
-        read(dataset, client=1, **strict)

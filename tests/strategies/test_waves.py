@@ -26,7 +26,7 @@ SMALL = {
     "eval_every": 3,
     "hidden": "6",
 }
-SLOW = {"stragglers": 0.25, "speed_spread": 0.5}
+SLOW = {"clock": "drawn,stragglers=0.25,speed-spread=0.5"}
 
 
 def run(folder, **settings):
@@ -106,7 +106,7 @@ def test_equal_clients_and_a_whole_buffer_are_synchronous_rounds(tmp_path, metho
 
 
 def test_a_rounds_seconds_are_its_steps_and_its_bytes(tmp_path):
-    settings = {"clock": "drawn", "step_seconds": 0.25, "bandwidth": 1e4, "model": "linear"}
+    settings = {"clock": "drawn,step-seconds=0.25,bandwidth=1e4", "model": "linear"}
     model, rows = run(tmp_path / "run", **settings)
     size = 4 * sum(leaf.numel() for leaf in model.values())  # float32, received and sent
     assert rows[0]["simulated-seconds"] == pytest.approx(5 * 0.25 + 2 * size / 1e4)
@@ -132,7 +132,7 @@ def test_clients_that_come_too_late_are_dropped(tmp_path):
         run(tmp_path / "none", **settings, deadline=0.2)
 
 
-@pytest.mark.parametrize("settings", [BUFFERED | SLOW, {"clock": "drawn", "deadline": 0.6} | SLOW])
+@pytest.mark.parametrize("settings", [BUFFERED | SLOW, {"deadline": 0.6} | SLOW])
 def test_a_resumed_run_repeats_one_that_was_not_stopped(tmp_path, settings):
     settings = settings | {"method": "ditto", "checkpoint_every": 1}
     whole, rows = run(tmp_path / "whole", **settings)
@@ -194,8 +194,13 @@ def test_what_buffers_cannot_have_is_refused_by_name():
 
 def test_settings_of_time_that_do_not_go_together_are_refused():
     for settings, words in [
-        ({"stragglers": 0.1}, "stragglers must be 0 unless clock is drawn, got 0.1"),
-        ({"clock": "a.csv", "hours": 8.0}, "hours must be 24 unless clock is drawn"),
+        ({"stragglers": 0.1}, "stragglers is no setting any more: write clock = drawn,str"),
+        (
+            {"clock": "drawn,hour=8"},
+            "clock must be drawn with some of step-seconds, .*, got 'drawn,hour=8'",
+        ),
+        ({"clock": "drawn,hours=25"}, "clock.hours must be less than or equal to 24, got '25'"),
+        ({"clock": "drawn, hours"}, "clock.hours must be a valid number, got ''"),
         ({"deadline": 1.0}, "deadline must be 0 without a clock"),
         ({"over_selection": 1.0}, "over-selection must be 0 without a clock"),
         ({"clock": "drawn", "over_selection": 1.5}, "over-selection must be at most what makes 8"),
@@ -203,7 +208,7 @@ def test_settings_of_time_that_do_not_go_together_are_refused():
             {"clock": "drawn", "over_selection": 0.5, "privacy": "central", "clip": 1.0},
             "over-selection must be 0 where privacy is central",
         ),
-        ({"clock": "drawn", "step_seconds": -1.0}, "step-seconds must be greater than 0"),
+        ({"clock": "drawn,step-seconds=-1"}, "clock.step-seconds must be greater than 0"),
     ]:
         with entry(settings), pytest.raises(Refused, match=words):
             Experiment(**(SMALL | settings))
