@@ -31,7 +31,7 @@ _WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "synchronous": {"num_rounds": 80},
     "deadline": {"num_rounds": 80, "deadline": 1.5},
     "over-selection": {"num_rounds": 80, "over_selection": 0.3},
-    "buffered": {"num_rounds": 200, "synchrony": "buffered", "buffer_size": 10},
+    "buffered": {"num_rounds": 200, "buffer_size": 10},
 }
 _SHARE: Final = 0.98  # of the best mean accuracy of synchronous rounds: what all are to reach
 

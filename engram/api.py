@@ -365,7 +365,7 @@ def simulate(
         progress: Whether to show it; in a notebook, too.
         **settings: Shared settings and the method's own, by name: ``num_rounds=50, eta=0.2``. The
             setting ``model`` may be a ``torch.nn.Module``, its class, or a function that makes one.
-            ``loss``, ``augment``, ``schedule``, ``optimizer`` and ``adapt_optimizer`` may be
+            ``loss``, ``augment``, ``schedule`` and ``optimizer`` may be
             functions, as ``engram.loss``, ``engram.augmentation``, ``engram.schedule`` and
             ``engram.optimizer`` take them; ``metrics`` a list of names, and of functions as
             ``engram.metric`` takes them.

@@ -106,10 +106,10 @@ def run(
     simulated = not isinstance(grid, PatientGrid) or grid.fixed
     if e.clock and not simulated:
         raise Refused(must("clock", e.clock, "empty on nodes, whose time passes by itself"))
-    if e.synchrony == "buffered" and simulated and not e.clock:
+    if e.buffer_size and simulated and not e.clock:
         expected = "drawn, or a CSV file, for buffered rounds of a simulation"
         raise Refused(must("clock", e.clock, expected))
-    if e.synchrony == "buffered" and not simulated and e.resume:
+    if e.buffer_size and not simulated and e.resume:
         _log.info("what clients were at work on is dropped: they are asked anew")
     with ExitStack() as stack:
         if e.resume:
@@ -136,7 +136,7 @@ def run(
             stack.enter_context(record.hold())
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
-            grid.enough = 0 if simulated or e.synchrony == "synchronous" else e.buffer_size
+            grid.enough = 0 if simulated else e.buffer_size
         course = _Run(
             grid,
             strategy,

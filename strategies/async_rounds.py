@@ -211,7 +211,7 @@ def pacing_of(
     """
     e = experiment
     if not e.clock:
-        way = AtWork if e.synchrony == "buffered" else Together
+        way = AtWork if e.buffer_size else Together
         return way(e.clients_per_round)
     clients = len(roster.nodes)
     paces = (
@@ -225,7 +225,7 @@ def pacing_of(
         pace: Pace = paces[client]
         return pace.ends(start, _steps(e, roster.examples[client]), both)
 
-    return Buffered(e, ends, like) if e.synchrony == "buffered" else Timed(e, ends)
+    return Buffered(e, ends, like) if e.buffer_size else Timed(e, ends)
 
 
 def _steps(e: Experiment, rows: int) -> int:

@@ -1,7 +1,7 @@
 """Inner-product manipulation: attackers send the others' mean with its sign flipped.
 
 Xie, Koyejo, Gupta. Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation.
-UAI 2019. ``attack-scale`` is its epsilon. With a small one the forged updates are short and near
+UAI 2019. The scale is its epsilon. With a small one the forged updates are short and near
 each other, which Krum and medians take for consent; with a large one the mean turns round.
 """
 

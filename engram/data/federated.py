@@ -267,12 +267,11 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
         start = model.init(generator())
         check_fit(model, start, task_of(e.task, e.loss), tried, kind.outputs)
         local = e.statistics == "local"
-        if e.personal or e.share or (local and model.running):
+        if e.personal or (local and model.running):
             model = with_personal(
                 model,
                 start,
                 personal=e.personal,
-                share=e.share,
                 running=local,
             )
         return model

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from engram.core.checks import require
 from engram.scoring.metrics import METRICS
-from engram.settings.fields import Float, Int, Optimizer, Settings, registered, searched
+from engram.settings.fields import Float, Int, Settings, registered, searched
 
 
 def _metrics(value: object) -> object:
@@ -89,9 +89,6 @@ class EvaluationSettings(Settings):
         gt=0,
         description="evaluation: their step size",
         json_schema_extra=searched(1e-3, 1, log=True),
-    )
-    adapt_optimizer: Optimizer = Field(
-        "sgd", description="evaluation: their optimizer, as optimizer"
     )
     metrics: Annotated[str, BeforeValidator(_metrics)] = Field(
         "",

@@ -25,6 +25,7 @@ from engram.settings.fields import (
 from engram.settings.machine import MachineSettings
 from engram.settings.model import ModelSettings
 from engram.settings.network import NetworkMethod
+from engram.settings.run import Folders
 from engram.settings.settings_files import in_run_config
 from engram.settings.shared import SharedSettings
 
@@ -56,6 +57,10 @@ _FORMER: Final[Mapping[str, tuple[Scalar, str]]] = {
     "categories": ("", f'columns.NAME = {{values = ["A", "B"]}} {_IN_SCHEMA}'),
     "missing-values": ("", f'file.missing = ["?"], or columns.NAME.missing, {_IN_SCHEMA}'),
     "optional-columns": ("", f"columns.NAME.default {_IN_SCHEMA}"),
+    "synchrony": ("synchronous", "buffer-size, which is 0 where a round waits for all"),
+    "adapt-optimizer": ("sgd", "nothing: fine-tuning is by sgd"),
+    "attack-scale": (1.0, "attack = NAME:SCALE"),
+    "share": ("", "personal = !PATTERNS, for all but these"),
     "too-few-rows": ("leave-out", "nothing: clients with too few rows are left out by name"),
     "compress-share": (0.01, "compress = top-k:SHARE"),
     "compress-rank": (2, "compress = low-rank:RANK"),
@@ -79,7 +84,7 @@ _LOOKED_AT: Final = frozenset({"batch-size", "privacy", "seed"}).union(
 """Shared settings on which a fault of data or network may depend."""
 
 ARGUMENTS: Final = ("out", "resume")
-"""Shared settings that are explicit arguments of the functions that take settings."""
+"""Settings that are explicit arguments of the functions that take settings."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Method)
@@ -93,7 +98,7 @@ def lists_settings(function: F) -> F:
     """
     own = signature(function)
     listed = {name: p for name, p in own.parameters.items() if p.kind is not p.VAR_KEYWORD}
-    groups: list[type[Settings]] = [SharedSettings, *METHODS.values()]
+    groups: list[type[Settings]] = [SharedSettings, Folders, *METHODS.values()]
     for group in groups:
         for name, field in group.model_fields.items():
             if name not in ARGUMENTS:
@@ -136,7 +141,7 @@ class Impossible(Refused):
         return self.invalid.isdisjoint(fault.keys or _LOOKED_AT)
 
 
-class Experiment(SharedSettings):
+class Experiment(SharedSettings, Folders):
     """Everything that determines a run: the same experiment gives the same numbers.
 
     The one exception is the secret noise of privacy on nodes: see ``engram.guards.noise``.
@@ -248,7 +253,7 @@ def by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def default_config() -> dict[str, Scalar]:
     """Returns every setting's default; a method's own as ``METHOD.key``."""
-    config: dict[str, Scalar] = {"method": FIRST, **SharedSettings.defaults()}
+    config: dict[str, Scalar] = {"method": FIRST, **SharedSettings.defaults(), **Folders.defaults()}
     for name, method in METHODS.items():
         config |= {f"{name}.{key}": value for key, value in method.defaults().items()}
     return config
@@ -287,8 +292,12 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     method = METHODS.get(name) if isinstance(name, str) else None
     keys = SharedSettings.all_keys()
     given = {key: value for key, value in config.items() if key in keys}
-    others = {key: value for key, value in config.items() if key not in keys and key != "method"}
+    places = {key: config[key] for key in Folders.all_keys() if key in config}
+    aside = {"method", *keys, *places}
+    others = {key: value for key, value in config.items() if key not in aside}
     shared, invalid, wrong = validated(SharedSettings, given)
+    folders, _, wrong_places = validated(Folders, places)
+    wrong += wrong_places
     shared = _fitted(shared, given)
     if method is None:
         unowned = {key: value for key, value in others.items() if not owners_of(key)}
@@ -309,7 +318,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     ]
     invalid |= invalid_own.union(*(fault.keys for fault in strange))
     together = [fault for fault in chosen.problems(shared) if invalid.isdisjoint(fault.keys)]
-    fields = vars(shared) | {"method": name, "own": chosen}
+    fields = {**vars(shared), **vars(folders), "method": name, "own": chosen}
     if faults := [*strange, *wrong, *wrong_own, *together]:
         error = Impossible(*faults)
         error.invalid = invalid
@@ -327,15 +336,12 @@ def _without_former(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fitted(shared: SharedSettings, given: Mapping[str, Any]) -> SharedSettings:
     """Returns settings with the numbers of clients that follow from others that are given."""
-    unseen, asked, buffer = shared.unseen_clients, shared.clients_per_round, shared.buffer_size
+    unseen, asked = shared.unseen_clients, shared.clients_per_round
     if shared.unseen and "unseen-clients" not in given:
         unseen = len(shared.unseen_names)
     if "clients-per-round" not in given:
         asked = min(asked, max(1, shared.num_clients - unseen))
-    if "buffer-size" not in given and shared.synchrony == "buffered":
-        buffer = min(buffer, asked)
-    found = {"unseen_clients": unseen, "clients_per_round": asked, "buffer_size": buffer}
-    return shared.model_copy(update=found)
+    return shared.model_copy(update={"unseen_clients": unseen, "clients_per_round": asked})
 
 
 def validated(
@@ -368,7 +374,11 @@ def _strange(settings: Mapping[str, Any], method: type[Method] | None) -> list[F
     found = []
     for key, value in [*settings.items()][:_TOLD]:
         owners, meant = owners_of(key), list[str]()
-        known = [*SharedSettings.all_keys(), *(method.all_keys() if method is not None else ())]
+        known = [
+            *SharedSettings.all_keys(),
+            *Folders.all_keys(),
+            *(method.all_keys() if method is not None else ()),
+        ]
         known += default_config() if "." in key else ()
         if method is not None and owners:
             default = " (the default)" if method.name == FIRST else ""

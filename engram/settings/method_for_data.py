@@ -127,8 +127,8 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
             not fit into memory.
     """
     e = experiment
-    if e.network.personal and e.share and not model.personal - model.running:
-        raise Refused(must("share", e.share, f"less than all for {e.method}"))
+    if e.network.personal and e.personal.startswith("!") and not model.personal - model.running:
+        raise Refused(must("personal", e.personal, f"less than all for {e.method}"))
     initial = tree_map(lambda leaf: leaf.to(_NOWHERE), model.init(Generator()))
     network = network_of(model, initial, lambda: initial)._replace(draws=lambda n: [initial] * n)
     try:

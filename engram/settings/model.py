@@ -56,14 +56,11 @@ class ModelSettings(Settings):
         description="running statistics of batch norm: average (of the clients' ones), local (each "
         "client keeps its own) or fixed (they stay, and are used in training, too)",
     )
-
     personal: str = Field(
         "",
         description="parameters that each client keeps to itself, as patterns of their names with "
-        "commas, such as head.*; the others are shared. Empty: none, or the method's part",
-    )
-    share: str = Field(
-        "", description="parameters that clients share, likewise; all others are personal"
+        "commas, such as head.*; the others are shared. After a !, as in !body.*, they are the "
+        "shared ones. Empty: none, or the method's part",
     )
 
     @property

@@ -338,11 +338,11 @@ def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator
     if shared.clock and shared.participation:
         expected = "empty where participation is another run's"
         yield clash("clock", shared.clock, expected, "participation")
-    if shared.synchrony == "synchronous":
+    if not shared.buffer_size:
         return
     if method.each:
-        expected = f"synchronous for {method.name}, whose server sees every update"
-        yield clash("synchrony", shared.synchrony, expected)
+        expected = f"0 for {method.name}, whose server sees every update"
+        yield clash("buffer-size", shared.buffer_size, expected)
     for key, value, fits, why in (
         ("privacy", shared.privacy, ("none", "local"), "its noise is for the mean of a cohort"),
         ("aggregation", shared.aggregation, ("plain",), "a sum hides which updates are old"),
@@ -354,15 +354,15 @@ def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator
     ):
         if value not in fits:
             expected = (
-                f"{' or '.join(map(str, fits)) or 'empty'} where synchrony is buffered: {why}"
+                f"{' or '.join(map(str, fits)) or 'empty'} where buffer-size is above 0: {why}"
             )
-            yield clash(key, value, expected, "synchrony")
+            yield clash(key, value, expected, "buffer-size")
     if shared.buffer_size > asked:
         most = f"at most clients-per-round = {asked}, which are at work at a time"
-        yield clash("buffer-size", shared.buffer_size, most, "clients-per-round", "synchrony")
+        yield clash("buffer-size", shared.buffer_size, most, "clients-per-round")
     if shared.min_clients > shared.buffer_size:
-        most = f"at most buffer-size = {shared.buffer_size} where synchrony is buffered"
-        yield clash("min-clients", shared.min_clients, most, "buffer-size", "synchrony")
+        most = f"at most buffer-size = {shared.buffer_size}"
+        yield clash("min-clients", shared.min_clients, most, "buffer-size")
 
 
 def _impossible_text(shared: SharedSettings) -> Iterator[Fault]:

@@ -16,6 +16,19 @@ def _numbers(value: object) -> str:
     return ",".join(map(str, sorted({int(number) for number in text.split(",") if number})))
 
 
+class Folders(Settings):
+    """Folders of runs, which commands and functions take by arguments of their own."""
+
+    out: str = Field("", description="folder of the run's results; empty: a new one in runs/")
+    resume: str = Field("", description="folder of a run to resume; empty: none")
+    start_from: str = Field(
+        "",
+        description="folder of a run from whose last models this one starts: those of the server, "
+        "and what it keeps for each client, where the method has the same; what clients keep, and "
+        "means of it, begin anew. Empty: from the initial models",
+    )
+
+
 class RunSettings(Settings):
     """Length of a run, its evaluations and checkpoints, and its seed."""
 
@@ -40,12 +53,6 @@ class RunSettings(Settings):
         "fewer the run stops, and can be resumed; 0: on nodes, a run begins with all that have "
         "enough rows, and a round needs one",
     )
-    start_from: str = Field(
-        "",
-        description="folder of a run from whose last models this one starts: those of the server, "
-        "and what it keeps for each client, where the method has the same; what clients keep, and "
-        "means of it, begin anew. Empty: from the initial models",
-    )
     participation: str = Field(
         "",
         description="folder of a run whose participation a run in one process repeats: in each "
@@ -56,8 +63,6 @@ class RunSettings(Settings):
         description="clients that have no part in the run, as if they had never been members, by "
         "number, with commas; empty: none",
     )
-    out: str = Field("", description="folder of the run's results; empty: a new one in runs/")
-    resume: str = Field("", description="folder of a run to resume; empty: none")
 
     @property
     def withdrawn(self) -> frozenset[int]:

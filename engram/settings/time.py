@@ -1,7 +1,7 @@
 """Settings of a simulated clock, and of rounds that wait for some of their clients alone."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -58,8 +58,8 @@ class TimeSettings(Settings):
     clock: Annotated[str, AfterValidator(_clock)] = Field(
         "",
         description="simulated time: drawn (each client's speed, bandwidth and hours), with "
-        f"numbers as in drawn,stragglers=0.1 ({', '.join(DrawnClock.all_keys())}), or a CSV file with "
-        "a line for each client; empty: none",
+        f"numbers as in drawn,stragglers=0.1 ({', '.join(DrawnClock.all_keys())}), or a CSV file "
+        "with a line for each client; empty: none",
     )
     deadline: Float = Field(
         0.0,
@@ -74,17 +74,12 @@ class TimeSettings(Settings):
         description="clients asked beyond clients-per-round, as a share of it; a round on the "
         "clock ends when clients-per-round have answered, and goes on without the others",
     )
-    synchrony: Literal["synchronous", "buffered"] = Field(
-        "synchronous",
-        description="whether a round waits for all that it asked (synchronous), or for any "
-        "buffer-size updates while clients-per-round clients are at work all the time (buffered: "
-        "FedBuff; an update counts 1/sqrt(1 + t) if t rounds have ended since its client began)",
-    )
     buffer_size: Int = Field(
-        5,
-        ge=1,
-        description="buffered: updates that a round merges (K); by default at most "
-        "clients-per-round",
+        0,
+        ge=0,
+        description="0: a round waits for all that it asked; else for any so many updates (K), "
+        "while clients-per-round clients are at work all the time (FedBuff; an update counts "
+        "1/sqrt(1 + t) if t rounds have ended since its client began)",
     )
 
     @property
@@ -103,6 +98,6 @@ class TimeSettings(Settings):
                 yield clash(
                     key, value, "0 without a clock; on nodes, timeout ends a round", "clock"
                 )
-            if value and self.synchrony == "buffered":
-                expected = "0 where synchrony is buffered, which waits for nobody"
-                yield clash(key, value, expected, "synchrony")
+            if value and self.buffer_size:
+                expected = "0 where buffer-size is above 0, and a round waits for nobody"
+                yield clash(key, value, expected, "buffer-size")

@@ -25,7 +25,7 @@ _FREE: Final = {
     *ModelSettings.all_keys(),
     *TrainingSettings.all_keys(),
     *ProtectionSettings.all_keys(),
-    *(ADAPT_LR, "adapt-steps", "adapt-optimizer"),
+    *(ADAPT_LR, "adapt-steps"),
 } - {"task", "privacy"}
 """Shared settings that trials may differ in: what is trained and fine-tuned, and how.
 

@@ -292,7 +292,7 @@ def test_a_schedules_length_is_part_of_the_run():
 def test_models_are_adapted_by_an_optimizer(name):
     scores = []
     for engine in ("vectorized", "sequential"):
-        t = trainer(small_of_any(adapt_optimizer=name, adapt_lr=0.01), engine=engine)
+        t = trainer(small_of_any(adapt_lr=0.01), engine=engine)
         scores.append(scores_of(t, range(4)).columns["loss"])
     torch.testing.assert_close(*scores, rtol=0, atol=1e-5)
     plain = trainer(small_of_any(adapt_lr=0.01))

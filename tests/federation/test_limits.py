@@ -196,7 +196,7 @@ def test_what_clients_keep_in_this_process_is_known(free):
     check_kept(small_of_any(method="ditto", num_rounds=1), known)  # 4 clients train
 
 
-@pytest.mark.parametrize("key", ["schedule", "optimizer", "adapt-optimizer"])
+@pytest.mark.parametrize("key", ["schedule", "optimizer"])
 def test_a_name_that_something_must_have_is_not_empty(key):
     with pytest.raises(Refused, match=f"{key.removeprefix('adapt-')} must be one of"):
         Experiment.from_config({key: ""})

@@ -17,7 +17,7 @@ from tests.support import PROTECTED, grid, initial_model, strategy_of, trainer
 from tests.tables import EIGHT, entry
 
 WHOLE = {"model": "linear", "batch_size": 1000, "local_steps": 1, "weighting": "clients"}
-BUFFERED = {"clock": "drawn", "synchrony": "buffered", "buffer_size": 2}
+BUFFERED = {"clock": "drawn", "buffer_size": 2}
 SMALL = {
     "method": "fedavg",
     "num_clients": 8,
@@ -75,7 +75,7 @@ def as_numpy(model, classes=10):
 def test_buffers_of_one_are_asynchronous_sgd(tmp_path):
     """w_{v+1} = w_v - s(v - u) eta grad f_c(w_u), s(t) = 1 / sqrt(1 + t): Nguyen et al., Alg. 1."""
     settings = {**WHOLE, "num_clients": 2, "clients_per_round": 2, "eta": 0.5, "max_norm": 1e9}
-    settings |= {"clock": traced(tmp_path, [1.0, 2.5]), "synchrony": "buffered", "buffer_size": 1}
+    settings |= {"clock": traced(tmp_path, [1.0, 2.5]), "buffer_size": 1}
     found, rows = run(tmp_path / "run", **settings)
     # Client 0 answers at 1 and 2, client 1 at 2.5 with its change of the first model, ...
     order = [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 2.5), (0, 2, 3.0), (0, 4, 4.0), (0, 5, 5.0)]
@@ -178,15 +178,15 @@ def test_what_buffers_cannot_have_is_refused_by_name():
             for name, method in NETWORKS.items()
             if method.each
         ],
-        ({"privacy": "central", "clip": 1.0}, "privacy must be none or local where synchrony"),
-        ({"aggregation": "secure", "clip": 1.0}, "aggregation must be plain where synchrony is"),
-        ({"merge": "median"}, "merge must be mean where synchrony is buffered"),
-        ({"attack": "sign-flip"}, "attack must be none where synchrony is buffered"),
-        ({"shards": 2}, "shards must be 1 where synchrony is buffered"),
+        ({"privacy": "central", "clip": 1.0}, "privacy must be none or local where buffer-size"),
+        ({"aggregation": "secure", "clip": 1.0}, "aggregation must be plain where buffer-size is"),
+        ({"merge": "median"}, "merge must be mean where buffer-size is above 0"),
+        ({"attack": "sign-flip"}, "attack must be none where buffer-size is above 0"),
+        ({"shards": 2}, "shards must be 1 where buffer-size is above 0"),
         ({"buffer_size": 5}, "buffer-size must be at most clients-per-round = 4"),
         ({"min_clients": 3}, "min-clients must be at most buffer-size = 2"),
-        ({"deadline": 1.0}, "deadline must be 0 where synchrony is buffered"),
-        ({"over_selection": 0.5}, "over-selection must be 0 where synchrony is buffered"),
+        ({"deadline": 1.0}, "deadline must be 0 where buffer-size is above 0"),
+        ({"over_selection": 0.5}, "over-selection must be 0 where buffer-size is above 0"),
     ]:
         with entry(settings), pytest.raises(Refused, match=words):
             Experiment(**(SMALL | BUFFERED | settings))
@@ -216,14 +216,14 @@ def test_settings_of_time_that_do_not_go_together_are_refused():
 
 def test_a_buffered_simulation_needs_a_clock(tmp_path):
     with pytest.raises(Refused, match="clock must be drawn, or a CSV file, for buffered rounds"):
-        run(tmp_path / "run", synchrony="buffered", buffer_size=2)
+        run(tmp_path / "run", buffer_size=2)
     with pytest.raises(Refused, match=r"trace\.csv must have a line for each of 8 clients"):
         run(tmp_path / "run", clock=traced(tmp_path, [1.0, 2.0]))
     assert not (tmp_path / "run").exists()
 
 
 def test_nodes_at_work_are_not_asked_again_and_merged_when_they_answer():
-    settings = {"synchrony": "buffered", "buffer_size": 2, "weighting": "clients", "max_norm": 1e9}
+    settings = {"buffer_size": 2, "weighting": "clients", "max_norm": 1e9}
     e = Experiment(**(SMALL | settings))
     g = grid(trainer(e), nodes=8)
     strategy, _ = strategy_of(e, g)

@@ -29,7 +29,6 @@ _OURS: Final[Mapping[str, Callable[[str], bool]]] = {
     "augment": _among(AUGMENTATIONS),
     "schedule": _among(SCHEDULES),
     "optimizer": lambda name: name in BUILT_IN_OPTIMIZERS,
-    "adapt-optimizer": lambda name: name in BUILT_IN_OPTIMIZERS,
 }
 """Settings that may name what a user has made: whether a name is one of the platform's."""
 
