@@ -13,6 +13,7 @@ from engram.settings.compression import CompressionSettings
 from engram.settings.evaluation import EvaluationSettings
 from engram.settings.fields import Settings, nearest
 from engram.settings.model import ModelSettings
+from engram.settings.run import Folders
 from engram.settings.shared import SharedSettings
 from engram.settings.time import TimeSettings
 from engram.settings.training import TrainingSettings
@@ -154,7 +155,7 @@ def check_name(name: str) -> None:
 def check_setting(name: str, key: str, *, has_default: bool) -> None:
     """Raises ``ValueError`` unless a method can have a setting of this key."""
     expected = "one with a default, and not the name of a setting that all methods have"
-    ok = has_default and key not in SharedSettings.model_fields
+    ok = has_default and key not in {*SharedSettings.model_fields, *Folders.model_fields}
     require(ok, f"a setting of {name}", key, expected)
 
 

@@ -136,7 +136,7 @@ def test_false_scores_are_merged_as_scores_and_change_no_model(tmp_path):
     ("settings", "words"),
     [
         ({"attack": "scaled"}, "attack must be scaled:SCALE, where SCALE is not 1, got 'scaled"),
-        ({"attack": "theft"}, "attack must be 'none', 'sign-flip'"),
+        ({"attack": "theft"}, "attack must be one of none, sign-flip"),
         ({"attack": "ipm", "attackers": 0.6}, "attackers must be less than or equal to 0.5"),
         ({"attack": "false-statistics"}, "fedavg, which sends no claims"),
     ],

@@ -174,7 +174,7 @@ def test_every_method_whose_server_sees_a_mean_runs_in_buffers(tmp_path, name):
 def test_what_buffers_cannot_have_is_refused_by_name():
     for settings, words in [
         *[
-            ({"method": name}, f"synchronous for {name}, whose server sees every update")
+            ({"method": name}, f"buffer-size must be 0 for {name}, whose server sees every update")
             for name, method in NETWORKS.items()
             if method.each
         ],
