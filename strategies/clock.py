@@ -16,7 +16,7 @@ from engram.core.checks import must
 from engram.core.streams import Stream, generator
 from engram.settings.errors import Names, Refused, few, one_line
 from engram.settings.files import read_file
-from engram.settings.time import DrawnClock
+from engram.settings.training import DrawnClock
 
 _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR

@@ -9,8 +9,7 @@ import time
 import warnings
 from typing import TYPE_CHECKING
 
-from engram.settings.interrupts import end_at_once
-from engram.settings.safe_path import safe_path
+from engram.settings.process_starts import end_at_once, safe_path
 
 if TYPE_CHECKING:
     from click import NoSuchOption

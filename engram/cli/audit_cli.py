@@ -7,7 +7,7 @@ import typer
 
 from engram.cli.console import err, out
 from engram.cli.options import Json, find_run
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 
 __all__ = ["app"]
 

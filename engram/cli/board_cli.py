@@ -13,7 +13,7 @@ from engram.link.addresses import CONTROL, parse_address
 from engram.link.credentials import read_server
 from engram.link.server.launch import check_free
 from engram.settings.errors import Refused
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 
 __all__ = ["app"]
 

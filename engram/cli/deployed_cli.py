@@ -30,8 +30,8 @@ from engram.runs.record import RunRecord
 from engram.server.status import participation
 from engram.settings.errors import Refused, few_names, say
 from engram.settings.experiment import FIRST, Experiment, read_by
-from engram.settings.interrupts import end_at_once
 from engram.settings.plugins import VARIABLE, plugins
+from engram.settings.process_starts import end_at_once
 from engram.simulations.app_folder import write_app
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation, Nodes

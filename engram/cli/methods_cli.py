@@ -8,10 +8,10 @@ from rich.table import Table
 
 from engram.cli.console import out
 from engram.cli.options import Json, settings_rows
+from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused
 from engram.settings.families import METHODS, unknown_method
 from engram.settings.fields import key_of
-from engram.settings.shared import SharedSettings
 from engram.tune.space import declared_ranges
 
 __all__ = ["app"]

@@ -16,7 +16,7 @@ from engram.cli.console import out as console
 from engram.cli.options import Json, find_run
 from engram.link.addresses import CONTROL
 from engram.settings.errors import Refused, one_line, say
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 
 if TYPE_CHECKING:
     from engram.home.exporting import Written

@@ -23,7 +23,7 @@ from engram.link.credentials import NodeCredentials, read_node
 from engram.link.proxies import direct
 from engram.settings.errors import Refused, say
 from engram.settings.fields import wrong_values
-from engram.settings.machine import MachineSettings
+from engram.settings.run import MachineSettings
 from engram.sites.accepted import in_force
 from engram.sites.audit import AUDIT, EXPORTED, Audit
 from engram.sites.encrypted_file import new_key, read_key

@@ -11,7 +11,7 @@ from engram.cli.options import find_run
 from engram.data.file_models import readable
 from engram.settings.errors import Refused
 from engram.settings.files import replace_file
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 
 __all__ = ["app"]
 

@@ -11,7 +11,7 @@ from engram.cli.progress import show_found
 from engram.compare.comparison_folder import BENCHMARK, SEARCHED, STUDY, find_runs, trains_network
 from engram.data.file_models import readable
 from engram.settings.errors import Refused
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 
 __all__ = ["app"]
 

@@ -22,7 +22,7 @@ from engram.cli.options import (
 )
 from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained, settings_of_each
 from engram.settings.errors import Refused, told_with
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 
 __all__ = ["app"]
 

@@ -19,7 +19,7 @@ from engram.data.tables.frames import is_frame
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError
 from engram.settings.experiment import FIRST, by_schema, read_by
-from engram.settings.machine import MachineSettings
+from engram.settings.run import MachineSettings
 
 _log = getLogger("flwr.engram")
 _FILE = File()

@@ -24,7 +24,7 @@ from psutil import Process
 
 from engram.core.machine import available
 from engram.settings.errors import Refused, one_line
-from engram.settings.safe_path import SAFE
+from engram.settings.process_starts import SAFE
 
 Arrays = dict[str, npt.NDArray[Any]]
 Runs = Callable[[Arrays], npt.NDArray[Any]]

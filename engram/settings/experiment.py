@@ -9,9 +9,9 @@ from typing import Any, Final, Self, TypeVar
 from pydantic import ValidationError
 
 from engram.core.checks import Fault, must
+from engram.settings.base import SharedSettings
 from engram.settings.data import DataSettings, with_schema
 from engram.settings.errors import Refused, brief, one_line
-from engram.settings.evaluation import EvaluationSettings
 from engram.settings.families import METHODS, Method, unknown_method
 from engram.settings.fields import (
     Scalar,
@@ -22,12 +22,10 @@ from engram.settings.fields import (
     with_tables,
     wrong_values,
 )
-from engram.settings.machine import MachineSettings
-from engram.settings.model import ModelSettings
+from engram.settings.model import EvaluationSettings, ModelSettings
 from engram.settings.network import NetworkMethod
-from engram.settings.run import Folders
+from engram.settings.run import Folders, MachineSettings
 from engram.settings.settings_files import in_run_config
-from engram.settings.shared import SharedSettings
 
 __all__ = [
     "ARGUMENTS",

@@ -13,12 +13,11 @@ from engram.networks.optimizers import OPTIMIZERS
 from engram.scoring.metrics import METRICS, Metric, named
 from engram.scoring.score_columns import VALIDATION, Column, columns_of
 from engram.scoring.tasks import TASKS, task_of
-from engram.settings.base import METHODS, Method, check_name, check_setting
+from engram.settings.base import METHODS, Method, SharedSettings, check_name, check_setting
 from engram.settings.base import method as registered
-from engram.settings.compression import impossible_compression
 from engram.settings.fields import Float, Int, key_of, searched
 from engram.settings.plugins import MOVING
-from engram.settings.shared import SharedSettings
+from engram.settings.protection import impossible_compression
 
 if TYPE_CHECKING:
     from engram.core.settings import Part

@@ -24,12 +24,12 @@ from engram.core.personal_parameters import build
 from engram.core.served import has_common, has_tuned
 from engram.networks.vision import torchvision
 from engram.scoring.score_columns import COMMON, TUNED
+from engram.settings.base import SharedSettings
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.fingerprint import source_root
 from engram.settings.network import NetworkMethod
 from engram.settings.settings_files import read_settings
-from engram.settings.shared import SharedSettings
 from engram.sites.policy import USUAL, read_policy
 from tests.engram.methods.problem import NETWORK
 from tests.source import ROOMS

@@ -13,11 +13,11 @@ import engram
 from engram.guards.aggregation import merge_of
 from engram.methods.pfedme import PFedMe as PFedMeItself
 from engram.scoring.metrics import METRICS
+from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment, Impossible, default_config
 from engram.settings.families import METHODS
 from engram.settings.settings_files import RUN_KEYS, read_settings
-from engram.settings.shared import SharedSettings
 from tests.engram.methods import problem
 from tests.support import small
 from tests.tables import entry

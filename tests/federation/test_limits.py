@@ -10,13 +10,12 @@ from engram.core.method import FromMean
 from engram.core.rounds import received_by
 from engram.core.slots import flat
 from engram.data.federated import model_for
-from engram.settings.base import family
+from engram.settings.base import SharedSettings, family
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.fields import key_of
 from engram.settings.method_for_data import check_kept, check_server, server_side, shapes_on
-from engram.settings.shared import SharedSettings
 from engram.simulations.engine import simulate
 from tests.support import own_of, size_of, small_of_any, trainer
 from tests.tables import EIGHT, entry, sampled

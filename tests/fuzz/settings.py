@@ -10,11 +10,11 @@ from pydantic.fields import FieldInfo
 
 from engram.link.addresses import parse_address
 from engram.link.node_config import hosted_clients, memory_folder, read_node_config
+from engram.settings.base import SharedSettings
 from engram.settings.experiment import Experiment, default_config, read_by
 from engram.settings.families import METHODS
 from engram.settings.fields import key_of
-from engram.settings.machine import MachineSettings
-from engram.settings.shared import SharedSettings
+from engram.settings.run import MachineSettings
 from tests.fuzz.folders import sets, small
 from tests.fuzz.spoil import spoil_bytes, spoil_file, text, value
 

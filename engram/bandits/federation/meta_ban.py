@@ -10,10 +10,16 @@ from engram.core.checks import Fault, clash
 from engram.core.machine import check_room
 from engram.data.source import Source
 from engram.scoring.metrics import Metric
-from engram.settings.base import NO_NETWORK, Method, method
+from engram.settings.base import (
+    LEAST_REPORTED,
+    NO_NETWORK,
+    REGRET,
+    Method,
+    ReportEvery,
+    SharedSettings,
+    method,
+)
 from engram.settings.fields import Float, Int
-from engram.settings.shared import SharedSettings
-from engram.settings.turn_metrics import LEAST_REPORTED, REGRET, ReportEvery
 
 if TYPE_CHECKING:
     from engram.bandits.meta_ban import MetaBan as Policy

@@ -10,9 +10,8 @@ from engram.core.checks import Fault, clash
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import columns_of
 from engram.scoring.tasks import CLASSIFICATION
-from engram.settings.base import NO_NETWORK, Method, method
+from engram.settings.base import NO_NETWORK, Method, SharedSettings, method
 from engram.settings.fields import Float
-from engram.settings.shared import SharedSettings
 
 _LOSS = CLASSIFICATION.metric._replace(meaning="mean held-out loss", most=inf)
 COLUMNS = columns_of([_LOSS], {"-own": True, "-shared": True, "-personal": True})

@@ -8,10 +8,8 @@ from pydantic import Field
 from engram.core.checks import Fault, clash
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import columns_of
-from engram.settings.base import method
+from engram.settings.base import LEAST_REPORTED, REGRET, ReportEvery, SharedSettings, method
 from engram.settings.fields import Int
-from engram.settings.shared import SharedSettings
-from engram.settings.turn_metrics import LEAST_REPORTED, REGRET, ReportEvery
 from engram.tables.federation.molar import Thresholded
 
 (REGRETS,) = columns_of(
