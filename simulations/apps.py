@@ -99,7 +99,7 @@ def _given(
 
 
 def _with(given: dict[str, Any], context: Context) -> Context:
-    """Returns a context in which settings that were given count where the run config has none."""
+    """Adds given settings to a context's run config, which counts first."""
     config = given | in_run_config(context.run_config)
     if (dataset := str(config.get("dataset"))) in _ROWS:
         config["dataset"] = _ROWS[dataset]

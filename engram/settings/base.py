@@ -117,7 +117,7 @@ class Method(Settings):
         return True
 
     def rounds(self, shared: SharedSettings) -> int:
-        """Returns how many rounds a run has."""
+        """Returns the number of rounds of a run."""
         return shared.num_rounds
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:

@@ -24,7 +24,7 @@ def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
 
 
 def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings by key with the contents of the schema, and what its roles say of others.
+    """Returns settings with the schema's contents, and the columns of its roles.
 
     Raises:
         Refused: The schema cannot be read, or an entry is unknown or impossible; or settings name

@@ -1,4 +1,4 @@
-"""Errors, classed by what the user can do about them, and the texts that they quote."""
+"""Errors, by the remedy that a user has, and safe quoting of foreign text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import LogRecord, getLogger
@@ -78,7 +78,7 @@ class RunStopped(EngramError):
 def together(
     error: Refused, check: Callable[[], object], told: Callable[[Fault], bool] = lambda fault: True
 ) -> Refused:
-    """Returns the error with what another check refuses added, so that both are told at once.
+    """Adds the faults of another check to an error.
 
     Where the check fails with a plain ``ValueError``, which the first fault may have caused, the
     error is returned unchanged. Of the check's faults, those are added for which ``told`` holds.
@@ -93,7 +93,7 @@ def together(
 
 
 def refusals(check: Callable[[], object]) -> list[Fault]:
-    """Returns what a check refuses."""
+    """Returns the faults that ``check`` raises."""
     try:
         check()
     except Refused as error:
@@ -102,7 +102,7 @@ def refusals(check: Callable[[], object]) -> list[Fault]:
 
 
 def told_with(wrong: Sequence[Fault], read: Callable[[], T]) -> T:
-    """Returns what is read, unless something is wrong already; all faults are told at once.
+    """Calls ``read``; raises its faults together with ``wrong``.
 
     Args:
         wrong: The faults that were found before.
@@ -150,12 +150,12 @@ def one_line(text: str, *, longest: int = _LONGEST) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns a text whose unprintable characters are escaped."""
+    """Escapes the unprintable characters of a text."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def say(*lines: str, file: TextIO | None = None) -> None:
-    """Prints lines; whatever in one is unprintable, as a name may have it, is escaped."""
+    """Prints lines, with unprintable characters escaped."""
     print(*map(printable, lines), sep="\n", flush=True, file=file)
 
 

@@ -107,7 +107,7 @@ def lists_settings(function: F) -> F:
 
 
 class _Listed(Signature):
-    """A signature with all settings whose text is that of another, without types, for ``help``."""
+    """A signature with all settings, and a short text for ``help``."""
 
     def __init__(self, own: Signature, parameters: Sequence[Parameter]) -> None:
         super().__init__(parameters, return_annotation=own.return_annotation)
@@ -227,14 +227,14 @@ class Experiment(SharedSettings, Folders):
         return self.model_dump(by_alias=True, exclude=aside) | own
 
     def identity(self) -> dict[str, Scalar]:
-        """Returns the settings that affect results: all but how far, how and where to run."""
+        """Returns the settings that affect results."""
         planned = self.schedule in ("cosine", "step") or self.epsilon  # for so many rounds
         ahead = {"num_rounds"} if planned else set()
         aside = {key_of(name) for name in _ASIDE - self.own.decisive - ahead}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 
     def digest(self) -> str:
-        """Returns 16 hex digits of ``identity``, but for where data are, which is a machine's."""
+        """Returns 16 hex digits of ``identity`` without ``data-dir``."""
         same = {key: value for key, value in self.identity().items() if key != "data-dir"}
         return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -268,7 +268,7 @@ def read_by(method: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_schema(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with the schema's contents, and what these say of others that are read.
+    """Applies ``with_schema``, without settings that the method does not read.
 
     Raises:
         Refused: As ``with_schema``.
@@ -365,7 +365,7 @@ def validated(
 
 
 def _strange(settings: Mapping[str, Any], method: type[Method] | None) -> list[Fault]:
-    """Returns faults of settings that the method lacks: of the first ones, and how many there are.
+    """Returns a fault for each of the first unknown settings, and their number.
 
     Their keys are those of the settings that may have been meant.
     """

@@ -66,7 +66,7 @@ def _patterns(text: str) -> str:
 
 
 def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings in which tables of patterns are texts."""
+    """Replaces tables of patterns by their texts."""
     found = dict(config)
     for key, value in config.items():
         if isinstance(value, Mapping) and (word := key.rpartition(".")[2]) in BY_PATTERN:
@@ -259,7 +259,7 @@ def closest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> str:
-    """Returns ``" (did you mean X?)"`` for what ``closest`` finds; "" if that is nothing."""
+    """Returns ``" (did you mean X?)"`` for the closest known name, if any."""
     found = closest(name, known, most)
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 

@@ -164,7 +164,7 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
 
 
 def _check_compression(e: "Experiment", shapes: Shapes, network: Network) -> None:
-    """Checks that what a method sends can travel in fewer bytes.
+    """Checks that a method's messages can be compressed.
 
     Raises:
         Refused: It cannot.

@@ -1,4 +1,4 @@
-"""The network, what it learns, and how it is scored."""
+"""Settings of the network, its task, and its evaluation."""
 
 from typing import Annotated, Literal
 
@@ -25,7 +25,7 @@ def _task(value: str) -> str:
 
 
 class ModelSettings(Settings):
-    """The network, and what it learns."""
+    """The network and its task."""
 
     model: Annotated[str, AfterValidator(_network)] = Field(
         "mlp",
@@ -168,7 +168,7 @@ class EvaluationSettings(Settings):
         return self.protocol == "standard" and self.validation_fraction > 0
 
     def validation_rows(self, count: int) -> int:
-        """Returns how many of a client's ``count`` training rows are held out.
+        """Returns the number of validation rows among ``count`` training rows.
 
         It is one at least, but none of a single row, which the client trains on.
         """

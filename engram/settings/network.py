@@ -102,7 +102,7 @@ class NetworkMethod(Method):
 
     @classmethod
     def step_sizes(cls) -> list[str]:
-        """Returns the keys of the method's step sizes, which are described as such."""
+        """Returns the keys of the method's step sizes."""
         described = ((name, field.description or "") for name, field in cls.model_fields.items())
         return [f"{cls.name}.{key_of(name)}" for name, text in described if "step size" in text]
 
@@ -166,7 +166,7 @@ class NetworkMethod(Method):
             yield clash("privacy", shared.privacy, expected)
 
     def _beyond_rows(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Yields what goes beyond one gradient a step, or looks at all rows of a client at once."""
+        """Yields conflicts with privacy of single rows."""
         where = "where privacy is example"
         if not self.gradients:
             expected = (
@@ -264,7 +264,7 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
 
 
 def _again(module: str, name: str, settings: dict[str, Any]) -> Method:
-    """Returns settings that another process has pickled, which may not know the method yet."""
+    """Restores pickled settings; imports the method's module if it is unknown."""
     if name not in METHODS:
         importlib.import_module(module)
     return METHODS[name](**settings)
@@ -301,7 +301,7 @@ def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
 
 
 def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
-    """Yields what secret cohorts do not go with."""
+    """Yields conflicts with secret sampling."""
     where = f"where sampling is {shared.sampling}"
     if shared.privacy != "central":
         expected = "fixed unless privacy is central: nothing else gains by secret cohorts"
@@ -321,7 +321,7 @@ def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
 
 
 def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator[Fault]:
-    """Yields what clocks, deadlines and buffers of updates do not go with."""
+    """Yields conflicts with clocks, deadlines and buffers of updates."""
     yield from shared.time_problems()
     asked, seen = shared.clients_per_round, shared.num_clients - shared.unseen_clients
     if (more := shared.over_selection) and shared.asked(asked) > seen:

@@ -1,4 +1,4 @@
-"""Plug-ins: modules from outside the house, which register methods and what belongs to them.
+"""Plug-ins: other packages' modules that register methods, data and networks.
 
 A process loads those that its own user has named, by ``engram --plugin`` or in ENGRAM_PLUGINS, and
 that are on its own machine. No message of another machine names one. The processes that it starts

@@ -1,4 +1,4 @@
-"""Settings of what leaves a client: privacy, robustness, fewer bytes; and of attacks."""
+"""Settings of privacy, robust merging, compression, and simulated attacks."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -226,7 +226,7 @@ class AttackSettings(Settings):
 
     @property
     def attack_scale(self) -> float:
-        """How many times as far as their attack says attackers' updates go."""
+        """Factor of the attackers' updates."""
         return number_in(self.attack, 1.0)
 
     def attack_problems(self) -> Iterator[Fault]:

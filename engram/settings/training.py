@@ -187,7 +187,7 @@ class TimeSettings(Settings):
         return _drawn(self.clock)
 
     def asked(self, clients_per_round: int) -> int:
-        """Returns how many clients a round asks: ``clients_per_round``, and ``over-selection``."""
+        """Returns the number of clients asked in a round, with ``over-selection``."""
         return clients_per_round + round(clients_per_round * self.over_selection)
 
     def time_problems(self) -> Iterator[Fault]:
