@@ -162,6 +162,7 @@ def ray(superlink, preset, tmp_path_factory):
 
 def run_several(superlink, folder, configs):
     """Does several experiments in one run of Flower; returns what was printed."""
+    (folder / "app").mkdir()
     write_app(folder / "app")
     project = folder / "app" / "pyproject.toml"
     text = project.read_text().replace('"engram.server.app:app"', '"several:server"')
