@@ -282,7 +282,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "app": Command(
             "engram.cli.deployed_cli",
-            "Write the app that `flwr run FOLDER` runs, with the settings of all methods.",
+            "Write the app that `flwr run FOLDER` runs.",
             ("engram app flower-app", "flwr run flower-app"),
         ),
     },

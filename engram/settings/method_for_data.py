@@ -26,8 +26,10 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind
+from engram.guards.update_codec import shrinks
 from engram.networks.build import Model
 from engram.settings.errors import Refused, one_line
+from engram.settings.network import NetworkMethod
 
 if TYPE_CHECKING:
     from engram.settings.experiment import Experiment
@@ -107,8 +109,6 @@ def check_fit(experiment: "Experiment", kind: Kind) -> None:
     Raises:
         Refused: One of them does not.
     """
-    from engram.settings.network import NetworkMethod  # noqa: PLC0415 - settings load others
-
     model = model_for(experiment, kind)
     if isinstance(experiment.own, NetworkMethod):
         shapes_on(experiment, model, kind.outputs)
@@ -169,8 +169,6 @@ def _check_compression(e: "Experiment", shapes: Shapes, network: Network) -> Non
     Raises:
         Refused: It cannot.
     """
-    from engram.guards.update_codec import shrinks  # noqa: PLC0415 - rarely needed
-
     if flat(shapes.own):
         expected = f"none for {e.method}, which sends each client a model of its own"
         raise Refused(must("compress", e.compress, expected))
