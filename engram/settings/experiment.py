@@ -38,6 +38,7 @@ __all__ = [
     "owners_of",
     "read_by",
     "validated",
+    "without_former",
 ]
 
 _TOLD: Final = 10  # unknown settings that a message lists
@@ -285,7 +286,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
             none of the method's, nor where all that is possible has its default.
         Refused: If the method is unknown; the line names all else that is wrong without it.
     """
-    config = by_schema(with_tables(_without_former(config)))
+    config = by_schema(with_tables(without_former(config)))
     name = config.get("method", FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
     keys = SharedSettings.all_keys()
@@ -327,9 +328,12 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _without_former(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_former(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings without those that former versions recorded as they are by default."""
-    return {k: v for k, v in config.items() if k not in _FORMER or v != _FORMER[k][0]}
+    found = {k: v for k, v in config.items() if k not in _FORMER or v != _FORMER[k][0]}
+    if config.get("synchrony") == "synchronous":  # where buffer-size was not looked at
+        found["buffer-size"] = 0
+    return found
 
 
 def _fitted(shared: SharedSettings, given: Mapping[str, Any]) -> SharedSettings:

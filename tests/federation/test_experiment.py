@@ -13,6 +13,7 @@ import engram
 from engram.guards.aggregation import merge_of
 from engram.methods.pfedme import PFedMe as PFedMeItself
 from engram.scoring.metrics import METRICS
+from engram.settings import experiment
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment, Impossible, default_config
@@ -543,3 +544,15 @@ def test_a_table_of_anything_else_is_refused():
             pytest.raises(Impossible, match=r"^eta-by must be a table of patterns with numbers"),
         ):
             Experiment(method="fedavg", eta=eta)
+
+
+def test_former_settings_say_what_to_write_unless_a_run_has_recorded_their_defaults():
+    defaults = {key: value for key, (value, _) in experiment._FORMER.items()}
+    assert Experiment.from_config(defaults | {"buffer-size": 5}) == Experiment()
+    assert Experiment.from_config({"buffer-size": 5}).buffer_size == 5
+    for key, (value, instead) in experiment._FORMER.items():
+        with entry(key):
+            other = f"{value}x" if isinstance(value, str) else value + 1
+            with pytest.raises(Refused, match=f"^{key} is no setting any more: write ") as caught:
+                Experiment.from_config({key: other})
+            assert instead in str(caught.value)
