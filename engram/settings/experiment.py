@@ -8,10 +8,10 @@ from typing import Any, Final, Self, TypeVar
 
 from pydantic import ValidationError
 
-from engram.core.checks import Fault, must
+from engram.core.checks import Fault, brief, must
 from engram.settings.base import SharedSettings
 from engram.settings.data import DataSettings, with_schema
-from engram.settings.errors import Refused, brief, one_line
+from engram.settings.errors import Refused, one_line
 from engram.settings.families import METHODS, Method, unknown_method
 from engram.settings.fields import (
     Scalar,
@@ -27,27 +27,14 @@ from engram.settings.network import NetworkMethod
 from engram.settings.run import Folders, MachineSettings
 from engram.settings.settings_files import in_run_config
 
-__all__ = [
-    "ARGUMENTS",
-    "FIRST",
-    "Experiment",
-    "Impossible",
-    "by_key",
-    "default_config",
-    "lists_settings",
-    "owners_of",
-    "read_by",
-    "validated",
-    "without_former",
-]
-
 _TOLD: Final = 10  # unknown settings that a message lists
 FIRST: Final = next(iter(METHODS))
 """The method of an experiment that does not name one."""
 
-_RENAMED: Final = {"algorithm": "method", "tell-turns": "report-every"}
 _IN_SCHEMA: Final = "in the schema"
-_FORMER: Final[Mapping[str, tuple[Scalar, str]]] = {
+_FORMER: Final[Mapping[str, tuple[Scalar | None, str]]] = {
+    "algorithm": (None, "method"),
+    "tell-turns": (None, "report-every"),
     "text-column": ("", f'columns.NAME = {{kind = "text"}} {_IN_SCHEMA}'),
     "tokenizer": ("words", f"columns.NAME.tokenizer {_IN_SCHEMA}"),
     "text-length": (128, f"columns.NAME.length {_IN_SCHEMA}"),
@@ -71,7 +58,7 @@ _FORMER: Final[Mapping[str, tuple[Scalar, str]]] = {
     "slowdown": (10.0, "clock = drawn,slowdown=NUMBER"),
     "hours": (24.0, "clock = drawn,hours=NUMBER"),
 }
-"""Settings of former versions: their default, at which they are passed over, and what to write."""
+"""Former settings: their default, at which they are passed over, and their replacement."""
 
 _ASIDE: Final = frozenset(  # how far, how and where to run; they do not affect results
     {"num_rounds", "checkpoint_every", "out", "resume", "timeout", "min_clients"}
@@ -385,11 +372,9 @@ def _strange(settings: Mapping[str, Any], method: type[Method] | None) -> list[F
         if method is not None and owners:
             default = " (the default)" if method.name == FIRST else ""
             words = f"is a setting of {', '.join(owners)}, and the method is {method.name}{default}"
-        elif key in _RENAMED:
-            words = f"is called {_RENAMED[key]} now"
-            meant = [_RENAMED[key]]
         elif key in _FORMER:
             words = f"is no setting any more: write {_FORMER[key][1]}"
+            meant = [_FORMER[key][1].partition(" ")[0]]
         elif key in METHODS:
             in_python = f'{key.replace("-", "_")}={{"KEY": VALUE}} in Python'
             expected = f"a table of its settings ([{key}] in a file, {in_python})"

@@ -149,8 +149,11 @@ ELSEWHERE = [
     ),
     # It has no step size of this name.
     ({"method": "molar", "lr": 1}, "^lr is not a setting$"),
-    ({"algorithm": "pfedme"}, "algorithm is called method now"),
-    ({"method": "meta-ban", "tell-turns": 3}, "tell-turns is called report-every now"),
+    ({"algorithm": "pfedme"}, "algorithm is no setting any more: write method"),
+    (
+        {"method": "meta-ban", "tell-turns": 3},
+        "tell-turns is no setting any more: write report-every",
+    ),
     (
         {"method": "pfedmy"},
         r"method must be one of .*\(did you mean pfedme or .*\?\), got 'pfedmy'",
@@ -340,7 +343,6 @@ OUT_OF_RANGE = [
     ({"memory": "keep"}, "memory must be 'reset' or 'carry', got 'keep'"),
     ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
     ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
-    ({"memory_budget": -1.0}, "memory-budget must be greater than or equal to 0, got -1.0"),
     (
         {"merge": "mode"},
         "merge must be 'mean', 'median', 'trimmed-mean', 'krum', 'multi-krum', "
@@ -356,17 +358,10 @@ OUT_OF_RANGE = [
         "clients-per-round must be at least 11 for trimmed-mean with num-malicious = 5, got 10",
     ),
     (
-        {"merge": "krum", "num_malicious": 4},
-        "clients-per-round must be at least 11 for krum with num-malicious = 4, got 10",
-    ),
-    ({"num_malicious": -1}, "num-malicious must be greater than or equal to 0, got -1"),
-    ({"clip": -0.5}, "clip must be greater than or equal to 0, got -0.5"),
-    (
         {"privacy": "both"},
         "privacy must be 'none', 'local', 'central' or 'example', got 'both'",
     ),
     ({"privacy": "local"}, "clip must be positive where privacy is local, got 0.0"),
-    ({"privacy": "central"}, "clip must be positive where privacy is central, got 0.0"),
     (
         {"privacy": "central", "clip": 1.0, "merge": "median"},
         "merge must be mean where privacy is central, got 'median'",
@@ -382,12 +377,7 @@ OUT_OF_RANGE = [
         {"method": "molar", "server_step": "universal"},
         "server-step is not a setting of molar, which does not read it",
     ),
-    (
-        {"method": "molar-bandit", "server_step": "universal"},
-        "server-step is not a setting of molar-bandit, which does not read it",
-    ),
     ({"order": "time"}, "order must be 'shuffled' or 'stream', got 'time'"),
-    ({"seed": -1}, "seed must be greater than or equal to 0, got -1"),
 ]
 
 
@@ -487,13 +477,9 @@ def test_as_many_may_lie_as_a_round_can_stand():
     assert small(merge="median", num_malicious=9).merge == "median"  # which does not look at it
 
 
-def test_protection_is_part_of_what_a_run_is():
+def test_protection_the_servers_step_and_the_order_are_part_of_what_a_run_is():
     settings = {"merge", "num-malicious", "clip", "privacy", "noise-multiplier", "delta"}
-    assert settings <= small().identity().keys()
-
-
-def test_the_servers_step_and_the_order_are_part_of_what_a_run_is():
-    assert {"server-step", "order"} <= small().identity().keys()
+    assert settings | {"server-step", "order"} <= small().identity().keys()
 
 
 @pytest.mark.parametrize(
@@ -547,12 +533,13 @@ def test_a_table_of_anything_else_is_refused():
 
 
 def test_former_settings_say_what_to_write_unless_a_run_has_recorded_their_defaults():
-    defaults = {key: value for key, (value, _) in experiment._FORMER.items()}
+    recorded = ((key, value) for key, (value, _) in experiment._FORMER.items())
+    defaults = {key: value for key, value in recorded if value is not None}
     assert Experiment.from_config(defaults | {"buffer-size": 5}) == Experiment()
     assert Experiment.from_config({"buffer-size": 5}).buffer_size == 5
     for key, (value, instead) in experiment._FORMER.items():
         with entry(key):
-            other = f"{value}x" if isinstance(value, str) else value + 1
+            other = value + 1 if isinstance(value, int | float) else f"{value}x"
             with pytest.raises(Refused, match=f"^{key} is no setting any more: write ") as caught:
                 Experiment.from_config({key: other})
             assert instead in str(caught.value)
