@@ -39,14 +39,14 @@ PARTITIONS: Final[dict[str, dict[str, Any]]] = {
 ATTACKS: Final[dict[str, dict[str, Any]]] = {
     "none": {},
     "sign-flip": {"attack": "sign-flip"},
-    "sign-flip-60": {"attack": "sign-flip", "attack_scale": 60.0},
+    "sign-flip-60": {"attack": "sign-flip:60"},
     "alie": {"attack": "alie"},
     "ipm": {"attack": "ipm"},
     "label-flip": {"attack": "label-flip"},
     "backdoor": {"attack": "backdoor"},
-    "backdoor-5": {"attack": "backdoor", "attack_scale": 5.0},
+    "backdoor-5": {"attack": "backdoor:5"},
     "false-rows": {"attack": "false-rows"},
-    "false-statistics": {"attack": "false-statistics", "attack_scale": 60.0},
+    "false-statistics": {"attack": "false-statistics:60"},
 }
 DEFENCES: Final[dict[str, dict[str, Any]]] = {
     "none": {"max_norm": 1e9, "max_weight": 1e9},
@@ -155,7 +155,7 @@ def run(cell: Cell, tell: Progress) -> list[Row]:
                 each = zip(scores["ids"], scores[name], strict=True)
                 row[name] = statistics.fmean(x for c, x in each if c not in bad)
         row["errors"] = [1 - row["accuracy"]]
-        if e.attack == "backdoor":
+        if e.attack_kind == "backdoor":
             row |= backdoor_success(e, folder)
     tell(1, 1)
     return [row]

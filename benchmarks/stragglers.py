@@ -25,16 +25,13 @@ _GIVEN: Final[Mapping[str, Any]] = {
     "partition": "dirichlet",
     "eval_every": 4,
     "eta": 0.1,
-    "clock": "drawn",
-    "stragglers": 0.1,
-    "slowdown": 10.0,
-    "speed_spread": 0.3,
+    "clock": "drawn,stragglers=0.1,slowdown=10,speed-spread=0.3",
 }
 _WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     "synchronous": {"num_rounds": 80},
     "deadline": {"num_rounds": 80, "deadline": 1.5},
     "over-selection": {"num_rounds": 80, "over_selection": 0.3},
-    "buffered": {"num_rounds": 200, "synchrony": "buffered", "buffer_size": 10},
+    "buffered": {"num_rounds": 200, "buffer_size": 10},
 }
 _SHARE: Final = 0.98  # of the best mean accuracy of synchronous rounds: what all are to reach
 

@@ -40,6 +40,7 @@ from engram.settings.experiment import FIRST, Experiment
 from engram.settings.method_for_data import server_side
 from engram.settings.network import NetworkMethod
 from engram.settings.plugins import load_plugins, plugins
+from engram.settings.settings_files import in_run_config
 from engram.sites.accepted import keep_policy
 from engram.sites.admission import (
     check,
@@ -245,7 +246,11 @@ def _answer(
     packed = reply.content if reply.has_content() else RecordDict()
     packed = bundle(packed) if bundled else packed
     if "state" in context.node_config:  # else it is one of many nodes of a simulation
-        names = context.run_config.get("method", FIRST), config_of(message.content).get(TRAINING)
+        try:
+            name = in_run_config(context.run_config).get("method", FIRST)
+        except EngramError:  # which the reply says
+            name = ""
+        names = name, config_of(message.content).get(TRAINING)
         method, training = (one_line(str(name or "")) for name in names)
         sizes = received, bundled_size(packed), time.perf_counter() - start
         exchanged = Exchanged(context.run_id, training, method, *sizes, *cost[1:3])
@@ -287,7 +292,8 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
         check(chain(unaccounted, of_scores(policy), as_a_round, size))
         return _Asked(config, policy, received, None)
     # Names of metrics are looked up for those alone that the policy lets in.
-    experiment = Experiment.from_run_config({**context.run_config, "metrics": ""})
+    settings = in_run_config(context.run_config)
+    experiment = Experiment.from_run_config({k: v for k, v in settings.items() if k != "metrics"})
     own, kind = bool(config.data), message.metadata.message_type
     alone = kind == MessageType.EVALUATE and not isinstance(experiment.own, NetworkMethod)
     check(
@@ -299,8 +305,8 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
             of_bytes(policy, received),
         )
     )
-    if context.run_config.get("metrics"):
-        experiment = Experiment.from_run_config(context.run_config)
+    if settings.get("metrics"):
+        experiment = Experiment.from_run_config(settings)
     check_settings(message.content, experiment)
     experiment = experiment.on_machine(own_settings(context.node_config, config))
     if config.data and config.partition_id >= experiment.num_clients:  # it came later

@@ -86,7 +86,7 @@ def check_settings(content: RecordDict, experiment: Experiment) -> None:
     theirs = config_of(content).get(SETTINGS)
     if theirs and theirs != experiment.digest():
         raise EngramError(
-            "this node's settings are not the server's: write them all into the app's "
+            "this node's settings are not the server's: write them all into engram in the app's "
             "[tool.flwr.app.config], or give make_client_app and make_server_app the same ones"
         )
 

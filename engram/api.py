@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cached_property, wraps
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from engram.data.lazy import RowNumbers
     from engram.data.readers.in_memory import Data
-    from engram.settings.given import Given, MethodName
 
 _log = getLogger("flwr.engram")
 
@@ -343,12 +342,12 @@ def _frame(columns: Any, names: Any = None, name: str = "") -> "pd.DataFrame":
 def simulate(
     data: "Data | None" = None,
     *,
-    method: "MethodName | None" = None,
+    method: str | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     engine: Engine | None = None,
     progress: bool = True,
-    **settings: "Unpack[Given]",
+    **settings: Any,
 ) -> Run:
     """Runs an experiment in this process, on data in memory or on a data set by its name.
 
@@ -367,7 +366,7 @@ def simulate(
         progress: Whether to show it; in a notebook, too.
         **settings: Shared settings and the method's own, by name: ``num_rounds=50, eta=0.2``. The
             setting ``model`` may be a ``torch.nn.Module``, its class, or a function that makes one.
-            ``loss``, ``augment``, ``schedule``, ``optimizer`` and ``adapt_optimizer`` may be
+            ``loss``, ``augment``, ``schedule`` and ``optimizer`` may be
             functions, as ``engram.loss``, ``engram.augmentation``, ``engram.schedule`` and
             ``engram.optimizer`` take them; ``metrics`` a list of names, and of functions as
             ``engram.metric`` takes them.

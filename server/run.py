@@ -98,10 +98,10 @@ def run(
     simulated = not isinstance(grid, PatientGrid) or grid.fixed
     if e.clock and not simulated:
         raise Refused(must("clock", e.clock, "empty on nodes, whose time passes by itself"))
-    if e.synchrony == "buffered" and simulated and not e.clock:
+    if e.buffer_size and simulated and not e.clock:
         expected = "drawn, or a CSV file, for buffered rounds of a simulation"
         raise Refused(must("clock", e.clock, expected))
-    if e.synchrony == "buffered" and not simulated and e.resume:
+    if e.buffer_size and not simulated and e.resume:
         _log.info("what clients were at work on is dropped: they are asked anew")
     with ExitStack() as stack:
         if e.resume:
@@ -128,7 +128,7 @@ def run(
             stack.enter_context(record.hold())
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
-            grid.enough = 0 if simulated or e.synchrony == "synchronous" else e.buffer_size
+            grid.enough = 0 if simulated else e.buffer_size
         what = grid, strategy, e, record, training, way, memories
         found = _Run(*what, on_round, attendance, directly, noise, former).whole(engine)
         if why := record.other_rows:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -16,10 +16,10 @@ from engram.data.source import Source
 from engram.server.app import main
 from engram.settings.experiment import lists_settings
 from engram.settings.plugins import add_plugins
+from engram.settings.settings_files import in_run_config
 
 if TYPE_CHECKING:
     from engram.data.readers.in_memory import Data
-    from engram.settings.given import Given, MethodName
 
 _ROWS: Final[dict[str, Source]] = {}
 """Rows that apps of this process were given: Ray copies what an app holds for each message."""
@@ -31,8 +31,8 @@ def make_client_app(
     module: str,
     data: "Data | None" = None,
     *,
-    method: "MethodName | None" = None,
-    **settings: "Unpack[Given]",
+    method: str | None = None,
+    **settings: Any,
 ) -> ClientApp:
     """Makes the ClientApp of an experiment: ``app = engram.make_client_app(__name__)``.
 
@@ -66,8 +66,8 @@ def make_server_app(
     module: str,
     data: "Data | None" = None,
     *,
-    method: "MethodName | None" = None,
-    **settings: "Unpack[Given]",
+    method: str | None = None,
+    **settings: Any,
 ) -> ServerApp:
     """Makes the ServerApp of an experiment, as ``make_client_app`` makes its ClientApp."""
     given = _given(module, data, method, settings)
@@ -92,7 +92,7 @@ def _given(
 
 
 def _with(given: Mapping[str, Any], context: Context) -> Context:
-    config: dict[str, Any] = {**given, **context.run_config}
+    config = {**given, **in_run_config(context.run_config)}
     if (dataset := str(config.get("dataset"))) in _ROWS:
         config["dataset"] = _ROWS[dataset]
     return replace(context, run_config=config)

@@ -23,8 +23,9 @@ from engram.link.server.control import Declined, ask, reason
 from engram.link.server.launch import flwr_command
 from engram.runs.record import RunRecord
 from engram.settings.errors import EngramError, RunStopped
-from engram.settings.experiment import Experiment, default_config
+from engram.settings.experiment import Experiment
 from engram.settings.logs import VERDICT, read_said
+from engram.settings.settings_files import run_config_table, to_toml
 
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
@@ -48,7 +49,6 @@ publisher = "engram"
 serverapp = "{serverapp}"
 clientapp = "engram.client.app:app"
 
-[tool.flwr.app.config]
 """
 
 
@@ -168,8 +168,7 @@ class Attempt:
         write_app(Path(self._app.name), serverapp)
         words = ("run", self._app.name, "--stream", "--run-config", str(self._config))
         launch = flwr_command(server, *words, control=control)
-        lines = (f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items())
-        self._config.write_text("".join(lines), encoding="utf-8")
+        self._config.write_bytes(to_toml({"engram": json.dumps(settings)}))
         self.run_id: int | None = None
         self._awaited = "the SuperLink to take the run"
         self.verdict = ""  # why the coordinator itself stopped the run
@@ -308,7 +307,7 @@ def _recorded(folder: Path) -> int:
 
 
 def write_app(folder: Path, serverapp: str = "engram.server.app:app") -> None:
-    """Writes Flower's app to a folder: its components, and every setting with its default.
+    """Writes Flower's app to a folder: its components, and the keys of its run config.
 
     The source's own ``pyproject.toml`` is for users of `flwr run .`; an installed package has none.
 
@@ -316,6 +315,5 @@ def write_app(folder: Path, serverapp: str = "engram.server.app:app") -> None:
         folder: The folder.
         serverapp: What the coordinator runs.
     """
-    lines = (f"{key} = {json.dumps(value)}\n" for key, value in default_config().items())
     head = _HEAD.format(version=version("engram"), serverapp=serverapp)
-    (folder / "pyproject.toml").write_text(head + "".join(lines), encoding="utf-8")
+    (folder / "pyproject.toml").write_text(head + run_config_table(), encoding="utf-8")

@@ -25,7 +25,7 @@ from engram.core.machine import cores
 from engram.core.process_modes import Shared, on_one_core, on_threads
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.files import replace_file
-from engram.settings.safe_path import safe_path
+from engram.settings.process_starts import safe_path
 from engram.simulations.ray_connect import join
 
 Row = dict[str, Any]

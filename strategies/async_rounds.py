@@ -195,13 +195,13 @@ def pacing_of(rounds: Rounds, roster: Roster, size: int | None = None) -> Togeth
     """
     e = rounds.settings
     if not e.clock:
-        way = AtWork if e.synchrony == "buffered" else Together
+        way = AtWork if e.buffer_size else Together
         return way(e.clients_per_round)
     clients = len(roster.nodes)
     paces = (
-        drawn_paces(e, e.seed, clients)
-        if e.clock == "drawn"
-        else traced_paces(Path(e.clock), clients, roster.names)
+        traced_paces(Path(e.clock), clients, roster.names)
+        if (drawn := e.drawn_clock) is None
+        else drawn_paces(drawn, e.seed, clients)
     )
     both = rounds.shapes.traffic if size is None else size
 
@@ -210,7 +210,7 @@ def pacing_of(rounds: Rounds, roster: Roster, size: int | None = None) -> Togeth
         steps = e.local_epochs * batches if e.local_epochs else e.local_steps
         return paces[client].ends(start, steps, both)
 
-    if e.synchrony == "buffered":
+    if e.buffer_size:
         return Buffered(e, ends, rounds.merge.method.server.start)
     return Timed(e, ends)
 

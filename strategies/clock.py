@@ -16,7 +16,7 @@ from engram.core.checks import must
 from engram.core.streams import Stream, generator
 from engram.settings.errors import Names, Refused, few, one_line
 from engram.settings.files import read_file
-from engram.settings.time import TimeSettings
+from engram.settings.training import DrawnClock
 
 _COLUMNS: Final = ("client", "step-seconds", "bandwidth")
 
@@ -32,7 +32,7 @@ class Pace(NamedTuple):
         return start + steps * self.step + size / self.bandwidth
 
 
-def drawn_paces(settings: TimeSettings, seed: int, clients: int) -> list[Pace]:
+def drawn_paces(settings: DrawnClock, seed: int, clients: int) -> list[Pace]:
     """Draws the clients' paces; ``stragglers`` is rounded to a number of clients."""
     e, rng = settings, generator(seed, Stream.CLOCK)
     factors = np.exp(e.speed_spread * rng.standard_normal((2, clients)))

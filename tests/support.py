@@ -1,5 +1,6 @@
 """What several tests need: quadratics with unequal numbers, and a small federation of digits."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,9 @@ def check_lines(lines, longest: int) -> None:
     """There are lines of a log, and each is one of bounded length that a terminal shows."""
     assert lines
     assert all(line.isprintable() and len(line) < longest for line in lines)
+
+
+def declared_values(**columns):
+    """Returns lines of a schema: the values of columns, each as ``"cat|dog"``."""
+    each = ((name, json.dumps(values.split("|"))) for name, values in columns.items())
+    return "\n".join(f"columns.{name} = {{values = {values}}}" for name, values in each)

@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from engram.cli.options import settings_rows
+from engram.settings.base import SharedSettings
 from engram.settings.families import METHODS
 from engram.settings.fields import key_of
-from engram.settings.shared import SharedSettings
 
 TABLE = re.compile(r"^(\|.*\n)(\|[-|]+\n)((?:\|.*\n)+)", re.MULTILINE)
 REFERENCES = ("local`", "fedavg` |", "fedavg` + fine-tuning", "fedavg`, the common model")

@@ -71,14 +71,14 @@ def attacked(
     if not isinstance(host, LocalHost) or e.participation:
         raise Refused(must("attack", e.attack, "none with participation, or with messages"))
     method, attackers = host.trainer.method, attackers_of(e)
-    if e.attack == "false-statistics" and not method.claims:
+    if e.attack_kind == "false-statistics" and not method.claims:
         expected = f"another than false-statistics for {e.method}, which sends no claims"
         raise Refused(must("attack", e.attack, expected))
-    if e.attack in ("label-flip", "backdoor"):
+    if e.attack_kind in ("label-flip", "backdoor"):
         data = poisoned(host.trainer.given, e, attackers)
         host = LocalHost(Trainer(e, data, memories, engine=engine, noise=noise), host.share)
     train = partial(train_directly, host, spoiled=partial(_spoiled, e, attackers))
-    return (_Liars(host, e, attackers) if e.attack == "false-scores" else host), train
+    return (_Liars(host, e, attackers) if e.attack_kind == "false-scores" else host), train
 
 
 def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> FederatedData:
@@ -91,10 +91,10 @@ def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> F
         Refused: Rows have no classes; or, of a backdoor, no single array that is in memory.
     """
     if e.task != "classification":
-        raise Refused(must("task", e.task, f"classification where attack is {e.attack}"))
+        raise Refused(must("task", e.task, f"classification where attack is {e.attack_kind}"))
     train, y = data.train, data.train.y.clone()
     rows = [np.sort(train.rows[client]) for client in sorted(attackers)]
-    if e.attack == "label-flip":
+    if e.attack_kind == "label-flip":
         for own in rows:
             spoilt = torch.from_numpy(own)
             y[spoilt] = data.outputs - 1 - y[spoilt]
@@ -184,7 +184,7 @@ def _spoiled(
         if attacks_now:
             mine = trained[i]
             rows = mine.examples
-            if e.attack == "false-rows":
+            if e.attack_kind == "false-rows":
                 rows = [ROWS_TIMES * count for count in rows]
             slots: Slots = over_slots(lambda leaf, row=row: leaf[row : row + 1], forged)
             found[i] = mine._replace(slots=slots, examples=rows)
@@ -196,8 +196,8 @@ def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: 
 
     Running statistics stay honest: a variance below zero would give an attacker away.
     """
-    name = "sign-flip" if e.attack == "false-rows" else e.attack
-    lies = e.attack == "false-statistics"
+    name = "sign-flip" if e.attack_kind == "false-rows" else e.attack_kind
+    lies = e.attack_kind == "false-statistics"
     if name not in ON_UPDATES and e.attack_scale == 1 and not lies:
         return sent
     origin = origin_of(merge.method, received, sent)

@@ -4,8 +4,7 @@ import io
 import os
 import sys
 
-from engram.settings.interrupts import end_at_once
-from engram.settings.safe_path import safe_path
+from engram.settings.process_starts import end_at_once, safe_path
 
 
 def main() -> None:

@@ -214,7 +214,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "engram.cli.schema_cli",
             "Have sites agree on their tables' columns, or describe a table.",
             "engram schema fed/server --target outcome",
-            "engram schema fed/server --target outcome --set 'missing-values=?'",
+            "engram schema fed/server --target outcome --set 'schema=file.missing = [\"?\"]'",
         ),
         "statistics": Command(
             "engram.cli.schema_cli",
@@ -280,7 +280,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "app": Command(
             "engram.cli.new_cli",
-            "Write the app that `flwr run FOLDER` runs, with the settings of all methods.",
+            "Write the app that `flwr run FOLDER` runs.",
             "engram app flower-app",
             "flwr run flower-app",
         ),

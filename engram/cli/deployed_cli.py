@@ -27,7 +27,7 @@ from engram.runs.record import RunRecord
 from engram.server.status import participation
 from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import FIRST, Experiment, read_by
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from engram.wire.counters import Counters, serve_counters

@@ -14,7 +14,7 @@ from engram.cli.console import table_of
 from engram.cli.deployed_cli import for_server
 from engram.cli.options import Control, Json, Run, find_run
 from engram.settings.errors import Refused, say
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 
 if TYPE_CHECKING:
     from engram.home.exporting import Written

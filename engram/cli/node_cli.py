@@ -29,8 +29,8 @@ from engram.settings.errors import Refused, say
 from engram.settings.fields import wrong_values
 from engram.settings.files import replace_file
 from engram.settings.logs import begin_log
-from engram.settings.machine import MachineSettings
 from engram.settings.plugins import load_plugins
+from engram.settings.run import MachineSettings
 from engram.sites.accepted import in_force
 from engram.sites.audit import AUDIT, EXPORTED, Audit
 from engram.sites.encrypted_file import new_key, read_key

@@ -19,14 +19,14 @@ from engram.cli.console import err
 from engram.cli.console import out as console
 from engram.link.addresses import CONTROL
 from engram.runs.record import RunRecord
+from engram.settings.base import GROUPS
 from engram.settings.errors import Refused, brief, together
 from engram.settings.experiment import FIRST, Experiment, Impossible, read_by
 from engram.settings.fields import Settings, key_of, range_of, searched_range
 from engram.settings.files import locked
-from engram.settings.interrupts import end_at_once
 from engram.settings.plugins import project_settings
+from engram.settings.process_starts import end_at_once
 from engram.settings.settings_files import read_settings
-from engram.settings.shared import GROUPS
 from engram.studio.tracking.sending import TRACKERS
 
 if TYPE_CHECKING:

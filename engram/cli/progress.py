@@ -19,8 +19,8 @@ from engram.compare.comparison_folder import PLAN, read_plan, runs_of
 from engram.runs.record import RunRecord
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.settings.interrupts import end_at_once
 from engram.settings.plugins import plugins, project_plugins
+from engram.settings.process_starts import end_at_once
 from engram.studio.pages.reproduce_command import lacks
 
 _LINES: Final = 12  # latest pieces of work that are always shown

@@ -29,7 +29,6 @@ FUNCTIONS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "augment": augmentation,
     "schedule": schedule,
     "optimizer": optimizer,
-    "adapt-optimizer": optimizer,
 }
 """Settings that may be a function: what makes it known by a name."""
 

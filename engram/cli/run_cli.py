@@ -46,8 +46,8 @@ from engram.link.console import WHOLE
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import Names, Refused, RunStopped, told_with
 from engram.settings.experiment import Experiment
-from engram.settings.interrupts import end_at_once
 from engram.settings.network import NetworkMethod
+from engram.settings.process_starts import end_at_once
 from engram.simulations.ray_connect import join
 from engram.studio.tracking.sending import check_tracker, follow
 

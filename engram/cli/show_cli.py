@@ -23,12 +23,12 @@ from engram.compare.comparison_folder import (
 from engram.data.file_models import readable
 from engram.link.console import WHOLE
 from engram.runs.run_list import entries
+from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, need
 from engram.settings.families import METHODS, unknown_method
 from engram.settings.fields import key_of
 from engram.settings.files import replace_file
-from engram.settings.interrupts import end_at_once
-from engram.settings.shared import SharedSettings
+from engram.settings.process_starts import end_at_once
 from engram.studio.tracking.sending import TRACKERS, check_sendable, check_tracker, send
 from engram.tune.space import declared_ranges
 

@@ -30,7 +30,7 @@ from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained
 from engram.compare.suite.federations import Federation, federations
 from engram.core.checks import must
 from engram.settings.errors import Refused, RunStopped, told_with
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 from engram.simulations.ray_connect import join
 
 app = typer.Typer()

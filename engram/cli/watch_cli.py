@@ -18,7 +18,7 @@ from engram.link.server.invitations import invitations
 from engram.runs.record import RunRecord
 from engram.server.status import Member, costs, members, participation
 from engram.settings.errors import Refused, need, one_line
-from engram.settings.interrupts import end_at_once
+from engram.settings.process_starts import end_at_once
 from engram.sites.policy import USUAL
 
 _AT: Final = "127.0.0.1:8765"

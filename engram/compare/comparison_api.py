@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from engram.data.readers.in_memory import Data
-    from engram.settings.given import Given
 
 
 class Comparison:
@@ -162,7 +161,7 @@ def compare(
     engine: Engine = "vectorized",
     progress: bool = True,
     references: str | Sequence[str] = tuple(REFERENCES),
-    **settings: "Unpack[Given]",
+    **settings: Any,
 ) -> Comparison:
     """Runs methods that train networks side by side, on the same data.
 

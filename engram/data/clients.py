@@ -70,7 +70,7 @@ def _why_unscored(n_train: int, held_out: int, n_test: int, e: Experiment) -> st
 def check_shortage(found: Shortage, clients: int, e: Experiment, names: Names) -> None:
     """Refuses a federation of which too few clients have rows enough.
 
-    ``clients`` is how many there are here; by ``too-few-rows`` one such client is one too many.
+    ``clients`` is how many there are here.
 
     Raises:
         DataError: Nobody can train, or be scored; or fewer than ``min-clients`` can train.
@@ -79,10 +79,6 @@ def check_shortage(found: Shortage, clients: int, e: Experiment, names: Names) -
     mend = "lower adapt-shots" if e.protocol == "few-shot" else "change test-fraction"
     given_out = e.partition != "natural" and clients == e.num_clients  # else own rows
     more = "lower num-clients" if given_out else "add rows"
-    if e.too_few_rows == "refuse" and (found.left_out or found.unscored):
-        both = {**found.left_out, **found.unscored}
-        mend = f"{more}, {mend}, or set too-few-rows=leave-out"
-        raise DataError(f"some clients have too few rows: {in_groups(both, names)}: {mend}")
     if not able:
         raise DataError(f"no client has enough rows to train: {in_groups(found.left_out, names)}")
     if clients < e.num_clients:  # one node's, which others may make up for

@@ -255,12 +255,11 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
         start = model.init(generator())
         check_fit(model, start, task_of(e.task, e.loss), tried, kind.outputs)
         local = e.statistics == "local"
-        if e.personal or e.share or (local and model.running):
+        if e.personal or (local and model.running):
             model = with_personal(
                 model,
                 start,
                 personal=e.personal,
-                share=e.share,
                 running=local,
             )
         return model
@@ -279,7 +278,7 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: "Experiment
         return data
     whose = "the network's embedding has"
     whose = "num-classes or y has" if experiment.model in CHARACTERS else whose
-    whose = "vocabulary-size has" if experiment.model in TEXTS else whose
+    whose = "vocabulary (of the schema) has" if experiment.model in TEXTS else whose
 
     def known(x: Any, tokens: Any) -> Any:
         if isinstance(x, Lazy):

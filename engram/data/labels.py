@@ -9,7 +9,7 @@ import numpy.typing as npt
 from engram.data.image_axes import say_once
 from engram.data.lazy import Place
 from engram.data.schema.columns import Column
-from engram.data.schema.declared import fault_of_values
+from engram.data.schema.declared import declaring, fault_of_values
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION
 from engram.settings.errors import DataError, few_names
 
@@ -17,7 +17,7 @@ _Array = npt.NDArray[Any]
 _MOST: Final = 100  # numbers other than 0, 1, ... that are taken for classes, of two rows each
 _FEW: Final = 20  # whole numbers that may be classes where they are floats
 _DIGITS: Final = 10  # numbers 0, 1, ... up to which nobody asks whether they are classes
-_OTHERS: Final = "other nodes may hold others: declare them for the run, as categories={}=A|B|..."
+_OTHERS: Final = "other nodes may hold others: declare them for the run, as {}"
 
 
 class Classes(NamedTuple):
@@ -77,7 +77,7 @@ def classes_of(
         return found._replace(outputs=num_classes or len(known) or found.outputs)
     if y.ndim == 2 and not is_text(y):
         if known and len(known) != y.shape[1]:
-            raise place.fault(f"{len(known)} columns (categories)", f"shape {y.shape}")
+            raise place.fault(f"{len(known)} columns (values)", f"shape {y.shape}")
         found = Classes(_hot(place, y), y.shape[1], known)
     elif y.ndim != 1 or not y.size or not (is_text(y) or y.dtype.kind in "buif"):
         raise place.fault("one class a row", f"{y.dtype} of shape {y.shape}")
@@ -89,7 +89,7 @@ def classes_of(
     elif is_text(y) or known:
         text = (y if is_text(y) else _whole(place, y)).astype(str)
         if known and (strange := ~np.isin(text, known)).any():
-            expected = f"one of {few_names(known)} (categories)"
+            expected = f"one of {few_names(known)} (values)"
             raise place.fault(expected, place.first(text, strange))
         held, numbers = np.unique(text, return_inverse=True)
         own = known or tuple(held.tolist())
@@ -175,7 +175,7 @@ def _numbers(place: Place, y: _Array, column: str, others: bool, num_classes: in
             raise place.fault(
                 f"classes 0 to {num_classes - 1} (num-classes is {num_classes})",
                 f"{place.first(y, strange)}: leave num-classes out, or declare the classes, as "
-                f"categories={column}=A|B|...",
+                f"{declaring(column)}",
             )
         return Classes(y.astype(np.int64), num_classes)
     gaps, shown = held[-1] - held[0] >= len(held), few_names(held.tolist())
@@ -183,13 +183,13 @@ def _numbers(place: Place, y: _Array, column: str, others: bool, num_classes: in
         found = Classes(y.astype(np.int64), len(held))
     elif others:
         raise place.fault(
-            "classes numbered from 0 without gaps", f"{shown}: {_OTHERS.format(column)}"
+            "classes numbered from 0 without gaps", f"{shown}: {_OTHERS.format(declaring(column))}"
         )
     elif len(held) > (most := min(_MOST, len(y) // 2)):
         raise place.fault(
             f"of at most {most} classes, unless these are numbered from 0",
             f"{len(held)} different numbers: set task=regression for numbers, or declare the "
-            f"classes, as categories={column}=A|B|...",
+            f"classes, as {declaring(column)}",
         )
     else:
         found = Classes(np.searchsorted(held, y), len(held), tuple(map(str, held.tolist())))

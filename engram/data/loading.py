@@ -28,7 +28,7 @@ from engram.scoring.tasks import CLASSIFICATION, TASKS
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError, Refused, brief
 from engram.settings.experiment import FIRST, by_schema, read_by
-from engram.settings.machine import MachineSettings
+from engram.settings.run import MachineSettings
 
 _Array = npt.NDArray[Any]
 _PLAIN: Final = declare(DataSettings.model_validate({}))
@@ -110,7 +110,9 @@ def _read(
 
         return {**arrays, **of_arrays(path, arrays, columns)}
     if columns.text:
-        raise DataError(clash("text-column", columns.text.name, "empty for arrays: give frames"))
+        raise DataError(
+            clash("schema", columns.text.name, "without a text for arrays: give frames")
+        )
     if kind not in ("npz", "npy"):
         return arrays
     if columns.alone:

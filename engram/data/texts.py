@@ -10,11 +10,11 @@ from engram.core.standardization import Tokenizer, Tokens
 from engram.core.streams import unseen
 from engram.data.lazy import Texts
 from engram.data.schema.cells import check_columns, check_there, row_name
+from engram.data.schema.columns import Column
 from engram.data.standardize import fitted, in_units
 from engram.data.tokenizers import rows_with, tokenizer_from, vocabulary
 from engram.settings.errors import DataError, Refused, brief, few_names, one_line
 from engram.settings.files import read_file
-from engram.settings.text import TextColumn
 
 if TYPE_CHECKING:
     from engram.data.federated import FederatedData
@@ -53,22 +53,22 @@ def told_words(
 ) -> dict[str, int] | None:
     """Returns the words that a node tells, each with its number of training rows.
 
-    Those of a client are the commonest ``vocabulary-size`` that ``least-count`` of its training
+    Those of a client are the commonest ``vocabulary`` that ``least`` of its training
     rows have. Those of clients that never train are not told, nor where the vocabulary is a file's.
     """
     e, text, x = experiment, experiment.text, data.train.x
-    if text is None or text.file or not isinstance(x, Texts):
+    if text is None or text.vocabulary_file or not isinstance(x, Texts):
         return None
     never, total = unseen(e, data.names) | e.withdrawn, Counter[str]()
     for client in clients:
         if client not in never:
             rows = rows_with(x.texts[data.train.rows[client]], text.tokenizer, text.length)
             common = {word: count for word, count in rows.items() if count >= text.least}
-            total.update({word: common[word] for word in vocabulary(common, text.most)})
+            total.update({word: common[word] for word in vocabulary(common, text.vocabulary)})
     return dict(total)
 
 
-def tokenizer_for(text: TextColumn) -> Callable[[Iterable[Mapping[str, int]]], Tokenizer]:
+def tokenizer_for(text: Column) -> Callable[[Iterable[Mapping[str, int]]], Tokenizer]:
     """Makes a function that fits the tokenizer of a run to nodes' words.
 
     It is one from a file, which is read at once; or fitted, and ``Refused`` if nobody tells a word.
@@ -76,22 +76,22 @@ def tokenizer_for(text: TextColumn) -> Callable[[Iterable[Mapping[str, int]]], T
     Raises:
         Refused: As for ``read_tokenizer``.
     """
-    if text.file is None:
+    if text.vocabulary_file is None:
         return partial(_fitted, text)
-    found = read_tokenizer(text.file, text.most)
+    found = read_tokenizer(text.vocabulary_file, text.vocabulary)
     return lambda _: found
 
 
-def _fitted(text: TextColumn, told: Iterable[Mapping[str, int]]) -> Tokenizer:
+def _fitted(text: Column, told: Iterable[Mapping[str, int]]) -> Tokenizer:
     total = Counter[str]()
     for words in told:
         total.update(words)
     if not total:
         raise Refused(
             f"no word of {text.name} is in {text.least} training rows of a client: lower "
-            "least-count, or set tokenizer to a file"
+            f"columns.{text.name}.least of the schema, or set its tokenizer to a file"
         )
-    return Tokenizer(cast("Tokens", text.tokenizer), vocabulary(total, text.most))
+    return Tokenizer(cast("Tokens", text.tokenizer), vocabulary(total, text.vocabulary))
 
 
 def read_tokenizer(path: Path, most: int) -> Tokenizer:

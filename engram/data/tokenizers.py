@@ -86,7 +86,7 @@ def tokenizer_from(contents: str, most: int, *, library: bool) -> Tokenizer:
             words[word] = None
         tokenizer, size = Tokenizer("words", tuple(words)), len(words)
     require(size > 0, "tokens of a vocabulary", size, "at least 1")
-    require(size <= most, "vocabulary-size", most, f"at least {size}, as its file has tokens")
+    require(size <= most, "vocabulary", most, f"at least {size}, as its file has tokens")
     return tokenizer
 
 

@@ -180,7 +180,7 @@ def merge_of(
     if e.weighting != "paper":
         method = weighed(method, e.weighting)
     merge = method.server.merge
-    if e.server_step == "universal":
+    if e.server_step != "replace":
         if isinstance(merge, FromMean) and merge.steps:
             expected = f"replace for {e.method}, whose server has a step of its own"
             raise Refused(must("server-step", e.server_step, expected))
@@ -219,7 +219,7 @@ def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:
     from engram.online.server_step import has_exp_concave  # noqa: PLC0415 - as above
 
     return {
-        "server-step": e.server_step,
+        "server-step": e.server_step.partition(":")[0],
         "server-radius": e.server_radius,
         "exp-concave": has_exp_concave(parameters),
     }

@@ -19,6 +19,7 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
 from engram.guards.compression import PLAIN, Coder, Draw, Layout, LowRank, Quantized, TopK, fed_back
 from engram.guards.delta_broadcast import broadcast
+from engram.settings.fields import number_in
 
 if TYPE_CHECKING:
     from engram.settings.experiment import Experiment
@@ -109,10 +110,11 @@ def _draws(seed: int, *keys: int) -> Draw:
 
 
 def _coder(e: "Experiment") -> Coder:
-    if e.compress == "top-k":
-        return TopK(e.compress_share)
-    if e.compress == "low-rank":
-        return LowRank(e.compress_rank)
+    kind = e.compress.partition(":")[0]
+    if kind == "top-k":
+        return TopK(number_in(e.compress, 0.01))
+    if kind == "low-rank":
+        return LowRank(round(number_in(e.compress, 2)))
     return Quantized(8 if e.compress == "8-bit" else 4)
 
 

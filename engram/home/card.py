@@ -19,7 +19,7 @@ from engram.networks.base import Outputs
 from engram.scoring.metrics import Metric
 from engram.scoring.score_metrics import measure
 from engram.settings.families import METHODS
-from engram.settings.machine import MachineSettings
+from engram.settings.run import MachineSettings
 
 _TRIED: Final = 5  # samples on which a metric may be a mean over rows
 _RANGES: Final = (

@@ -166,7 +166,6 @@ def _by_itself(learned: Learned, standardize: str) -> Experiment:
         "clients-per-round": 1,
         "shards": 1,
         "personal": "",
-        "share": "",
     }
     eta = getattr(e.own, "eta", None)
     for name, method in METHODS.items():

@@ -25,7 +25,7 @@ from safetensors.numpy import load, save
 
 from engram.core.machine import available
 from engram.settings.errors import Refused, one_line
-from engram.settings.safe_path import SAFE
+from engram.settings.process_starts import SAFE
 
 Arrays = dict[str, npt.NDArray[Any]]
 Runs = Callable[[Arrays], npt.NDArray[Any]]

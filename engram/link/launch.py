@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from engram.link.proxies import direct
 from engram.settings.errors import Refused
-from engram.settings.safe_path import SAFE
+from engram.settings.process_starts import SAFE
 
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 # Would open a second Control API, on all interfaces and without a password.

@@ -135,17 +135,14 @@ def matching(
     return found
 
 
-def with_personal(
-    model: Model, names: Iterable[str], *, personal: str, share: str, running: bool
-) -> Model:
+def with_personal(model: Model, names: Iterable[str], *, personal: str, running: bool) -> Model:
     """Returns the network with personal parameters.
 
     Args:
         model: The network.
         names: Of its parameters.
         personal: Patterns of names, with commas, such as ``head.*``: whatever matches one is
-            personal.
-        share: Patterns likewise: where there are some, whatever matches none is personal.
+            personal; after a ``!``, whatever matches none.
         running: Whether running statistics are personal, too.
 
     Raises:
@@ -153,11 +150,11 @@ def with_personal(
     """
     called = {name: model.names.get(name, name) for name in names}
     found = set(model.running) if running else set()
-    for key, text, kept in (("personal", personal, True), ("share", share, False)):
-        patterns = [pattern.strip() for pattern in text.split(",") if pattern.strip()]
-        matched = matching(model, called, dict.fromkeys(patterns, 0.0), key).keys()
-        if patterns:
-            found |= matched if kept else called.keys() - matched
+    text = personal.removeprefix("!")
+    if patterns := [pattern.strip() for pattern in text.split(",") if pattern.strip()]:
+        matched = matching(model, called, dict.fromkeys(patterns, 0.0), "personal").keys()
+        found |= matched if text == personal else called.keys() - matched
     if not called.keys() - found - model.running:
-        raise ValueError(must("share", "nothing", "some parameters, which clients learn together"))
+        expected = "less than all parameters: clients learn some together"
+        raise ValueError(must("personal", personal, expected))
     return model._replace(personal=frozenset(found))

@@ -132,7 +132,7 @@ def optimizer(function: Callable[..., Any], name: str = "") -> Callable[..., Any
 
     Args:
         function: The optimizer.
-        name: What it is called in the settings ``optimizer`` and ``adapt-optimizer``; by default as
+        name: What it is called in the setting ``optimizer``; by default as
             the function, with ``-`` for ``_``.
 
     Raises:

@@ -29,7 +29,7 @@ from engram.runs.folder_records import ExportRow, MetricsRow, Results, ScoresRow
 from engram.runs.run_folder import RunFolder
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
-from engram.settings.experiment import Experiment
+from engram.settings.experiment import Experiment, without_former
 from engram.settings.files import read_json
 from engram.wire.checksums import Journal, Row, checked, summed
 
@@ -129,7 +129,7 @@ class RunRecord(RunFolder):
             Refused: If a setting that affects results or the data's rows differ, fewer rounds are
                 asked for than are done, or the run's memories are kept by another kind of engine.
         """
-        settings, now = self.config["settings"], experiment.identity()
+        settings, now = without_former(self.config["settings"]), experiment.identity()
         changed = sorted(key for key in now if now[key] != settings.get(key))
         if changed:
             details = "; ".join(f"{k} was {settings.get(k)!r}, not {now[k]!r}" for k in changed)

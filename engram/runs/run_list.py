@@ -20,8 +20,8 @@ from engram.compare.comparison_folder import (
 from engram.data.file_models import readable
 from engram.data.source import Source
 from engram.runs.record import RunRecord
+from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, few_names, one_line
-from engram.settings.shared import SharedSettings
 
 
 class Entry(NamedTuple):

@@ -87,7 +87,7 @@ class ServedModels:
         served = shapes.served
         self._common, self._tuned = has_common(shapes.common, served), has_tuned(served)
         self._dense = vectorized and self._network.features is None
-        affine = optimizer_of(experiment.adapt_optimizer).affine
+        affine = optimizer_of("sgd").affine
         self._dense &= self._network.dense_layers > 0 and affine
         self._dense &= served.shift is None and served.neighbors is None
         self._personalize = self._fine_tuning(task)
@@ -99,7 +99,7 @@ class ServedModels:
         e, network = self.experiment, self._network
         learned = converted(task, self._standard and self._standard.scaled)
         loss: LossFn = mean_loss(network._replace(train=None, apply=self._apply), learned)
-        optimizer = optimizer_of(e.adapt_optimizer)
+        optimizer = optimizer_of("sgd")
         if self._dense:
             shape = network.dense_layers, self.data.outputs
             by_hand, self._targets = dense_loss_of(task, *shape, self._standard)

@@ -1,21 +1,55 @@
-"""Base class of methods' settings."""
+"""Base classes of methods' settings."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import ClassVar, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, TypeVar
+
+from pydantic import Field
 
 from engram.core.checks import Fault, clash, must, require
 from engram.data.source import Source
 from engram.scoring.metrics import Metric
-from engram.settings.attacks import AttackSettings
-from engram.settings.compression import CompressionSettings
-from engram.settings.evaluation import EvaluationSettings
-from engram.settings.fields import Settings, nearest
-from engram.settings.model import ModelSettings
-from engram.settings.shared import SharedSettings
-from engram.settings.time import TimeSettings
-from engram.settings.training import TrainingSettings
+from engram.scoring.score_columns import LARGEST
+from engram.settings.data import DataSettings
+from engram.settings.fields import Int, Settings, nearest
+from engram.settings.model import EvaluationSettings, ModelSettings
+from engram.settings.protection import AttackSettings, CompressionSettings, ProtectionSettings
+from engram.settings.run import Folders, MachineSettings, RunSettings
+from engram.settings.training import TimeSettings, TrainingSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GROUPS = (
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    TrainingSettings,
+    TimeSettings,
+    CompressionSettings,
+    ProtectionSettings,
+    AttackSettings,
+    EvaluationSettings,
+    MachineSettings,
+)
+"""The groups, in the order shown."""
+
+
+class SharedSettings(
+    MachineSettings,
+    EvaluationSettings,
+    AttackSettings,
+    ProtectionSettings,
+    CompressionSettings,
+    TimeSettings,
+    TrainingSettings,
+    RunSettings,
+    ModelSettings,
+    DataSettings,
+):
+    """All groups in one. Code that needs one group takes that group's class as its argument."""
+
 
 NO_NETWORK = frozenset(
     {
@@ -36,9 +70,8 @@ NO_NETWORK = frozenset(
             "clip",
             "privacy",
         ),
-        *("categories", "missing", "missing_values", "optional_columns", "images", "standardize"),
-        *("text_column", "tokenizer", "text_length", "vocabulary_size", "least_count"),
-        *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step", "server_radius"),
+        *("missing", "images", "standardize"),
+        *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step"),
         *("aggregation", "secure_threshold"),
     }
 )
@@ -84,7 +117,7 @@ class Method(Settings):
         return True
 
     def rounds(self, shared: SharedSettings) -> int:
-        """Returns how many rounds a run has."""
+        """Returns the number of rounds of a run."""
         return shared.num_rounds
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
@@ -155,7 +188,7 @@ def check_name(name: str) -> None:
 def check_setting(name: str, key: str, *, has_default: bool) -> None:
     """Raises ``ValueError`` unless a method can have a setting of this key."""
     expected = "one with a default, and not the name of a setting that all methods have"
-    ok = has_default and key not in SharedSettings.model_fields
+    ok = has_default and key not in {*SharedSettings.model_fields, *Folders.model_fields}
     require(ok, f"a setting of {name}", key, expected)
 
 
@@ -220,3 +253,24 @@ def family(plug_in: str, *, compared: bool = False) -> list[str]:
     """Returns the names of a family's methods; or of those that are compared by default."""
     some = ((name, method) for name, method in METHODS.items() if method.plug_in == plug_in)
     return [name for name, method in some if method.compared or not compared]
+
+
+LEAST_REPORTED: Final = 8
+"""Turns that a node of its own reports together, at least."""
+
+ReportEvery = Annotated[
+    Int,
+    Field(
+        ge=1,
+        description="turns that a client reports together, by sums of rewards and regrets; "
+        "smaller values reveal more about single turns",
+    ),
+]
+
+
+def _regret(played: "Tensor", best: "Tensor") -> "Tensor":
+    return (best - played).sum()
+
+
+REGRET: Final = Metric("regret", _regret, low=0, high=LARGEST, better="lower", partial=False)
+"""Sum over turns of what the best arms would have paid more, in expectation, than those played."""

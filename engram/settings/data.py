@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 
@@ -11,7 +12,11 @@ from engram.data.source import Source
 from engram.scoring.tasks import REGRESSION
 from engram.settings.errors import Refused
 from engram.settings.fields import Float, Int, Settings
-from engram.settings.text import TextColumn
+
+if TYPE_CHECKING:
+    from engram.data.schema.columns import Column
+
+_VOCABULARY: Final = 5000  # tokens of rows that are tokens already
 
 
 def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
@@ -19,7 +24,7 @@ def _source(value: object, read: ValidatorFunctionWrapHandler) -> Source:
 
 
 def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings by key with the contents of the schema, and what its roles say of others.
+    """Returns settings with the schema's contents, and the columns of its roles.
 
     Raises:
         Refused: The schema cannot be read, or an entry is unknown or impossible; or settings name
@@ -33,8 +38,6 @@ def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
     schema = read_schema(text)
     target = schema.of_role("target")
     said = {"target-column": target, "task-column": schema.of_role("client")}
-    known = {config.get(key, said[key]) for key in said}
-    said["text-column"] = next((name for name in schema.texts if name not in known), "")
     if schema.column(target or config.get("target-column", "y")).kind == "number":
         said["task"] = REGRESSION.name
     said = {key: value for key, value in said.items() if value}
@@ -43,6 +46,14 @@ def with_schema(config: Mapping[str, Any]) -> dict[str, Any]:
             role = "the column that has the role in the schema"
             raise Refused(must(key, config[key], f"{said[key]}, {role}"))
     return {**said, **config, "schema": to_toml(schema)}
+
+
+@lru_cache(maxsize=8)
+def _text_of(written: str, *others: str) -> "Column | None":
+    from engram.data.schema.written import read_schema  # noqa: PLC0415 - slow to import
+
+    schema = read_schema(written)
+    return next((schema.by_name[name] for name in schema.texts if name not in others), None)
 
 
 with warnings.catch_warnings():
@@ -97,11 +108,6 @@ class DataSettings(TableSettings):
         "iid, dirichlet, pathological, natural (by the data's task column; the default where there "
         "is one), blocks (of consecutive rows)",
     )
-    too_few_rows: Literal["leave-out", "refuse"] = Field(
-        "leave-out",
-        description="what is done with clients that have too few rows to train, or to be scored: "
-        "leave-out (of training, or of scores, by name) or refuse (the run)",
-    )
     num_clients: Int = Field(
         20, ge=1, le=10**6, description="clients in the federation; by default those that rows name"
     )
@@ -123,53 +129,11 @@ class DataSettings(TableSettings):
         description="csv, parquet, arrow, hf, tables: the columns of inputs, by name, with commas; "
         "empty: all others",
     )
-    optional_columns: str = Field(
-        "",
-        description="those of input-columns that tables of some clients may lack, each with the "
-        "value that stands for it there, such as dose=2.5; ward=north: they are missing in all "
-        "rows of such a table",
-    )
-    text_column: str = Field(
-        "",
-        description="csv, parquet, arrow, hf, data frames: the column of texts that networks take "
-        "as rows of tokens, alone; empty: none",
-    )
-    tokenizer: str = Field(
-        "words",
-        description="what makes tokens of text-column: words or characters, the commonest in "
-        "training rows; or a file, a tokenizer.json or one word a line",
-    )
-    text_length: Int = Field(
-        128, ge=1, le=2**16, description="tokens of a text that count; fewer are padded with 0"
-    )
-    vocabulary_size: Int = Field(
-        5000,
-        ge=1,
-        description="most tokens of a vocabulary; networks for texts have 2 more, for padding (0) "
-        "and for what is unknown (1)",
-    )
-    least_count: Int = Field(
-        5,
-        ge=1,
-        description="tokenizer words or characters: training rows of a client in which a word must "
-        "be to be told by its node",
-    )
-    categories: str = Field(
-        "",
-        description="csv, parquet, arrow, hf, images: values that columns of text may have, such "
-        "as color=red|blue; size=small|large, and class=cat|dog for folders of images; of arrays, "
-        "the classes, as y=cat|dog; empty: those in the data",
-    )
     missing: Literal["refuse", "median", "indicator"] = Field(
         "refuse",
         description="csv, data frames, and tables of parquet, arrow and hf: what is done where a "
         "value is missing: refuse, median (of the client's training rows; of text, the commonest), "
         "indicator (0, and a column that says where)",
-    )
-    missing_values: str = Field(
-        "",
-        description="likewise: texts and numbers that stand for a missing value besides empty "
-        "cells, such as ?|-999",
     )
     images: Literal["auto", "none", "grey", "channels-last", "alpha"] = Field(
         "auto",
@@ -195,12 +159,11 @@ class DataSettings(TableSettings):
         return Source.of(self.dataset)
 
     @property
-    def text(self) -> TextColumn | None:
-        """The column of texts; None if there is none."""
-        sizes = self.text_length, self.vocabulary_size, self.least_count
-        return TextColumn(self.text_column, self.tokenizer, *sizes) if self.text_column else None
+    def text(self) -> "Column | None":
+        """The column of texts, which is then the only input; None if there is none."""
+        return _text_of(self.schema, self.target_column, self.task_column) if self.schema else None
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens of a built-in network for texts."""
-        return self.vocabulary_size + 2
+        """Number of tokens of a built-in network for texts: padding and unknown words, too."""
+        return 2 + (_VOCABULARY if self.text is None else self.text.vocabulary)

@@ -1,4 +1,4 @@
-"""Errors, classed by what the user can do about them, and the texts that they quote."""
+"""Errors, by the remedy that a user has, and safe quoting of foreign text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -6,31 +6,8 @@ from logging import LogRecord, getLogger
 from types import MappingProxyType
 from typing import Final, TextIO, TypeVar
 
-from engram.core.checks import Fault, brief
-
-__all__ = [
-    "AWAITED",
-    "BUSY",
-    "REFUSED",
-    "UNFINISHED",
-    "UNNAMED",
-    "UNUSABLE",
-    "DataError",
-    "EngramError",
-    "Names",
-    "Refused",
-    "RunStopped",
-    "brief",
-    "few",
-    "few_names",
-    "need",
-    "one_line",
-    "printable",
-    "refusals",
-    "say",
-    "together",
-    "told_with",
-]
+from engram.core.checks import Fault
+from engram.core.checks import brief as brief  # noqa: PLC0414 - others take it from here
 
 # Codes of the errors in a node's replies. They are here and not in engram/wire/wire.py because a
 # node's main process does not load torch.
@@ -80,7 +57,7 @@ class RunStopped(EngramError):
 def together(
     error: Refused, check: Callable[[], object], told: Callable[[Fault], bool] = lambda fault: True
 ) -> Refused:
-    """Returns the error with what another check refuses added, so that both are told at once.
+    """Adds the faults of another check to an error.
 
     Where the check fails with a plain ``ValueError``, which the first fault may have caused, the
     error is returned unchanged. Of the check's faults, those are added for which ``told`` holds.
@@ -95,7 +72,7 @@ def together(
 
 
 def refusals(check: Callable[[], object]) -> list[Fault]:
-    """Returns what a check refuses."""
+    """Returns the faults that ``check`` raises."""
     try:
         check()
     except Refused as error:
@@ -104,7 +81,7 @@ def refusals(check: Callable[[], object]) -> list[Fault]:
 
 
 def told_with(wrong: Sequence[Fault], read: Callable[[], T]) -> T:
-    """Returns what is read, unless something is wrong already; all faults are told at once.
+    """Calls ``read``; raises its faults together with ``wrong``.
 
     Args:
         wrong: The faults that were found before.
@@ -152,12 +129,12 @@ def one_line(text: str, *, longest: int = _LONGEST) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns a text whose unprintable characters are escaped."""
+    """Escapes the unprintable characters of a text."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def say(*lines: str, file: TextIO | None = None) -> None:
-    """Prints lines; whatever in one is unprintable, as a name may have it, is escaped."""
+    """Prints lines, with unprintable characters escaped."""
     print(*map(printable, lines), sep="\n", flush=True, file=file)
 
 

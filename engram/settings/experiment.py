@@ -4,14 +4,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence, Set
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar
 
 from pydantic import ValidationError
 
-from engram.core.checks import Fault, must
+from engram.core.checks import Fault, brief, must
+from engram.settings.base import SharedSettings
 from engram.settings.data import DataSettings, with_schema
-from engram.settings.errors import Refused, brief, one_line
-from engram.settings.evaluation import EvaluationSettings
+from engram.settings.errors import Refused, one_line
 from engram.settings.families import METHODS, Method, unknown_method
 from engram.settings.fields import (
     Scalar,
@@ -22,32 +22,44 @@ from engram.settings.fields import (
     with_tables,
     wrong_values,
 )
-from engram.settings.machine import MachineSettings
-from engram.settings.model import ModelSettings
+from engram.settings.model import EvaluationSettings, ModelSettings
 from engram.settings.network import NetworkMethod
-from engram.settings.shared import SharedSettings
-
-if TYPE_CHECKING:
-    from engram.settings.given import Given, MethodName
-
-__all__ = [
-    "ARGUMENTS",
-    "FIRST",
-    "Experiment",
-    "Impossible",
-    "by_key",
-    "default_config",
-    "lists_settings",
-    "owners_of",
-    "read_by",
-    "validated",
-]
+from engram.settings.run import Folders, MachineSettings
+from engram.settings.settings_files import in_run_config
 
 _TOLD: Final = 10  # unknown settings that a message lists
 FIRST: Final = next(iter(METHODS))
 """The method of an experiment that does not name one."""
 
-_RENAMED: Final = {"algorithm": "method", "tell-turns": "report-every"}
+_IN_SCHEMA: Final = "in the schema"
+_FORMER: Final[Mapping[str, tuple[Scalar | None, str]]] = {
+    "algorithm": (None, "method"),
+    "tell-turns": (None, "report-every"),
+    "text-column": ("", f'columns.NAME = {{kind = "text"}} {_IN_SCHEMA}'),
+    "tokenizer": ("words", f"columns.NAME.tokenizer {_IN_SCHEMA}"),
+    "text-length": (128, f"columns.NAME.length {_IN_SCHEMA}"),
+    "vocabulary-size": (5000, f"columns.NAME.vocabulary {_IN_SCHEMA}"),
+    "least-count": (5, f"columns.NAME.least {_IN_SCHEMA}"),
+    "categories": ("", f'columns.NAME = {{values = ["A", "B"]}} {_IN_SCHEMA}'),
+    "missing-values": ("", f'file.missing = ["?"], or columns.NAME.missing, {_IN_SCHEMA}'),
+    "optional-columns": ("", f"columns.NAME.default {_IN_SCHEMA}"),
+    "synchrony": ("synchronous", "buffer-size, which is 0 where a round waits for all"),
+    "adapt-optimizer": ("sgd", "nothing: fine-tuning is by sgd"),
+    "attack-scale": (1.0, "attack = NAME:SCALE"),
+    "share": ("", "personal = !PATTERNS, for all but these"),
+    "too-few-rows": ("leave-out", "nothing: clients with too few rows are left out by name"),
+    "compress-share": (0.01, "compress = top-k:SHARE"),
+    "compress-rank": (2, "compress = low-rank:RANK"),
+    "server-radius": (10.0, "server-step = universal:RADIUS"),
+    "step-seconds": (0.1, "clock = drawn,step-seconds=NUMBER"),
+    "bandwidth": (1e6, "clock = drawn,bandwidth=NUMBER"),
+    "speed-spread": (0.0, "clock = drawn,speed-spread=NUMBER"),
+    "stragglers": (0.0, "clock = drawn,stragglers=NUMBER"),
+    "slowdown": (10.0, "clock = drawn,slowdown=NUMBER"),
+    "hours": (24.0, "nothing: simulated clients work all day"),
+}
+"""Former settings: their default, at which they are passed over, and their replacement."""
+
 _ASIDE: Final = frozenset(  # how far, how and where to run; they do not affect results
     {"num_rounds", "checkpoint_every", "out", "resume", "timeout", "min_clients"}
     | (MachineSettings.model_fields.keys() - {"data_dir"})
@@ -57,11 +69,8 @@ _LOOKED_AT: Final = frozenset({"batch-size", "privacy", "seed"}).union(
 )
 """Shared settings on which a fault of data or network may depend."""
 
-_FITTED: Final = {"unseen-clients", "clients-per-round", "buffer-size"}
-"""Shared settings whose defaults follow from others: see ``_fitted``."""
-
 ARGUMENTS: Final = ("out", "resume")
-"""Shared settings that are explicit arguments of the functions that take settings."""
+"""Settings that are explicit arguments of the functions that take settings."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Method)
@@ -75,7 +84,7 @@ def lists_settings(function: F) -> F:
     """
     own = signature(function)
     listed = {name: p for name, p in own.parameters.items() if p.kind is not p.VAR_KEYWORD}
-    groups: list[type[Settings]] = [SharedSettings, *METHODS.values()]
+    groups: list[type[Settings]] = [SharedSettings, Folders, *METHODS.values()]
     for group in groups:
         for name, field in group.model_fields.items():
             if name not in ARGUMENTS:
@@ -86,7 +95,7 @@ def lists_settings(function: F) -> F:
 
 
 class _Listed(Signature):
-    """A signature with all settings whose text is that of another, without types, for ``help``."""
+    """A signature with all settings, and a short text for ``help``."""
 
     def __init__(self, own: Signature, parameters: Sequence[Parameter]) -> None:
         super().__init__(parameters, return_annotation=own.return_annotation)
@@ -118,7 +127,7 @@ class Impossible(Refused):
         return self.invalid.isdisjoint(fault.keys or _LOOKED_AT)
 
 
-class Experiment(SharedSettings):
+class Experiment(SharedSettings, Folders):
     """Everything that determines a run: the same experiment gives the same numbers.
 
     The one exception is the secret noise of privacy on nodes: see ``engram.guards.noise``.
@@ -144,10 +153,10 @@ class Experiment(SharedSettings):
     def __init__(
         self,
         *,
-        method: "MethodName" = FIRST,
+        method: str = FIRST,
         out: str = "",
         resume: str = "",
-        **settings: "Unpack[Given]",
+        **settings: Any,
     ) -> None:
         given = {"method": method, "out": out, "resume": resume, **settings}
         super().__init__(**_read(by_key(given)))
@@ -159,22 +168,16 @@ class Experiment(SharedSettings):
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:
-        """Reads Flower's run config, which holds the defaults of every method.
-
-        Settings that the method does not read are ignored where they have their defaults, and so
-        are those that follow from others then.
+        """Reads Flower's run config: see ``in_run_config``.
 
         Raises:
-            Refused: As ``Experiment``; or the schema names a file, since machines open none that a
-                run names.
+            Refused: As ``Experiment`` and ``in_run_config``; or the schema names a file, since
+                machines open none that a run names.
         """
-        if (schema := str(config.get("schema", ""))) and "=" not in schema:
+        found = in_run_config(config)
+        if (schema := str(found.get("schema", ""))) and "=" not in schema:
             raise Refused(must("schema", schema, "lines of a schema, not a file, in a run config"))
-        method = METHODS.get(str(config.get("method", FIRST)))
-        foreign = default_config()
-        for key in {*(_keys_of(method) if method else ())} - _FITTED:
-            foreign.pop(key, None)
-        return cls(**{k: v for k, v in config.items() if k not in foreign or foreign[k] != v})
+        return cls(**found)
 
     def of(self, method: type[M]) -> M:
         """Returns the method with its own settings, typed as ``method``.
@@ -212,14 +215,14 @@ class Experiment(SharedSettings):
         return self.model_dump(by_alias=True, exclude=aside) | own
 
     def identity(self) -> dict[str, Scalar]:
-        """Returns the settings that affect results: all but how far, how and where to run."""
+        """Returns the settings that affect results."""
         planned = self.schedule in ("cosine", "step") or self.epsilon  # for so many rounds
         ahead = {"num_rounds"} if planned else set()
         aside = {key_of(name) for name in _ASIDE - self.own.decisive - ahead}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 
     def digest(self) -> str:
-        """Returns 16 hex digits of ``identity``, but for where data are, which is a machine's."""
+        """Returns 16 hex digits of ``identity`` without ``data-dir``."""
         same = {key: value for key, value in self.identity().items() if key != "data-dir"}
         return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -236,7 +239,7 @@ def by_key(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def default_config() -> dict[str, Scalar]:
     """Returns every setting's default; a method's own as ``METHOD.key``."""
-    config: dict[str, Scalar] = {"method": FIRST, **SharedSettings.defaults()}
+    config: dict[str, Scalar] = {"method": FIRST, **SharedSettings.defaults(), **Folders.defaults()}
     for name, method in METHODS.items():
         config |= {f"{name}.{key}": value for key, value in method.defaults().items()}
     return config
@@ -253,19 +256,13 @@ def read_by(method: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_schema(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with the schema's contents, and what these say of others that are read.
+    """Applies ``with_schema``, without settings that the method does not read.
 
     Raises:
         Refused: As ``with_schema``.
     """
     found, method = with_schema(config), config.get("method", FIRST)
     return read_by(method, found) | {key: found[key] for key in config}
-
-
-def _keys_of(method: type[Method]) -> list[str]:
-    """Returns the keys of all settings that a method reads."""
-    shared = [key_of(name) for name in SharedSettings.model_fields if name not in method.unread]
-    return ["method", *shared, *(f"{method.name}.{key}" for key in method.all_keys())]
 
 
 def _read(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,13 +273,17 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
             none of the method's, nor where all that is possible has its default.
         Refused: If the method is unknown; the line names all else that is wrong without it.
     """
-    config = by_schema(with_tables(config))
+    config = by_schema(with_tables(without_former(config)))
     name = config.get("method", FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
     keys = SharedSettings.all_keys()
     given = {key: value for key, value in config.items() if key in keys}
-    others = {key: value for key, value in config.items() if key not in keys and key != "method"}
+    places = {key: config[key] for key in Folders.all_keys() if key in config}
+    aside = {"method", *keys, *places}
+    others = {key: value for key, value in config.items() if key not in aside}
     shared, invalid, wrong = validated(SharedSettings, given)
+    folders, _, wrong_places = validated(Folders, places)
+    wrong += wrong_places
     shared = _fitted(shared, given)
     if method is None:
         unowned = {key: value for key, value in others.items() if not owners_of(key)}
@@ -303,7 +304,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     ]
     invalid |= invalid_own.union(*(fault.keys for fault in strange))
     together = [fault for fault in chosen.problems(shared) if invalid.isdisjoint(fault.keys)]
-    fields = vars(shared) | {"method": name, "own": chosen}
+    fields = {**vars(shared), **vars(folders), "method": name, "own": chosen}
     if faults := [*strange, *wrong, *wrong_own, *together]:
         error = Impossible(*faults)
         error.invalid = invalid
@@ -314,17 +315,22 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def without_former(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings without those that former versions recorded as they are by default."""
+    found = {k: v for k, v in config.items() if k not in _FORMER or v != _FORMER[k][0]}
+    if config.get("synchrony") == "synchronous":  # where buffer-size was not looked at
+        found["buffer-size"] = 0
+    return found
+
+
 def _fitted(shared: SharedSettings, given: Mapping[str, Any]) -> SharedSettings:
     """Returns settings with the numbers of clients that follow from others that are given."""
-    unseen, asked, buffer = shared.unseen_clients, shared.clients_per_round, shared.buffer_size
+    unseen, asked = shared.unseen_clients, shared.clients_per_round
     if shared.unseen and "unseen-clients" not in given:
         unseen = len(shared.unseen_names)
     if "clients-per-round" not in given:
         asked = min(asked, max(1, shared.num_clients - unseen))
-    if "buffer-size" not in given and shared.synchrony == "buffered":
-        buffer = min(buffer, asked)
-    found = {"unseen_clients": unseen, "clients_per_round": asked, "buffer_size": buffer}
-    return shared.model_copy(update=found)
+    return shared.model_copy(update={"unseen_clients": unseen, "clients_per_round": asked})
 
 
 def validated(
@@ -350,21 +356,25 @@ def validated(
 
 
 def _strange(settings: Mapping[str, Any], method: type[Method] | None) -> list[Fault]:
-    """Returns faults of settings that the method lacks: of the first ones, and how many there are.
+    """Returns a fault for each of the first unknown settings, and their number.
 
     Their keys are those of the settings that may have been meant.
     """
     found = []
     for key, value in [*settings.items()][:_TOLD]:
         owners, meant = owners_of(key), list[str]()
-        known = [*SharedSettings.all_keys(), *(method.all_keys() if method is not None else ())]
+        known = [
+            *SharedSettings.all_keys(),
+            *Folders.all_keys(),
+            *(method.all_keys() if method is not None else ()),
+        ]
         known += default_config() if "." in key else ()
         if method is not None and owners:
             default = " (the default)" if method.name == FIRST else ""
             words = f"is a setting of {', '.join(owners)}, and the method is {method.name}{default}"
-        elif key in _RENAMED:
-            words = f"is called {_RENAMED[key]} now"
-            meant = [_RENAMED[key]]
+        elif key in _FORMER:
+            words = f"is no setting any more: write {_FORMER[key][1]}"
+            meant = [_FORMER[key][1].partition(" ")[0]]
         elif key in METHODS:
             in_python = f'{key.replace("-", "_")}={{"KEY": VALUE}} in Python'
             expected = f"a table of its settings ([{key}] in a file, {in_python})"

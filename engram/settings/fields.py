@@ -66,7 +66,7 @@ def _patterns(text: str) -> str:
 
 
 def with_tables(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings in which tables of patterns are texts."""
+    """Replaces tables of patterns by their texts."""
     found = dict(config)
     for key, value in config.items():
         if isinstance(value, Mapping) and (word := key.rpartition(".")[2]) in BY_PATTERN:
@@ -109,6 +109,36 @@ Optimizer = Annotated[
     str, AfterValidator(registered("optimizer", OPTIMIZERS, built_in=BUILT_IN_OPTIMIZERS))
 ]
 """The name of an optimizer."""
+
+
+def choice_with_number(**most: float) -> Callable[[str], str]:
+    """Returns the check of a setting that is a name, or for some names ``NAME:NUMBER``.
+
+    Args:
+        most: By name, with ``_`` for ``-``, the largest number that it takes, above 0; 0: none.
+    """
+    limits = {key_of(name): limit for name, limit in most.items()}
+
+    def check(value: str) -> str:
+        name, colon, number = value.partition(":")
+        expect(name in limits, f"one of {', '.join(limits)}{nearest(name, limits)}")
+        if colon:
+            expect(limits[name] > 0, f"{name}, without a number")
+            expected = f"{name}:NUMBER, above 0 and at most {limits[name]:g}"
+            expect(bool(re.fullmatch(r"[\d.e+-]{1,20}", number)), expected)
+            try:
+                expect(0 < float(number) <= limits[name], expected)
+            except ValueError:
+                expect(False, expected)
+        return value
+
+    return check
+
+
+def number_in(value: str, default: float) -> float:
+    """Returns the number of a setting such as ``top-k:0.05``."""
+    number = value.partition(":")[2]
+    return float(number) if number else default
 
 
 class Range(NamedTuple):
@@ -229,7 +259,7 @@ def closest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> str:
-    """Returns ``" (did you mean X?)"`` for what ``closest`` finds; "" if that is nothing."""
+    """Returns ``" (did you mean X?)"`` for the closest known name, if any."""
     found = closest(name, known, most)
     return f" (did you mean {' or '.join(found)}?)" if found else ""
 

@@ -69,7 +69,7 @@ def read_file(path: Path, *, most: int | None = None, links: bool = True) -> byt
 
 
 def read_json(path: Path, *, most: int = _LARGEST) -> dict[str, Any]:
-    """Returns the JSON object in a file of at most ``most`` bytes, which is no link.
+    """Reads a JSON object from a file of at most ``most`` bytes; links are refused.
 
     Raises:
         Refused: If the file cannot be read, is too large, or does not hold an object.
@@ -86,7 +86,7 @@ def read_json(path: Path, *, most: int = _LARGEST) -> dict[str, Any]:
 
 
 def parse_json(data: bytes) -> Any:
-    """Returns what JSON of foreign origin holds.
+    """Parses JSON of foreign origin.
 
     Raises:
         ValueError: If it is none, nests too deeply, or has text that is no Unicode.
@@ -154,7 +154,7 @@ def replace_file(path: Path, data: bytes | Sequence[bytes]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what killed processes left in a folder tree, to which nobody may be writing now."""
+    """Removes unfinished files of killed processes from a folder tree."""
     for left in folder.rglob(f"{NEW}*"):
         left.unlink(missing_ok=True)
 

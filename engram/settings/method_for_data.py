@@ -26,8 +26,10 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind
+from engram.guards.update_codec import shrinks
 from engram.networks.base import Model
 from engram.settings.errors import Refused, one_line
+from engram.settings.network import NetworkMethod
 
 if TYPE_CHECKING:
     from engram.settings.experiment import Experiment
@@ -107,8 +109,6 @@ def check_fit(experiment: "Experiment", kind: Kind) -> None:
     Raises:
         Refused: One of them does not.
     """
-    from engram.settings.network import NetworkMethod  # noqa: PLC0415 - settings load others
-
     model = model_for(experiment, kind)
     if isinstance(experiment.own, NetworkMethod):
         shapes_on(experiment, model, kind.outputs)
@@ -127,8 +127,8 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
             not fit into memory.
     """
     e = experiment
-    if e.network.personal and e.share and not model.personal - model.running:
-        raise Refused(must("share", e.share, f"less than all for {e.method}"))
+    if e.network.personal and e.personal.startswith("!") and not model.personal - model.running:
+        raise Refused(must("personal", e.personal, f"less than all for {e.method}"))
     initial = tree_map(lambda leaf: leaf.to(_NOWHERE), model.init(Generator()))
     network = network_of(model, initial, lambda: initial)._replace(draws=lambda n: [initial] * n)
     try:
@@ -164,13 +164,11 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
 
 
 def _check_compression(e: "Experiment", shapes: Shapes, network: Network) -> None:
-    """Checks that what a method sends can travel in fewer bytes.
+    """Checks that a method's messages can be compressed.
 
     Raises:
         Refused: It cannot.
     """
-    from engram.guards.update_codec import shrinks  # noqa: PLC0415 - rarely needed
-
     if flat(shapes.own):
         expected = f"none for {e.method}, which sends each client a model of its own"
         raise Refused(must("compress", e.compress, expected))

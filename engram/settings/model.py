@@ -1,13 +1,14 @@
-"""The network, and what it learns."""
+"""Settings of the network, its task, and its evaluation."""
 
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from engram.core.checks import must
+from engram.core.checks import must, require
 from engram.networks.registry import BUILT_IN, NETWORKS, TORCHVISION, is_known
+from engram.scoring.metrics import METRICS
 from engram.scoring.tasks import LOSSES, TASKS
-from engram.settings.fields import Settings, nearest, registered, widths
+from engram.settings.fields import Float, Int, Settings, nearest, registered, searched, widths
 
 
 def _network(value: str) -> str:
@@ -24,7 +25,7 @@ def _task(value: str) -> str:
 
 
 class ModelSettings(Settings):
-    """The network, and what it learns."""
+    """The network and its task."""
 
     model: Annotated[str, AfterValidator(_network)] = Field(
         "mlp",
@@ -56,17 +57,121 @@ class ModelSettings(Settings):
         description="running statistics of batch norm: average (of the clients' ones), local (each "
         "client keeps its own) or fixed (they stay, and are used in training, too)",
     )
-
     personal: str = Field(
         "",
         description="parameters that each client keeps to itself, as patterns of their names with "
-        "commas, such as head.*; the others are shared. Empty: none, or the method's part",
-    )
-    share: str = Field(
-        "", description="parameters that clients share, likewise; all others are personal"
+        "commas, such as head.*; the others are shared. After a !, as in !body.*, they are the "
+        "shared ones. Empty: none, or the method's part",
     )
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:
         """``hidden`` as numbers."""
         return tuple(int(width) for width in self.hidden.split(",") if width.strip())
+
+
+def _metrics(value: object) -> object:
+    """Returns names with commas as text; lists of names are natural in Python."""
+    if value == "":
+        return value
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        return value
+    names = [str(name).strip() for name in names]
+    require(len(set(names)) == len(names) > 0, "metrics", names, "different names, at least one")
+    for name in names:
+        registered("metrics", METRICS)(name)
+    return ",".join(names)
+
+
+def _clients(value: object) -> object:
+    """Returns clients with commas as text; lists, and a single number, are natural, too."""
+    if isinstance(value, list | tuple):
+        require(len(value) > 0, "unseen", value, "clients' names or numbers")
+        return ",".join(map(str, value))
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def listed(clients: str) -> frozenset[str]:
+    """Returns the names or numbers of clients that the setting ``unseen`` lists."""
+    return frozenset(name.strip() for name in clients.split(",") if name.strip())
+
+
+class EvaluationSettings(Settings):
+    """Rows for fine-tuning, for scores and for validation, and metrics."""
+
+    protocol: Literal["standard", "few-shot"] = Field(
+        "standard",
+        description="evaluation: standard (personal models are made from training rows alone, and "
+        "scored on all test rows) or few-shot (a client fine-tunes on adapt-shots of its test "
+        "rows, and is scored on its other ones)",
+    )
+    validation_fraction: Float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        description="evaluation, standard: share of each client's training rows that it does not "
+        "train on, but is scored on as well, to choose settings and rounds by; 0: none",
+    )
+    unseen_clients: Int = Field(
+        0,
+        ge=0,
+        description="evaluation: number of clients that never train, and are scored apart",
+    )
+    unseen: Annotated[str, BeforeValidator(_clients)] = Field(
+        "",
+        description="evaluation: which clients these are, by name or number, with commas; empty: "
+        "drawn by the seed",
+    )
+    scored_clients: Int = Field(
+        0,
+        ge=0,
+        description="evaluation: how many of the clients that train are scored, drawn by the seed, "
+        "the same in every evaluation; 0: all",
+    )
+    patience: Int = Field(
+        0,
+        ge=0,
+        description="evaluation: stop after so many evaluations in a row without a better score "
+        "on validation rows; 0: never",
+    )
+    adapt_shots: Int = Field(
+        5, ge=1, description="evaluation, few-shot: test rows that a client fine-tunes on"
+    )
+    adapt_steps: Int = Field(
+        10,
+        ge=0,
+        le=10**5,
+        description="evaluation: gradient steps of fine-tuning; standard: each on batch-size "
+        "training rows; few-shot: each on all adapt-shots rows",
+    )
+    adapt_lr: Float = Field(
+        0.02,
+        gt=0,
+        description="evaluation: their step size",
+        json_schema_extra=searched(1e-3, 1, log=True),
+    )
+    metrics: Annotated[str, BeforeValidator(_metrics)] = Field(
+        "",
+        description="evaluation: metrics besides the loss, with commas, the main one first; empty: "
+        "those of the task",
+    )
+
+    @property
+    def unseen_names(self) -> frozenset[str]:
+        """Names or numbers of the clients that ``unseen`` lists."""
+        return listed(self.unseen)
+
+    @property
+    def validates(self) -> bool:
+        """Whether some of each client's training rows are held out for validation."""
+        return self.protocol == "standard" and self.validation_fraction > 0
+
+    def validation_rows(self, count: int) -> int:
+        """Returns the number of validation rows among ``count`` training rows.
+
+        It is one at least, but none of a single row, which the client trains on.
+        """
+        if not self.validates or count < 2:
+            return 0
+        return max(1, min(count - 1, round(self.validation_fraction * count)))

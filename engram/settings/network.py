@@ -13,13 +13,11 @@ from engram.networks.optimizers import OPTIMIZERS
 from engram.scoring.metrics import METRICS, Metric, named
 from engram.scoring.score_columns import VALIDATION, Column, columns_of
 from engram.scoring.tasks import TASKS, task_of
-from engram.settings.base import METHODS, Method, check_name, check_setting
+from engram.settings.base import METHODS, Method, SharedSettings, check_name, check_setting
 from engram.settings.base import method as registered
-from engram.settings.compression import impossible_compression
 from engram.settings.fields import Float, Int, key_of, searched
 from engram.settings.plugins import MOVING
-from engram.settings.shared import SharedSettings
-from engram.settings.text import impossible_text
+from engram.settings.protection import impossible_compression
 
 if TYPE_CHECKING:
     from engram.core.settings import Part
@@ -104,7 +102,7 @@ class NetworkMethod(Method):
 
     @classmethod
     def step_sizes(cls) -> list[str]:
-        """Returns the keys of the method's step sizes, which are described as such."""
+        """Returns the keys of the method's step sizes."""
         described = ((name, field.description or "") for name, field in cls.model_fields.items())
         return [f"{cls.name}.{key_of(name)}" for name, text in described if "step size" in text]
 
@@ -139,7 +137,7 @@ class NetworkMethod(Method):
         yield from shared.attack_problems()
         yield from _impossible_times(shared, self)
         yield from impossible_compression(shared)
-        yield from impossible_text(shared)
+        yield from _impossible_text(shared)
         yield from _metrics_that_do_not_fit(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:
@@ -168,7 +166,7 @@ class NetworkMethod(Method):
             yield clash("privacy", shared.privacy, expected)
 
     def _beyond_rows(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Yields what goes beyond one gradient a step, or looks at all rows of a client at once."""
+        """Yields conflicts with privacy of single rows."""
         where = "where privacy is example"
         if not self.gradients:
             expected = (
@@ -266,7 +264,7 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
 
 
 def _again(module: str, name: str, settings: dict[str, Any]) -> Method:
-    """Returns settings that another process has pickled, which may not know the method yet."""
+    """Restores pickled settings; imports the method's module if it is unknown."""
     if name not in METHODS:
         importlib.import_module(module)
     return METHODS[name](**settings)
@@ -303,7 +301,7 @@ def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
 
 
 def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
-    """Yields what secret cohorts do not go with."""
+    """Yields conflicts with secret sampling."""
     where = f"where sampling is {shared.sampling}"
     if shared.privacy != "central":
         expected = "fixed unless privacy is central: nothing else gains by secret cohorts"
@@ -323,7 +321,7 @@ def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
 
 
 def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator[Fault]:
-    """Yields what clocks, deadlines and buffers of updates do not go with."""
+    """Yields conflicts with clocks, deadlines and buffers of updates."""
     yield from shared.time_problems()
     asked, seen = shared.clients_per_round, shared.num_clients - shared.unseen_clients
     if (more := shared.over_selection) and shared.asked(asked) > seen:
@@ -339,11 +337,11 @@ def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator
     if shared.clock and shared.participation:
         expected = "empty where participation is another run's"
         yield clash("clock", shared.clock, expected, "participation")
-    if shared.synchrony == "synchronous":
+    if not shared.buffer_size:
         return
     if method.each:
-        expected = f"synchronous for {method.name}, whose server sees every update"
-        yield clash("synchrony", shared.synchrony, expected)
+        expected = f"0 for {method.name}, whose server sees every update"
+        yield clash("buffer-size", shared.buffer_size, expected)
     for key, value, fits, why in (
         ("privacy", shared.privacy, ("none", "local"), "its noise is for the mean of a cohort"),
         ("aggregation", shared.aggregation, ("plain",), "a sum hides which updates are old"),
@@ -355,15 +353,39 @@ def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator
     ):
         if value not in fits:
             expected = (
-                f"{' or '.join(map(str, fits)) or 'empty'} where synchrony is buffered: {why}"
+                f"{' or '.join(map(str, fits)) or 'empty'} where buffer-size is above 0: {why}"
             )
-            yield clash(key, value, expected, "synchrony")
+            yield clash(key, value, expected, "buffer-size")
     if shared.buffer_size > asked:
         most = f"at most clients-per-round = {asked}, which are at work at a time"
-        yield clash("buffer-size", shared.buffer_size, most, "clients-per-round", "synchrony")
+        yield clash("buffer-size", shared.buffer_size, most, "clients-per-round")
     if shared.min_clients > shared.buffer_size:
-        most = f"at most buffer-size = {shared.buffer_size} where synchrony is buffered"
-        yield clash("min-clients", shared.min_clients, most, "buffer-size", "synchrony")
+        most = f"at most buffer-size = {shared.buffer_size}"
+        yield clash("min-clients", shared.min_clients, most, "buffer-size")
+
+
+def _impossible_text(shared: SharedSettings) -> Iterator[Fault]:
+    """Yields settings that a column of texts does not go with."""
+    text, source = shared.text, shared.source
+    if text is None:
+        return
+    if shared.input_columns not in ("", text.name):
+        expected = f"empty beside the text {text.name}, which is the only input"
+        yield clash("input-columns", shared.input_columns, expected, "schema")
+    if not (source.has_columns or source.is_given):
+        tables = "csv:PATH, parquet:PATH, arrow:PATH or hf:NAME, or data frames, for texts"
+        yield clash("dataset", source, tables, "schema")
+    if shared.task == "next-token":
+        yield clash("task", shared.task, "another for a column of texts", "schema")
+    if shared.missing == "median":
+        expected = "refuse, or indicator (an empty text) for a column of texts"
+        yield clash("missing", shared.missing, expected, "schema")
+    if shared.privacy != "none" and text.vocabulary_file is None:
+        expected = (
+            f"a file where privacy is {shared.privacy}: a vocabulary that is fitted tells of rows "
+            "without noise"
+        )
+        yield clash(f"columns.{text.name}.tokenizer", text.tokenizer, expected, "privacy", "schema")
 
 
 def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""Plug-ins: modules from outside the house, which register methods and what belongs to them.
+"""Plug-ins: other packages' modules that register methods, data and networks.
 
 A process loads those that its own user has named, by ``engram --plugin`` or in ENGRAM_PLUGINS, and
 that are on its own machine. No message of another machine names one. The processes that it starts
@@ -16,7 +16,7 @@ from typing import Any, Final
 from engram.core.checks import must
 from engram.settings.errors import Refused, one_line
 from engram.settings.files import parse_toml, read_file
-from engram.settings.settings_files import flat
+from engram.settings.settings_files import flat, in_run_config
 
 VARIABLE: Final = "ENGRAM_PLUGINS"
 """Holds the plug-ins of a process, with commas: NAME of each, or FOLDER/NAME."""
@@ -62,7 +62,7 @@ def project_settings() -> dict[str, Any]:
     """
     match _tool():
         case {"engram": _, "flwr": {"app": {"config": dict(table)}}}:
-            return flat(table, f"[tool.flwr.app.config] of {_PROJECT}")
+            return in_run_config(flat(table, f"[tool.flwr.app.config] of {_PROJECT}"))
     return {}
 
 

@@ -1,12 +1,18 @@
-"""Settings of privacy, and of robustness against malicious clients."""
+"""Settings of privacy, robust merging, compression, and simulated attacks."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from engram.core.checks import Fault, clash
-from engram.settings.fields import Float, Int, Settings
+from engram.core.checks import Fault, clash, must
+from engram.settings.errors import Refused
+from engram.settings.fields import Float, Int, Settings, choice_with_number, number_in
+
+if TYPE_CHECKING:
+    from engram.settings.base import SharedSettings
+
+_SERVER_STEP: Final = AfterValidator(choice_with_number(replace=0, universal=1e30))
 
 
 class ProtectionSettings(Settings):
@@ -113,17 +119,18 @@ class ProtectionSettings(Settings):
         description="secure: the share of a round's sites above which they must stay until its "
         "end; as many of them together could unmask one, and fewer cannot",
     )
-    server_step: Literal["replace", "universal"] = Field(
+    server_step: Annotated[str, _SERVER_STEP] = Field(
         "replace",
         description="how the next model follows from a round's merged model: replace (it is the "
         "merged one) or universal (the universal ensemble, which has no step size, takes the last "
-        "model less the merged one as a gradient)",
+        "model less the merged one as a gradient, in a ball around the initial model of radius 10, "
+        "or R of universal:R)",
     )
-    server_radius: Float = Field(
-        10.0,
-        gt=0,
-        description="universal: radius of the ball around the initial model that models stay in",
-    )
+
+    @property
+    def server_radius(self) -> float:
+        """Radius of the ball around the initial model in which the universal step stays."""
+        return number_in(self.server_step, 10.0)
 
     @property
     def update_clip(self) -> float:
@@ -185,3 +192,104 @@ class ProtectionSettings(Settings):
             yield clash("epsilon", self.epsilon, expected, "aggregation")
         if asked < 2:
             yield clash("clients-per-round", asked, f"2 or more {where}", "aggregation")
+
+
+_ATTACKS: Final = {"none": 0.0} | dict.fromkeys(
+    [
+        *("sign-flip", "scaled", "alie", "ipm", "label-flip", "backdoor"),
+        *("false-rows", "false-statistics", "false-scores"),
+    ],
+    1e6,
+)
+
+
+class AttackSettings(Settings):
+    """Attacks, in simulations alone."""
+
+    attack: Annotated[str, AfterValidator(choice_with_number(**_ATTACKS))] = Field(
+        "none",
+        description="what attackers do, in a simulation that measures how much harm it does, and "
+        "after a colon how many times as far their updates go (sign-flip:60): see the "
+        "documentation's page on robustness",
+    )
+    attackers: Float = Field(
+        0.2,
+        ge=0,
+        le=0.5,
+        description="share of the clients that attack, which the seed draws",
+    )
+
+    @property
+    def attack_kind(self) -> str:
+        """The attack, without its scale."""
+        return self.attack.partition(":")[0]
+
+    @property
+    def attack_scale(self) -> float:
+        """Factor of the attackers' updates."""
+        return number_in(self.attack, 1.0)
+
+    def attack_problems(self) -> Iterator[Fault]:
+        """Yields settings of attacks that do not go together."""
+        if self.attack_kind == "scaled" and self.attack_scale == 1:
+            yield clash("attack", self.attack, "scaled:SCALE, where SCALE is not 1")
+
+    def refuse_attack(self) -> None:
+        """Refuses attacks where clients are nodes, which Ray's workers are, too.
+
+        Raises:
+            Refused: An attack is set.
+        """
+        if self.attack != "none":
+            expected = "none on nodes and on Ray: attacks are for --engine vectorized or sequential"
+            raise Refused(must("attack", self.attack, expected))
+
+
+_EXACT = ("8-bit", "4-bit")  # of which each update is an estimate by itself
+
+
+class CompressionSettings(Settings):
+    """Messages in fewer bytes, in both directions."""
+
+    compress: Annotated[
+        str,
+        AfterValidator(
+            choice_with_number(none=0, **{"8-bit": 0, "4-bit": 0}, top_k=0.5, low_rank=10**6)
+        ),
+    ] = Field(
+        "none",
+        description="how models travel, in both directions: none (as they are), 8-bit or 4-bit "
+        "(rounded at random to so many bits), top-k (the largest changes alone: top-k:0.05 of an "
+        "array's, by default a hundredth) or low-rank (changes as products of thin matrices, of "
+        "rank 2, or low-rank:4). Clients keep what was left out, and send it later",
+    )
+
+
+def impossible_compression(shared: "SharedSettings") -> Iterator[Fault]:
+    """Yields settings that fewer bytes do not go with."""
+    kind = shared.compress
+    if kind == "none":
+        return
+    if shared.aggregation == "secure":
+        expected = (
+            "none where aggregation is secure: only numbers of one scale can be summed masked"
+        )
+        yield clash("compress", kind, expected, "aggregation")
+    if shared.privacy == "local":
+        expected = (
+            "none where privacy is local: what was left out would lengthen later updates beyond "
+            "the bound by which the server tells honest noise"
+        )
+        yield clash("compress", kind, expected, "privacy")
+    if shared.merge != "mean" and kind not in _EXACT:
+        expected = (
+            f"none, 8-bit or 4-bit where merge is {shared.merge}, which compares single updates: "
+            f"of {kind} only their sums over rounds are near the true ones"
+        )
+        yield clash("compress", kind, expected, "merge")
+    if shared.clock and kind not in _EXACT:
+        expected = (
+            "none, 8-bit or 4-bit where there is a clock: the bytes of changes depend on how many "
+            "a client has missed"
+        )
+        yield clash("compress", kind, expected, "clock")

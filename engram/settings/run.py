@@ -1,9 +1,9 @@
-"""Settings of a run: its length, its evaluations and checkpoints, and its folder."""
+"""Settings of a run: its length, its folders, and the machine that it is on."""
 
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from engram.core.checks import require
 from engram.settings.fields import Float, Int, Settings, no_bool
@@ -14,6 +14,19 @@ def _numbers(value: object) -> str:
     ok = not isinstance(value, bool) and re.fullmatch(r"(\d{1,6}(,\d{1,6})*)?", text, re.ASCII)
     require(bool(ok), "without", value, "clients' numbers with commas, such as 3,5")
     return ",".join(map(str, sorted({int(number) for number in text.split(",") if number})))
+
+
+class Folders(Settings):
+    """Folders of runs, which commands and functions take by arguments of their own."""
+
+    out: str = Field("", description="folder of the run's results; empty: a new one in runs/")
+    resume: str = Field("", description="folder of a run to resume; empty: none")
+    start_from: str = Field(
+        "",
+        description="folder of a run from whose last models this one starts: those of the server, "
+        "and what it keeps for each client, where the method has the same; what clients keep, and "
+        "means of it, begin anew. Empty: from the initial models",
+    )
 
 
 class RunSettings(Settings):
@@ -40,12 +53,6 @@ class RunSettings(Settings):
         "fewer the run stops, and can be resumed; 0: on nodes, a run begins with all that have "
         "enough rows, and a round needs one",
     )
-    start_from: str = Field(
-        "",
-        description="folder of a run from whose last models this one starts: those of the server, "
-        "and what it keeps for each client, where the method has the same; what clients keep, and "
-        "means of it, begin anew. Empty: from the initial models",
-    )
     participation: str = Field(
         "",
         description="folder of a run whose participation a run in one process repeats: in each "
@@ -56,8 +63,6 @@ class RunSettings(Settings):
         description="clients that have no part in the run, as if they had never been members, by "
         "number, with commas; empty: none",
     )
-    out: str = Field("", description="folder of the run's results; empty: a new one in runs/")
-    resume: str = Field("", description="folder of a run to resume; empty: none")
 
     @property
     def withdrawn(self) -> frozenset[int]:
@@ -68,3 +73,40 @@ class RunSettings(Settings):
     def least_clients(self) -> int:
         """Fewest clients that a round needs."""
         return max(1, self.min_clients)
+
+
+def _known_device(value: str) -> str:
+    require(bool(re.fullmatch(r"cpu|cuda(:\d+)?", value)), "device", value, "cpu, cuda or cuda:N")
+    return value
+
+
+class MachineSettings(Settings):
+    """Device, threads and memory of a machine. Each may have values of its own."""
+
+    data_dir: str = Field(
+        "data", description="folder of torchvision's data sets; downloads go there"
+    )
+    device: Annotated[str, AfterValidator(_known_device)] = Field(
+        "cpu", description="cpu, cuda, or cuda:N"
+    )
+    cpu_threads: Int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="torch threads of each process that trains; for small models more than 1 is "
+        "slower, by far where processes share the cores",
+    )
+    cores: Int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="processes that train the clients of a round, in a run on one machine without "
+        "nodes; 0: as many as pay. The same numbers to the bit, whatever it is",
+    )
+    memory_budget: Float = Field(
+        0.0,
+        ge=0,
+        le=2**20,
+        description="GiB that a process may use to train clients at once; 0: a quarter of what "
+        "is free. With less, clients train in smaller blocks: the same numbers, to rounding",
+    )

@@ -3,12 +3,25 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from engram.core.checks import must
 from engram.settings.errors import Refused, one_line
 from engram.settings.fields import BY_PATTERN
-from engram.settings.files import parse_toml, read_file
+from engram.settings.files import parse_json, parse_toml, read_file
+
+RUN_KEYS: Final = (
+    "method",
+    "dataset",
+    "num-clients",
+    "clients-per-round",
+    "num-rounds",
+    "device",
+    "out",
+    "resume",
+)
+"""Settings that ``flwr run --run-config`` takes by themselves; ``engram`` has all others."""
 
 _LARGEST: Final = 2**20  # bytes of a file of settings
 
@@ -43,6 +56,36 @@ def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
             expected = "a number, text or boolean"
             raise Refused(must(f"{one_line(key)} in {where}", value, expected))
     return settings
+
+
+def in_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings in Flower's run config, by key.
+
+    The key ``engram`` has settings as JSON; others stand beside it. Of ``RUN_KEYS`` an
+    empty one counts as left out.
+
+    Raises:
+        Refused: ``engram`` is no object of JSON, or a setting is in it and beside it.
+    """
+    beside = {key: v for key, v in config.items() if v != "" or key not in ("engram", *RUN_KEYS)}
+    text = beside.pop("engram", "{}")
+    try:
+        written = parse_json(str(text).encode())
+    except ValueError as error:
+        raise Refused(f"engram in a run config is not JSON: {one_line(str(error))}") from error
+    if not isinstance(written, dict):
+        expected = 'settings as JSON, such as {"local-steps": 3}'
+        raise Refused(must("engram in a run config", text, expected))
+    found = flat(written, "engram of a run config")
+    if twice := ", ".join(sorted(map(one_line, found.keys() & beside.keys()))):
+        raise Refused(f"{twice} must be given in engram or beside it in a run config, got both")
+    return found | beside
+
+
+def run_config_table(values: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Returns ``[tool.flwr.app.config]`` of a pyproject.toml: ``engram`` and ``RUN_KEYS``."""
+    keys = dict.fromkeys(("engram", *RUN_KEYS), "") | dict(values)
+    return "[tool.flwr.app.config]\n" + to_toml(keys).decode()
 
 
 def to_toml(settings: Mapping[str, Any]) -> bytes:

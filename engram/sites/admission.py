@@ -154,7 +154,7 @@ def of_sums(policy: Policy, entry: Mapping[str, Any]) -> Iterator[str]:
             f"{policy.secure}): else words of a site's texts are told"
         )
     if words and min(words) < policy.least_count:
-        yield f"least-count of words must be at least {policy.least_count}, got {min(words)}"
+        yield f"least, of rows with a word, must be at least {policy.least_count}, got {min(words)}"
 
 
 def least_drawn(policy: Policy, e: Experiment) -> int:
@@ -229,7 +229,7 @@ def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:
 
 
 def of_reading(policy: Policy, e: Experiment, schema: Schema) -> Iterator[str]:
-    """Yields the policy rules that a run's categories and missing-value texts break.
+    """Yields the policy rules that a run's values and missing codes break.
 
     Whether a table has others than these would tell cells. So where no figure of rows may leave, a
     run names those alone that a person of the site has written.
@@ -244,11 +244,11 @@ def of_reading(policy: Policy, e: Experiment, schema: Schema) -> Iterator[str]:
     run = declare(e, alone=True).schema
     own, asked = _codes(schema), _codes(run)
     if not own >= asked:
-        yield f"missing-values must be among those in the site's {SCHEMA}"
+        yield f"missing of a schema must be among those in the site's {SCHEMA}"
     for column in run.columns:
         written = schema.column(column.name).values
         if column.values and not (written and {*written} <= {*column.values}):
-            yield f"categories of {brief(column.name)} must include those in the site's {SCHEMA}"
+            yield f"values of {brief(column.name)} must include those in the site's {SCHEMA}"
 
 
 def _codes(schema: Schema) -> set[str]:

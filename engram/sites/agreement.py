@@ -12,6 +12,7 @@ from engram.data.schema.columns import INPUTS, Column
 from engram.data.schema.declared import Declared, declare, name_order
 from engram.data.schema.rules import FEW
 from engram.data.schema.written import key, read_schema, to_toml
+from engram.data.schema.written import line as written_line
 from engram.data.tables.table_summary import DescribedColumn, DescribedTable
 from engram.settings.data import DataSettings
 from engram.settings.errors import few_names, one_line
@@ -19,7 +20,6 @@ from engram.sites.compared_columns import Compared, plain_kind
 
 _APART: Final = 2.0  # times one median that another at least is, of numbers in another unit
 _NAMED: Final = ("date", "ordered")  # kinds that are never inferred
-_MARKS: Final = ("|", ";")  # of the setting categories
 _INTO: Final = "into its schema.toml"
 _WORDS: Final = {
     "number": "numbers",
@@ -85,7 +85,7 @@ def proposed(
         if name not in (*targets, columns.target, columns.client)
         and _is_usable(each[name], columns.schema.column(name))
     ]
-    declared, written = _declared(columns), [*schema.columns]
+    declared, written, optional = _declared(columns), dict(schema.by_name), False
     for name in (*names, *targets):
         there = each.get(name) or Compared.of({}, name)
         if name not in declared and there.kind == "category" and there.values:
@@ -94,19 +94,16 @@ def proposed(
             declared[name] = tuple(in_order)
         elif name in targets[:1] and "task" not in given:
             settings |= _classes_of(there)
-        if name not in schema.by_name:
-            written += _written(there, declared.get(name, ()))
+        column = _written(schema.by_name.get(name), there, declared.get(name, ()))
+        if lacked := union and name in names and len(there.sites) < len(tables):
+            column = replace(column, default=_usual(there, declared))
+        optional |= lacked
+        written[name] = column
     settings["input-columns"] = ",".join(names)
-    if plain := {n: v for n, v in declared.items() if not any(m in "".join(v) for m in _MARKS)}:
-        lists = (f"{name}={'|'.join(values)}" for name, values in sorted(plain.items()))
-        settings["categories"] = "; ".join(lists)
-    if written:
-        settings["schema"] = to_toml(replace(schema, columns=tuple(written)))
-    if union and (lacked := [name for name in names if len(each[name].sites) < len(tables)]):
-        usual = (f"{name}={_usual(each[name], declared)}" for name in lacked)
-        settings["optional-columns"] = "; ".join(usual)
+    if said := tuple(column for column in written.values() if column != Column(column.name)):
+        settings["schema"] = to_toml(replace(schema, columns=said))
     missing = any(c.missing for name in names if name in each for c in each[name].sites.values())
-    if (missing or "optional-columns" in settings) and "missing" not in given:
+    if (missing or optional) and "missing" not in given:
         settings["missing"] = "median"
     return settings | {key: value for key, value in given.items() if key not in settings}
 
@@ -131,7 +128,7 @@ def findings(
         found += _of_names(tables, site, inputs, usual, columns, apart)
         if optional := [name for name in columns.defaults if name not in table.columns]:
             named = few_names(f"{_called(name)} ({columns.defaults[name]})" for name in optional)
-            text = f"lacks {named}: there it is missing in all rows, as optional-columns says"
+            text = f"lacks {named}: there it is missing in all rows, as its default says"
             found.append(Finding(site, text, stops=False))
         for name in sorted(table.columns, key=name_order):
             there, column = each[name], table.columns[name]
@@ -213,15 +210,16 @@ def _is_usable(there: Compared, given: Column) -> bool:
     return written and name.isprintable() and kind in INPUTS and has_values
 
 
-def _written(there: Compared, values: tuple[str, ...]) -> list[Column]:
-    """Returns the column of a schema, if there is more to say than its name."""
+def _written(given: Column | None, there: Compared, values: tuple[str, ...]) -> Column:
+    """Returns the column of the schema that sites agree on."""
+    if given is not None:
+        return given
     column, units = Column(there.name), {c.column.unit for c in there.sites.values()} - {""}
     if there.kind in _NAMED:
         column = next(c.column for c in there.sites.values() if c.column.kind == there.kind)
-    elif any(mark in "".join(values) for mark in _MARKS):
+    elif values:
         column = replace(column, kind="category", values=values)
-    column = replace(column, unit=units.pop() if len(units) == 1 else "")
-    return [column] if column.kind or column.unit else []
+    return replace(column, unit=units.pop() if len(units) == 1 else "")
 
 
 def _classes_of(there: Compared) -> dict[str, int]:
@@ -290,12 +288,12 @@ def _of_kind(there: Compared, site: str, columns: Declared, classes: int) -> Ite
         yield f"is {here}, and {others} at the other sites: {mend}, or leave it out"
     elif kind == "category" and not known:
         values = sorted({value for each in there.sites.values() for value in each.column.values})
-        named = f"{own.name}={one_line('|'.join(values) or 'A|B')}"
-        yield f"is text: set categories={named} for all sites"
+        line = written_line(own.name, {"values": values or ["A", "B"]})
+        yield f"is text: set schema={one_line(line)!r} for all sites"
     elif strange := _strange(there, site, given, classes):
         way = f"set schema='columns.{key(own.name)} = {{kind = \"number\"}}'"
         way = f"set num-classes={max(map(int, own.values)) + 1}" if classes else way
-        way = "add it to categories" if known else way
+        way = "add it to the values of the schema" if known else way
         yield f"has {few_names(strange)}, and other sites {few_names(agreed)}: {mend}, or {way}"
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from engram.data.readers.in_memory import Data
-    from engram.settings.given import Given
 
 
 class Tuned:
@@ -80,7 +79,7 @@ def tune(
     out: str | Path | None = None,
     progress: bool = True,
     ray: str | None = None,
-    **settings: "Unpack[Given]",
+    **settings: Any,
 ) -> Tuned:
     """Finds settings of methods that train networks, on rows held out for validation.
 

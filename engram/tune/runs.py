@@ -26,9 +26,9 @@ from engram.scoring.score_clients import Scores
 from engram.scoring.score_columns import TUNED, VALIDATION
 from engram.scoring.scorekeeping import Scoring
 from engram.scoring.tasks import task_of
+from engram.settings.base import SharedSettings
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.settings.shared import SharedSettings
 from engram.simulations.in_process import replies_of
 from engram.strategies.rounds import Rounds, RowWeights
 from engram.strategies.screening import TrainReplies

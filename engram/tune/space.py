@@ -7,13 +7,13 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from engram.core.checks import must
+from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, brief
 from engram.settings.families import METHODS, Method
 from engram.settings.fields import Range, Scalar, key_of, nearest, searched_range, wrong_values
 from engram.settings.model import ModelSettings
 from engram.settings.network import NetworkMethod
 from engram.settings.protection import ProtectionSettings
-from engram.settings.shared import SharedSettings
 from engram.settings.training import TrainingSettings
 
 ADAPT_LR: Final = "adapt-lr"
@@ -25,7 +25,7 @@ _FREE: Final = {
     *ModelSettings.all_keys(),
     *TrainingSettings.all_keys(),
     *ProtectionSettings.all_keys(),
-    *(ADAPT_LR, "adapt-steps", "adapt-optimizer"),
+    *(ADAPT_LR, "adapt-steps"),
 } - {"task", "privacy"}
 """Shared settings that trials may differ in: what is trained and fine-tuned, and how.
 

@@ -22,7 +22,7 @@ from engram.data import loading
 from engram.data.schema.columns import Kind
 from engram.data.source import FILES
 from engram.link.flower import name_message, node_context
-from engram.settings import evaluation
+from engram.settings import model as of_model
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.sites.accepted import keep_policy
@@ -404,13 +404,13 @@ def test_nothing_is_downloaded_unless_the_policy_allows_it(tmp_path, dataset, me
 
 def test_the_policy_is_asked_before_a_metric_is_looked_up(tmp_path, monkeypatch):
     looked = []
-    known = evaluation.registered
+    known = of_model.registered
 
     def registered(key, names, *given, **how):
         looked.append(key)
         return known(key, names, *given, **how)
 
-    monkeypatch.setattr(evaluation, "registered", registered)
+    monkeypatch.setattr(of_model, "registered", registered)
     node = {"partition-id": 0, "num-partitions": 1}
     node |= {"state": str(tmp_path), "policy": str(tmp_path)}
     kinds = (ROSTER_QUERY, MessageType.TRAIN, MessageType.EVALUATE)

@@ -30,7 +30,7 @@ from engram.sites.audit import AUDIT, Audit
 from engram.sites.encrypted_file import new_key
 from engram.wire.roster import read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
-from tests.support import small
+from tests.support import declared_values, small
 from tests.tables import entry
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -113,8 +113,10 @@ class Site:
 # --- Who decides how it is read --------------------------------------------------------------
 
 ASKED = {
-    "categories": ["name=" + "|".join(f"Miller {k}" for k in range(60)), "number=400000000|1"],
-    "missing_values": ["Miller 3", "400000007", "rare", "1"],
+    "schema": [
+        declared_values(name="|".join(f"Miller {k}" for k in range(60)), number="400000000|1"),
+        'file.missing = ["Miller 3", "400000007", "rare", "1"]',
+    ],
     "target_column": ["number", "age", "ward"],
     "task_column": ["ward"],
     "input_columns": ["age,number", "name"],
@@ -230,12 +232,12 @@ def test_a_server_hears_that_a_value_is_lacking_and_the_sites_log_which(
     assert site.rounds == 0
 
 
-def test_a_run_whose_categories_lack_a_value_hears_no_more(tmp_path, warnings_of_engram):
+def test_a_run_whose_schema_lacks_a_value_hears_no_more(tmp_path, warnings_of_engram):
     site = Site(tmp_path)
     given = {"target_column": "died", "input_columns": "ward", "num_clients": 1}
     message = Message(RecordDict(), dst_node_id=7, message_type=ROSTER_QUERY)
     name_message(message, "1")
-    e = small(categories="ward=north|south", clients_per_round=1, **given)
+    e = small(schema=declared_values(ward="north|south"), clients_per_round=1, **given)
     reply = app(message, node_context(1, 7, site.config, e.to_config()))
     expected = "its log names a value of ward that the schema lacks: correct one of them"
     assert reply.error.reason == f"this node's data cannot be used: {expected}"
@@ -515,18 +517,18 @@ def test_no_run_asks_for_cells_where_no_figure_may_leave(tmp_path, rules):
         return reply.error.reason if reply.has_error() else ""
 
     for there, absent in (("north", "nowhere"), ("0", "77"), ("40", "123456")):
-        told = {said(missing_values=text) for text in (there, absent)}
+        told = {said(schema=f'file.missing = ["{text}"]') for text in (there, absent)}
         assert len(told) == 1
-        assert "missing-values must be among those in the site's schema.toml" in told.pop()
-    told = {said(categories=f"ward={values}") for values in ("north|south", "a|b")}
+        assert "missing of a schema must be among those in the site's schema.toml" in told.pop()
+    told = {said(schema=declared_values(ward=values)) for values in ("north|south", "a|b")}
     assert len(told) == 1
-    assert "categories of 'ward' must include those in the site's schema.toml" in told.pop()
-    for line, word in (('missing = ["40"]', "missing-values"), ('values = ["40"]', "categories")):
+    assert "values of 'ward' must include those in the site's schema.toml" in told.pop()
+    for line, word in (('missing = ["40"]', "missing of"), ('values = ["40"]', "values of")):
         assert word in said(schema=f"columns.age = {{{line}}}")
     told = {said(schema=f'columns.age = {{missing = ["{cell}"]}}') for cell in ("40", "41")}
     assert len(told) == 1
     written = 'columns.ward = {values = ["north", "south"], missing = ["?"]}\n'
     (tmp_path / "schema.toml").write_text(written)
-    fits = {"categories": "ward=north|south|west", "missing_values": "?"}
-    assert "schema.toml" not in said(**fits)
-    assert "categories of 'ward'" in said(**fits | {"categories": "ward=north"})
+    missing = 'file.missing = ["?"]\n'
+    assert "schema.toml" not in said(schema=missing + declared_values(ward="north|south|west"))
+    assert "values of 'ward'" in said(schema=missing + declared_values(ward="north"))

@@ -25,7 +25,6 @@ from tests.support import (
     cross_entropy,
     initial_model,
     run_rounds,
-    scores_of,
     small_of_any,
     train_clients,
     trainer,
@@ -276,14 +275,3 @@ def test_a_schedules_length_is_part_of_the_run():
     for schedule, same in (("constant", True), ("cosine", False)):
         one, other = (small_of_any(schedule=schedule, num_rounds=n).identity() for n in (4, 8))
         assert (one == other) == same
-
-
-@pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
-def test_models_are_adapted_by_an_optimizer(name):
-    scores = []
-    for engine in ("vectorized", "sequential"):
-        t = trainer(small_of_any(adapt_optimizer=name, adapt_lr=0.01), engine=engine)
-        scores.append(scores_of(t, range(4)).columns["loss"])
-    torch.testing.assert_close(*scores, rtol=0, atol=1e-5)
-    plain = trainer(small_of_any(adapt_lr=0.01))
-    assert not torch.equal(scores_of(plain, range(4)).columns["loss"], scores[0])

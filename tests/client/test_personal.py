@@ -102,7 +102,7 @@ def test_a_personal_part_is_remembered_and_goes_on_after_a_crash(tmp_path):
 
 def test_what_is_not_shared_is_personal(tmp_path):
     _, one = run(tmp_path / "one", "group norm", method="fedavg", personal="head.*,norm.*")
-    _, other = run(tmp_path / "other", "group norm", method="fedavg", share="first.*,second.*")
+    _, other = run(tmp_path / "other", "group norm", method="fedavg", personal="!first.*,second.*")
     torch.testing.assert_close(one.model, other.model, rtol=1e-5, atol=1e-6)
 
 
@@ -121,8 +121,11 @@ def test_local_statistics_stay_with_the_client(tmp_path):
     ("settings", "words"),
     [
         ({"personal": "heed.*"}, r"personal must be patterns of parameters, such as first.weight"),
-        ({"share": "nothing"}, "share must be patterns of parameters"),
-        ({"personal": "*"}, "share must be some parameters, which clients learn together"),
+        ({"personal": "!nothing"}, "personal must be patterns of parameters"),
+        (
+            {"personal": "*"},
+            "personal must be less than all parameters: clients learn some together",
+        ),
     ],
 )
 def test_patterns_that_leave_nothing_are_refused(settings, words, tmp_path):

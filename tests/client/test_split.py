@@ -30,7 +30,7 @@ def run(folder, **settings):
 
 @pytest.mark.parametrize(
     ("method", "same"),
-    [("fedper", {"personal": "head.*"}), ("lg-fedavg", {"share": "head.*"})],
+    [("fedper", {"personal": "head.*"}), ("lg-fedavg", {"personal": "!head.*"})],
 )
 def test_it_is_fedavg_of_what_is_not_personal(method, same, tmp_path):
     one = run(tmp_path / "one", method=method)
@@ -121,7 +121,7 @@ def test_a_network_that_lacks_the_parts_is_refused(tmp_path):
         ({"method": "fedper", "model": "linear"}, _NO_BODY),
         ({"method": "fedbabu", "model": "linear"}, _NO_BODY),
         ({"method": "fedpac", "model": "linear"}, _NO_BODY),
-        ({"method": "fedrep", "share": "*"}, "share must be less than all for fedrep, got"),
+        ({"method": "fedrep", "personal": "!*"}, "personal must be less than all for fedrep, got"),
     ):
         with pytest.raises(Refused, match=words):
             simulate(small(**settings), tmp_path / "run")

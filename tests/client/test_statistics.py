@@ -91,7 +91,7 @@ SETTINGS = {
     "median": {"merge": "median"},
     "trimmed mean": {"merge": "trimmed-mean", "num_malicious": 1},
     "krum": {"merge": "krum", "num_malicious": 0, "clip": 1e-3},
-    "universal": {"server_step": "universal", "server_radius": 1e3},
+    "universal": {"server_step": "universal:1e3"},
     "fedadam": {"method": "fedadam", "server_eta": 10.0},
     "feddyn": {"method": "feddyn"},
     "pfedme": {"method": "pfedme", "server_mix": 4.0},

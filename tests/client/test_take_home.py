@@ -26,7 +26,7 @@ from engram.simulations.engine import simulate
 from engram.sites.encrypted_file import new_key
 from tests.hospitals import write_hospitals
 from tests.server.nodes import NodesGrid
-from tests.support import small, small_of_any
+from tests.support import declared_values, small, small_of_any
 from tests.tables import EIGHT, sampled
 
 CLIENTS = 5
@@ -168,7 +168,7 @@ def test_a_hospitals_model_says_between_which_values_its_inputs_lie(tmp_path):
         task="regression",
         target_column="days",
         input_columns="age,bp,crea,sex",
-        categories="sex=f|m",
+        schema=declared_values(sex="f|m"),
         missing="median",
         model="mlp",
         hidden="8",

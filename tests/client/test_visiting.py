@@ -104,7 +104,6 @@ CHOSEN = [
     {"partition": "natural"},
     {"unseen-clients": 1, "clients-per-round": 2},
     {"task-column": "c"},
-    {"too-few-rows": "refuse"},
     {"dataset": "digits"},
 ]
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import shlex
-import tomllib
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ import pytest
 import torch
 from datasets import Dataset
 from fastapi.testclient import TestClient
+from flwr.common.config import parse_config_args
 from PIL import Image
 
 import engram
@@ -24,12 +24,12 @@ from engram.core.personal_parameters import build
 from engram.core.slots import has_common, has_tuned
 from engram.networks.vision import torchvision
 from engram.scoring.score_columns import COMMON, TUNED
+from engram.settings.base import SharedSettings
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.fingerprint import source_root
 from engram.settings.network import NetworkMethod
 from engram.settings.settings_files import read_settings
-from engram.settings.shared import SharedSettings
 from engram.sites.policy import USUAL, read_policy
 from tests.engram.methods.problem import NETWORK
 from tests.source import ROOMS
@@ -261,8 +261,7 @@ def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
         assert set(words) <= set(targets)
     elif command == "flwr":  # runs for real in tests/simulations/test_ray.py
         assert words[:2] == ["run", "."]
-        settings = tomllib.loads("\n".join(words[3].split()) if words[2:] else "")
-        Experiment.from_config(settings)
+        Experiment.from_run_config(parse_config_args(words[3:]))
     elif words[0] == "federation":  # runs for real in tests/network
         parse(words)
     else:

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from engram.data.load_federation import federated_data
+from engram.settings.base import SharedSettings
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS, family
 from engram.settings.fingerprint import source_root
 from engram.settings.network import NetworkMethod
-from engram.settings.shared import SharedSettings
 
 PAGE = (source_root() / "docs" / "coming-from.md").read_text(encoding="utf-8")
 FIELDS = {name.replace("_", "-"): field for name, field in SharedSettings.model_fields.items()}

@@ -76,10 +76,10 @@ def test_other_files_are_refused():
         ("a\n\nb", False, "line 2 of a vocabulary must be one word, got ''"),
         ("x" * (LONGEST + 1), False, "line 1 of a vocabulary"),
         ("", False, "tokens of a vocabulary must be at least 1, got 0"),
-        ("a\nb\nc\nd", False, "vocabulary-size must be at least 4, .* got 3"),
+        ("a\nb\nc\nd", False, "vocabulary must be at least 4, .* got 3"),
         ("{}", True, "it is no tokenizer.json"),
         ("[" * 10**5, True, "it is no tokenizer.json"),
-        (library(["a", "b", "c", "d"]), True, "vocabulary-size must be at least 4"),
+        (library(["a", "b", "c", "d"]), True, "vocabulary must be at least 4"),
     ]:
         with entry(why), pytest.raises(ValueError, match=why):
             tokenizer_from(contents, 3, library=whole)

@@ -1,37 +1,22 @@
-"""The tables of settings in pyproject.toml, written from the settings' classes.
+"""The list in pyproject.toml of the packages that uv leaves out.
 
-``python -m tests.federation.pyproject_tables`` writes them anew, and the types for editors; tests
-compare.
+``python -m tests.federation.pyproject_tables`` writes it anew; tests/test_house.py compares.
 """
 
 import json
+import re
+import tomllib
+from itertools import chain
 from pathlib import Path
 
-from engram.settings.experiment import default_config
-from tests.federation.given_settings import STUB, stub
-
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-FIRST, LAST = "[tool.flwr.app.config]\n", "\n[tool.ruff]"
-
-
-def tables() -> str:
-    """Returns the tables as pyproject.toml should have them."""
-    lines: dict[str, list[str]] = {"": []}
-    for key, value in default_config().items():
-        method, _, own = key.rpartition(".")
-        lines.setdefault(method, []).append(f"{own} = {json.dumps(value)}")
-    named = [f"\n[tool.flwr.app.config.{m}]\n" + "\n".join(lines[m]) + "\n" for m in lines if m]
-    return FIRST + "\n".join(lines[""]) + "\n" + "".join(named)
-
-
-def parts() -> tuple[str, str, str]:
-    """Returns what is before the tables, the tables, and what is after them."""
-    text = PYPROJECT.read_text(encoding="utf-8")
-    start, end = text.index(FIRST), text.index(LAST)
-    return text[:start], text[start:end], text[end:]
 
 
 if __name__ == "__main__":
-    before, _, after = parts()
-    PYPROJECT.write_text(before + tables() + after, encoding="utf-8")
-    STUB.write_text(stub(), encoding="utf-8")
+    text = PYPROJECT.read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    names = sorted({re.split(r"[\[<>=!~; ]", line)[0] for line in wanted})
+    line = f"exclude-dependencies = {json.dumps(names)}\n"
+    head, _, rest = text.partition("exclude-dependencies = [")
+    PYPROJECT.write_text(head + line + rest.partition("]\n")[2], encoding="utf-8")

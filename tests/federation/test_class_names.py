@@ -16,6 +16,7 @@ from engram.data.source import Source
 from engram.home.predicting import predict
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
+from tests.support import declared_values
 
 N = 48
 NAMES = ("low", "mid", "high", "never")  # in no order of letters, and one without rows
@@ -185,7 +186,7 @@ def test_what_is_plain_or_declared_is_not_said(name, caplog):
 
 def test_a_number_of_classes_or_their_names_say_it(caplog):
     assert noted(np.arange(N) % 11, caplog, num_classes=11) == []
-    assert noted(np.arange(N) % 11, caplog, categories="y=" + "|".join("abcdefghijk")) == []
+    assert noted(np.arange(N) % 11, caplog, schema=declared_values(y="|".join("abcdefghijk"))) == []
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,9 @@ NOT_TOGETHER = [
     ({"merge": "median", "compress": "top-k"}, "8-bit or 4-bit where merge is median"),
     ({"merge": "krum", "compress": "low-rank"}, "8-bit or 4-bit where merge is krum"),
     ({"clock": "drawn", "compress": "top-k"}, "8-bit or 4-bit where there is a clock"),
-    ({"compress_share": 0.1}, "compress-share must be 0.01 unless compress is top-k"),
-    ({"compress": "top-k", "compress_rank": 3}, "compress-rank must be 2 unless"),
+    ({"compress": "top-k:0.6"}, "compress must be top-k:NUMBER, above 0 and at most 0.5, got"),
+    ({"compress": "8-bit:3"}, "compress must be 8-bit, without a number, got '8-bit:3'"),
+    ({"compress": "top-kk"}, r"compress must be one of none, 8-bit, .* \(did you mean top-k"),
 ]
 
 

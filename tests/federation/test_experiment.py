@@ -1,8 +1,11 @@
 """Settings: one place for defaults, one line for everything that is wrong."""
 
 import inspect
+import json
 import pydoc
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -10,14 +13,13 @@ import engram
 from engram.guards.aggregation import merge_of
 from engram.methods.pfedme import PFedMe as PFedMeItself
 from engram.scoring.metrics import METRICS
+from engram.settings import experiment
+from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment, Impossible, default_config
 from engram.settings.families import METHODS
-from engram.settings.settings_files import read_settings
-from engram.settings.shared import SharedSettings
+from engram.settings.settings_files import RUN_KEYS, read_settings
 from tests.engram.methods import problem
-from tests.federation.given_settings import STUB, stub
-from tests.federation.pyproject_tables import parts, tables
 from tests.support import small
 from tests.tables import entry
 
@@ -41,12 +43,15 @@ def test_there_are_the_settings_that_were_asked_for():
     assert set(asked_for.split()) <= default_config().keys()
 
 
-def test_pyproject_has_the_defaults_that_the_classes_have():
-    assert parts()[1] == tables(), "run python -m tests.federation.pyproject_tables"
-
-
-def test_editors_know_the_settings_that_there_are():
-    assert STUB.read_text() == stub(), "run python -m tests.federation.pyproject_tables"
+@pytest.mark.parametrize("folder", [".", "simulations/project"])
+def test_projects_have_the_keys_that_run_config_takes(folder):
+    project = tomllib.loads(
+        Path(__file__).parents[2].joinpath(folder, "pyproject.toml").read_text()
+    )["tool"]
+    table = project["flwr"]["app"]["config"]
+    assert [*table] == ["engram", *RUN_KEYS]
+    assert set(RUN_KEYS) <= default_config().keys()
+    assert folder != "." or {*table.values()} == {""}
 
 
 @pytest.mark.parametrize("function", [Experiment, engram.simulate, engram.compare])
@@ -99,7 +104,7 @@ def test_what_an_experiment_is_can_be_written_and_read():
         with entry(method):
             e = small(method=method, **({"num_rounds": 3} if method == "molar-bandit" else {}))
             assert Experiment.from_config(e.to_config()) == e
-            assert Experiment.from_run_config(default_config() | e.to_config()) == e
+            assert Experiment.from_run_config({"engram": json.dumps(e.to_config())}) == e
             foreign = {name for key in e.identity() if "." in key for name in [key.split(".")[0]]}
             assert foreign <= {method}
 
@@ -144,8 +149,11 @@ ELSEWHERE = [
     ),
     # It has no step size of this name.
     ({"method": "molar", "lr": 1}, "^lr is not a setting$"),
-    ({"algorithm": "pfedme"}, "algorithm is called method now"),
-    ({"method": "meta-ban", "tell-turns": 3}, "tell-turns is called report-every now"),
+    ({"algorithm": "pfedme"}, "algorithm is no setting any more: write method"),
+    (
+        {"method": "meta-ban", "tell-turns": 3},
+        "tell-turns is no setting any more: write report-every",
+    ),
     (
         {"method": "pfedmy"},
         r"method must be one of .*\(did you mean pfedme or .*\?\), got 'pfedmy'",
@@ -162,36 +170,50 @@ def test_a_setting_of_another_method_is_refused_by_its_name():
 def test_no_machine_opens_a_file_that_a_run_names(tmp_path):
     (path := tmp_path / "t.toml").write_text('columns.age = {kind = "number"}\n')
     there = Experiment.from_config({"schema": str(path)})
-    assert Experiment.from_run_config(default_config() | {"schema": there.schema}) == there
+    assert Experiment.from_run_config({"schema": there.schema}) == there
     with pytest.raises(Refused, match=r"schema must be lines of a schema, not a file"):
-        Experiment.from_run_config(default_config() | {"schema": str(path)})
+        Experiment.from_run_config({"engram": json.dumps({"schema": str(path)})})
 
 
-def test_of_what_flower_passes_only_other_methods_defaults_are_passed_over():
-    config = default_config() | {"method": "fedavg", "fedavg.eta": 0.3}
-    assert Experiment.from_run_config(config).of(FedAvg).eta == 0.3
-    with pytest.raises(Refused, match=r"pfedme\.eta is a setting of pfedme"):
-        Experiment.from_run_config(config | {"pfedme.eta": 0.3})
-    with pytest.raises(Refused, match="hidden is not a setting of molar"):
-        Experiment.from_run_config(default_config() | {"method": "molar", "hidden": "7"})
-
-
-BY_DEFAULT = [
-    ({"num-clients": 1}, 1, 5),
-    ({"num-clients": 4, "unseen-clients": 1, "synchrony": "buffered"}, 3, 3),
-    ({"num-clients": 4, "unseen": "0,1"}, 2, 5),
-    ({"num-clients": 40}, 10, 5),
-    ({"clients-per-round": 2, "synchrony": "buffered"}, 2, 2),
+RUN_CONFIGS = [
+    ('{"fedavg": {"eta": 0.3}, "hidden": ""}', {"method": "fedavg", "num-rounds": 5}, ""),
+    ('{"pfedme.eta": 0.3}', {"method": "fedavg"}, r"pfedme\.eta is a setting of pfedme"),
+    ('{"hidden": "7"}', {"method": "molar"}, "hidden is not a setting of molar"),
+    ('{"num-rounds": 5}', {"num-rounds": 5}, "num-rounds must be given in engram or beside it"),
+    ("settings.toml", {}, "engram in a run config is not JSON"),
+    ("[1]", {}, r"engram in a run config must be settings as JSON, .* got '\[1\]'"),
+    ("[" * 9999, {}, "engram in a run config is not JSON: it nests too deeply"),
+    ('{"a": {"b": {"c": 1}}}', {}, "a.b in engram of a run config must be a number, text or"),
 ]
 
 
-@pytest.mark.parametrize("read", [Experiment.from_config, Experiment.from_run_config])
-def test_by_default_a_round_asks_and_merges_no_more_clients_than_there_are(read):
-    for settings, asked, buffered in BY_DEFAULT:
-        with entry(settings, asked, buffered):
-            config = default_config() if read == Experiment.from_run_config else {}
-            e = read({**config, "method": "fedavg", **settings})
-            assert (e.clients_per_round, e.buffer_size) == (asked, buffered)
+def test_flowers_run_config_has_settings_as_json_and_some_beside_them():
+    untouched = dict.fromkeys(("engram", *RUN_KEYS), "")
+    assert Experiment.from_run_config(untouched) == Experiment()
+    for text, beside, words in RUN_CONFIGS:
+        with entry(text, beside):
+            config = untouched | {"engram": text} | beside
+            if words:
+                with pytest.raises(Refused, match=words):
+                    Experiment.from_run_config(config)
+            else:
+                e = Experiment.from_run_config(config)
+                assert (e.of(FedAvg).eta, e.hidden, e.num_rounds) == (0.3, "", 5)
+
+
+BY_DEFAULT = [
+    ({"num-clients": 1}, 1),
+    ({"num-clients": 4, "unseen-clients": 1}, 3),
+    ({"num-clients": 4, "unseen": "0,1"}, 2),
+    ({"num-clients": 40}, 10),
+]
+
+
+def test_by_default_a_round_asks_no_more_clients_than_there_are():
+    for settings, asked in BY_DEFAULT:
+        with entry(settings, asked):
+            e = Experiment.from_config({"method": "fedavg", **settings})
+            assert e.clients_per_round == asked
             assert Experiment.from_config(e.to_config()) == e
 
 
@@ -321,7 +343,6 @@ OUT_OF_RANGE = [
     ({"memory": "keep"}, "memory must be 'reset' or 'carry', got 'keep'"),
     ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
     ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
-    ({"memory_budget": -1.0}, "memory-budget must be greater than or equal to 0, got -1.0"),
     (
         {"merge": "mode"},
         "merge must be 'mean', 'median', 'trimmed-mean', 'krum', 'multi-krum', "
@@ -337,17 +358,10 @@ OUT_OF_RANGE = [
         "clients-per-round must be at least 11 for trimmed-mean with num-malicious = 5, got 10",
     ),
     (
-        {"merge": "krum", "num_malicious": 4},
-        "clients-per-round must be at least 11 for krum with num-malicious = 4, got 10",
-    ),
-    ({"num_malicious": -1}, "num-malicious must be greater than or equal to 0, got -1"),
-    ({"clip": -0.5}, "clip must be greater than or equal to 0, got -0.5"),
-    (
         {"privacy": "both"},
         "privacy must be 'none', 'local', 'central' or 'example', got 'both'",
     ),
     ({"privacy": "local"}, "clip must be positive where privacy is local, got 0.0"),
-    ({"privacy": "central"}, "clip must be positive where privacy is central, got 0.0"),
     (
         {"privacy": "central", "clip": 1.0, "merge": "median"},
         "merge must be mean where privacy is central, got 'median'",
@@ -357,18 +371,13 @@ OUT_OF_RANGE = [
         "noise-multiplier must be greater than or equal to 0.000001, got 0.0",
     ),
     ({"delta": 1.0}, "delta must be less than 1, got 1.0"),
-    ({"server_step": "adam"}, "server-step must be 'replace' or 'universal', got 'adam'"),
-    ({"server_radius": 0.0}, "server-radius must be greater than 0, got 0.0"),
+    ({"server_step": "adam"}, "server-step must be one of replace, universal, got 'adam'"),
+    ({"server_step": "universal:0"}, "server-step must be universal:NUMBER, above 0 and at most"),
     (
         {"method": "molar", "server_step": "universal"},
         "server-step is not a setting of molar, which does not read it",
     ),
-    (
-        {"method": "molar-bandit", "server_step": "universal"},
-        "server-step is not a setting of molar-bandit, which does not read it",
-    ),
     ({"order": "time"}, "order must be 'shuffled' or 'stream', got 'time'"),
-    ({"seed": -1}, "seed must be greater than or equal to 0, got -1"),
 ]
 
 
@@ -468,13 +477,9 @@ def test_as_many_may_lie_as_a_round_can_stand():
     assert small(merge="median", num_malicious=9).merge == "median"  # which does not look at it
 
 
-def test_protection_is_part_of_what_a_run_is():
+def test_protection_the_servers_step_and_the_order_are_part_of_what_a_run_is():
     settings = {"merge", "num-malicious", "clip", "privacy", "noise-multiplier", "delta"}
-    assert settings <= small().identity().keys()
-
-
-def test_the_servers_step_and_the_order_are_part_of_what_a_run_is():
-    assert {"server-step", "server-radius", "order"} <= small().identity().keys()
+    assert settings | {"server-step", "order"} <= small().identity().keys()
 
 
 @pytest.mark.parametrize(
@@ -525,3 +530,16 @@ def test_a_table_of_anything_else_is_refused():
             pytest.raises(Impossible, match=r"^eta-by must be a table of patterns with numbers"),
         ):
             Experiment(method="fedavg", eta=eta)
+
+
+def test_former_settings_say_what_to_write_unless_a_run_has_recorded_their_defaults():
+    recorded = ((key, value) for key, (value, _) in experiment._FORMER.items())
+    defaults = {key: value for key, value in recorded if value is not None}
+    assert Experiment.from_config(defaults | {"buffer-size": 5}) == Experiment()
+    assert Experiment.from_config({"buffer-size": 5}).buffer_size == 5
+    for key, (value, instead) in experiment._FORMER.items():
+        with entry(key):
+            other = value + 1 if isinstance(value, int | float) else f"{value}x"
+            with pytest.raises(Refused, match=f"^{key} is no setting any more: write ") as caught:
+                Experiment.from_config({key: other})
+            assert instead in str(caught.value)

@@ -15,6 +15,7 @@ from engram.data.source import Source
 from engram.data.tables.tables import table_data
 from engram.settings.errors import DataError, Refused
 from engram.settings.experiment import Experiment
+from tests.support import declared_values
 
 SITES = {"north": 40, "south": 24, "east": 32}
 THREE = {"num_clients": 3, "clients_per_round": 3, "partition": "natural"}
@@ -309,7 +310,7 @@ def test_a_node_that_sees_one_clients_frame_reads_it_as_all_are_read():
         method="fedavg",
         protocol="standard",
         missing="median",
-        categories="smoker=never|former|now; y=well|ill",
+        schema=declared_values(smoker="never|former|now", y="well|ill"),
         input_columns="age,stay,icu,smoker",
         **THREE,
     )
@@ -323,4 +324,4 @@ def test_a_node_that_sees_one_clients_frame_reads_it_as_all_are_read():
     other = federated_data(e.model_copy(update={"input_columns": ""}), hosted=[1])
     assert "its inputs are in the order" in other.kind.unlike(whole.kind)
     with pytest.raises(DataError, match="smoker is text, whose values other nodes may hold others"):
-        federated_data(e.model_copy(update={"categories": "y=well|ill"}))
+        federated_data(e.model_copy(update={"schema": declared_values(y="well|ill")}))

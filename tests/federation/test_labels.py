@@ -11,7 +11,7 @@ from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.source import Source
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
-from tests.support import write_npz
+from tests.support import declared_values, write_npz
 from tests.tables import entry
 
 NUMBERS = np.arange(24) % 3
@@ -110,17 +110,18 @@ def read(y, **settings):
 def test_declared_classes_have_their_order_and_their_names():
     text, whole = KINDS["text"][0], KINDS["other numbers"][0]
     written = 'columns.y = {kind = "category", values = ["cat", "dog", "bee", "ant"]}'
-    for how in ({"categories": "y=cat|dog|bee|ant"}, {"schema": written}):
+    for how in ({"schema": declared_values(y="cat|dog|bee|ant")}, {"schema": written}):
         data = read(text, **how)
         assert (data.outputs, data.kind.classes) == (4, ("cat", "dog", "bee", "ant"))
         every = np.concatenate([data.train.y, data.test.y])
         assert np.bincount(every).tolist() == [8, 0, 8, 8]
-    assert read(whole, categories="y=7|3|-1").kind.classes == ("7", "3", "-1")
-    assert read(NUMBERS, categories="y=ant|bee|cat").kind.classes == ("ant", "bee", "cat")
+    assert read(whole, schema=declared_values(y="7|3|-1")).kind.classes == ("7", "3", "-1")
+    assert read(NUMBERS, schema=DECLARED).kind.classes == ("ant", "bee", "cat")
     assert read(text, num_classes=4).kind.class_names == ["ant", "bee", "cat", "3"]
     assert read(NUMBERS, num_classes=4).kind.class_names == ["0", "1", "2", "3"]
 
 
+DECLARED, TWO = declared_values(y="ant|bee|cat"), {"schema": declared_values(y="ant|bee")}
 NO_CLASSES = [
     (NUMBERS / 2, {}, "y must be one class a row, got float64, 0.5 in row 0 of client 1: set "
      "task=regression for numbers"),
@@ -129,9 +130,9 @@ NO_CLASSES = [
     (np.arange(24) * 10, {}, "at most 12 classes, .* got 24 different numbers: set task"),
     (np.arange(24) * 10, {"num_classes": 3}, "classes 0 to 2 .* got 10 in row 0 of client 1"),
     (KINDS["text"][0], {"num_classes": 2}, r"y must be of 2 classes \(num-classes\), got 3"),
-    (KINDS["text"][0], {"categories": "y=ant|bee"}, "bee .* got 'cat' in row 1 of client 0"),
-    (NUMBERS, {"categories": "y=ant|bee"}, "classes 0 to 1 .*got 2 in row 1 of client 0"),
-    (np.eye(3)[NUMBERS], {"categories": "y=ant|bee"}, r"3 columns|2 columns \(categories\)"),
+    (KINDS["text"][0], TWO, "bee .* got 'cat' in row 1 of client 0"),
+    (NUMBERS, TWO, "classes 0 to 1 .*got 2 in row 1 of client 0"),
+    (np.eye(3)[NUMBERS], TWO, r"3 columns|2 columns \(values\)"),
 ]  # fmt: skip
 
 
@@ -168,9 +169,9 @@ def test_a_node_numbers_no_classes_by_its_own_rows(plug_ins, tmp_path):
     dataset = write_npz(tmp_path / "a.npz", **few)
     e = Experiment(**GIVEN)
     words = "from 0 without gaps, got 3, 7: other nodes may hold others: declare them for the run, "
-    with pytest.raises(DataError, match=words + r"as categories=y=A\|B"):
+    with pytest.raises(DataError, match=words + r"as schema='columns.y = .values = ..A., .B."):
         own_data(e, Source(dataset), 1)
-    e = Experiment(**GIVEN, categories="y=-1|3|7")
+    e = Experiment(**GIVEN, schema=declared_values(y="-1|3|7"))
     found = own_data(e, Source(dataset), 1)
     assert (found.outputs, found.kind.classes) == (3, ("-1", "3", "7"))
     assert sorted(set(found.train.y.tolist())) == [1, 2]
@@ -181,7 +182,7 @@ def test_a_node_numbers_no_classes_by_its_own_rows(plug_ins, tmp_path):
 
     with pytest.raises(DataError, match="y is text, whose values other nodes"):
         federated_data(Experiment(dataset="one-by-one", **GIVEN))
-    declared = Experiment(dataset="one-by-one", **GIVEN, categories="y=ant|bee|cat")
+    declared = Experiment(dataset="one-by-one", **GIVEN, schema=DECLARED)
     assert federated_data(declared, hosted=[1]).kind.classes == ("ant", "bee", "cat")
 
 

@@ -10,13 +10,12 @@ from engram.core.method import FromMean
 from engram.core.rounds import received_by
 from engram.core.slots import flat
 from engram.data.federated import model_for
-from engram.settings.base import family
+from engram.settings.base import SharedSettings, family
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.fields import key_of
 from engram.settings.method_for_data import check_kept, check_server, server_side, shapes_on
-from engram.settings.shared import SharedSettings
 from engram.simulations.engine import simulate
 from tests.support import own_of, size_of, small_of_any, trainer
 from tests.tables import EIGHT, entry, sampled
@@ -30,7 +29,6 @@ NEEDED = {  # settings without which a setting is not looked at
     "momentum": {"optimizer": "adam"},
     "noise_multiplier": {"privacy": "central", "clip": 1.0},
     "num_malicious": {"merge": "trimmed-mean"},
-    "server_radius": {"server_step": "universal"},
 }
 FOR_BATCH_NORM = {"model": "resnet", "hidden": "4"}
 
@@ -197,7 +195,7 @@ def test_what_clients_keep_in_this_process_is_known(free):
     check_kept(small_of_any(method="ditto", num_rounds=1), known)  # 4 clients train
 
 
-@pytest.mark.parametrize("key", ["schedule", "optimizer", "adapt-optimizer"])
+@pytest.mark.parametrize("key", ["schedule", "optimizer"])
 def test_a_name_that_something_must_have_is_not_empty(key):
     with pytest.raises(Refused, match=f"{key.removeprefix('adapt-')} must be one of"):
         Experiment.from_config({key: ""})

@@ -9,7 +9,7 @@ from engram.data.load_federation import federated_data, own_data
 from engram.data.source import Source
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
-from tests.support import write_npz
+from tests.support import declared_values, write_npz
 
 FOUR = {
     "num-clients": 4,
@@ -191,12 +191,12 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path):
 def test_a_node_must_know_the_classes(tmp_path):
     write_images(tmp_path / "photos", clients=("lake",))
     dataset = f"images:{tmp_path}/photos/lake"
-    with pytest.raises(DataError, match=r"class is text.*categories=class=A\|B"):
+    with pytest.raises(DataError, match=r"class is text.*columns.class = .values = ..A., .B."):
         read(dataset, client=1)
-    data = read(dataset, client=1, categories="class=bird|cat|dog")
+    data = read(dataset, client=1, schema=declared_values(**{"class": "bird|cat|dog"}))
     assert (data.outputs, sorted(set(data.train.y.tolist()))) == (3, [1, 2])
-    with pytest.raises(DataError, match=r"must be one of bird, cat \(categories\), got 'dog'"):
-        read(dataset, client=1, categories="class=bird|cat")
+    with pytest.raises(DataError, match=r"must be one of bird, cat \(values\), got 'dog'"):
+        read(dataset, client=1, schema=declared_values(**{"class": "bird|cat"}))
 
 
 # --- CSV -------------------------------------------------------------------------------------
@@ -230,10 +230,11 @@ def read_wards(tmp_path, text=TABLE, **settings):
 def test_categories_are_declared_for_nodes(tmp_path):
     (tmp_path / "a.csv").write_text(TABLE)
     settings = WARDS | {"missing": "median"}
-    with pytest.raises(DataError, match=r"died is text.*categories=died=A\|B"):
-        read(f"csv:{tmp_path}/a.csv", client=1, categories="color=red|blue|green", **settings)
-    known = "color=red|blue|green|pink; died=no|yes|unknown"
-    data = read(f"csv:{tmp_path}/a.csv", client=1, categories=known, **settings)
+    known = declared_values(color="red|blue|green")
+    with pytest.raises(DataError, match=r"died is text.*columns.died = .values = ..A., .B."):
+        read(f"csv:{tmp_path}/a.csv", client=1, schema=known, **settings)
+    known = declared_values(color="red|blue|green|pink", died="no|yes|unknown")
+    data = read(f"csv:{tmp_path}/a.csv", client=1, schema=known, **settings)
     assert (data.kind.inputs, data.outputs) == ("float32[5]", 3)
 
 
@@ -250,7 +251,6 @@ def test_categories_are_declared_for_nodes(tmp_path):
         (TABLE.replace("7,blue,b", "7,blue,"), {}, "ward is missing in row 9"),
         (TABLE.replace("yes", "", 1), {}, "died is missing in row 3"),
         (TABLE, {"input_columns": "age,died"}, "input-columns must be without died, which are tar"),
-        (TABLE, {"categories": "color"}, "categories must be columns with all their values"),
         ("died,ward\n0,a\n1,b\n", {}, "must have a column besides died to learn from"),
     ],
 )
@@ -263,10 +263,3 @@ def test_numbers_are_predicted(tmp_path):
     text = TABLE.replace("no", "0.5").replace("yes", "2")
     data = read_wards(tmp_path, text, missing="median", task="regression")
     assert sorted({*data.train.y.tolist(), *data.test.y.tolist()}) == [0.5, 2.0]
-
-
-def test_a_site_with_too_few_rows_of_its_own_is_told_about_these(tmp_path):
-    dataset = write_npz(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.array([0, 1, 0]))
-    strict = {"partition": "halves", "test_fraction": 0.34, "too_few_rows": "refuse"}
-    with pytest.raises(DataError, match="none is left to score: add rows, lower adapt-shots, or"):
-        read(dataset, client=1, **strict)

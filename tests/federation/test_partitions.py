@@ -147,10 +147,6 @@ TOO_FEW = [
     ),
     ({"test_rows_per_class": 16}, "lower test-rows-per-class"),
     ({"adapt_shots": 15}, "client 10: it has 15 test rows, not more than adapt-shots = 15"),
-    (
-        {"partition": "dirichlet", "dirichlet_alpha": 0.01, "too_few_rows": "refuse"},
-        "some clients have too few rows: .*: lower num-clients, lower adapt-shots, or set too-",
-    ),
     ({"partition": "natural"}, "needs a task column, .* and dataset digits has none"),
     (
         {"partition": "pathological", "classes_per_client": 11},

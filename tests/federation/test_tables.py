@@ -11,7 +11,7 @@ from engram.data.source import Source
 from engram.data.tables.tables import own_table, read_table, table_data
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError
-from tests.support import small, write_npz
+from tests.support import declared_values, small, write_npz
 
 
 def columns(target="y", task="task", settings=MappingProxyType({}), **how):
@@ -75,7 +75,7 @@ def read_died(folder, kind, died, declared="", family="logistic", **how):
         path, target = csv(folder / "a.csv", frame().assign(died=died)), "died"
     else:
         path, target = write_npz(folder / "a.npz", **arrays), "y"
-    settings = {"categories": f"{target}={declared}"} if declared else {}
+    settings = {"schema": declared_values(**{target: declared})} if declared else {}
     return read_table(Source(path), columns(target, "hospital", settings, **how), family=family)
 
 

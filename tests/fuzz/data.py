@@ -286,7 +286,7 @@ def _used_table(rng: random.Random, here: Path, dataset: str) -> list[str]:
         "fedavg": {
             "partition": rng.choice(("natural", "iid")),
             "missing": rng.choice(("refuse", "indicator", "median")),
-            "missing-values": rng.choice(("", "?", "x")),
+            "schema": rng.choice(("", 'file.missing = ["?"]', 'columns.x = {values = ["x"]}')),
             "task": rng.choice(("classification", "regression")),
             "standardize": rng.choice(("auto", "client", "none")),
         },

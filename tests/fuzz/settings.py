@@ -10,11 +10,11 @@ from pydantic.fields import FieldInfo
 
 from engram.link.addresses import parse_address
 from engram.link.node_config import hosted_clients, memory_folder, read_node_config
-from engram.settings.experiment import Experiment, default_config
+from engram.settings.base import SharedSettings
+from engram.settings.experiment import Experiment, default_config, read_by
 from engram.settings.families import METHODS
 from engram.settings.fields import key_of
-from engram.settings.machine import MachineSettings
-from engram.settings.shared import SharedSettings
+from engram.settings.run import MachineSettings
 from tests.fuzz.folders import sets, small
 from tests.fuzz.spoil import spoil_bytes, spoil_file, text, value
 
@@ -98,7 +98,8 @@ def data_of(rng: random.Random, here: Path) -> list[str]:
 def run_config(rng: random.Random, here: Path) -> None:
     """Settings as Flower's run config has them."""
     del here
-    config: dict[str, Any] = {**_DEFAULTS, "method": rng.choice(list(METHODS))}
+    method = rng.choice(list(METHODS))
+    config: dict[str, Any] = read_by(method, _DEFAULTS) | {"method": method}
     for _ in range(rng.choice((1, 1, 2, 5))):
         config[rng.choice(list(config))] = value(rng)
     if rng.random() < 0.2:
@@ -107,7 +108,9 @@ def run_config(rng: random.Random, here: Path) -> None:
         config |= {f"{rng.random()}": 1 for _ in range(10_000)}
     if rng.random() < 0.2:
         del config[rng.choice(list(config))]
-    e = Experiment.from_run_config(config)
+    texts = json.dumps(config, default=str), text(rng), '{"a": {"b": {}}}', "[]"
+    written = {"engram": texts[rng.choice((0, 0, 0, 0, 1, 2, 3))]}
+    e = Experiment.from_run_config(rng.choice((config, written, written | {"method": "fedavg"})))
     e.on_machine({rng.choice(MachineSettings.all_keys()): value(rng)})
     _ = (e.identity(), e.hidden_widths, e.own.sources(e), e.rounds)
 

@@ -318,7 +318,7 @@ def test_a_coordinator_killed_before_it_begins_costs_no_attempt(tmp_path, federa
 
 
 def test_buffered_rounds_wait_for_no_node_and_a_late_answer_counts(tmp_path, federation):
-    buffered = {"method": "ditto", "synchrony": "buffered"}
+    buffered = {"method": "ditto"}
     whole = settings(**buffered, **{"buffer-size": CLIENTS})
     simulate(settings(method="ditto"), tmp_path / "here")
     # A buffer for all of them makes synchronous rounds.

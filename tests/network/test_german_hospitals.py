@@ -106,7 +106,8 @@ def agree(walk):
     schema = (walk.federation.server / "schema.toml").read_text(encoding="utf-8")
     agreed = tomllib.loads(schema)
     assert agreed["input-columns"] == "Alter,Blutdruck,Geschlecht,Kreatinin,Raucher"
-    assert f"{TARGET}=Hause|Intensiv|Station" in agreed["categories"]
+    values = tomllib.loads(agreed["schema"])["columns"][TARGET]["values"]
+    assert values == ["Hause", "Intensiv", "Station"]
 
 
 def train(walk):

@@ -50,7 +50,9 @@ def test_hospitals_agree_train_and_take_their_models_home(tmp_path, files, engra
         ), err
         agreed = tomllib.loads((server / "schema.toml").read_text())
         assert agreed["input-columns"] == "age,bp,crea,sex,smoker"
-        assert agreed["categories"].endswith("sex=f|m; smoker=former|never|current")
+        columns = tomllib.loads(agreed["schema"])["columns"]
+        assert columns["sex"]["values"] == ["f", "m"]
+        assert columns["smoker"]["values"] == ["former", "never", "current"]
 
         status, out, err = engram("statistics", server, "--csv", *there)
         assert status == 0, err
@@ -123,7 +125,7 @@ def keeps_a_column_that_a_site_lacks(engram, files, server, agree, there):
     assert "client-2: lacks bp (129): there it is missing in all rows" in out
     agreed = tomllib.loads((server / "schema.toml").read_text())
     assert agreed["input-columns"] == "age,bp,crea,sex,smoker"
-    assert agreed["optional-columns"].startswith("bp=129")
+    assert tomllib.loads(agreed["schema"])["columns"]["bp"]["default"].startswith("129")
     run = ["run", "molar", "--federation", server, *there, "--set", "target-column=days"]
     status, out, err = engram(*run, "--check")
     assert status == 0, out + err

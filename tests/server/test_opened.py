@@ -9,7 +9,6 @@ from engram.runs.run_folder import Taken
 from engram.server import app_start as module
 from engram.server.app_start import opened
 from engram.settings.errors import Refused, RunStopped
-from engram.settings.experiment import default_config
 from engram.settings.logs import VERDICT
 from tests.support import small
 
@@ -18,7 +17,7 @@ from tests.support import small
 def begins(monkeypatch, tmp_path):
     """Opens a coordinator that begins a run in the test's folder ``run``."""
     monkeypatch.setattr(module, "simulated", lambda grid: True)
-    context = SimpleNamespace(run_config=default_config() | {"out": "run"}, run_id=7)
+    context = SimpleNamespace(run_config={"out": "run"}, run_id=7)
 
     def begin():
         with opened(None, context) as (_, folder):

@@ -8,7 +8,7 @@ import torch
 from engram.runs.record import RunRecord
 from engram.server.run import run as run_on
 from tests.server.nodes import NodesGrid
-from tests.support import small
+from tests.support import declared_values, small
 
 
 def write_sites(folder, target, order):
@@ -34,7 +34,7 @@ CASES = {
     "fedavg": {
         "target_column": "died",
         "clients_per_round": 3,
-        "categories": "smoker=no|yes; died=no|yes",
+        "schema": declared_values(smoker="no|yes", died="no|yes"),
     },
     "molar": {"target_column": "days"},
 }

@@ -13,6 +13,7 @@ from engram.cli import schema_cli
 from engram.data.load_federation import own_data
 from engram.data.new_rows import read_new_rows
 from engram.data.schema.columns import Column
+from engram.data.schema.written import read_schema
 from engram.data.source import Source
 from engram.data.tables.table_summary import DescribedColumn, DescribedTable
 from engram.guards.secure.masks import public_of
@@ -24,7 +25,7 @@ from engram.sites.schema_survey import Survey, survey
 from engram.sites.site_questions import agreed, checked, schema_of, write_schema
 from tests.hospitals import write_hospitals
 from tests.server.nodes import NodesGrid
-from tests.support import small
+from tests.support import declared_values, small
 from tests.tables import entry
 
 FOUR = {"num_clients": 4, "clients_per_round": 4, "method": "fedavg", "protocol": "standard"}
@@ -60,8 +61,14 @@ def test_all_faults_of_all_sites_are_named_at_once_and_once_mended_the_run_train
     assert f"west.csv: column age {line}" in warnings_of_engram.text
     assert settings == {
         "input-columns": "age,bp,crea,sex,smoker",
-        "categories": "outcome=home|icu|ward; sex=f|m; smoker=former|never|current",
+        "schema": settings["schema"],
         "missing": "median",
+    }
+    values = {column.name: column.values for column in read_schema(settings["schema"]).columns}
+    assert values == {
+        "outcome": ("home", "icu", "ward"),
+        "sex": ("f", "m"),
+        "smoker": ("former", "never", "current"),
     }
 
     # Each answers in its own schema, and its file stays as it is.
@@ -93,7 +100,9 @@ def test_a_check_says_of_every_site_what_keeps_it_out(tmp_path):
     west.loc[5, "smoker"] = "ex"
     west.loc[10:14, "sex"] = "x"
     west.to_csv(paths[3], index=False)
-    settings = {"categories": "outcome=home|icu|ward; sex=f|m; smoker=current|former|never"}
+    settings = {
+        "schema": declared_values(outcome="home|icu|ward", sex="f|m", smoker="current|former|never")
+    }
     settings |= {"target_column": "outcome", "input_columns": "age,bp,crea,sex,smoker"}
     found, e, _ = asked(paths, tmp_path, check=True, **settings)
     told = [str(finding) for finding in checked(found, e)]
@@ -116,7 +125,7 @@ def test_a_check_says_of_every_site_what_keeps_it_out(tmp_path):
         "input-columns",
         *missing(3, "crea"),
         'client-3: sex has x, and other sites f, m: write columns.sex = {values = {"f" = "f", '
-        '"m" = "m", "x" = "..."}} into its schema.toml, or add it to categories',
+        '"m" = "m", "x" = "..."}} into its schema.toml, or add it to the values of the schema',
         *missing(3, "smoker"),
         "client-2: no node hosts it",
     ]
@@ -129,7 +138,7 @@ def test_members_alone_are_counted_and_not_who_is_invited_or_was_removed(
 ):
     paths = write_hospitals(tmp_path / "mended", mended=True)
     settings = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
-    settings |= {"categories": "outcome=home|icu|ward"}
+    settings |= {"schema": declared_values(outcome="home|icu|ward")}
     e = small(**FOUR | settings)
     grid = NodesGrid(e, [f"csv:{path}" for path in paths], tmp_path)
     grid.membership = SimpleNamespace(
@@ -160,7 +169,7 @@ def test_a_check_says_which_sites_approve_each_run(tmp_path, monkeypatch, capsys
     (tmp_path / "node-2" / "policy.toml").write_text("approval = true\n")
     paths = write_hospitals(tmp_path / "mended", mended=True)
     settings = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
-    settings |= {"categories": "outcome=home|icu|ward"}
+    settings |= {"schema": declared_values(outcome="home|icu|ward")}
     found, e, _ = asked(paths, tmp_path, check=True, **settings)
     assert (found.absent, found.approving) == ({}, (1,))
     monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
@@ -286,9 +295,10 @@ def test_columns_that_some_sites_lack_are_kept_and_missing_there(tmp_path):
     medians = [found.tables[site].columns["bp"].median for site in (0, 2, 3)]
     lactate = found.tables[2].columns["lactate"].median
     assert settings["input-columns"] == "age,bp,crea,lactate,sex,smoker"
-    optional = f"bp={np.median(medians):g}; lactate={lactate:g}; smoker=former"
-    assert (settings["optional-columns"], settings["missing"]) == (optional, "median")
-    said = "there it is missing in all rows, as optional-columns says"
+    usual = {c.name: c.default for c in read_schema(settings["schema"]).columns if c.default}
+    assert usual == {"bp": f"{np.median(medians):g}", "lactate": f"{lactate:g}", "smoker": "former"}
+    assert settings["missing"] == "median"
+    said = "there it is missing in all rows, as its default says"
     assert [str(finding) for finding in told] == [
         f"client-{site}: lacks {lacks}: {said}"
         for site, lacks in enumerate(
@@ -329,8 +339,9 @@ def test_a_lacking_column_is_imputed_as_a_missing_value_is(tmp_path, missing):
     frame.drop(columns=["a", "b"]).assign(c=1.0).to_csv(tmp_path / "lacks.csv", index=False)
     frame.assign(c=2.0).to_csv(tmp_path / "whole.csv", index=False)
     e = small(
-        method="fedavg", missing=missing, input_columns="a,b,c", categories="b=u|v", num_classes=2,
-        optional_columns="a=2.5; b=v", protocol="standard", standardize="none", num_clients=2,
+        method="fedavg", missing=missing, input_columns="a,b,c", num_classes=2,
+        schema='columns.a.default = 2.5\ncolumns.b = {values = ["u", "v"], default = "v"}',
+        protocol="standard", standardize="none", num_clients=2,
         clients_per_round=2, target_column="y",
     )  # fmt: skip
     data = own_data(e, Source(f"csv:{tmp_path}/lacks.csv"), 1)
@@ -357,18 +368,18 @@ def test_a_lacking_column_is_imputed_as_a_missing_value_is(tmp_path, missing):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optional_columns": "a"}, "optional-columns must be columns that a table may lack, each"),
-        ({"optional_columns": "a=1; a=2"}, "optional-columns must be columns that a table may"),
-        ({"optional_columns": "d=1"}, "input-columns must be with all columns of inputs, d among"),
-        ({"optional_columns": "a=u"}, "optional-columns, of a must be a number, got 'u'"),
-        ({"optional_columns": "b=w"}, "optional-columns, of b must be one of u, v, got 'w'"),
-        ({"optional_columns": "a=1", "missing": "refuse"}, "missing must be median or indicator"),
+        ({"d": 1}, "input-columns must be with all columns of inputs, d among"),
+        ({"a": "u"}, "columns.a.default must be a number, got 'u'"),
+        ({"b": "w"}, "columns.b.default must be one of u, v, got 'w'"),
+        ({"a": 1, "missing": "refuse"}, "missing must be median or indicator"),
     ],
 )
 def test_optional_columns_that_cannot_be(tmp_path, settings, message):
     (tmp_path / "a.csv").write_text("a,b,y\n" + "1,u,0\n2,v,1\n" * 4)
-    given = {"missing": "median", "input_columns": "a,b", "categories": "b=u|v", "num_classes": 2}
-    e = small(method="fedavg", protocol="standard", target_column="y", **given | settings)
+    missing, known = settings.pop("missing", "median"), 'columns.b.values = ["u", "v"]\n'
+    lines = (f"columns.{name}.default = {json.dumps(v)}\n" for name, v in settings.items())
+    given = {"missing": missing, "input_columns": "a,b", "num_classes": 2, "target_column": "y"}
+    e = small(method="fedavg", protocol="standard", schema=known + "".join(lines), **given)
     with pytest.raises(DataError, match=message):
         own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
 
@@ -426,13 +437,14 @@ CASES = {
         [text("smoker", "No", "Yes")],
         [text("smoker", "no", "yes")],
         ["client-2: smoker has No, Yes, and other sites no, yes: "
-         f"{mapped('smoker', No='no', Yes='yes')}, or add it to categories"],
+         f"{mapped('smoker', No='no', Yes='yes')}, or add it to the values of the schema"],
     ),
     "one value in another spelling": (
         [text("smoker", "Yes", "no", "yes")],
         [text("smoker", "no", "yes")],
         ["client-2: smoker has Yes, and other sites no, yes: "
-         f"{mapped('smoker', Yes='yes', no='no', yes='yes')}, or add it to categories"],
+         f"{mapped('smoker', Yes='yes', no='no', yes='yes')}, or add it to the values of the "
+         "schema"],
     ),
     "a value more, and one less": ([text("ward", "a", "b", "c")], [text("ward", "a", "b")], []),
     "counts of something": (

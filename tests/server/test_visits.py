@@ -22,10 +22,10 @@ from engram.simulations.engine import simulate
 from engram.sites.evaluate_at_sites import Visited, given_model, visit
 from tests.hospitals import SITES, write_hospitals
 from tests.server.nodes import NodesGrid
-from tests.support import small
+from tests.support import declared_values, small
 
 COLUMNS = {
-    "categories": "outcome=home|icu|ward; sex=f|m; smoker=current|former|never",
+    "schema": declared_values(outcome="home|icu|ward", sex="f|m", smoker="current|former|never"),
     "input_columns": "age,bp,crea,sex,smoker",
     "missing": "median",
 }

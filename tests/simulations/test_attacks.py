@@ -47,7 +47,7 @@ def test_without_attackers_the_model_is_that_of_an_honest_run(tmp_path):
 
 @pytest.mark.parametrize("attack", ["sign-flip", "alie", "ipm", "label-flip", "backdoor"])
 def test_engines_give_the_same_model(tmp_path, attack):
-    e = experiment(attack=attack, attackers=0.3, attack_scale=2.0)
+    e = experiment(attack=f"{attack}:2", attackers=0.3)
     found = slots(e, tmp_path / "vectorized")
     same(found, slots(e, tmp_path / "one", "sequential"), atol=1e-5, rtol=1e-4)
     different = slots(experiment(), tmp_path / "honest")
@@ -58,7 +58,7 @@ def test_a_flipped_sign_moves_the_mean_by_its_share(tmp_path):
     rounds = {"num_rounds": 1, "weighting": "clients", "max_norm": 1e9}
     truth = slots(experiment(**rounds), tmp_path / "honest")
     all_but = slots(
-        experiment(**rounds, attack="sign-flip", attackers=0.1, attack_scale=1e-6),
+        experiment(**rounds, attack="sign-flip:1e-6", attackers=0.1),
         tmp_path / "less",
     )
     flipped = slots(experiment(**rounds, attack="sign-flip", attackers=0.1), tmp_path / "flipped")
@@ -71,9 +71,7 @@ def test_a_flipped_sign_moves_the_mean_by_its_share(tmp_path):
 
 def test_a_longer_update_harms_no_more_than_one_at_the_bound(tmp_path):
     lies = [
-        slots(
-            experiment(attack="sign-flip", attackers=0.1, attack_scale=scale), tmp_path / str(scale)
-        )
+        slots(experiment(attack=f"sign-flip:{scale}", attackers=0.1), tmp_path / str(scale))
         for scale in (30.0, 60.0)
     ]
     same(*lies, atol=1e-5, rtol=1e-3)
@@ -139,8 +137,8 @@ def test_false_scores_are_merged_as_scores_and_change_no_model(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"attack": "scaled"}, "attack-scale must be another number than 1 where attack is scaled"),
-        ({"attack": "theft"}, "attack must be 'none', 'sign-flip'"),
+        ({"attack": "scaled"}, "attack must be scaled:SCALE, where SCALE is not 1, got 'scaled"),
+        ({"attack": "theft"}, "attack must be one of none, sign-flip"),
         ({"attack": "ipm", "attackers": 0.6}, "attackers must be less than or equal to 0.5"),
         ({"attack": "false-statistics"}, "fedavg, which sends no claims"),
     ],

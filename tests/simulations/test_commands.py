@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from engram.cli import cli, options, show_cli
 from engram.cli.cli import COMMANDS, app
+from engram.settings.base import GROUPS, SharedSettings
 from engram.settings.families import METHODS
 from engram.settings.fields import Float, Int, Settings, range_of
-from engram.settings.shared import GROUPS, SharedSettings
 from tests.tables import entry
 
 HEAVY = ["torch", "sklearn", "numba", "matplotlib", "pandas", "flwr", "numpy", "grpc", "ray"]

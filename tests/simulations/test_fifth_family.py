@@ -1,5 +1,6 @@
 """A family of methods from outside, which nothing of the house knows: this file is its plug-in."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -149,5 +150,7 @@ def test_it_runs_on_other_engines(engram, engine, tmp_path):
         engram(*PLUG, "app", "app")
         settings = RunRecord.open(Path("here")).config["settings"]
         with SuperLink(tmp_path) as superlink:
-            superlink.run("app", toml(settings | {"out": f"{tmp_path}/there/run"}))
+            superlink.run(
+                "app", toml({"engram": json.dumps(settings | {"out": f"{tmp_path}/there/run"})})
+            )
     assert means("there/run") == pytest.approx(means("here"))

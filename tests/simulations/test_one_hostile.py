@@ -38,7 +38,7 @@ TINY = {
     ),
 )
 def test_no_run_ends_because_of_one_client(tmp_path, method, attack):
-    e = Experiment(method=method, attack=attack, attackers=0.1, attack_scale=60.0, **TINY)
+    e = Experiment(method=method, attack=f"{attack}:60", attackers=0.1, **TINY)
     assert len(attackers_of(e)) == 1
     found = simulate(e, tmp_path / "run")
     assert found["rounds"] == TINY["num_rounds"]

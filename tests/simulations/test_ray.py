@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import httpx
@@ -114,7 +115,12 @@ def superlink(tmp_path_factory):
 
 
 def toml(settings):
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+    return " ".join(f"{key}={_quoted(value)}" for key, value in settings.items())
+
+
+def _quoted(value):
+    """Returns a value for Flower, which reads no escaped quotes."""
+    return f"'{value}'" if isinstance(value, str) else json.dumps(value)
 
 
 GOLDEN = ("local-moml, carried, exact", "pfedme")
@@ -139,10 +145,9 @@ def preset(superlink, tmp_path_factory):
     folder = tmp_path_factory.mktemp("preset")
     text = (source_root() / "simulations" / "presets" / "cross_silo.toml").read_text()
     text = text.replace("num-rounds = 100", "num-rounds = 2")
-    # `flwr run` takes either a file or settings, so the rest of the preset is typed out here.
-    mine = folder / "mine.toml"
-    mine.write_text(f'{text}out = "{folder}/run"\nlocal-steps = 1\n')
-    return superlink.run(source_root(), str(mine)), folder / "run"
+    settings = tomllib.loads(text) | {"local-steps": 1}
+    beside = {"engram": json.dumps(settings), "out": f"{folder}/run"}
+    return superlink.run(source_root(), toml(beside)), folder / "run"
 
 
 @pytest.fixture(scope="module")

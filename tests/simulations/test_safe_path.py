@@ -13,7 +13,7 @@ from engram.cli.cli import COMMANDS
 from engram.home.onnx_sandbox import USUAL, run_apart
 from engram.link.launch import program
 from engram.link.node.worker import Worker
-from engram.settings.safe_path import safe_path
+from engram.settings.process_starts import safe_path
 
 TRAINING_OR_SERVING = {
     *("run", "compare", "benchmark", "tune", "reproduce", "data", "export", "adapt", "new", "app"),

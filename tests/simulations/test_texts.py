@@ -1,5 +1,6 @@
 """Columns of texts, end to end: news of six desks, in one process, on nodes, and after export."""
 
+import json
 import sys
 from collections import Counter
 
@@ -33,6 +34,7 @@ from engram.wire.wire import CONFIG, units_entries, units_of
 from tests.engram.test_text import library
 from tests.server.nodes import NodesGrid
 from tests.simulations.apart import run_apart
+from tests.support import declared_values
 from tests.tables import entry
 
 DESKS = 6
@@ -43,9 +45,18 @@ TOPICS = {
     "world": "minister election treaty border parliament army embassy vote",
 }
 COMMON = ("the", "of", "in", "on", "and", "for", "with", "after", "new", "says", "to", "as", "at")
+
+
+def text_schema(vocabulary=300, length=24, **entries):
+    """The schema of a column ``text``."""
+    entries |= {"vocabulary": vocabulary, "length": length}
+    each = (f"{key} = {json.dumps(value)}" for key, value in entries.items())
+    return f'columns.text = {{kind = "text", {", ".join(each)}}}'
+
+
 SETTINGS = {
     "method": "fedavg",
-    "text_column": "text",
+    "schema": text_schema(),
     "target_column": "topic",
     "task_column": "desk",
     "partition": "natural",
@@ -53,8 +64,6 @@ SETTINGS = {
     "clients_per_round": DESKS,
     "model": "text-mean",
     "hidden": "16",
-    "vocabulary_size": 300,
-    "text_length": 24,
     "optimizer": "adam",
     "eta": 0.02,
     "local_epochs": 2,
@@ -154,7 +163,12 @@ def test_nodes_that_see_their_own_texts_train_as_one_process(tmp_path, desk, tok
         (tmp_path / "words.txt").write_text(
             "\n".join([*COMMON, *" ".join(TOPICS.values()).split()])
         )
-    given = {"dataset": "desk", "tokenizer": tokenizer, "num_rounds": 2, "num_classes": 4}
+    given = {
+        "dataset": "desk",
+        "schema": text_schema(tokenizer=tokenizer),
+        "num_rounds": 2,
+        "num_classes": 4,
+    }
     own = {k: v for k, v in (SETTINGS | given).items() if k not in ("target_column", "task_column")}
     one = engram.simulate(out=tmp_path / "one", progress=False, **own)
     nodes = run_apart(tmp_path / "nodes", Experiment(**own))
@@ -171,7 +185,8 @@ def test_nodes_with_files_of_their_own_make_one_vocabulary_and_export_it(tmp_pat
         table[table.index % 3 == client].to_csv(tmp_path / f"{client}.csv", index=False)
         data.append(f"csv:{tmp_path}/{client}.csv")
     given = SETTINGS | {"num_clients": 3, "clients_per_round": 3, "num_classes": 4}
-    declared = {"categories": "topic=" + "|".join(TOPICS), "num_rounds": 2, "dataset": data[0]}
+    schema = f"{text_schema()}\n{declared_values(topic='|'.join(TOPICS))}"
+    declared = {"schema": schema, "num_rounds": 2, "dataset": data[0]}
     e = Experiment(**given | declared)
     run_on(NodesGrid(e, data, tmp_path / "state"), e, tmp_path / "run", engine="vectorized")
     run = Run(tmp_path / "run")
@@ -202,7 +217,7 @@ def test_a_policy_holds_of_words_as_of_sums():
     entry = {"words": ["fever"], "word-rows": [4]}
     assert entry.keys() <= SUMS  # what waits for approval
     (few,) = of_sums(Policy(), entry)
-    assert few == "least-count of words must be at least 5, got 4"
+    assert few == "least, of rows with a word, must be at least 5, got 4"
     assert [*of_sums(Policy(least_count=4), entry)] == []
     (alone,) = of_sums(Policy(least_count=1, secure=3), entry)
     assert "tokenizer must be a file" in alone
@@ -237,7 +252,7 @@ def test_an_exported_model_predicts_texts_with_its_tokenizer(run, tmp_path):
         table = predict(folder, tmp_path / "new.csv", tmp_path / "out.csv").table
         assert table["predicted"][:2].tolist() == ["sports", "business"]
         module = load_model(folder)
-        tokens = encode([*rows.text], run.units.text, SETTINGS["text_length"])
+        tokens = encode([*rows.text], run.units.text, 24)
         shares = module(torch.from_numpy(tokens)).softmax(1)[:, 0]
         np.testing.assert_allclose(table["probability business"], shares.detach(), atol=1e-6)
     rows.assign(text=["a", None, "b", "c"]).to_csv(tmp_path / "lacks.csv", index=False)
@@ -290,8 +305,9 @@ def test_a_missing_text_is_refused_or_empty(tmp_path):
     with pytest.raises(DataError, match="text is missing in row 2: set missing=indicator"):
         read(odd([None]), tmp_path)
     with pytest.raises(DataError, match="text is missing in row 3"):
-        read(odd(["fine", "unknown"]), tmp_path, missing_values="unknown")
-    found = read(odd([None, "unknown"]), tmp_path, missing_values="unknown", missing="indicator")
+        read(odd(["fine", "unknown"]), tmp_path, schema=text_schema(missing=["unknown"]))
+    schema = text_schema(missing=["unknown"])
+    found = read(odd([None, "unknown"]), tmp_path, schema=schema, missing="indicator")
     there = [*found.train.x.texts, *found.test.x.texts]
     assert there.count("") == 2
 
@@ -325,9 +341,9 @@ def test_texts_of_other_tables_are_the_same(csv, tmp_path, source):
 
 def test_a_column_of_kind_text_is_the_text_column(csv):
     roles = 'columns.topic = {role = "target"}\ncolumns.desk = {kind = "text", role = "client"}'
-    schema = f'columns.text = {{kind = "text"}}\n{roles}'
+    schema = f"{text_schema()}\n{roles}"
     short = Experiment(**SETTINGS | {"dataset": csv})
-    columns = ("text_column", "target_column", "task_column")
+    columns = ("target_column", "task_column")
     given = {key: value for key, value in SETTINGS.items() if key not in columns}
     e = Experiment(**given | {"dataset": csv, "schema": schema})
     assert e.text == short.text
@@ -336,13 +352,14 @@ def test_a_column_of_kind_text_is_the_text_column(csv):
     target = {"schema": 'columns.topic = {kind = "text"}', "target_column": "topic"}
     assert Experiment(**given | {"dataset": csv, "task_column": "desk"} | target).text is None
     # What is written of a file with a text column is what is needed.
-    written = described(csv.removeprefix("csv:"), {"text-column": "text", "target-column": "topic"})
+    known = {"schema": text_schema(), "target-column": "topic"}
+    written = described(csv.removeprefix("csv:"), known)
     assert Experiment(**given | {"dataset": csv, "schema": written}).text == short.text
 
 
 @pytest.mark.parametrize("kind", ["text", "number", "category"])
 def test_a_text_is_the_only_input_of_a_schema(csv, kind):
-    more = f'columns.text = {{kind = "text"}}\ncolumns.page = {{kind = "{kind}"}}'
+    more = f'{text_schema()}\ncolumns.page = {{kind = "{kind}"}}'
     words = r'no input beside the text text, got page: write columns\.page = {kind = "ignored"}'
     with pytest.raises(DataError, match=words):
         federated_data(Experiment(**SETTINGS | {"dataset": csv, "schema": more}))
@@ -353,7 +370,6 @@ def test_cells_beside_a_text_are_copied_as_they_are_written(tmp_path):
     frame.to_csv(tmp_path / "rows.csv", index=False, sep=";", encoding="cp1252")
     schema = 'file.separator = ";"\nfile.encoding = "cp1252"\ncolumns.text = {kind = "text"}'
     given = SETTINGS | {"dataset": f"csv:{tmp_path}/rows.csv", "schema": schema, "num_rounds": 1}
-    del given["text_column"]
     folder = engram.simulate(progress=False, **given).export(out=tmp_path / "model")
     (tmp_path / "new.csv").write_bytes(b'id;text;"by"\n"007";goal;M\xe4rz\n08;"oil; bank";\n')
     table = predict(folder, tmp_path / "new.csv", tmp_path / "out.csv").table
@@ -368,17 +384,16 @@ def test_cells_beside_a_text_are_copied_as_they_are_written(tmp_path):
 def test_a_numbers_column_is_no_text():
     frame = pd.DataFrame({"desk": ["a", "b"] * 20, "text": range(40)})
     with pytest.raises(DataError, match="text must hold texts, got 0 in row 0"):
-        engram.simulate((frame, np.arange(40) % 2), text_column="text", task_column="desk")
+        engram.simulate((frame, np.arange(40) % 2), schema=text_schema(), task_column="desk")
 
 
 def test_settings_that_do_not_go_with_texts(csv):
     for settings, why in [
         ({"privacy": "local", "clip": 1.0}, "tokenizer must be a file where privacy is local"),
-        ({"input_columns": "a,b"}, "input-columns must be empty where text-column is text"),
+        ({"input_columns": "a,b"}, "input-columns must be empty beside the text text"),
         ({"missing": "median"}, "missing must be refuse, or indicator"),
-        ({"dataset": "digits"}, "dataset must be csv:PATH, .* for text-column"),
-        ({"target_column": "text"}, "text-column must be another than those of targets"),
-        ({"task": "next-token"}, "task must be another for text-column"),
+        ({"dataset": "digits"}, "dataset must be csv:PATH, .* for texts"),
+        ({"task": "next-token"}, "task must be another for a column of texts"),
     ]:
         with entry(settings, why), pytest.raises(Refused, match=why):
             Experiment(**SETTINGS | {"dataset": csv} | settings)
@@ -392,7 +407,11 @@ def test_a_network_for_numbers_is_refused_with_those_for_texts(csv):
 def test_rows_of_privacy_are_held_out_by_their_texts(tmp_path):
     (tmp_path / "words.txt").write_text("\n".join(COMMON))
     own = {"privacy": "example", "clip": 1.0, "optimizer": "sgd", "noise_multiplier": 1.0}
-    own |= {"tokenizer": f"{tmp_path}/words.txt", "local_epochs": 0, "local_steps": 2}
+    own |= {
+        "schema": text_schema(tokenizer=f"{tmp_path}/words.txt"),
+        "local_epochs": 0,
+        "local_steps": 2,
+    }
     e = Experiment(**SETTINGS | own | {"dataset": "csv:rows.csv"})
     table, kept = news(240), {}
     for name, some in (("all", table), ("less", table.drop(index=7))):
@@ -413,7 +432,11 @@ def test_rows_of_privacy_are_held_out_by_their_texts(tmp_path):
 def test_a_tokenizer_json_is_read_where_the_run_is_started(csv, tmp_path):
     words = ["[UNK]", *COMMON, *" ".join(TOPICS.values()).split()]
     (tmp_path / "tokenizer.json").write_text(library(words))
-    given = SETTINGS | {"dataset": csv, "tokenizer": f"{tmp_path}/tokenizer.json", "num_rounds": 4}
+    given = SETTINGS | {
+        "dataset": csv,
+        "schema": text_schema(tokenizer=f"{tmp_path}/tokenizer.json"),
+        "num_rounds": 4,
+    }
     run = engram.simulate(out=tmp_path / "run", progress=False, **given)
     assert run.clients["accuracy-common"].mean() > 0.7
     folder = run.export(out=tmp_path / "model")
@@ -437,7 +460,7 @@ def test_a_tokenizer_json_is_read_where_the_run_is_started(csv, tmp_path):
         (
             "many.txt",
             "\n".join(f"w{k}" for k in range(301)).encode(),
-            "vocabulary-size must be at least 301",
+            "vocabulary must be at least 301",
         ),
         ("other.json", b"{}", "cannot be the tokenizer: it is no tokenizer.json"),
     ],
@@ -445,7 +468,8 @@ def test_a_tokenizer_json_is_read_where_the_run_is_started(csv, tmp_path):
 def test_other_files_are_refused_before_anything_trains(csv, tmp_path, name, contents, why):
     if contents is not None:
         (tmp_path / name).write_bytes(contents)
-    given = SETTINGS | {"dataset": csv, "tokenizer": f"{tmp_path}/{name}"}
+    schema = text_schema(tokenizer=f"{tmp_path}/{name}")
+    given = SETTINGS | {"dataset": csv, "schema": schema}
     with pytest.raises(Refused, match=why):
         engram.simulate(out=tmp_path / "run", progress=False, **given)
 
@@ -453,12 +477,15 @@ def test_other_files_are_refused_before_anything_trains(csv, tmp_path, name, con
 def test_a_tokenizer_json_needs_the_library(csv, tmp_path, monkeypatch):
     (tmp_path / "tokenizer.json").write_text(library(["a"]))
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    given = SETTINGS | {"dataset": csv, "tokenizer": f"{tmp_path}/tokenizer.json"}
+    given = SETTINGS | {
+        "dataset": csv,
+        "schema": text_schema(tokenizer=f"{tmp_path}/tokenizer.json"),
+    }
     with pytest.raises(Refused, match=r"pip install 'engram\[text\]'"):
         engram.simulate(out=tmp_path / "run", progress=False, **given)
 
 
 def test_a_vocabulary_without_words_is_refused(csv, tmp_path):
-    given = SETTINGS | {"dataset": csv, "least_count": 10**5}
+    given = SETTINGS | {"dataset": csv, "schema": text_schema(least=10**5)}
     with pytest.raises(Refused, match="no word of text is in 100000 training rows of a client"):
         engram.simulate(out=tmp_path / "run", progress=False, **given)

@@ -28,12 +28,12 @@ def test_a_round_takes_its_steps_and_its_bytes():
 
 
 def test_drawn_clients_are_the_median_one_but_for_stragglers():
-    e = Experiment(clock="drawn", stragglers=0.1, slowdown=10, num_clients=50)
+    e = Experiment(clock="drawn,stragglers=0.1,slowdown=10").drawn_clock
     paces = drawn_paces(e, 0, 50)
     assert sorted(pace.step for pace in paces) == pytest.approx([0.1] * 45 + [1.0] * 5)
     assert sorted(pace.bandwidth for pace in paces) == pytest.approx([1e5] * 5 + [1e6] * 45)
     assert drawn_paces(e, 0, 50) == paces != drawn_paces(e, 1, 50)
-    wide = drawn_paces(Experiment(clock="drawn", speed_spread=0.5), 0, 4000)
+    wide = drawn_paces(Experiment(clock="drawn, speed-spread=0.5").drawn_clock, 0, 4000)
     logs = np.log([pace.step for pace in wide])
     # Standard errors of a mean and a deviation of 4000: 0.5 / 63, and 0.5 / 89; bounds of five.
     assert logs.mean() == pytest.approx(math.log(0.1), abs=0.04)

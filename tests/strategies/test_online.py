@@ -70,7 +70,7 @@ def test_a_rounds_update_is_the_mean_gradient_times_the_step_size(stream, nodes)
 
 @pytest.mark.parametrize("nodes", [1, 5])
 def test_the_federation_plays_as_the_librarys_learner(stream, nodes):
-    e = online(stream, server_step="universal", server_radius=RADIUS)
+    e = online(stream, server_step=f"universal:{RADIUS}")
     data = trainer(e).data
     course = list(play(e, nodes))
     start = course[0][0]

@@ -99,7 +99,7 @@ def test_nodes_and_engines_do_not_matter(method, protection):
 
 @pytest.mark.parametrize(("protection", "method"), ENSEMBLES)
 def test_nor_with_the_ensembles_step(method, protection):
-    e = experiment(protection, method=method, server_step="universal", server_radius=1.5)
+    e = experiment(protection, method=method, server_step="universal:1.5")
     expected, _ = rounds(e, count=2)
     strategy, start, _ = federation(e)
     merged, _ = rounds(experiment(protection, method=method))

@@ -15,7 +15,7 @@ from engram.wire.wire import to_record
 from tests.support import grid, small, strategy_of, trainer
 from tests.tables import EIGHT
 
-PACES = {"clock": "drawn", "step_seconds": 1e-9, "bandwidth": 1000.0}
+PACES = {"clock": "drawn,step-seconds=1e-9,bandwidth=1000"}
 
 
 def settings_of(method):
@@ -62,7 +62,7 @@ def test_record_table_and_clock_agree_on_the_bytes(tmp_path, method):
 
 
 def test_clients_that_come_too_late_do_not_lower_the_bytes_of_one_that_trains(tmp_path):
-    late = {"stragglers": 0.5, "slowdown": 1e6, "deadline": 1e3}
+    late = {"clock": f"{PACES['clock']},stragglers=0.5,slowdown=1e6", "deadline": 1e3}
     e = small(method="fedavg", num_clients=6, clients_per_round=6, compress="8-bit", **PACES | late)
     simulate(e, tmp_path)
     record = RunRecord.open(tmp_path)

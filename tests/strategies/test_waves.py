@@ -17,7 +17,7 @@ from tests.support import PROTECTED, grid, initial_model, strategy_of, trainer
 from tests.tables import EIGHT, entry
 
 WHOLE = {"model": "linear", "batch_size": 1000, "local_steps": 1, "weighting": "clients"}
-BUFFERED = {"clock": "drawn", "synchrony": "buffered", "buffer_size": 2}
+BUFFERED = {"clock": "drawn", "buffer_size": 2}
 SMALL = {
     "method": "fedavg",
     "num_clients": 8,
@@ -26,7 +26,7 @@ SMALL = {
     "eval_every": 3,
     "hidden": "6",
 }
-SLOW = {"stragglers": 0.25, "speed_spread": 0.5}
+SLOW = {"clock": "drawn,stragglers=0.25,speed-spread=0.5"}
 
 
 def run(folder, **settings):
@@ -75,7 +75,7 @@ def as_numpy(model, classes=10):
 def test_buffers_of_one_are_asynchronous_sgd(tmp_path):
     """w_{v+1} = w_v - s(v - u) eta grad f_c(w_u), s(t) = 1 / sqrt(1 + t): Nguyen et al., Alg. 1."""
     settings = {**WHOLE, "num_clients": 2, "clients_per_round": 2, "eta": 0.5, "max_norm": 1e9}
-    settings |= {"clock": traced(tmp_path, [1.0, 2.5]), "synchrony": "buffered", "buffer_size": 1}
+    settings |= {"clock": traced(tmp_path, [1.0, 2.5]), "buffer_size": 1}
     found, rows = run(tmp_path / "run", **settings)
     # Client 0 answers at 1 and 2, client 1 at 2.5 with its change of the first model, ...
     order = [(0, 0, 1.0), (0, 1, 2.0), (1, 0, 2.5), (0, 2, 3.0), (0, 4, 4.0), (0, 5, 5.0)]
@@ -106,7 +106,7 @@ def test_equal_clients_and_a_whole_buffer_are_synchronous_rounds(tmp_path, metho
 
 
 def test_a_rounds_seconds_are_its_steps_and_its_bytes(tmp_path):
-    settings = {"clock": "drawn", "step_seconds": 0.25, "bandwidth": 1e4, "model": "linear"}
+    settings = {"clock": "drawn,step-seconds=0.25,bandwidth=1e4", "model": "linear"}
     model, rows = run(tmp_path / "run", **settings)
     size = 4 * sum(leaf.numel() for leaf in model.values())  # float32, received and sent
     assert rows[0]["simulated-seconds"] == pytest.approx(5 * 0.25 + 2 * size / 1e4)
@@ -132,7 +132,7 @@ def test_clients_that_come_too_late_are_dropped(tmp_path):
         run(tmp_path / "none", **settings, deadline=0.2)
 
 
-@pytest.mark.parametrize("settings", [BUFFERED | SLOW, {"clock": "drawn", "deadline": 0.6} | SLOW])
+@pytest.mark.parametrize("settings", [BUFFERED | SLOW, {"deadline": 0.6} | SLOW])
 def test_a_resumed_run_repeats_one_that_was_not_stopped(tmp_path, settings):
     settings = settings | {"method": "ditto", "checkpoint_every": 1}
     whole, rows = run(tmp_path / "whole", **settings)
@@ -174,19 +174,19 @@ def test_every_method_whose_server_sees_a_mean_runs_in_buffers(tmp_path, name):
 def test_what_buffers_cannot_have_is_refused_by_name():
     for settings, words in [
         *[
-            ({"method": name}, f"synchronous for {name}, whose server sees every update")
+            ({"method": name}, f"buffer-size must be 0 for {name}, whose server sees every update")
             for name, method in NETWORKS.items()
             if method.each
         ],
-        ({"privacy": "central", "clip": 1.0}, "privacy must be none or local where synchrony"),
-        ({"aggregation": "secure", "clip": 1.0}, "aggregation must be plain where synchrony is"),
-        ({"merge": "median"}, "merge must be mean where synchrony is buffered"),
-        ({"attack": "sign-flip"}, "attack must be none where synchrony is buffered"),
-        ({"shards": 2}, "shards must be 1 where synchrony is buffered"),
+        ({"privacy": "central", "clip": 1.0}, "privacy must be none or local where buffer-size"),
+        ({"aggregation": "secure", "clip": 1.0}, "aggregation must be plain where buffer-size is"),
+        ({"merge": "median"}, "merge must be mean where buffer-size is above 0"),
+        ({"attack": "sign-flip"}, "attack must be none where buffer-size is above 0"),
+        ({"shards": 2}, "shards must be 1 where buffer-size is above 0"),
         ({"buffer_size": 5}, "buffer-size must be at most clients-per-round = 4"),
         ({"min_clients": 3}, "min-clients must be at most buffer-size = 2"),
-        ({"deadline": 1.0}, "deadline must be 0 where synchrony is buffered"),
-        ({"over_selection": 0.5}, "over-selection must be 0 where synchrony is buffered"),
+        ({"deadline": 1.0}, "deadline must be 0 where buffer-size is above 0"),
+        ({"over_selection": 0.5}, "over-selection must be 0 where buffer-size is above 0"),
     ]:
         with entry(settings), pytest.raises(Refused, match=words):
             Experiment(**(SMALL | BUFFERED | settings))
@@ -194,8 +194,16 @@ def test_what_buffers_cannot_have_is_refused_by_name():
 
 def test_settings_of_time_that_do_not_go_together_are_refused():
     for settings, words in [
-        ({"stragglers": 0.1}, "stragglers must be 0 unless clock is drawn, got 0.1"),
-        ({"clock": "a.csv", "slowdown": 8.0}, "slowdown must be 10 unless clock is drawn"),
+        ({"stragglers": 0.1}, "stragglers is no setting any more: write clock = drawn,str"),
+        (
+            {"clock": "drawn,speed=8"},
+            "clock must be drawn with some of step-seconds, .*, got 'drawn,speed=8'",
+        ),
+        (
+            {"clock": "drawn,stragglers=2"},
+            "clock.stragglers must be less than or equal to 1, got '2'",
+        ),
+        ({"clock": "drawn, slowdown"}, "clock.slowdown must be a valid number, got ''"),
         ({"deadline": 1.0}, "deadline must be 0 without a clock"),
         ({"over_selection": 1.0}, "over-selection must be 0 without a clock"),
         ({"clock": "drawn", "over_selection": 1.5}, "over-selection must be at most what makes 8"),
@@ -203,7 +211,7 @@ def test_settings_of_time_that_do_not_go_together_are_refused():
             {"clock": "drawn", "over_selection": 0.5, "privacy": "central", "clip": 1.0},
             "over-selection must be 0 where privacy is central",
         ),
-        ({"clock": "drawn", "step_seconds": -1.0}, "step-seconds must be greater than 0"),
+        ({"clock": "drawn,step-seconds=-1"}, "clock.step-seconds must be greater than 0"),
     ]:
         with entry(settings), pytest.raises(Refused, match=words):
             Experiment(**(SMALL | settings))
@@ -211,14 +219,14 @@ def test_settings_of_time_that_do_not_go_together_are_refused():
 
 def test_a_buffered_simulation_needs_a_clock(tmp_path):
     with pytest.raises(Refused, match="clock must be drawn, or a CSV file, for buffered rounds"):
-        run(tmp_path / "run", synchrony="buffered", buffer_size=2)
+        run(tmp_path / "run", buffer_size=2)
     with pytest.raises(Refused, match=r"trace\.csv must have a line for each of 8 clients"):
         run(tmp_path / "run", clock=traced(tmp_path, [1.0, 2.0]))
     assert not (tmp_path / "run").exists()
 
 
 def test_nodes_at_work_are_not_asked_again_and_merged_when_they_answer():
-    settings = {"synchrony": "buffered", "buffer_size": 2, "weighting": "clients", "max_norm": 1e9}
+    settings = {"buffer_size": 2, "weighting": "clients", "max_norm": 1e9}
     e = Experiment(**(SMALL | settings))
     g = grid(trainer(e), nodes=8)
     strategy, _ = strategy_of(e, g)

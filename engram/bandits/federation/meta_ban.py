@@ -10,10 +10,16 @@ from engram.core.checks import Fault, clash
 from engram.core.machine import check_room
 from engram.data.source import Source
 from engram.scoring.metrics import Metric
-from engram.settings.base import NO_NETWORK, Method, method
+from engram.settings.base import (
+    LEAST_REPORTED,
+    NO_NETWORK,
+    REGRET,
+    Method,
+    ReportEvery,
+    SharedSettings,
+    method,
+)
 from engram.settings.fields import Float, Int
-from engram.settings.shared import SharedSettings
-from engram.settings.turn_metrics import LEAST_REPORTED, REGRET, ReportEvery
 
 if TYPE_CHECKING:
     from engram.bandits.meta_ban import MetaBan as Policy
@@ -31,7 +37,7 @@ class MetaBan(Method):
     meaning = "one turn a round: clients choose by a network that adapts to who agrees"
     source = "Ban et al., 2022, Alg. 1 to 4"
     tables = True
-    unread = NO_NETWORK - {"categories", "hidden"} | {"max_weight"}
+    unread = NO_NETWORK - {"hidden"} | {"max_weight"}
 
     alpha: Float = Field(0.01, ge=0, description="how much it explores")
     nu: Float = Field(5.0, gt=1, description="group tolerance; larger values give larger groups")

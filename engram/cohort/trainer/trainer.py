@@ -174,7 +174,7 @@ class Trainer:
             )
             self._check_network(model)
             self.method: Method = self.learner.method(self._task)
-            users = [check_optimizer(e.optimizer), check_optimizer(e.adapt_optimizer)]
+            users = check_optimizer(e.optimizer)
             self._factors = step_factors(e.schedule, e.num_rounds)
             if augment is not None:
                 check_augmentation(augment, data.example)
@@ -194,7 +194,7 @@ class Trainer:
             device=e.device,
             unseen=unseen(e, data.names),
         )
-        vectorized = engine == "vectorized" and all(users)
+        vectorized = engine == "vectorized" and users
         vectorized &= model.vectorizes and self._task.vectorizes
         self.ways: tuple[str, ...] = ("in-turn",)
         if vectorized:

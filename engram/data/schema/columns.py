@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import isnan
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import StringConstraints, TypeAdapter
+from pydantic import Field, StringConstraints, TypeAdapter
 from pydantic_core import from_json
 
 from engram.core.standardization import Moments, Units
@@ -71,6 +72,11 @@ class Column:
         thousands: The mark between thousands; empty for the file's.
         factor: What its numbers are multiplied by to be in ``unit``.
         format: How its dates are written, as ``strptime`` has it; empty for ISO 8601.
+        tokenizer: What makes tokens of a ``text``: ``words`` or ``characters``, the commonest in
+            training rows, or a file, a ``tokenizer.json`` or one word a line.
+        length: Tokens of a text that count; fewer are padded with 0.
+        vocabulary: Most tokens of a vocabulary.
+        least: Training rows of a client in which a word must be to be told by its node.
     """
 
     name: str
@@ -89,6 +95,17 @@ class Column:
     thousands: Literal["", ",", ".", " ", "'"] = field(default="", compare=False)
     factor: float = field(default=1.0, compare=False)
     format: str = field(default="", compare=False)
+    tokenizer: str = field(default="words", compare=False)
+    length: Annotated[int, Field(strict=True, ge=1, le=2**16)] = field(default=128, compare=False)
+    vocabulary: Annotated[int, Field(strict=True, ge=1, le=10**6)] = field(
+        default=5000, compare=False
+    )
+    least: Annotated[int, Field(strict=True, ge=1, le=10**6)] = field(default=5, compare=False)
+
+    @property
+    def vocabulary_file(self) -> Path | None:
+        """The file of a text's vocabulary; None of one that is fitted on training rows."""
+        return None if self.tokenizer in ("words", "characters") else Path(self.tokenizer)
 
     @property
     def is_category(self) -> bool:

@@ -6,13 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from engram.core.checks import clash, must
+from engram.core.checks import clash
 from engram.data.schema.columns import INPUTS, Column, Role, Schema
-from engram.data.schema.written import read_schema
+from engram.data.schema.written import key, read_schema
 from engram.scoring.tasks import CLASSIFICATION, TASKS
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError, few_names
-from engram.settings.text import TextColumn
 
 _INPUTS: Final = {*INPUTS, "text", ""}
 _CLIENT: Final = str(DataSettings.defaults()["task-column"])  # which rows need not have
@@ -38,7 +37,7 @@ class Declared(NamedTuple):
     strict: bool = True
     is_known: bool = True
     drop: tuple[str, ...] = ()
-    text: TextColumn | None = None
+    text: Column | None = None
 
     @property
     def target(self) -> str:
@@ -85,7 +84,6 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
     """
     s, text = settings, settings.text
     inputs = (text.name,) if text else listed(s.input_columns, ",")
-    defaults = _defaults(s, inputs)
     written = read_schema(s.schema) if s.schema else Schema()
     _check_roles(written, s.target_column, inputs)
     if s.task_column == s.target_column:
@@ -96,27 +94,20 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
         raise DataError(clash("input-columns", s.input_columns, wanted))
     columns = {name: replace(_known(written.by_name, name), role=roles[name]) for name in roles}
     columns |= {c.name: c for c in written.columns if c.name not in roles}
-    for name, values in _categories(s.categories).items():
-        known = _known(columns, name)
-        # Numbers of classes may have names, too.
-        kind = known.kind if known.role == "target" else "category"
-        columns[name] = replace(known, kind=kind, values=values)
-    for name, value in defaults.items():
-        columns[name] = replace(_known(columns, name), default=value)
     if text:
         _check_alone(written, text.name, roles)
-        columns[text.name] = replace(_known(columns, text.name), kind="text", values=())
     first = [columns.pop(name, Column(name)) for name in inputs]
     others = [
         replace(c, kind="ignored") if inputs and c.role == "input" else c for c in columns.values()
     ]
-    missing = (*written.file.missing, *listed(s.missing_values, "|"))
-    schema = Schema(
-        (*first, *others),
-        s.missing,
-        closed=bool(inputs),
-        file=replace(written.file, missing=missing),
-    )
+    schema = Schema((*first, *others), s.missing, closed=bool(inputs), file=written.file)
+    optional = [c.name for c in written.columns if c.default is not None and c.kind != "ignored"]
+    if strange := [name for name in optional if name not in inputs]:
+        wanted = f"with all columns of inputs, {few_names(strange)} among them"
+        raise DataError(clash("input-columns", s.input_columns, wanted, "schema"))
+    if s.missing == "refuse" and optional:
+        wanted = f"median or indicator where a table may lack {few_names(optional)}"
+        raise DataError(clash("missing", s.missing, wanted, "schema"))
     task: str = getattr(s, "task", CLASSIFICATION.name)
     is_known = alone or bool(s.num_classes) or task != CLASSIFICATION.name
     found = Declared(schema, alone, s.strict, is_known, drop, text)
@@ -168,7 +159,7 @@ def fault_of_values(column: Column, values: Sequence[str], *, alone: bool) -> st
     if alone and not column.values:
         return (
             f"{name} is text, whose values other nodes may hold others of: declare them for the "
-            f"run, as categories={name}=A|B|..."
+            f"run, as {declaring(name)}"
         )
     many = len(values) > MOST_VALUES
     return f"{name} must have at most {MOST_VALUES} values, got {len(values)}" if many else ""
@@ -184,42 +175,6 @@ def listed(text: str, separator: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(separator) if part.strip())
 
 
-def _categories(text: str) -> dict[str, tuple[str, ...]]:
-    example = "columns with all their values, such as color=red|blue; size=small|large"
-    each = _by_column("categories", text, example).items()
-    found = {name: tuple(map(str.strip, values.split("|"))) for name, values in each}
-    if any(not all(values) or len({*values}) < len(values) for values in found.values()):
-        raise DataError(must("categories", text, example))
-    return found
-
-
-def _defaults(s: DataSettings, inputs: Sequence[str]) -> dict[str, str]:
-    example = "columns that a table may lack, each with a value, such as dose=2.5; ward=north"
-    found = _by_column("optional-columns", s.optional_columns, example)
-    if found and s.missing == "refuse":
-        wanted = "median or indicator where a table may lack columns"
-        raise DataError(clash("missing", s.missing, wanted, "optional-columns"))
-    if strange := [name for name in found if name not in inputs]:
-        wanted = f"with all columns of inputs, {few_names(strange)} among them"
-        raise DataError(clash("input-columns", s.input_columns, wanted, "optional-columns"))
-    return found
-
-
-def _by_column(key: str, text: str, example: str) -> dict[str, str]:
-    """Reads a setting such as ``color=red; size=small``, described by an example.
-
-    Raises:
-        DataError: It is something else.
-    """
-    found: dict[str, str] = {}
-    for part in filter(str.strip, text.split(";")):
-        name, _, value = (each.strip() for each in part.partition("="))
-        if not name or not value or name in found:
-            raise DataError(must(key, text, example))
-        found[name] = value
-    return found
-
-
 def check_client(
     path: Path, declared: Declared, names: Collection[str], *, always: bool = False
 ) -> None:
@@ -232,3 +187,8 @@ def check_client(
     if not needless and declared.client not in names:
         has = few_names(names) or "nothing"
         raise DataError(f"{path} must have {declared.client}, as task-column says; it has {has}")
+
+
+def declaring(name: str) -> str:
+    """Returns the line of a schema that declares the values of a column, to be filled in."""
+    return f'schema=\'columns.{key(name)} = {{values = ["A", "B", ...]}}\''

@@ -121,7 +121,7 @@ def _codes(frame: Any, written: Schema) -> list[str]:
         if not found and name != code and name in frame:
             value = re.split("[=:;]", code)[1].strip()
             raise DataError(
-                f"missing-values must be cells of any column, got {code!r}: write "
+                f"file.missing must be cells of any column, got {code!r}: write "
                 f'columns.{name} = {{missing = ["{value}"]}} into the schema for one column'
             )
         each = ", ".join(f"{count} of {name}" for name, count in found.items())

@@ -31,6 +31,7 @@ from engram.settings.files import parse_toml, read_file
 
 _LARGEST: Final = 2**24  # bytes
 _PARTS: Final = ("columns", "file")
+_OF_TEXTS: Final = ("tokenizer", "length", "vocabulary", "least")
 
 
 class Question(NamedTuple):
@@ -92,6 +93,9 @@ def of_toml(data: bytes, where: str) -> Schema:
         entries = dict(table)
         if isinstance(values := entries.get("values"), Mapping):
             entries |= {"codes": dict(values), "values": sorted({*map(str, values.values())})}
+        of_text = [one for one in _OF_TEXTS if one in entries]
+        if of_text and entries.get("kind") != "text":
+            faults.append(f'{where}: columns.{name} must have kind = "text" for {of_text[0]}')
         columns += _read(Column, {"name": name, **entries}, f"{where}: columns.{name}", faults)
     files = _read(File, found.get("file", {}), f"{where}: file", faults)
     if faults:

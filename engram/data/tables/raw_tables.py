@@ -132,13 +132,14 @@ def _of_inputs(path: Path, names: Sequence[str], fitted: Schema, declared: Decla
             continue
         # Other sites' numbers may be others than whole ones.
         kind = "number" if kind == "whole" and not written.kind else kind
-        column = replace(column, kind=kind, default=_default(column))
+        column = replace(column, kind=kind)
+        column = replace(column, default=_default(column))
         alone = declared.alone
         if column.is_category and (wrong := fault_of_values(written, column.values, alone=alone)):
             faults.append(wrong)
         elif written.default is not None and column.default is None:
             wanted = f"one of {few_names(column.values)}" if column.is_category else "a number"
-            faults.append(must(f"optional-columns, of {name}", written.default, wanted))
+            faults.append(must(f"columns.{name}.default", written.default, wanted))
         found.append(column)
     if faults:
         raise DataError(*(Fault((), f"{path}: {fault}") for fault in faults))

@@ -31,7 +31,7 @@ from engram.link.node.fab import read_run_config
 from engram.link.node.fleet import RunInfo
 from engram.settings.errors import REFUSED, EngramError
 from engram.settings.logs import begin_log
-from engram.settings.safe_path import safe_path
+from engram.settings.process_starts import safe_path
 from engram.wire.counters import Counters
 from engram.wire.mapped_arrays import let_go
 

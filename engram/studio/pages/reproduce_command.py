@@ -14,7 +14,7 @@ from engram.networks.registry import BUILT_IN as BUILT_IN_NETWORKS
 from engram.networks.registry import TORCHVISION
 from engram.runs.run_folder import RunFolder
 from engram.scoring.metrics import BUILT_IN as BUILT_IN_METRICS
-from engram.settings.experiment import default_config
+from engram.settings.experiment import default_config, without_former
 
 
 def _among(registry: Mapping[str, Any]) -> Callable[[str], bool]:
@@ -28,7 +28,6 @@ _OURS: Final[Mapping[str, Callable[[str], bool]]] = {
     "augment": _among(AUGMENTATIONS),
     "schedule": _among(SCHEDULES),
     "optimizer": lambda name: name in BUILT_IN_OPTIMIZERS,
-    "adapt-optimizer": lambda name: name in BUILT_IN_OPTIMIZERS,
 }
 """Settings that may name what a user has made: whether a name is one of the platform's."""
 
@@ -168,7 +167,7 @@ def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
     passed, defaults = {"method", "resume", "out"}, default_config()
     return {
         key: value
-        for key, value in settings.items()
+        for key, value in without_former(settings).items()
         if key.rpartition(".")[2] not in passed and value != defaults.get(key)
     }
 

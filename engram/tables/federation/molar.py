@@ -10,10 +10,16 @@ from engram.core.checks import Fault, clash
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import columns_of
 from engram.scoring.tasks import CLASSIFICATION
-from engram.settings.base import NO_NETWORK, Method, method
+from engram.settings.base import (
+    LEAST_REPORTED,
+    NO_NETWORK,
+    REGRET,
+    Method,
+    ReportEvery,
+    SharedSettings,
+    method,
+)
 from engram.settings.fields import Float, Int
-from engram.settings.shared import SharedSettings
-from engram.settings.turn_metrics import LEAST_REPORTED, REGRET, ReportEvery
 
 _MOST_TURNS = 2**16  # some 50 MB for each site
 _LOSS = CLASSIFICATION.metric._replace(meaning="mean held-out loss", most=inf)
@@ -33,7 +39,7 @@ class Thresholded(Method):
     """
 
     tables = True
-    unread = NO_NETWORK - _PRIVATE - {"categories"}
+    unread = NO_NETWORK - _PRIVATE
     noised: ClassVar[dict[str, str]]
 
     thresholding: Literal["hard", "soft"] = Field(
@@ -65,7 +71,7 @@ class Molar(Thresholded):
     meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
     source = "Huang et al., 2024, Alg. 1 and 4"
     noised: ClassVar[dict[str, str]] = {"family": "linear", "sharing": "median"}
-    unread = Thresholded.unread - {"missing", "missing_values", "optional_columns"} | {
+    unread = Thresholded.unread - {"missing"} | {
         "num_rounds",
         "eval_every",
         "checkpoint_every",

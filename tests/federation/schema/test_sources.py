@@ -13,6 +13,7 @@ from engram.data.source import Source
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
 from tests.federation.schema.test_rules import ASKED, NUMBERS, N
+from tests.support import declared_values
 
 rng = np.random.default_rng(1)
 SETTINGS = {"method": "fedavg", "protocol": "standard", "num_clients": 2, "clients_per_round": 2}
@@ -98,18 +99,18 @@ def test_codes_mean_what_the_schema_says(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize(
-    "how", [{"missing_values": "?|-9"}, {"schema": 'columns.v = {missing = ["?", "-9"]}'}]
+    "how", ['file.missing = ["?", "-9"]', 'columns.v = {missing = ["?", "-9"]}']
 )
 def test_cells_that_are_declared_to_stand_for_nothing_are_missing(how, kind, tmp_path):
     cells = np.where(np.arange(N) % 7 == 3, "?", np.where(np.arange(N) % 7 == 5, "-9", "3.5"))
-    data, _ = loaded(kind, cells, tmp_path, missing="indicator", **how)
+    data, _ = loaded(kind, cells, tmp_path, missing="indicator", schema=how)
     assert data.schema.inputs == ("v", "v is missing", "z", "z is missing")
     held = np.concatenate([np.asarray(split.x[:, :2]) for split in (data.train, data.test)])
     there = np.count_nonzero(cells == "3.5")
     assert sorted(map(tuple, held)) == [(0, 1)] * (N - there) + [(3.5, 0)] * there
     row = 5 if kind in ("csv", "node") else 3  # of a file, the line
     with pytest.raises(DataError, match=f"v is missing in row {row}"):
-        loaded(kind, cells, tmp_path, **how)
+        loaded(kind, cells, tmp_path, schema=how)
 
 
 @pytest.mark.parametrize("kind", [*FORMATS, "parts"])
@@ -119,7 +120,7 @@ def test_medians_of_a_clients_training_rows_or_marks_stand_for_what_is_missing(
 ):
     ages = np.where(rng.random(N) < 0.3, np.nan, rng.integers(100, size=N))
     sexes = {"sex": rng.choice(["f", "m", "m", None], N)}
-    settings = {"missing": missing, "categories": "sex=f|m"}
+    settings = {"missing": missing, "schema": declared_values(sex="f|m")}
     data, table = loaded(kind, ages, tmp_path, sexes, **settings)
     owner = table["ward"].replace({"b": "a"} if kind == "node" else {})
     inputs, place = data.schema.inputs, {z: row for row, z in enumerate(np.float32(table["z"]))}
