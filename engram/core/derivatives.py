@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import grad, vjp
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from engram.core.method import Objective
 from engram.core.slots import pick
@@ -94,6 +94,55 @@ def hessian_product(loss: LossFn) -> Callable[[Params, Batch, Params], Params]:
     return product
 
 
+class _AllAtOnce(torch.autograd.Function):
+    """Calls a function of many models' tensors; under ``vmap``, once for all of them."""
+
+    @staticmethod
+    def forward(function: Callable[..., tuple[Tensor, ...]], *leaves: Tensor) -> Any:
+        return tuple(leaf[0] for leaf in function(*(leaf[None] for leaf in leaves)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        del ctx, inputs, output  # it is not differentiated
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], function: Callable[..., Any], *leaves: Tensor
+    ) -> Any:
+        stacked = [
+            leaf.expand(info.batch_size, *leaf.shape) if axis is None else leaf.movedim(axis, 0)
+            for leaf, axis in zip(leaves, in_dims[1:], strict=True)
+        ]
+        found = function(*stacked)
+        return found, (0,) * len(found)
+
+
+def all_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turns a function of many models into one of a single model; ``vmap`` calls it once for all.
+
+    Args:
+        function: ``(*trees) -> tree``, of tensors that all have a leading axis of models.
+
+    Returns:
+        The same of tensors without that axis. It cannot be differentiated.
+    """
+
+    def call(*trees: Any) -> Any:
+        leaves, form = tree_flatten(trees)
+        shape: list[TreeSpec] = []
+
+        def many(*stacked: Tensor) -> tuple[Tensor, ...]:
+            with torch.enable_grad():
+                found, its_form = tree_flatten(function(*tree_unflatten(stacked, form)))
+            shape.append(its_form)
+            return tuple(leaf.detach() for leaf in found)
+
+        found = _AllAtOnce.apply(many, *leaves)  # type: ignore[no-untyped-call]  # torch's
+        return tree_unflatten(found, shape[-1])
+
+    return call
+
+
 # --- Objectives ----------------------------------------------------------------------------------
 
 
@@ -166,6 +215,24 @@ def by_autograd(
         return dict(zip(at, found, strict=True))
 
     return Objective(loss, gradient, product, criterion, differentiate)
+
+
+def by_cohorts(loss: LossFn, losses: LossFn, criterion: Criterion = _without) -> Objective:
+    """Builds the derivatives of one model's loss; ``vmap`` of them calls the cohort's loss once.
+
+    Args:
+        loss: The loss.
+        losses: ``(params (c, ...), batch (c, ...)) -> (c,)``: the losses of c models.
+        criterion: As ``Objective.criterion``.
+    """
+    summed = by_autograd(lambda w, batch: losses(w, batch).sum())
+    product = all_at_once(summed.hessian_product)
+
+    def gradient(w: Params, batch: Batch, names: Set[str] | None = None) -> Params:
+        found: Params = all_at_once(lambda at, some: summed.gradient(at, some, names))(w, batch)
+        return found
+
+    return by_functions(loss, criterion)._replace(gradient=gradient, hessian_product=product)
 
 
 def by_hand(loss: LossWithDerivatives, criterion: Criterion = _without) -> Objective:

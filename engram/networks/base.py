@@ -34,8 +34,11 @@ class Model(NamedTuple):
         train: ``(params, inputs, key) -> outputs``, in training; the key, a whole number of shape
             (), determines what is dropped. None if it does what ``apply`` does.
         noisy: Whether ``train`` needs a key.
+        together: ``(params (c, ...), inputs (c, k, ...)) -> outputs (c, k, ...)``: ``train`` of c
+            networks, faster than by ``vmap``; None if there is no such way.
         statistics: ``(params, inputs, [key]) -> statistics``: running statistics after ``train``
             of these; None if the network keeps none.
+        statistics_together: The same of c networks at once, as ``together``.
         features: ``(params, inputs (k, ...)) -> (k, width)``: the inputs of the first dense layer;
             None if these are the flattened inputs, or there are no dense layers.
         dense_layers: Number of dense layers, with ReLU in between, at the network's end, called
@@ -68,7 +71,9 @@ class Model(NamedTuple):
     parameters: int
     train: Callable[[Params, Inputs, Tensor | None], Outputs] | None = None
     noisy: bool = False
+    together: Callable[[Params, Tensor], Outputs] | None = None
     statistics: Callable[..., Params] | None = None
+    statistics_together: Callable[[Params, Tensor], Params] | None = None
     least_rows: int = 1
     running: frozenset[str] = frozenset()
     tokens: Any = None

@@ -85,6 +85,7 @@ def with_units(model: Model, units: Units) -> Model:
     return model._replace(
         apply=restored(model.apply),
         train=restored(model.train),
+        together=restored(model.together),
         represent=inner and represent,
     )
 

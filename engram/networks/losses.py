@@ -37,6 +37,24 @@ def mean_loss(model: Model, task: Task) -> LossFn:
     return loss
 
 
+def cohort_losses(model: Model, task: Task) -> LossFn | None:
+    """Builds the mean losses (c,) of c networks on a batch each; None if ``together`` is."""
+    together = model.together
+    if together is None:
+        return None
+
+    def losses(params: Params, batch: Batch) -> Tensor:
+        batch, weights = batch if isinstance(batch, Weighted) else (batch, None)
+        inputs, targets = batch
+        outputs = together(params, inputs)
+        if weights is None:
+            return _losses(task, outputs, targets)
+        rows = _rows(rows_of(task), outputs, targets)
+        return torch.einsum("ck,ck...->c...", rows, weights)
+
+    return losses
+
+
 def _losses(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
     """Returns the losses (c,) of batches: outputs (c, k, ...) and targets (c, k, ...)."""
     if task.rows is None:

@@ -71,7 +71,7 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
     require(trained, "a network", kind, "one with parameters that are trained")
     skeleton = _pure(module, example, running, fixed=statistics == "fixed")
     vectorizes, unreached = agreement(module, skeleton, example)
-    width = skeleton.width
+    grouped, width = skeleton.can_group(example), skeleton.width
 
     def init(generator: Generator) -> Params:
         own = _seed(make, generator)
@@ -95,6 +95,8 @@ def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> 
         parameters=sum(leaf.numel() for leaf in skeleton.start.values()),
         train=skeleton.train,
         noisy=skeleton.noisy,
+        together=skeleton.together if grouped else None,
+        statistics_together=skeleton.statistics_together if grouped and running else None,
         statistics=skeleton.statistics if running else None,
         vectorizes=vectorizes,
         unreached=unreached,
@@ -275,6 +277,7 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
         init=init,
         apply=named(model.apply),
         train=None,
+        together=named(model.together),
         represent=named(model.represent),
         module=named(model.module),
         features=features,

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engram.core.types import Params
 from engram.networks.base import Inputs, Outputs, called, moved
 from engram.networks.functional import NORMS, Pure, decomposes
+from engram.networks.grouped import Features, Images
 
 
 class Skeleton:
@@ -143,6 +144,32 @@ class Skeleton:
         self._last = inputs, key, _addresses_of(params), pass_.statistics
         return outputs
 
+    def together(self, params: Params, inputs: Tensor) -> Tensor:
+        """Calls many networks at once; see ``engram.networks.grouped``."""
+        with Pure(None, fixed=self.fixed):
+            found = self._run(1, params, Images.of(inputs))
+        if not isinstance(found, Features):
+            raise NotImplementedError("outputs that are no rows")
+        return found.x
+
+    def can_group(self, example: Inputs) -> bool:
+        """Whether ``together`` has a rule for all layers of the module, and is right."""
+        image = isinstance(example, Tensor) and example.ndim == 4 and example.is_floating_point()
+        if not image or self.noisy:
+            return False
+        ours = {name: torch.stack([leaf, 0.9 * leaf]) for name, leaf in self.start.items()}
+        inputs = torch.stack([example, example.flip(0)])
+        try:
+            with torch.no_grad():
+                found = self.together(ours, inputs)
+                alone = [
+                    self.train({name: leaf[i] for name, leaf in ours.items()}, inputs[i], None)
+                    for i in range(2)
+                ]
+        except Exception:  # of what has no rule; it may be anything that a module does with it
+            return False
+        return bool(torch.allclose(found, torch.stack(alone), rtol=1e-3, atol=1e-4))
+
     def statistics(self, params: Params, inputs: Inputs, key: Tensor | None = None) -> Params:
         """Returns the running statistics after a pass in training; see ``Model.statistics``."""
         # A gradient has been taken there, if the rule takes it at the model itself. Whoever asks
@@ -150,6 +177,13 @@ class Skeleton:
         last = self._last and (self._last[0] is inputs and self._last[1] is key)
         if not decomposes() and last and self._last[2] == _addresses_of(params):
             return {name: leaf.detach() for name, leaf in self._last[3].items()}
+        return self._after(params, inputs, key)
+
+    def statistics_together(self, params: Params, inputs: Tensor) -> Params:
+        """Returns the running statistics of many networks at once."""
+        return self._after(params, Images.of(inputs), None)
+
+    def _after(self, params: Params, inputs: Inputs, key: Tensor | None) -> Params:
         with torch.no_grad(), Pure(key, names=self._names(params)) as pass_:
             self._run(1, params, inputs)
         found: Params = pass_.statistics

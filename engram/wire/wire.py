@@ -38,9 +38,9 @@ SECONDS: Final = "seconds"  # key of a reply's clients: how long the node traine
 ROSTER_QUERY: Final = "query.roster"
 SECURE_QUERY: Final = "query.secure"  # a stage of a secure round in which nobody trains
 _NUMPY: Final = "numpy.ndarray"  # Flower's name of numpy's format
-WAYS: Final = ("dense", "vmap", "in-spans", "in-turn")
-"""Ways in which a node trains its clients: by formulas, by ``torch.func.vmap``, or one after the
-other, with or without formulas."""
+WAYS: Final = ("dense", "grouped", "vmap", "in-spans", "in-turn")
+"""Ways in which a node trains its clients: by formulas, by grouped convolutions, by
+``torch.func.vmap``, or one after the other, with or without formulas."""
 DIVERGED: Final = 1001  # error code: the models of all of a node's clients became non-finite
 
 

@@ -401,13 +401,13 @@ def test_a_loss_of_a_methods_own_is_lowered_whatever_the_network(settings):
 
 @pytest.mark.parametrize(
     ("times", "fastest"),
-    [((9.0, 1.0, 2.0, 5.0), "vmap"), ((1.0, 9.0, 9.0, 2.0), "in-turn")],
+    [((9.0, 1.0, 4.0, 2.0, 5.0, 4.0), "vmap"), ((1.0, 9.0, 4.0, 9.0, 2.0, 4.0), "in-turn")],
 )
 def test_the_way_that_takes_the_first_step_fastest_trains_from_then_on(monkeypatch, times, fastest):
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.GELU(), nn.Linear(8, 10))
     engram.model(lambda: deepcopy(net), "net-of-two-ways")
     t = trainer(small(method="fedavg", model="net-of-two-ways"))
-    assert t.ways == ("in-turn", "vmap")
+    assert t.ways == ("in-turn", "vmap", "grouped")
     clock = iter(accumulate(chain.from_iterable((0.0, time) for time in times)))
     monkeypatch.setattr("engram.cohort.trainer.ways.time.process_time", lambda: next(clock))
     for server_round in (1, 2):  # the clock has no further times

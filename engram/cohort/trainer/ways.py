@@ -16,18 +16,18 @@ from engram.cohort.round import Cohort, Outcome, Problem, builder
 from engram.cohort.sequential import in_turn
 from engram.cohort.spans import STEPS, in_spans
 from engram.cohort.vmapped import at_once
-from engram.core.derivatives import by_autograd, by_functions, by_hand
+from engram.core.derivatives import all_at_once, by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.method import Context, Method, Network, Objective, Slots
 from engram.core.method_shapes import Shapes, gradients_of
 from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper
 from engram.core.slot_optimizers import Optimizer
 from engram.core.standardization import Standard
-from engram.core.types import Batch, Params
+from engram.core.types import Batch, LossFn, Params
 from engram.guards.row_privacy import ByExamples, by_examples, dense_sums, summed
 from engram.networks.base import Model
 from engram.networks.layer_units import converted
-from engram.networks.losses import dense_loss_of, mean_loss
+from engram.networks.losses import cohort_losses, dense_loss_of, mean_loss
 from engram.networks.registry import FLAT
 from engram.scoring.tasks import Task
 
@@ -113,7 +113,14 @@ class Learner(NamedTuple):
         if way == "in-spans":
             by_tangents = product_by_tangents((dense := self._dense(task)[0]).gradient)
             return by_hand(replace(dense, hessian_product=by_tangents), criterion)
+        if way == "grouped":
+            return by_cohorts(loss, self._losses(learned), criterion)
         return by_functions(loss, criterion)
+
+    def _losses(self, task: Task) -> LossFn:
+        losses = cohort_losses(self.model, task)
+        assert losses is not None  # for mypy: see ``fastest``
+        return losses
 
     def _dense(self, task: Task) -> Any:
         return dense_loss_of(task, self.model.dense_layers, self.outputs, self.standard)
@@ -124,7 +131,8 @@ class Learner(NamedTuple):
             layers = self.model.dense_layers
             task = converted(task, self.standard and self.standard.restored)
             return dense_loss_of(task, layers, self.outputs)[0].value
-        plain = mean_loss(self.model, task)
+        grouped = way == "grouped"
+        plain = all_at_once(self._losses(task)) if grouped else mean_loss(self.model, task)
 
         def reported(w: Params, batch: Batch, shift: Tensor | None = None) -> Tensor:
             if shift is None:
@@ -138,7 +146,10 @@ class Learner(NamedTuple):
         missed = dict[str, bool]()
         build = builder(self.settings, self._on(self.objective(task, way, missed)))
         running, still = self.network.running, self.model.unreached
-        stepper = Stepper(self.optimizer, factor, running, self.model.statistics, still, missed)
+        statistics = self.model.statistics
+        if way == "grouped" and (together := self.model.statistics_together) is not None:
+            statistics = all_at_once(together)
+        stepper = Stepper(self.optimizer, factor, running, statistics, still, missed)
         problem = Problem(build, stepper.take, self._reported(task, way))
         if way == "dense":
             _, targets = self._dense(task)
@@ -195,7 +206,8 @@ class Learner(NamedTuple):
             spans = written_out and not self.optimizer.remembers  # with features, if it came here
             return ("in-spans",) if spans and self._fits(size) else ("in-turn",)
         # Of a user's network training finds out which is faster.
-        return ("vmap",) if name in FLAT else ("in-turn", "vmap")
+        together = ("vmap",) if model.together is None else ("vmap", "grouped")
+        return together if name in FLAT else ("in-turn", *together)
 
     def _fits(self, size: int) -> bool:
         """Returns whether a span of some steps' rows is cheaper than the weights."""
