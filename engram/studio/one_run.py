@@ -17,18 +17,18 @@ from engram.studio.nodes import node_rows, progress
 from engram.studio.pages.content import PageTable, results_table
 from engram.studio.pages.figures import clients, curves
 from engram.studio.pages.reproduce_command import repeating, settings_of
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from engram.studio.widgets import address, choices, facts, graph, grid, plain_table
 
 
-def one_run(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+def one_run(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Shows a run: how far it is, its curve, its clients, its nodes and its settings."""
     name = query["name"][0]
-    record = shelf.record(name)
+    record = index.record(name)
     config = record.config
     found = [html.H1(name), progress(record), facts(_facts(record)), _links(name)]
     if trains_network(record):
-        found += _of_network(shelf, name, record, query)
+        found += _of_network(index, name, record, query)
     else:
         found += _of_others(name, record, query)
     if nodes := node_rows(record):
@@ -77,9 +77,9 @@ def metric_of(record: RunRecord, query: Mapping[str, Sequence[str]]) -> Metric:
 
 
 def _of_network(
-    shelf: Shelf, name: str, record: RunRecord, query: Mapping[str, Sequence[str]]
+    index: RunIndex, name: str, record: RunRecord, query: Mapping[str, Sequence[str]]
 ) -> list[Component]:
-    runs = shelf.runs([name])
+    runs = index.runs([name])
     if not runs:
         return [html.P("It has not been evaluated yet.")]
     metric = metric_of(record, query)
@@ -87,7 +87,7 @@ def _of_network(
     found = [choices(links, metric.name), graph("curve", curves(runs, metric))]
     if record.results is None:
         return [*found, html.P("Each client's scores are shown when it is finished.")]
-    beside = shelf.around(name)
+    beside = index.around(name)
     rows = client_rows(name, record, beside, metric)
     chosen = picked(record)
     when = (
