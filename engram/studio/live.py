@@ -12,8 +12,7 @@ from engram.compare.comparison_folder import is_evaluated, trains_network
 from engram.runs.record import RunRecord
 from engram.server.status import Member, members
 from engram.settings.errors import EngramError, Refused
-from engram.studio.nodes import absences, node_rows, progress
-from engram.studio.one_run import drawn_column
+from engram.studio.one_run import absences, drawn_column, node_rows, progress
 from engram.studio.pages.figures import curves
 from engram.studio.run_index import RunIndex
 from engram.studio.widgets import address, facts, graph, grid

@@ -21,8 +21,7 @@ from engram.studio.clients import client_rows, one_client
 from engram.studio.comparing import comparing
 from engram.studio.data_page import holdings
 from engram.studio.listing import chosen_runs, listing
-from engram.studio.nodes import absences, node_rows, progress
-from engram.studio.one_run import one_run
+from engram.studio.one_run import absences, node_rows, one_run, progress
 from engram.studio.pages.reproduce_command import repeating
 from engram.studio.run_index import RunIndex, differing
 from engram.studio.search_page import trials
