@@ -132,7 +132,7 @@ class _Quiet:
         self._since, self._told = time.monotonic(), ""
 
     def look(self, awaited: str, seconds: float) -> None:
-        """Says ``awaited`` once, if nothing was new for so many seconds."""
+        """Reports ``awaited`` once, if nothing was new for so many seconds."""
         if awaited != self._told and time.monotonic() - self._since > seconds:
             self._told = awaited
             self._on_word(f"waiting for {awaited}")

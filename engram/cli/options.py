@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
@@ -171,13 +172,10 @@ def overrides_of(
         key, equals, value = text.partition("=")
         if not (key.strip() and equals):
             raise Refused(f"--set must be KEY=VALUE, got {brief(text)}")
-        overrides[key.strip()] = _unquoted(value.strip())
+        quoted = re.fullmatch(r"(?s)(['\"])(.*)\1", value := value.strip())
+        overrides[key.strip()] = quoted[2] if quoted else value
     overrides |= {} if schema is None else {"schema": schema}
     return overrides | ({"strict": False} if yes else {})
-
-
-def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] in "\"'" else value
 
 
 def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:

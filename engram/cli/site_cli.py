@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
 from engram.cli.console import table_of
 from engram.cli.options import Policy as PolicyFile
@@ -18,11 +17,13 @@ from engram.settings.errors import Refused, RunStopped, say
 from engram.sites.accepted import in_force, keep_policy, kept_file
 from engram.sites.approvals import APPROVALS, Answer, Request, answer, given, waiting
 from engram.sites.audit import AUDIT, Audit
-from engram.sites.ledger import LEDGER, OTHERS, Books, Ledger
+from engram.sites.ledger import LEDGER, OTHERS, Ledger
 from engram.sites.policy import Policy
 
 app = typer.Typer()
 
+_NUMBERS: Final = ("run", "round", "rows", "noise", "epsilon")
+_COLUMNS: Final = ("time (UTC)", "run", "method", "round", "answer", "rows", "noise", "epsilon")
 _TRAINED: Final = {"train": "trained", "evaluate": "scored"}
 _OF: Final = {"train": "training", "evaluate": "scores", "query.secure": "stages of secure sums"}
 
@@ -200,18 +201,13 @@ def _show_ledger(book: Ledger, folder: Path, rules: Policy, *, as_json: bool) ->
     else:
         out = console()
         if books.lines:
-            out.print(_ledger_table(books))
+            cells = map(_cells, filter(None, books.lines))
+            out.print(table_of(_COLUMNS, cells, right=_NUMBERS))
         for text in book.in_words(books):
             out.print(text, soft_wrap=True)
     if books.fault:
         command = f"engram ledger {shlex.quote(str(folder))} --accept"
         raise RunStopped(f"{books.fault}; {command} begins it anew, with what is known")
-
-
-def _ledger_table(books: Books) -> Table:
-    numbers = ("run", "round", "rows", "noise", "epsilon")
-    columns = ("time (UTC)", "run", "method", "round", "answer", "rows", "noise", "epsilon")
-    return table_of(columns, map(_cells, filter(None, books.lines)), right=numbers)
 
 
 def _cells(line: Mapping[str, Any]) -> list[str]:

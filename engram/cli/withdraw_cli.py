@@ -100,13 +100,17 @@ def _check_place(record: RunRecord, client: int, server: Path | None) -> None:
 
 def _tell_before(found: Withdrawal, folder: Path) -> None:
     when = f"round {found.since}" if found.since else "the beginning"
+    gone = ", and moved or deleted since"
     start = "the beginning" if found.base is None else f"the checkpoint of round {found.base}"
     lines = [
         f"client {found.client} was a member of {found.run} from {when} on: {found.took_part} "
         "rounds learned from it",
         *(f"has its updates: {path}" for path in found.models),
         *(f"has its updates: {h.folder}, which {h.link} {h.of}" for h in found.heirs),
-        *(f"has its updates: {path}, exported{_gone(path)}" for path in found.exports),
+        *(
+            f"has its updates: {path}, exported{gone * (not path.exists())}"
+            for path in found.exports
+        ),
         f"retraining without it from {start}: {folder}",
     ]
     console.print("\n".join(lines), soft_wrap=True)
@@ -121,10 +125,6 @@ def _tell_after(record: RunRecord, doomed: Sequence[Path], *, on_nodes: bool) ->
         f"{record.folder.name}",
     ]
     console.print("\n".join(lines), soft_wrap=True)
-
-
-def _gone(exported: Path) -> str:
-    return "" if exported.exists() else ", and moved or deleted since"
 
 
 def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str) -> None:

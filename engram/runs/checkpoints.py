@@ -42,7 +42,7 @@ class OtherModel(DamagedCheckpoint):
     """An intact checkpoint of another model than the run's settings make now."""
 
 
-def there(root: Path) -> dict[int, Path]:
+def checkpoints_in(root: Path) -> dict[int, Path]:
     """Returns the checkpoints in a folder, by round in ascending order."""
     found = ((_NAME.fullmatch(path.name), path) for path in root.glob("round-*"))
     return dict(sorted((int(match[1]), path) for match, path in found if match))
@@ -67,7 +67,7 @@ def write_checkpoint(root: Path, server_round: int, files: "Mapping[str, bytes |
     sync(new)
     new.rename(root / f"round-{server_round}")
     sync(root)
-    for old in list(there(root).values())[:-_KEPT]:
+    for old in list(checkpoints_in(root).values())[:-_KEPT]:
         drop_checkpoint(old)
 
 

@@ -19,10 +19,10 @@ from engram.data.file_models import of_kind
 from engram.runs.checkpoints import (
     DamagedCheckpoint,
     OtherModel,
+    checkpoints_in,
     drop_checkpoint,
     read_checkpoint,
     tensors_of,
-    there,
     write_checkpoint,
 )
 from engram.runs.folder_records import ExportRow, MetricsRow, Results, ScoresRow
@@ -215,7 +215,7 @@ class RunRecord(RunFolder):
             noted = {"resumed-from": server_round, "checkpoints": dict(damaged)}
             self._write_config(config | {"damaged": [*config.get("damaged", []), noted]})
         for root in [self.folder / "checkpoints", *(self.folder / _PICKED).glob("*")]:
-            for number, path in there(root).items():
+            for number, path in checkpoints_in(root).items():
                 if number > server_round:
                     drop_checkpoint(path)
         for journal in (self._metrics, self._scores):
@@ -241,7 +241,7 @@ class RunRecord(RunFolder):
             unscored(row) if row["round"] == server_round else row for row in rows
         )
         for root in (self.folder / _PICKED).glob("*"):
-            if picked := there(root).get(server_round):
+            if picked := checkpoints_in(root).get(server_round):
                 drop_checkpoint(picked)
 
     def finish(self, results: Mapping[str, Any]) -> None:
@@ -351,7 +351,7 @@ class RunRecord(RunFolder):
 
     def checkpoints(self) -> dict[int, Path]:
         """Returns the checkpoints' folders, by round in ascending order."""
-        return there(self.folder / "checkpoints")
+        return checkpoints_in(self.folder / "checkpoints")
 
     @cached_property
     def durable(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.core.checks import must
-from engram.runs.checkpoints import read_checkpoint, there, write_checkpoint
+from engram.runs.checkpoints import checkpoints_in, read_checkpoint, write_checkpoint
 from engram.runs.record import RunRecord
 from engram.settings.errors import EngramError, Refused
 from engram.settings.experiment import Experiment
@@ -101,7 +101,7 @@ def withdrawal_of(run: Path, client: str, places: Iterable[Path]) -> Withdrawal:
     since = 0 if came is None or former is not None else came
     merged = (r for r in rows if number in r.get("cohort", ()))
     took_part = sum(str(number) not in row.get("absent", {}) for row in merged)
-    kept = [record.checkpoints(), *map(there, _picked(record))]
+    kept = [record.checkpoints(), *map(checkpoints_in, _picked(record))]
     first = since if former is not None else max(since, 1)  # a run's initial model is nobody's
     models = [path for each in kept for at, path in each.items() if at >= first]
     before = max((at for at in record.checkpoints() if at < since), default=None)
@@ -185,7 +185,7 @@ def _fork(record: RunRecord, base: int, folder: Path, experiment: Experiment, en
             new.append_scores(scores["round"], scores)
     kept = [Path("checkpoints"), *(p.relative_to(record.folder) for p in _picked(record))]
     for place in kept:
-        for at, path in there(record.folder / place).items():
+        for at, path in checkpoints_in(record.folder / place).items():
             if at <= base:
                 write_checkpoint(folder / place, at, read_checkpoint(path, at))
 

@@ -19,7 +19,7 @@ from engram.studio.http_limits import BoundedServer
 from engram.studio.listing import chosen_runs, listing
 from engram.studio.live import Federation, federation
 from engram.studio.one_run import one_run
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from engram.studio.search_page import trials
 from engram.studio.serving import server_of
 
@@ -68,14 +68,14 @@ def server_for(
 
     For the other arguments and errors see ``Federation`` and ``server_of``.
     """
-    shelf = Shelf(folder)
+    index = RunIndex(folder)
     check_free(at, "--listen")
-    shelf.everything()  # so that the first visitor need not wait
-    app = board(shelf, Federation(server, control) if server else None)
+    index.everything()  # so that the first visitor need not wait
+    app = board(index, Federation(server, control) if server else None)
     return server_of(app.server, at, tls, token)
 
 
-def board(shelf: Shelf, live: Federation | None) -> Dash:
+def board(index: RunIndex, live: Federation | None) -> Dash:
     """Returns the board of a folder of runs, and of a federation if there is one.
 
     All that a page shows is said by its address, and no page changes anything.
@@ -94,24 +94,24 @@ def board(shelf: Shelf, live: Federation | None) -> Dash:
         ]
     )
     pages: dict[str, Callable[[Query], list[Component]]] = {
-        "/": lambda query: listing(shelf, query),
-        "/run": lambda query: one_run(shelf, query),
-        "/compare": lambda query: comparing(shelf, query),
-        "/client": lambda query: one_client(shelf, query),
-        "/data": lambda query: holdings(shelf, query),
-        "/search": lambda query: trials(shelf, query),
+        "/": lambda query: listing(index, query),
+        "/run": lambda query: one_run(index, query),
+        "/compare": lambda query: comparing(index, query),
+        "/client": lambda query: one_client(index, query),
+        "/data": lambda query: holdings(index, query),
+        "/search": lambda query: trials(index, query),
     }
     if live is not None:
-        pages["/federation"] = lambda query: federation(shelf, live)
+        pages["/federation"] = lambda query: federation(index, live)
 
     def stamp(path: str, query: Query) -> list[Any]:
         """Returns a value that changes when a page is to be drawn anew."""
         names = [*query.get("name", ()), *query.get("run", ())]
         found: list[Any] = [path, sorted(query.items())]
         if not names:
-            found += [one.stamp for one in shelf.everything()]
+            found += [one.stamp for one in index.everything()]
         for name in names:
-            found += shelf.stamps_around(name)
+            found += index.stamps_around(name)
         if path == "/federation" and live is not None:
             nodes = live.nodes
             found.append(str(nodes))

@@ -20,7 +20,7 @@ from engram.scoring.score_columns import COMMON, TUNED
 from engram.server.status import ClientShare, participation
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from engram.studio.widgets import address, facts, graph, grid, linked, number
 
 _WHOLE: Final = ("seed", "asked", "took part")
@@ -107,9 +107,9 @@ def _figure(value: float, metric: Metric) -> float | None:
     return round(metric.scale * float(value), 4) if np.isfinite(value) else None
 
 
-def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+def one_client(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Shows one client's scores, its part in the run, and its gains."""
-    name, record = query["name"][0], shelf.record(query["name"][0])
+    name, record = query["name"][0], index.record(query["name"][0])
     client = _number(record, query)
     called = record.names.get(client, f"client {client}")
     share = next((one for one in participation(record.rows()) if one.client == client), None)
@@ -120,7 +120,7 @@ def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Compone
     found.append(html.H2("Its score after each round"))
     beside = [
         other
-        for records in shelf.around(name).values()
+        for records in index.around(name).values()
         for other in records
         if other.config["settings"]["seed"] == record.config["settings"]["seed"]
     ]
@@ -129,7 +129,7 @@ def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Compone
         found += [graph("history", _history(record, client, beside)), html.P(note)]
     else:
         found.append(html.P("The run has not recorded clients' scores."))
-    return found + _gains(shelf, name, record, client)
+    return found + _gains(index, name, record, client)
 
 
 def _number(record: RunRecord, query: Mapping[str, Sequence[str]]) -> int:
@@ -228,10 +228,10 @@ def _curve(record: RunRecord, client: int, which: str, first: int) -> list[tuple
     return found
 
 
-def _gains(shelf: Shelf, name: str, record: RunRecord, client: int) -> list[Component]:
+def _gains(index: RunIndex, name: str, record: RunRecord, client: int) -> list[Component]:
     if record.results is None:
         return []
-    beside = shelf.around(name)
+    beside = index.around(name)
     found = []
     for metric in record.metrics:
         rows = client_rows(name, record, beside, metric)

@@ -14,16 +14,16 @@ from engram.compare.results import results_of
 from engram.studio.clients import client_columns, client_rows
 from engram.studio.one_run import metric_of
 from engram.studio.pages.content import figures_of, gains_of
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from engram.studio.widgets import address, choices, graph, grid, plain_table
 
 
-def comparing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+def comparing(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Shows runs side by side: a table, curves with bands over seeds, gains, and each client."""
-    folder, names = _asked(shelf, query)
+    folder, names = _asked(index, query)
     title = query["name"][0] if "name" in query else f"{len(names)} runs"
-    others = [name for name in names if not trains_network(shelf.record(name))]
-    runs = shelf.runs(name for name in names if name not in others)
+    others = [name for name in names if not trains_network(index.record(name))]
+    runs = index.runs(name for name in names if name not in others)
     found: list[Component] = [html.H1(title)]
     if others:
         found.append(html.P(f"Not of methods that train networks: {', '.join(others)}"))
@@ -38,18 +38,18 @@ def comparing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Componen
     figures = gains_of(runs, results) | figures_of(runs, metric)
     for number, (heading, figure) in enumerate(figures.items()):
         found += [html.H2(heading), graph(f"compared-{number}", figure)]
-    return found + _clients(shelf, runs, query)
+    return found + _clients(index, runs, query)
 
 
-def _asked(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> tuple[Path, list[str]]:
+def _asked(index: RunIndex, query: Mapping[str, Sequence[str]]) -> tuple[Path, list[str]]:
     if "name" not in query:
-        return shelf.folder, list(query.get("run", ()))
+        return index.folder, list(query.get("run", ()))
     name = query["name"][0]
-    folder = shelf.path(name)
+    folder = index.path(name)
     return folder, [f"{name}/{run.name}" for run in runs_of(folder)]
 
 
-def _clients(shelf: Shelf, runs: Runs, query: Mapping[str, Sequence[str]]) -> list[Component]:
+def _clients(index: RunIndex, runs: Runs, query: Mapping[str, Sequence[str]]) -> list[Component]:
     if not (ended := finished(runs)):
         return []
     references = {label for label, _, _ in gain_lines(ended)[0]}
@@ -60,7 +60,7 @@ def _clients(shelf: Shelf, runs: Runs, query: Mapping[str, Sequence[str]]) -> li
     metric = metric_of(ended[label][0], query)
     rows = []
     for record in ended[label]:
-        name = str(record.folder.relative_to(shelf.folder))
+        name = str(record.folder.relative_to(index.folder))
         rows += client_rows(name, record, ended, metric)
     grids = [grid("clients", rows, client_columns(rows, metric))] if rows else []
     return [html.H2("What each client gains"), choices(links, label), *grids]

@@ -18,7 +18,7 @@ from engram.runs.record import RunRecord
 from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from engram.studio.widgets import graph, grid, number, plain
 
 _LOCAL = ("npz", "npy", "csv", "xlsx", "images")  # kinds of data that are never downloaded
@@ -26,10 +26,10 @@ _LOCK = threading.Lock()
 _Held = tuple[np.ndarray, Mapping[int, str]]
 
 
-def holdings(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+def holdings(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Shows how many rows of each class, or of each kind, every client of a run holds."""
     name = query["name"][0]
-    record = shelf.record(name)
+    record = index.record(name)
     settings, title = record.config["settings"], html.H1(f"Who holds which rows in {name}")
     source = Source.of(settings["dataset"])
     here = source == "digits" or source.kind in _LOCAL

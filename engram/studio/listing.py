@@ -6,19 +6,19 @@ from typing import Any, Final
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from engram.studio.run_index import Shelf, Shelved, differing
+from engram.studio.run_index import IndexedFolder, RunIndex, differing
 from engram.studio.widgets import address, escaped, grid, linked
 
 _PAGES: Final = {"run": "/run", "comparison": "/compare", "search": "/search"}
 
 
-def listing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+def listing(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Lists the comparisons, searches, studies and runs of the folder."""
     del query
-    found = shelf.everything()
+    found = index.everything()
     runs = [one for one in found if one.entry.kind == "run"]
     groups = [one for one in found if one.entry.kind != "run"]
-    shown: list[Component] = [html.H1(str(shelf.folder))]
+    shown: list[Component] = [html.H1(str(index.folder))]
     if not found:
         return [*shown, html.P("There is no run here yet: engram run begins one.")]
     if groups:
@@ -29,7 +29,7 @@ def listing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]
     return shown
 
 
-def _groups(groups: Sequence[Shelved]) -> Component:
+def _groups(groups: Sequence[IndexedFolder]) -> Component:
     rows = [
         {
             "name": _link(one),
@@ -45,7 +45,7 @@ def _groups(groups: Sequence[Shelved]) -> Component:
     return grid("groups", rows, columns)
 
 
-def _runs(runs: Sequence[Shelved]) -> Component:
+def _runs(runs: Sequence[IndexedFolder]) -> Component:
     apart = differing(one.settings for one in runs)
     rows = [_row(one, apart) for one in runs]
     columns: list[dict[str, Any]] = [{"field": key, "link": key == "name"} for key in rows[0]]
@@ -56,7 +56,7 @@ def _runs(runs: Sequence[Shelved]) -> Component:
     return grid("runs", rows, columns, rowSelection=several)
 
 
-def _row(one: Shelved, apart: Sequence[str]) -> dict[str, Any]:
+def _row(one: IndexedFolder, apart: Sequence[str]) -> dict[str, Any]:
     entry = one.entry
     first = {
         "id": one.name,
@@ -71,7 +71,7 @@ def _row(one: Shelved, apart: Sequence[str]) -> dict[str, Any]:
     return first | {key: one.settings.get(key) for key in apart}
 
 
-def _link(one: Shelved) -> str:
+def _link(one: IndexedFolder) -> str:
     if one.entry.kind not in _PAGES:
         return escaped(one.name)
     return linked(one.name, address(_PAGES[one.entry.kind], name=one.name))

@@ -12,10 +12,9 @@ from engram.compare.comparison_folder import is_evaluated, trains_network
 from engram.runs.record import RunRecord
 from engram.server.status import Member, members
 from engram.settings.errors import EngramError, Refused
-from engram.studio.nodes import absences, node_rows, progress
-from engram.studio.one_run import drawn_column
+from engram.studio.one_run import absences, drawn_column, node_rows, progress
 from engram.studio.pages.figures import curves
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from engram.studio.widgets import address, facts, graph, grid
 
 _FRESH: Final = 10.0  # seconds for which the SuperLink's answer is shown
@@ -58,20 +57,20 @@ class Federation:
             self._asked, self._busy = time.monotonic(), False
 
 
-def federation(shelf: Shelf, live: Federation) -> list[Component]:
+def federation(index: RunIndex, live: Federation) -> list[Component]:
     """Shows the nodes of a federation, and the runs on nodes that go on at this moment."""
     found: list[Component] = [html.H1(f"Federation {live.server}"), *_nodes(live)]
     going = [
         one.name
-        for one in shelf.everything()
+        for one in index.everything()
         if one.entry.kind == "run" and one.entry.state.startswith("running")
     ]
-    records = {name: shelf.record(name) for name in going}
+    records = {name: index.record(name) for name in going}
     records = {name: r for name, r in records.items() if r.config["engine"] == "flower"}
     if not records:
-        return [*found, html.P(f"No run of {shelf.folder} goes on at this moment.")]
+        return [*found, html.P(f"No run of {index.folder} goes on at this moment.")]
     for name, record in records.items():
-        found += _run(shelf, name, record)
+        found += _run(index, name, record)
     return found
 
 
@@ -95,7 +94,7 @@ def _nodes(live: Federation) -> list[Component]:
     return [counts, grid("members", rows)] if rows else [counts]
 
 
-def _run(shelf: Shelf, name: str, record: RunRecord) -> list[Component]:
+def _run(index: RunIndex, name: str, record: RunRecord) -> list[Component]:
     found = [html.H2(dcc.Link(name, href=address("/run", name=name))), progress(record)]
     if (epsilon := next(reversed(record.rows()), {}).get("epsilon")) is not None:
         found.append(facts({"privacy spent": f"epsilon {epsilon:.3g}"}))
@@ -106,7 +105,7 @@ def _run(shelf: Shelf, name: str, record: RunRecord) -> list[Component]:
     if is_evaluated(record):
         main = record.metrics[0]
         shown = (
-            curves(shelf.runs([name]), main)
+            curves(index.runs([name]), main)
             if trains_network(record)
             else drawn_column(record, main.name)
         )

@@ -21,11 +21,11 @@ _KEPT: Final = 256  # runs whose files are kept in memory
 Stamp = tuple[Any, ...]
 
 
-class Shelved(NamedTuple):
+class IndexedFolder(NamedTuple):
     """Contents of one folder.
 
     Attributes:
-        name: The folder, below the shelf's, such as ``demo/fedavg-seed0``.
+        name: The folder, below the index's, such as ``demo/fedavg-seed0``.
         entry: What it is.
         settings: A run's settings; empty of others.
         stamp: Differs when its files have changed.
@@ -63,7 +63,7 @@ class _Snapshot(RunRecord):
         return self._client_scores
 
 
-class Shelf:
+class RunIndex:
     """The runs, comparisons and searches of a folder, and the runs of its comparisons.
 
     Args:
@@ -77,10 +77,10 @@ class Shelf:
         if not folder.is_dir():
             raise Refused(f"FOLDER must be a folder of runs, got {folder}: there is none")
         self.folder = folder
-        self._known: dict[str, Shelved] = {}
+        self._known: dict[str, IndexedFolder] = {}
         self._read: dict[str, tuple[Stamp, _Snapshot]] = {}
 
-    def everything(self) -> list[Shelved]:
+    def everything(self) -> list[IndexedFolder]:
         """Returns all that is there, the newest first; a comparison before its runs."""
         found = []
         for name in sorted(os.listdir(self.folder)):
@@ -91,7 +91,7 @@ class Shelf:
         self._known = {one.name: one for one in found}
         return sorted(found, key=lambda one: one.entry.begun, reverse=True)
 
-    def _inside(self, one: Shelved) -> list[Shelved]:
+    def _inside(self, one: IndexedFolder) -> list[IndexedFolder]:
         if one.entry.kind != "comparison":
             return []
         with contextlib.suppress(Refused):
@@ -99,7 +99,7 @@ class Shelf:
             return [run for name in names if (run := self._look(name)) is not None]
         return []
 
-    def _look(self, name: str) -> Shelved | None:
+    def _look(self, name: str) -> IndexedFolder | None:
         stamp = self.stamp(name)
         known = self._known.get(name)
         if known is not None and known.stamp == stamp:
@@ -112,7 +112,7 @@ class Shelf:
         if entry.kind == "run" and not path.is_symlink():
             with contextlib.suppress(Refused):
                 settings = RunRecord.open(path).config["settings"]
-        return Shelved(name, entry, settings, stamp)
+        return IndexedFolder(name, entry, settings, stamp)
 
     def stamp(self, name: str) -> Stamp:
         """Returns a stamp that changes with any file of the folder."""

@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Parcoords
 
 from engram.compare.comparison_folder import read_search
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from engram.studio.widgets import address, choices, graph, grid, number
 from engram.tune.record import TRIALS, Trial, read_trials
 from engram.tune.results import trial_rows
@@ -17,10 +17,10 @@ from engram.tune.results import trial_rows
 _WIDE: Final = 30  # ratio of the largest to the least value from which on an axis is logarithmic
 
 
-def trials(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+def trials(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Shows the trials of one method of a search."""
     name = query["name"][0]
-    folder = shelf.path(name)
+    folder = index.path(name)
     methods = [m for m in read_search(folder)["fixed"] if (folder / m / TRIALS).is_file()]
     if not methods:
         return [html.H1(name), html.P("Nothing has been tried yet.")]

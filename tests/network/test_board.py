@@ -8,7 +8,7 @@ from engram.runs.record import RunRecord
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from engram.studio.live import Federation, federation
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from tests.network.support import wait_for
 from tests.network.test_federation import CLIENTS, settings
 from tests.simulations.board.test_board import said
@@ -28,10 +28,10 @@ def test_the_page_of_a_live_federation_says_who_is_there_and_how_far_it_is(tmp_p
             kwargs={"control": there.control, "on_trouble": print},
         )
         going.start()
-        live, shelf = Federation(there.server, there.control), Shelf(runs)
+        live, index = Federation(there.server, there.control), RunIndex(runs)
 
         def page():
-            return said(federation(shelf, live))
+            return said(federation(index, live))
 
         words = ["of 40 rounds are done", "nodes have answered", "at work"]
         words += [f"client {client}" for client in range(CLIENTS)]

@@ -11,7 +11,12 @@ import torch
 
 from engram.client.disk import DiskStore
 from engram.client.memory import RamStore
-from engram.runs.checkpoints import DamagedCheckpoint, read_checkpoint, there, write_checkpoint
+from engram.runs.checkpoints import (
+    DamagedCheckpoint,
+    checkpoints_in,
+    read_checkpoint,
+    write_checkpoint,
+)
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.wire.checksums import summed
@@ -72,7 +77,7 @@ def test_the_last_two_are_kept(tmp_path):
     for number in (0, 2, 4, 10):
         write_checkpoint(tmp_path, number, FILES)
     (tmp_path / "round-x").mkdir()
-    assert list(there(tmp_path)) == [4, 10]
+    assert list(checkpoints_in(tmp_path)) == [4, 10]
 
 
 def test_a_crash_at_any_instant_leaves_what_there_was_or_the_new_one(tmp_path, monkeypatch):
@@ -103,12 +108,12 @@ def test_a_crash_at_any_instant_leaves_what_there_was_or_the_new_one(tmp_path, m
             write_checkpoint(root, number, FILES)
         crashed = crash_before(fatal, root)
         whole = []
-        for number, folder in there(root).items():
+        for number, folder in checkpoints_in(root).items():
             assert read_checkpoint(folder, number) == FILES
             whole.append(number)
         assert whole in ([1, 2], [1, 2, 4], [2, 4])
         write_checkpoint(root, 5, FILES)
-        assert len(there(root)) == 2
+        assert len(checkpoints_in(root)) == 2
         if not crashed:
             break
     assert fatal > 12

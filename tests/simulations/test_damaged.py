@@ -10,7 +10,7 @@ from engram.runs.record import RunRecord
 from engram.runs.run_list import entries
 from engram.settings.errors import Refused
 from engram.studio.pages.page import page
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from engram.wire.checksums import summed
 from tests.support import small
 from tests.tables import entry
@@ -34,7 +34,7 @@ def runs(tmp_path):
 def states(folder):
     """Returns the states that the list and the board give, which are the same."""
     listed = {entry.name: entry.state for entry in entries(folder)}
-    assert {one.name: one.entry.state for one in Shelf(folder).everything()} == listed
+    assert {one.name: one.entry.state for one in RunIndex(folder).everything()} == listed
     assert listed.pop("sound") == "stopped, 1 rounds are done"
     return listed
 
@@ -171,7 +171,7 @@ def test_links_are_not_followed(runs, tmp_path):
     assert found["linked"] == "a link, which is not followed"
     assert "A link, which is not followed" in found["inside"]
     with pytest.raises(Refused, match="there is no linked in"):
-        Shelf(runs).path("linked")
+        RunIndex(runs).path("linked")
     plan = {"engine": "", "runs": {"a": {"method": "ditto"}}}
     (runs / "plan").mkdir()
     (runs / "plan" / "comparison.json").write_text(json.dumps(plan))

@@ -17,7 +17,7 @@ from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate
 from engram.studio.app import board
 from engram.studio.live import federation
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from tests.simulations.test_testing import TABLES
 from tests.support import small
 
@@ -105,9 +105,9 @@ PAGES = ["/", *(f"{page}?name={{}}" for page in ("/run", "/client", "/data")), "
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_page_of_the_board_shows_it(folder, name):
-    shelf = Shelf(folder)
-    assert {one.name for one in shelf.everything()} == {*RUNS}
-    visitor = board(shelf, None).server.test_client()
+    index = RunIndex(folder)
+    assert {one.name for one in index.everything()} == {*RUNS}
+    visitor = board(index, None).server.test_client()
     for page in PAGES:
         path, _, search = page.format(quote(name)).partition("?")
         told = visitor.post("/_dash-update-component", json=asked(path, search))
@@ -143,7 +143,7 @@ def test_the_page_of_a_federation_shows_it_while_it_goes_on(folder, name, tmp_pa
     for row in whole.rows():
         record.append(row)
     with record.hold():
-        parts = federation(Shelf(tmp_path), SimpleNamespace(server="fed", nodes=[]))
+        parts = federation(RunIndex(tmp_path), SimpleNamespace(server="fed", nodes=[]))
     figures = [part.figure for part in parts if getattr(part, "id", "") == f"figure-curve-{name}"]
     assert len(figures) == any(metric.name in whole.rows()[-1] for metric in whole.metrics)
     assert all(len(line.x) > 1 for figure in figures for line in figure.data)

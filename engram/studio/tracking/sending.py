@@ -292,10 +292,8 @@ def _by_client(results: Row) -> dict[str, list[float]]:
         if name not in _NOT_SCORES:
             ids = columns.get("ids", range(len(values)))
             for mark in ("", UNSEEN):
-                own = [v for i, v in zip(ids, values, strict=True) if (i in never) == bool(mark)]
-                found[mark + name] = _finite(own)
+                own = (v for i, v in zip(ids, values, strict=True) if (i in never) == bool(mark))
+                found[mark + name] = [
+                    float(v) for v in own if isinstance(v, int | float) and math.isfinite(v)
+                ]
     return {name: values for name, values in found.items() if values}
-
-
-def _finite(values: Sequence[Any]) -> list[float]:
-    return [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]

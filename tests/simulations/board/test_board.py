@@ -21,10 +21,9 @@ from engram.studio.clients import client_rows, one_client
 from engram.studio.comparing import comparing
 from engram.studio.data_page import holdings
 from engram.studio.listing import chosen_runs, listing
-from engram.studio.nodes import absences, node_rows, progress
-from engram.studio.one_run import one_run
+from engram.studio.one_run import absences, node_rows, one_run, progress
 from engram.studio.pages.reproduce_command import repeating
-from engram.studio.run_index import Shelf, differing
+from engram.studio.run_index import RunIndex, differing
 from engram.studio.search_page import trials
 from engram.studio.serving import guard, server_of
 from engram.studio.widgets import linked
@@ -64,7 +63,7 @@ def going(tmp_path):
 
 
 def test_the_first_page_lists_runs_of_comparisons_and_what_tells_them_apart(folder):
-    parts = listing(Shelf(folder), {})
+    parts = listing(RunIndex(folder), {})
     names = [row["id"] for row in grid_of(parts, "runs")]
     assert {"alone", "both/ditto-seed1", "both/fedavg-seed0", "tables"} <= set(names)
     row = next(row for row in grid_of(parts, "runs") if row["id"] == "alone")
@@ -79,28 +78,28 @@ def test_settings_that_all_runs_share_are_not_shown():
 
 def test_runs_are_read_again_only_when_they_have_changed(folder, tmp_path, monkeypatch):
     shutil.copytree(folder / "alone", tmp_path / "alone")
-    shelf, reads = Shelf(tmp_path), []
+    index, reads = RunIndex(tmp_path), []
     opened = RunRecord.open.__func__
     monkeypatch.setattr(
         RunRecord, "open", classmethod(lambda cls, path: reads.append(path) or opened(cls, path))
     )
-    shelf.everything()
+    index.everything()
     before = len(reads)
     assert before > 0
-    shelf.everything()
+    index.everything()
     assert len(reads) == before
     (tmp_path / "alone" / "results.json").unlink()
-    (one,) = shelf.everything()
+    (one,) = index.everything()
     assert len(reads) > before
     assert one.entry.state.startswith("stopped")
 
 
 def test_gains_are_differences_of_the_same_clients_scores(folder):
-    shelf = Shelf(folder)
-    runs = shelf.around("both/ditto-seed1")
-    record = shelf.record("both/ditto-seed1")
+    index = RunIndex(folder)
+    runs = index.around("both/ditto-seed1")
+    record = index.record("both/ditto-seed1")
     rows = client_rows("both/ditto-seed1", record, runs, record.metrics[0])
-    mine, base = (shelf.record(f"both/{method}-seed1").results for method in ("ditto", "local"))
+    mine, base = (index.record(f"both/{method}-seed1").results for method in ("ditto", "local"))
     mine, base = (found.get("selected", found)["clients"] for found in (mine, base))
     expected = 100 * (np.array(mine["accuracy"]) - np.array(base["accuracy"]))
     assert [row["gain over local"] for row in rows] == pytest.approx(expected, abs=1e-3)
@@ -127,13 +126,13 @@ def test_each_page_says_what_it_is_for(folder):
         (trials, {"name": ["search"]}, ["eta", "validation", "fedavg"]),
     ]:
         with entry(page, query, told):
-            text = said(page(Shelf(folder), query))
+            text = said(page(RunIndex(folder), query))
             for words in told:
                 assert words in text
 
 
 def test_a_clients_page_tells_methods_apart_and_begins_after_round_0(folder):
-    parts = one_client(Shelf(folder), {"name": ["both/ditto-seed0"], "client": ["1"]})
+    parts = one_client(RunIndex(folder), {"name": ["both/ditto-seed0"], "client": ["1"]})
     (figure,) = [each.figure for each in parts if getattr(each, "id", "") == "figure-history"]
     lines = {t.name: t for t in figure.data if t.name in ("local", "fedavg", "as it is served")}
     assert len({line.line.color for line in lines.values()}) == len(lines) == 3
@@ -141,21 +140,21 @@ def test_a_clients_page_tells_methods_apart_and_begins_after_round_0(folder):
 
 
 def test_pages_of_what_is_not_there_are_refused(folder):
-    shelf = Shelf(folder)
+    index = RunIndex(folder)
     with pytest.raises(Refused, match="there is no nothing in"):
-        one_run(shelf, {"name": ["nothing"]})
+        one_run(index, {"name": ["nothing"]})
     with pytest.raises(Refused, match="there is no"):
-        one_run(shelf, {"name": ["../"]})
+        one_run(index, {"name": ["../"]})
     with pytest.raises(Refused, match=r"client must be in 0\.\.2, got 7"):
-        one_client(shelf, {"name": ["both/ditto-seed0"], "client": ["7"]})
+        one_client(index, {"name": ["both/ditto-seed0"], "client": ["7"]})
     with pytest.raises(Refused, match="must be a folder of runs"):
-        Shelf(folder / "none")
+        RunIndex(folder / "none")
 
 
 def test_clients_of_other_data_are_not_compared(folder):
-    shelf = Shelf(folder)
-    runs = shelf.runs(["both/local-seed0", "alone"])
-    record = shelf.record("alone")
+    index = RunIndex(folder)
+    runs = index.runs(["both/local-seed0", "alone"])
+    record = index.record("alone")
     rows = client_rows("alone", record, runs, record.metrics[0])
     assert "gain over local" not in rows[0]
     assert "gain over its global model" in rows[0]
@@ -164,9 +163,9 @@ def test_clients_of_other_data_are_not_compared(folder):
 def test_a_run_whose_metrics_are_gone_is_told_and_not_a_crash(folder, tmp_path):
     shutil.copytree(folder / "alone", tmp_path / "alone")
     (tmp_path / "alone" / "metrics.jsonl").unlink()
-    shelf = Shelf(tmp_path)
-    assert "has not been evaluated" in said(one_run(shelf, {"name": ["alone"]}))
-    assert "In the end" in said(one_client(shelf, {"name": ["alone"], "client": ["0"]}))
+    index = RunIndex(tmp_path)
+    assert "has not been evaluated" in said(one_run(index, {"name": ["alone"]}))
+    assert "In the end" in said(one_client(index, {"name": ["alone"], "client": ["0"]}))
 
 
 def test_a_clients_page_says_what_its_rows_have_spent(tmp_path):
@@ -176,21 +175,23 @@ def test_a_clients_page_says_what_its_rows_have_spent(tmp_path):
     record = RunRecord.create(tmp_path / "rows", e, engine="flower", training="a")
     for number in (1, 2):
         record.append({"round": number, "cohort": [0], "training-rows": {"0": 16}, "absent": {}})
-    page = said(one_client(Shelf(tmp_path), {"name": ["rows"], "client": ["0"]}))
+    page = said(one_client(RunIndex(tmp_path), {"name": ["rows"], "client": ["0"]}))
     assert f"epsilon {epsilon(8.0, 6, e.delta):.3g} at delta 1e-05" in page
 
 
 def test_rows_of_a_deployed_run_are_not_made_up_here(tmp_path):
     RunRecord.create(tmp_path / "fed", small(), engine="flower", training="a")
-    assert "The rows are with the clients" in said(holdings(Shelf(tmp_path), {"name": ["fed"]}))
+    assert "The rows are with the clients" in said(holdings(RunIndex(tmp_path), {"name": ["fed"]}))
 
 
 @pytest.mark.parametrize("key", ["run", "name"])
 def test_a_run_that_is_named_a_thousand_times_is_read_once(folder, monkeypatch, key):
     looks = []
-    stamp = Shelf.stamp
-    monkeypatch.setattr(Shelf, "stamp", lambda self, name: looks.append(name) or stamp(self, name))
-    page = board(Shelf(folder), None).callback_map["..page.children...stamp.data.."]["callback"]
+    stamp = RunIndex.stamp
+    monkeypatch.setattr(
+        RunIndex, "stamp", lambda self, name: looks.append(name) or stamp(self, name)
+    )
+    page = board(RunIndex(folder), None).callback_map["..page.children...stamp.data.."]["callback"]
     page = page.__wrapped__
     monkeypatch.setattr("engram.studio.app.ctx", SimpleNamespace(triggered_id="address"))
     once, _ = page("/compare", f"?{key}=both", None, None)
@@ -232,15 +233,15 @@ def test_a_run_on_nodes_says_whom_it_waits_for(going):
 def test_a_run_that_is_watched_waits_and_its_federation_is_known_afterwards(going):
     def state():
         ((row,), parts) = (
-            grid_of(listing(shelf, {}), "runs"),
-            one_run(shelf, {"name": ["going"]}),
+            grid_of(listing(index, {}), "runs"),
+            one_run(index, {"name": ["going"]}),
         )
         return row["state"], said(parts)
 
-    shelf = Shelf(going.folder.parent)
+    index = RunIndex(going.folder.parent)
     assert state()[0] == "stopped, 4 rounds are done"
     assert "engram run local-moml --federation SERVER_FOLDER" in said(
-        [part for part in one_run(shelf, {"name": ["going"]}) if part._type == "Pre"]
+        [part for part in one_run(index, {"name": ["going"]}) if part._type == "Pre"]
     )
     with going.watch(Path("/fed/the server")):
         listed, page = state()
@@ -271,15 +272,17 @@ def test_a_run_on_clients_own_data_says_so_and_not_the_default(going, tmp_path):
     roster = Roster([1, 2], [5, 5], own_data=2).to_row()
     record = RunRecord.create(tmp_path / "own", small(), engine="flower", training="a")
     record.append({"round": 0, **roster})
-    page, shelf = said(one_run(Shelf(tmp_path), {"name": ["own"]})), Shelf(tmp_path)
+    page, index = said(one_run(RunIndex(tmp_path), {"name": ["own"]})), RunIndex(tmp_path)
     assert "own data of 2 clients" in page
-    rows = {row["id"]: row for row in grid_of(listing(shelf, {}), "runs")}
+    rows = {row["id"]: row for row in grid_of(listing(index, {}), "runs")}
     assert (rows["own"]["data"], rows["going"]["data"]) == ("own data of 2 clients", "digits")
 
 
 def test_a_page_that_is_being_computed_is_not_asked_for_again(folder):
     (show,) = [
-        each for each in board(Shelf(folder), None)._callback_list if "stamp.data" in each["output"]
+        each
+        for each in board(RunIndex(folder), None)._callback_list
+        if "stamp.data" in each["output"]
     ]
     running = {"running": {"tick.disabled": True}, "runningOff": {"tick.disabled": False}}
     assert show["running"] == running
@@ -302,10 +305,10 @@ def test_looking_changes_nothing(folder, going):
         return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in of.rglob("*")}
 
     before = files(folder), files(going.folder)
-    shelf = Shelf(folder)
-    listing(shelf, {})
-    comparing(shelf, {"name": ["both"]})
-    listing(Shelf(going.folder.parent), {})
+    index = RunIndex(folder)
+    listing(index, {})
+    comparing(index, {"name": ["both"]})
+    listing(RunIndex(going.folder.parent), {})
     assert (files(folder), files(going.folder)) == before
 
 
@@ -343,7 +346,7 @@ def test_a_token_is_asked_for_once_and_kept_in_a_cookie(app):
 
 
 def test_nothing_is_loaded_from_other_machines(folder):
-    dash = board(Shelf(folder), None)
+    dash = board(RunIndex(folder), None)
     assert isinstance(dash, Dash)
     guard(dash.server, Address("127.0.0.1", 8765), None)
     answer = dash.server.test_client().get("/", base_url="http://localhost:8765")

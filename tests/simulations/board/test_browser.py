@@ -14,7 +14,7 @@ from engram.runs.record import RunRecord
 from engram.simulations.engine import simulate
 from engram.studio import app
 from engram.studio.app import board
-from engram.studio.run_index import Shelf
+from engram.studio.run_index import RunIndex
 from engram.studio.serving import server_of
 from tests.network.support import free_port
 from tests.support import small
@@ -32,7 +32,7 @@ pytestmark = [
 def served(folder, live=None):
     """Serves the board of a folder; yields its address."""
     at = Address("127.0.0.1", free_port())
-    server = server_of(board(Shelf(folder), live).server, at, None, None)
+    server = server_of(board(RunIndex(folder), live).server, at, None, None)
     server.prepare()
     thread = threading.Thread(target=server.serve, daemon=True)
     thread.start()
