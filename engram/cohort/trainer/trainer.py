@@ -342,8 +342,7 @@ class Trainer:
                 words = f"method {name}, round {asked.server_round}: {cause_of(name, error)}"
                 raise ClientFailed(words + _TOGETHER * ("vmap" in words)) from error
             for i in [*part.broken][:_EXPLAINED]:
-                task = self._task.of(self.data.names.get(clients[i], clients[i]))
-                causes[some[i]] = told_cause(self, task, cohort.of([i]), clients[i])
+                causes[some[i]] = told_cause(self, self._task, cohort.of([i]), clients[i])
             parts.append(part)
             places.append(some)
         return (parts[0] if len(parts) == 1 else joined(parts, places)), causes
@@ -376,15 +375,12 @@ class Trainer:
         Args:
             cohort: The clients.
             server_round: The round, >= 1.
-            clients: Their numbers; a single client if the loss has its name.
+            clients: Their numbers.
 
         Raises:
             ClientRaised: A client's step raised an error, and clients are trained in turn.
         """
         learned = self._task
-        if learned.named:
-            (client,) = clients
-            learned = learned.of(self.data.names.get(client, client))
         self._check(cohort, learned, clients[0])
         factor = self._factors[min(server_round, len(self._factors)) - 1]
         if self.way not in self.ways:
