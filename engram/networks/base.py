@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from torch import Generator, Tensor, nn
 
-from engram.core.checks import must
+from engram.core.checks import must, require
 from engram.core.types import Params
 
 Inputs = Any  # a tensor, or a tuple or dictionary of tensors, each with the rows' axis first
@@ -106,13 +106,11 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Copies a module with the hooks on its parameters, unlike ``deepcopy``."""
-    found = copy.deepcopy(module)
-    for mine, theirs in zip(found.parameters(), module.parameters(), strict=True):
-        mine._backward_hooks = theirs._backward_hooks
-        if theirs._post_accumulate_grad_hooks:
-            mine._post_accumulate_grad_hooks = theirs._post_accumulate_grad_hooks
-    return found
+    """Copies a module; refuses hooks on its parameters, which a copy would lack."""
+    hooked = any(x._backward_hooks or x._post_accumulate_grad_hooks for x in module.parameters())
+    what = f"gradients of {type(module).__name__}"
+    require(not hooked, what, "hooks on parameters", "those of its functions (no hooks)")
+    return copy.deepcopy(module)
 
 
 def matching(
