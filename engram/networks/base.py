@@ -1,14 +1,16 @@
 """Networks as functions of a parameter dictionary, with personal entries."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, Final, Literal, NamedTuple
 
 from torch import Generator, Tensor, nn
 
 from engram.core.checks import must, require
-from engram.core.types import Params
+from engram.core.method import Network
+from engram.core.types import Batch, Params
 
 Inputs = Any  # a tensor, or a tuple or dictionary of tensors, each with the rows' axis first
 Outputs = Tensor  # or, for a loss and metrics of a user, a tuple or dictionary of tensors
@@ -159,3 +161,40 @@ def with_personal(
     if not called.keys() - found - model.running:
         raise ValueError(must("share", "nothing", "some parameters, which clients learn together"))
     return model._replace(personal=frozenset(found))
+
+
+def network_of(model: Model, initial: Params, draw: Callable[[], Params]) -> Network:
+    """Converts a model to the network of a method's ``Context``."""
+
+    def represent(
+        params: Params, batch: Batch, shift: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        inputs, _, *key = batch
+        assert model.represent is not None  # for mypy: a network with a width has it
+        found: tuple[Tensor, Tensor] = model.represent(
+            params, inputs, *(key or [None]), shift, True
+        )
+        return found
+
+    @cache
+    def draws(count: int) -> Sequence[Params]:
+        starts = [initial, *(draw() for _ in range(count - 1))]
+        for other in starts[1:]:
+            if all(leaf.equal(other[name]) for name, leaf in initial.items()):
+                raise ValueError(
+                    "model must be one whose start is drawn, got one that always starts alike"
+                )
+        return starts
+
+    layers: dict[str, set[str]] = {}
+    for name in initial:
+        layers.setdefault(name.rpartition(".")[0], set()).add(name)
+    return Network(
+        initial=initial,
+        represent=represent,
+        width=model.width if model.represent is not None else 0,
+        layers=tuple(map(frozenset, layers.values())),
+        running=model.running,
+        personal=model.personal,
+        draws=draws,
+    )

@@ -24,8 +24,7 @@ from engram.data.federated import FederatedData
 from engram.networks.base import Inputs, Outputs
 from engram.networks.layer_units import converted
 from engram.networks.losses import dense_loss_of, mean_loss
-from engram.scoring.mixtures import mixture
-from engram.scoring.neighbor_votes import with_votes
+from engram.scoring.mixtures import mixture, with_votes
 from engram.scoring.query_rows import Queries, Support, padded, shuffled, tuned_on
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.scoring.score_metrics import flattened, measure, of

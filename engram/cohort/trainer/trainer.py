@@ -16,7 +16,6 @@ import torch
 from torch.utils._pytree import tree_map
 
 from engram.client.memory import MemoryStore, RamStore
-from engram.cohort.network_adapter import network_of
 from engram.cohort.round import ClientRaised, Cohort, Outcome, joined, stacked
 from engram.cohort.trainer.block_size import block_of
 from engram.cohort.trainer.chunks import (
@@ -32,7 +31,6 @@ from engram.cohort.trainer.chunks import (
     outcome_of,
 )
 from engram.cohort.trainer.client_memory import Memory, Recollection
-from engram.cohort.trainer.diagnosis import told_cause
 from engram.cohort.trainer.loss_trial import on_rows
 from engram.cohort.trainer.sampler import Sampler
 from engram.cohort.trainer.ways import Learner, quickest
@@ -48,13 +46,9 @@ from engram.core.types import Params
 from engram.data.augmentations import AUGMENTATIONS, check_augmentation
 from engram.data.federated import FederatedData, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
-from engram.guards.outgoing_updates import Sending
-from engram.guards.row_privacy import ByExamples
-from engram.networks.base import Model, matching
+from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
-from engram.scoring.score_clients import Scorer
-from engram.scoring.served import ServedModels
 from engram.scoring.tasks import Task, task_of
 from engram.settings.errors import Refused, one_line
 from engram.settings.method_for_data import check_kept, set_aside, shapes_on
@@ -62,6 +56,9 @@ from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
     from engram.guards.noise import Noise
+    from engram.guards.outgoing_updates import Sending
+    from engram.guards.row_privacy import ByExamples
+    from engram.scoring.score_clients import Scorer
     from engram.settings.experiment import Experiment
 
 __all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
@@ -169,7 +166,7 @@ class Trainer:
                 optimizer=optimizer,
                 standard=self._standard,
                 work=shapes.work,
-                private=ByExamples(e.clip, e.noise_multiplier) if self._private else None,
+                private=_mechanism(e),
             )
             self._check_network(model)
             self.method: Method = self.learner.method(self._task)
@@ -203,7 +200,7 @@ class Trainer:
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
         what = self.method, shapes, self.learner.network.running, data.names
-        self._sending = Sending(e, *what, noise=noise, covers=self._covers)
+        self._sending = _sending(e, *what, noise=noise, covers=self._covers)
         self._checked: set[frozenset[str]] = set()
         self.way = ""
         self.block, self.bytes_each = block_of(self, self._size, self._rows)
@@ -225,6 +222,9 @@ class Trainer:
     @cached_property
     def scorer(self) -> "Scorer":
         """Scores the clients; tuning trains many whom it never scores."""
+        from engram.scoring.score_clients import Scorer  # noqa: PLC0415 - a round needs none
+        from engram.scoring.served import ServedModels  # noqa: PLC0415 - likewise
+
         what = self.experiment, self.learner, self.data, self._task, self.shapes
         return Scorer(ServedModels(*what, vectorized=self._vectorized))
 
@@ -342,6 +342,8 @@ class Trainer:
                 words = f"method {name}, round {asked.server_round}: {cause_of(name, error)}"
                 raise ClientFailed(words + _TOGETHER * ("vmap" in words)) from error
             for i in [*part.broken][:_EXPLAINED]:
+                from engram.cohort.trainer.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
+
                 causes[some[i]] = told_cause(self, self._task, cohort.of([i]), clients[i])
             parts.append(part)
             places.append(some)
@@ -416,7 +418,9 @@ class Trainer:
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
         """Stores the memories of clients after a round; returns their updates."""
-        left, beside = self._sending.leave(done, asked, chunk, self._memories)
+        left, beside = done, list[Params]()
+        if self._sending is not None:
+            left, beside = self._sending.leave(done, asked, chunk, self._memories)
         self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left
 
@@ -438,7 +442,26 @@ class Trainer:
         Raises:
             EngramError: It brings changes of slots that none of them holds.
         """
+        if self._sending is None:
+            return arrays
         return self._sending.received(arrays, version, clients, self._memories, server_round)
+
+
+def _mechanism(e: "Experiment") -> "ByExamples | None":
+    if e.privacy != "example":
+        return None
+    from engram.guards.row_privacy import ByExamples  # noqa: PLC0415 - rarely needed
+
+    return ByExamples(e.clip, e.noise_multiplier)
+
+
+def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
+    """Builds what changes updates; None where nothing does."""
+    if e.compress == "none" and (not e.update_clip or e.clip_quantile):
+        return None
+    from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed
+
+    return Sending(e, *args, **how)
 
 
 def _first(stack: Any) -> Any:
