@@ -270,7 +270,7 @@ class Run:
             client: Whose model, as in ``personal_model``: the one that the method serves the
                 client by, whatever it consists of. None: the common model.
             out: The folder, a new one; by default one in this folder, named for the client.
-            format: ``safetensors``, ``torch`` or ``onnx``.
+            format: ``safetensors`` or ``onnx``.
 
         Returns:
             The folder.

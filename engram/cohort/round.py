@@ -17,7 +17,6 @@ from engram.core.settings import with_values
 from engram.core.slot_optimizers import State
 from engram.core.slots import over_slots
 from engram.core.types import Batch, Params, Scale
-from engram.scoring.mixtures import loss_of
 
 Build = Callable[[Mapping[str, Scale]], Method]
 """``scales -> method``: builds the method with these settings replaced; see ``Cohort.scales``."""
@@ -52,6 +51,7 @@ class Problem(NamedTuple):
             shift = () if served.shift is None else (served.shift,)
             found: Tensor = self.loss(served.models[0], batch, *shift)
             return found
+        from engram.scoring.mixtures import loss_of  # noqa: PLC0415 - few methods have mixtures
 
         return loss_of(served, self.loss, batch)
 

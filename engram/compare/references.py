@@ -117,8 +117,7 @@ def _scored(
     y = {client: data.test.y[torch.from_numpy(tested[client])] for client in outputs}
     found = dict[str, list[float | None]]()
     for metric in e.of(NetworkMethod).metrics(e):
-        own = {client: metric.of(data.names.get(client, client)) for client in outputs}
-        scores = {c: linear.scored(own[c], outputs[c], y[c]) for c in outputs}
+        scores = {c: linear.scored(metric, outputs[c], y[c]) for c in outputs}
         found[metric.name] = [scores.get(client) for client in range(e.num_clients)]
     return found
 

@@ -22,6 +22,25 @@ from torch.utils._pytree import register_pytree_node
 
 from engram.core.types import Batch, Params, Scale
 
+__all__ = [
+    "Claim",
+    "Client",
+    "Context",
+    "FromEach",
+    "FromMean",
+    "Kind",
+    "Method",
+    "Neighbors",
+    "Network",
+    "Objective",
+    "Phase",
+    "Served",
+    "Server",
+    "Slots",
+    "Update",
+    "Weighting",
+]
+
 Slots = dict[str, Any]
 """Slots by name; each is a ``Params`` or a ``Tensor``."""
 

@@ -82,7 +82,7 @@ def scored(metrics: Sequence[Metric], outputs: Outputs, targets: Tensor) -> list
     such as rmse, that of the bootstrap-t; all else, that of the percentile bootstrap.
 
     Args:
-        metrics: The metrics, of the client if they want its name.
+        metrics: The metrics.
         outputs: Shape (n, ...).
         targets: Shape (n, ...).
     """

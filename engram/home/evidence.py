@@ -52,7 +52,7 @@ def of_client(
         return Evidence({}, ranges)
     tested = _answered(data.test, query_rows(e, data.test, client), module)
     count = f"its {len(tested.y)} test rows"
-    scores = {count: _scored_on(e, data, client, tested)}
+    scores = {count: _scored_on(e, tested)}
     held_out = data.validation
     if held_out is None or len(kept := held_out.rows[client]) < _ENOUGH:
         return Evidence(scores, ranges, intervals_on(e, *tested))
@@ -84,15 +84,11 @@ def on_test_rows(
 ) -> tuple[int, list[ScoreEstimate]]:
     """Returns a client's number of test rows, and a network's scores on them."""
     tested = _answered(data.test, query_rows(e, data.test, client), module)
-    return len(tested.y), _scored_on(e, data, client, tested)
+    return len(tested.y), _scored_on(e, tested)
 
 
-def _scored_on(
-    e: Experiment, data: FederatedData, client: int, tested: _Answered
-) -> list[ScoreEstimate]:
-    name = data.names.get(client, client)
-    metrics = [metric.of(name) for metric in e.of(NetworkMethod).metrics(e)]
-    return scored(metrics, tested.outputs, tested.y)
+def _scored_on(e: Experiment, tested: _Answered) -> list[ScoreEstimate]:
+    return scored(e.of(NetworkMethod).metrics(e), tested.outputs, tested.y)
 
 
 def of_test(

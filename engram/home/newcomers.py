@@ -206,7 +206,7 @@ def _scores(
     """
     e, y = learned.experiment, newcomer.y
     assert y is not None  # for mypy: only labeled rows are scored
-    metrics = [metric.of(newcomer.name) for metric in e.of(NetworkMethod).metrics(e)]
+    metrics = e.of(NetworkMethod).metrics(e)
     fits: dict[str, Fit] = {
         "adapted, cross-validated": lambda rows: adapted(learned, newcomer, rows, number),
         "these rows alone, cross-validated": lambda rows: alone(learned, newcomer, rows),

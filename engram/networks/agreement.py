@@ -37,9 +37,10 @@ def agreement(
     }
     rows = example, tree_map(lambda leaf: leaf.flip(0), example)
     before = [(leaf, leaf.grad) for leaf in module.parameters()]
+    net = copied(module)
     module.zero_grad()
     try:
-        expected, missed = _by_torch(module, skeleton, params, rows)
+        expected, missed = _by_torch(net, skeleton, params, rows)
     except Exception as error:  # a module may be anybody's
         said = f"{type(error).__name__}: {error}"
         raise ValueError(f"{kind} must take a backward pass, got {said}") from error
@@ -47,31 +48,28 @@ def agreement(
     for leaf, gradient in before:
         leaf.grad = gradient
     require(not captured, f"parameters that a copy of {kind} uses", captured, "its own alone")
-    hooked = any(x._backward_hooks or x._post_accumulate_grad_hooks for x, _ in before)
-    for way in () if hooked else (_together, _in_turn):
+    for way in (_together, _in_turn):
         try:
             alike = _alike(way(skeleton, params, rows), expected)
         except Exception:  # of what has no rule; it may be anything that a module does
             continue
         if alike:
             return way is _together, missed if way is _together else frozenset()
-    wanted = "those of its functions (no hooks on parameters, no checkpointed parts)"
-    got = "hooks on parameters" if hooked else "others"
-    raise ValueError(must(f"gradients of {kind}", got, wanted))
+    wanted = "those of its functions (no checkpointed parts)"
+    raise ValueError(must(f"gradients of {kind}", "others", wanted))
 
 
 # --- Passes --------------------------------------------------------------------------------------
 
 
 def _by_torch(
-    module: nn.Module, skeleton: Skeleton, params: Params, rows: Sequence[Inputs]
+    net: nn.Module, skeleton: Skeleton, params: Params, rows: Sequence[Inputs]
 ) -> tuple[list[list[Tensor]], frozenset[str]]:
     """Takes the passes of each batch by a copy of the module itself.
 
     Returns:
         What ``_in_turn`` returns, and names of parameters without a gradient.
     """
-    net = copied(module)
     norms = [part for part in net.modules() if isinstance(part, NORMS)]
     for part in norms:
         part.num_batches_tracked = None

@@ -1,14 +1,16 @@
 """Networks as functions of a parameter dictionary, with personal entries."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, Final, Literal, NamedTuple
 
 from torch import Generator, Tensor, nn
 
-from engram.core.checks import must
-from engram.core.types import Params
+from engram.core.checks import must, require
+from engram.core.method import Network
+from engram.core.types import Batch, Params
 
 Inputs = Any  # a tensor, or a tuple or dictionary of tensors, each with the rows' axis first
 Outputs = Tensor  # or, for a loss and metrics of a user, a tuple or dictionary of tensors
@@ -111,13 +113,11 @@ def called(module: nn.Module, inputs: Inputs) -> Outputs:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Copies a module with the hooks on its parameters, unlike ``deepcopy``."""
-    found = copy.deepcopy(module)
-    for mine, theirs in zip(found.parameters(), module.parameters(), strict=True):
-        mine._backward_hooks = theirs._backward_hooks
-        if theirs._post_accumulate_grad_hooks:
-            mine._post_accumulate_grad_hooks = theirs._post_accumulate_grad_hooks
-    return found
+    """Copies a module; refuses hooks on its parameters, which a copy would lack."""
+    hooked = any(x._backward_hooks or x._post_accumulate_grad_hooks for x in module.parameters())
+    what = f"gradients of {type(module).__name__}"
+    require(not hooked, what, "hooks on parameters", "those of its functions (no hooks)")
+    return copy.deepcopy(module)
 
 
 def matching(
@@ -163,3 +163,40 @@ def with_personal(model: Model, names: Iterable[str], *, personal: str, running:
         expected = "less than all parameters: clients learn some together"
         raise ValueError(must("personal", personal, expected))
     return model._replace(personal=frozenset(found))
+
+
+def network_of(model: Model, initial: Params, draw: Callable[[], Params]) -> Network:
+    """Converts a model to the network of a method's ``Context``."""
+
+    def represent(
+        params: Params, batch: Batch, shift: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        inputs, _, *key = batch
+        assert model.represent is not None  # for mypy: a network with a width has it
+        found: tuple[Tensor, Tensor] = model.represent(
+            params, inputs, *(key or [None]), shift, True
+        )
+        return found
+
+    @cache
+    def draws(count: int) -> Sequence[Params]:
+        starts = [initial, *(draw() for _ in range(count - 1))]
+        for other in starts[1:]:
+            if all(leaf.equal(other[name]) for name, leaf in initial.items()):
+                raise ValueError(
+                    "model must be one whose start is drawn, got one that always starts alike"
+                )
+        return starts
+
+    layers: dict[str, set[str]] = {}
+    for name in initial:
+        layers.setdefault(name.rpartition(".")[0], set()).add(name)
+    return Network(
+        initial=initial,
+        represent=represent,
+        width=model.width if model.represent is not None else 0,
+        layers=tuple(map(frozenset, layers.values())),
+        running=model.running,
+        personal=model.personal,
+        draws=draws,
+    )

@@ -9,8 +9,6 @@ from torch import Generator, Tensor
 from engram.core.checks import require
 from engram.networks.base import Inputs, Model, Statistics
 from engram.networks.built_in import build_model
-from engram.networks.catalogue import built_in_module, with_group_norm
-from engram.networks.module import from_module
 from engram.networks.registry import BUILT_IN, CHARACTERS, FLAT, NETWORKS, TEXTS, is_known
 
 Norm = Literal["batch", "group"]
@@ -46,6 +44,12 @@ def network(
     if name in FLAT:
         return build_model(name, input_shape=example.shape[1:], outputs=outputs, hidden=hidden)
 
+    from engram.networks.catalogue import (  # noqa: PLC0415 - not always needed
+        built_in_module,
+        with_group_norm,
+    )
+    from engram.networks.module import from_module  # noqa: PLC0415 - likewise
+
     own = name in NETWORKS
     make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden, tokens)
     make = with_group_norm(make) if norm == "group" else make
@@ -67,6 +71,8 @@ def count_parameters(
     if name in FLAT:
         shape = example.shape[1:]
         return build_model(name, input_shape=shape, outputs=outputs, hidden=hidden).parameters
+
+    from engram.networks.catalogue import built_in_module  # noqa: PLC0415 - not always needed
 
     make = built_in_module(name, example, outputs, hidden, tokens)
     with torch.device("meta"):

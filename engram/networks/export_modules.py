@@ -13,8 +13,7 @@ from engram.core.types import Params
 from engram.networks.base import Inputs, Outputs, called, moved
 from engram.networks.traced_module import leaves
 from engram.scoring.metrics import Targets
-from engram.scoring.mixtures import mixture
-from engram.scoring.neighbor_votes import check_votes, with_votes
+from engram.scoring.mixtures import check_votes, mixture, with_votes
 
 Mean = Literal["linear", "logistic", "poisson"]
 

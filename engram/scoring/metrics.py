@@ -4,11 +4,10 @@ A metric is known by its range, its direction and its meaning. Messages, the scr
 records, tables and plots treat all alike.
 """
 
-import inspect
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf, isfinite, isnan, nan
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from engram.core.checks import require
 from engram.core.process_modes import Registry
@@ -45,7 +44,6 @@ class Metric(NamedTuple):
         most: A finite value above it counts as this one, so that one client, who may say what it
             likes, cannot move a mean over n clients by more than ``most / n``.
         targets: Kinds of targets that it can be computed from; None for any.
-        named: Whether ``score`` is also given the client's name, or its number if it has none.
         declared: Whether who wrote it says which values are better.
     """
 
@@ -60,7 +58,6 @@ class Metric(NamedTuple):
     partial: bool = True
     most: float = inf
     targets: tuple[Targets, ...] | None = None
-    named: bool = False
     declared: bool = True
 
     @property
@@ -86,12 +83,6 @@ class Metric(NamedTuple):
         say what it likes, would own a mean, however many other clients there are.
         """
         return "mean" if isfinite(self.low) and isfinite(self.high) else "median"
-
-    def of(self, client: str | int | None) -> Self:
-        """Returns the metric of one client, with its name passed to scores that take it."""
-        if not self.named:
-            return self
-        return self._replace(score=partial(self.score, client=client), named=False)
 
     def to_config(self) -> dict[str, object]:
         """Returns the metric's description for records."""
@@ -165,9 +156,8 @@ def metric(
         require(low < high, "low", low, f"below high = {high:g}")
         require(better in ("higher", "lower"), "better", better, "higher or lower")
         meaning = (score.__doc__ or name).strip().partition("\n")[0].rstrip(".")
-        named = takes(score, "client")
         METRICS[name] = Metric(
-            name, score, low, high, better, meaning, percent, by_row, partial, most, targets, named
+            name, score, low, high, better, meaning, percent, by_row, partial, most, targets
         )
         return score
 
@@ -185,14 +175,6 @@ def fitted(outputs: Any, targets: "Tensor") -> Any:
         return outputs
     single = (*wanted, 1) == shape or (*shape, 1) == wanted
     return outputs.reshape(wanted) if single else outputs
-
-
-def takes(function: Callable[..., Any], name: str) -> bool:
-    """Returns whether a function, or a module, has an argument of this name."""
-    try:
-        return name in inspect.signature(getattr(function, "forward", function)).parameters
-    except (TypeError, ValueError):  # built into torch
-        return False
 
 
 def name_of(function: Callable[..., Any]) -> str:

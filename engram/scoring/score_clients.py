@@ -84,10 +84,10 @@ class Scorer:
         kept: Slots = stacked([memory.kept for memory in memories])
         answers = self.models.of(common, own, kept, memories[0].trained, clients)
         queries = self.queries(clients)
-        columns = self._columns(answers, queries, clients)
+        columns = self._columns(answers, queries)
         if (split := self.models.data.validation) is not None:
             held_out = padded(split, split.rows, clients)
-            scored = self._columns(answers, held_out, clients)
+            scored = self._columns(answers, held_out)
             columns |= {VALIDATION + name: values for name, values in scored.items()}
         return Scores(columns, queries.counted.sum(1))
 
@@ -102,16 +102,14 @@ class Scorer:
         every = Scores(columns, torch.cat([part.queries for part in parts]).cpu())
         return every.narrow(order)
 
-    def _columns(
-        self, serve: Mapping[str, Answer], queries: Queries, clients: Sequence[int]
-    ) -> dict[str, Tensor]:
-        names, (said, y) = self.models.called(clients), self.models.answers(serve, queries)
+    def _columns(self, serve: Mapping[str, Answer], queries: Queries) -> dict[str, Tensor]:
+        said, y = self.models.answers(serve, queries)
         columns: dict[str, Tensor] = {}
         for which in self.models.suffixes:
             # A client that has not trained may be served by a fine-tuned model already.
             outputs = said.get(which, said[""])
             for metric in self.models.metrics:
-                columns[metric.name + which] = measure(metric, outputs, y, queries.counted, names)
+                columns[metric.name + which] = measure(metric, outputs, y, queries.counted)
         return columns
 
     def queries(self, clients: Sequence[int]) -> Queries:

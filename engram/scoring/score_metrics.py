@@ -1,6 +1,5 @@
 """A metric's values for clients, by the outputs of their models."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,13 +15,7 @@ class NoScore(ValueError):
     """An error of a metric that does not return numbers."""
 
 
-def measure(
-    metric: Metric,
-    outputs: Outputs,
-    targets: Tensor,
-    counted: Tensor,
-    names: Sequence[str | int] = (),
-) -> Tensor:
+def measure(metric: Metric, outputs: Outputs, targets: Tensor, counted: Tensor) -> Tensor:
     """Returns a metric of each client, shape (c,).
 
     Args:
@@ -30,7 +23,6 @@ def measure(
         outputs: Outputs of the clients' models, shape (c, q, ...).
         targets: Shape (c, q, ...).
         counted: Mask of the rows that are not padding, shape (c, q); at least one for each client.
-        names: Clients' names, for metrics that use them.
 
     Raises:
         NoScore: If the metric is neither one number nor one for each row.
@@ -38,7 +30,7 @@ def measure(
     finite = torch.stack(
         [x.isfinite().reshape(*counted.shape, -1).all(-1) for x in tree_leaves(outputs)]
     ).all(0)
-    if metric.by_row and not metric.named:
+    if metric.by_row:
         y = targets.flatten(0, 1)
         rows = _each_row(metric, fitted(flattened(outputs), y), y)
         values = torch.where(finite, rows.view_as(finite), metric.worst)
@@ -46,12 +38,11 @@ def measure(
             counted = counted & ~values.isnan()
         # Values of padding are set to zero, not multiplied by it: they may be infinite.
         return torch.where(counted, values, 0.0).sum(1) / counted.sum(1)
-    own = [metric.of(name) for name in names] if metric.named else [metric] * len(targets)
     each = [
         _one_number(metric, of(of(outputs, i), some), targets[i][some])
         if finite[i][some].all()
         else metric.worst
-        for i, (metric, some) in enumerate(zip(own, counted, strict=True))
+        for i, some in enumerate(counted)
     ]
     return torch.tensor(each, dtype=torch.float32, device=targets.device)
 

@@ -24,8 +24,7 @@ from engram.data.federated import FederatedData
 from engram.networks.base import Inputs, Outputs
 from engram.networks.layer_units import converted
 from engram.networks.losses import dense_loss_of, mean_loss
-from engram.scoring.mixtures import mixture
-from engram.scoring.neighbor_votes import with_votes
+from engram.scoring.mixtures import mixture, with_votes
 from engram.scoring.query_rows import Queries, Support, padded, shuffled, tuned_on
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.scoring.score_metrics import flattened, measure, of
@@ -211,8 +210,7 @@ class ServedModels:
         apply, loss = self._for_each(self._apply), self.metrics[-1]
         known = self._known(clients)
         said, y = self.answers({i: partial(apply, w) for i, w in enumerate(stacks)}, known)
-        names = self.called(clients)
-        losses = [measure(loss, outputs, y, known.counted, names) for outputs in said.values()]
+        losses = [measure(loss, outputs, y, known.counted) for outputs in said.values()]
         best, each = torch.stack(losses).argmin(0), torch.arange(len(clients))
         return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
 
@@ -231,18 +229,7 @@ class ServedModels:
             called = self.data.names.get(client, client)
             raise Refused(f"client {called} has no rows to fine-tune on")
         support = self._support([client])
-        return self._tunes([client])(model, *(of(batch, 0) for batch in support.batches()))
-
-    def _tunes(self, clients: Sequence[int]) -> Callable[..., Params]:
-        """Returns the fine-tuning function, of one client if the loss takes its name."""
-        if not self._task.named:
-            return self._personalize
-        (name,) = self.called(clients)
-        return self._fine_tuning(self._task.of(name))
-
-    def called(self, clients: Sequence[int]) -> list[str | int]:
-        """Returns the clients' names, or their numbers where they have none."""
-        return [self.data.names.get(client, client) for client in clients]
+        return self._personalize(model, *(of(batch, 0) for batch in support.batches()))
 
     def drawn(self, client: int) -> int:
         """Returns the number of rows that a client's fine-tuning draws."""
@@ -277,7 +264,7 @@ class ServedModels:
 
     def _tuned_models(self, w: Params, clients: Sequence[int]) -> Params:
         """Returns each client's model after fine-tuning, with the shift that it moves, too."""
-        tuned: Params = self._for_each(self._tunes(clients))(w, *self._support(clients).batches())
+        tuned: Params = self._for_each(self._personalize)(w, *self._support(clients).batches())
         return tuned
 
     def _tuned_dense(self, w: Params, support: Support, *, alike: bool) -> Answer:

@@ -6,9 +6,8 @@ batches, as in a loop of plain torch.
 """
 
 from collections.abc import Callable
-from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engram.core.checks import require
 from engram.core.process_modes import Registry
@@ -18,7 +17,6 @@ from engram.scoring.metrics import (
     Targets,
     fitted,
     name_of,
-    takes,
     torch_functional,
 )
 
@@ -46,7 +44,6 @@ class Task(NamedTuple):
         meaning: What the loss is, in a few words.
         own: The name of a user's loss that stands in place of the task's; empty if none does.
         vectorizes: Whether ``torch.func.vmap`` can run the loss, for the batches of many clients.
-        named: Whether the loss wants the client's name; see ``of``.
     """
 
     name: str
@@ -59,13 +56,6 @@ class Task(NamedTuple):
     meaning: str = "mean loss"
     own: str = ""
     vectorizes: bool = True
-    named: bool = False
-
-    def of(self, client: str | int | None) -> Self:
-        """Returns the task of one client, with its name passed to losses that take it."""
-        if not (self.named and isinstance(self.loss, Loss)):
-            return self
-        return self._replace(loss=self.loss.of(client))
 
     @property
     def metric(self) -> Metric:
@@ -79,7 +69,6 @@ class Task(NamedTuple):
             by_row=self.rows is not None,
             partial=self.rows is None,  # a client may have no row that a user's loss counts
             most=self.most,
-            named=self.named,
         )
 
 
@@ -190,8 +179,6 @@ def task_of(name: str, loss: str = "") -> Task:
         most=inf,
         meaning=f"mean {loss}",
         own=loss,
-        vectorizes=not own.named,
-        named=own.named,
     )
 
 
@@ -201,8 +188,7 @@ def loss(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
     It is given outputs (k, ...) and targets (k, ...) of a batch, as a loop of plain torch would
     call it, and returns the batch's loss; or one for each row, or for each number of a row, (k,
     ...), of which the mean is taken. A module, such as ``torch.nn.CrossEntropyLoss(weight=...)``,
-    is a function, too. One with an argument ``client`` is also given the client's name, or its
-    number if it has none; clients are then trained one after the other.
+    is a function, too.
 
     Args:
         function: The loss.
@@ -218,14 +204,10 @@ class Loss:
 
     Args:
         function: The loss, as ``engram.loss`` takes it.
-
-    Attributes:
-        named: Whether it wants the client's name.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self.named = takes(function, "client")
 
     @property
     def learns(self) -> bool:
@@ -233,13 +215,9 @@ class Loss:
         parameters = getattr(self._function, "parameters", tuple)
         return any(leaf.requires_grad for leaf in parameters())
 
-    def of(self, client: str | int | None) -> "Loss":
-        """Returns the loss of a client by its name."""
-        return Loss(partial(self._function, client=client))
-
-    def __call__(self, outputs: Any, targets: "Tensor", **named: Any) -> "Tensor":
-        """Returns the loss of a batch, of shape (); ``client`` may be given if it is wanted."""
-        found = self._function(fitted(outputs, targets), targets, **named)
+    def __call__(self, outputs: Any, targets: "Tensor") -> "Tensor":
+        """Returns the loss of a batch, of shape ()."""
+        found = self._function(fitted(outputs, targets), targets)
         shape = tuple(getattr(found, "shape", ())) if hasattr(found, "ndim") else None
         one_or_each = shape is not None and (found.numel() == 1 or shape[0] == len(targets))
         expected = f"one number, or one for each of {len(targets)} rows"

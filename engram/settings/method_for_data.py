@@ -14,7 +14,6 @@ import torch
 from torch import Generator
 from torch.utils._pytree import tree_map
 
-from engram.cohort.network_adapter import network_of
 from engram.core.checks import must
 from engram.core.contract import Contract, cause_of
 from engram.core.machine import check_room
@@ -27,7 +26,7 @@ from engram.core.types import Params
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind
 from engram.guards.update_codec import shrinks
-from engram.networks.base import Model
+from engram.networks.base import Model, network_of
 from engram.settings.errors import Refused, one_line
 from engram.settings.network import NetworkMethod
 

@@ -168,40 +168,26 @@ def test_training_changes_neither_the_model_nor_stored_memories(method, memory, 
         assert_same(store.load(4, before=2), kept)
 
 
-OTHER = {
-    "local-moml": {
-        "alpha": 0.2,
-        "beta": 0.3,
-        "eta": 0.2,
-        "hessian": "first-order",
-        "memory": "carry",
-    }
+OTHER = {  # beside the step size
+    "local-moml": {"alpha": 0.2, "beta": 0.3, "hessian": "first-order", "memory": "carry"}
     | {"local-steps": 3, "batch-size": 3, "initial-batch-size": 4, "seed": 5},
-    "per-fedavg": {"alpha": 0.2, "eta": 0.2, "hessian": "finite-difference", "local-steps": 3},
-    "pfedme": {"alpha": 0.02, "eta": 0.2, "lambda": 20.0, "inner-steps": 3, "seed": 5},
-    "fedavg": {"eta": 0.2, "batch-size": 3, "seed": 5},
-    "fedprox": {"eta": 0.2, "mu": 0.5},
-    "scaffold": {"eta": 0.2},
-    "feddyn": {"eta": 0.2, "alpha": 0.5},
-    "fedper": {"eta": 0.2},
-    "lg-fedavg": {"eta": 0.2},
-    "fedbabu": {"eta": 0.2},
-    "fedrep": {"eta": 0.2},
-    "fedalt": {"eta": 0.2},
-    "local": {"eta": 0.2},
-    "ditto": {"eta": 0.2, "lambda": 0.2},
-    "apfl": {"eta": 0.2, "alpha": 0.3, "adaptive": True},
-    "mr-mtl": {"eta": 0.2, "lambda": 0.2},
-    "fedproto": {"eta": 0.2, "lambda": 0.2},
-    "feddbe": {"eta": 0.2, "kappa": 0.2},
-    "knn-per": {"eta": 0.2},
-    "fedala": {"eta": 0.2, "weight-eta": 0.2, "weight-share": 0.0, "layers": 2},
-    "fedem": {"eta": 0.2},
-    "ifca": {"eta": 0.2, "initial-batch-size": 1},
+    "per-fedavg": {"alpha": 0.2, "hessian": "finite-difference", "local-steps": 3},
+    "pfedme": {"alpha": 0.02, "lambda": 20.0, "inner-steps": 3, "seed": 5},
+    "fedavg": {"batch-size": 3, "seed": 5},
+    "fedprox": {"mu": 0.5},
+    "feddyn": {"alpha": 0.5},
+    "ditto": {"lambda": 0.2},
+    "apfl": {"alpha": 0.3, "adaptive": True},
+    "mr-mtl": {"lambda": 0.2},
+    "fedproto": {"lambda": 0.2},
+    "feddbe": {"kappa": 0.2},
+    "fedala": {"weight-eta": 0.2, "weight-share": 0.0, "layers": 2},
+    "ifca": {"initial-batch-size": 1},
 }
+PLAIN = ("scaffold", "fedper", "lg-fedavg", "fedbabu", "fedrep", "fedalt", "local", "knn-per")
 
 
-@pytest.mark.parametrize("method", sampled(OTHER, EIGHT))
+@pytest.mark.parametrize("method", sampled([*OTHER, *PLAIN, "fedem"], EIGHT))
 def test_every_setting_of_an_algorithm_reaches_it(method):
     base = {"method": method, "alpha": 0.05, "local_steps": 2}
     first = initial_model(trainer(small_of_any(method=method))).get("model")
@@ -216,32 +202,10 @@ def test_every_setting_of_an_algorithm_reaches_it(method):
         return flat(found) | (store.load(4, before=3) or {})
 
     before = trained()
-    for key, value in OTHER[method].items():
+    for key, value in ({"eta": 0.2} | OTHER.get(method, {})).items():
         with entry(key):
             after = trained(**{key.replace("-", "_"): value})
             assert any(not torch.equal(before[name], after[name]) for name in before)
-
-
-def test_alpha_zero_one_step_all_clients_is_sgd():
-    # Sec. 5.2: alpha = 0, H = 1, beta = 1, B = n; the mean of the models is one SGD step on the
-    # mean of the clients' batch losses.
-    e = small_of_any(beta=1.0, alpha=0.0, local_steps=1, clients_per_round=20, hessian="exact")
-    t = trainer(e)
-    model = initial_model(t)["model"]
-    trained, server = run_rounds(t, [list(range(20))])
-    loss, gradients = cross_entropy(t.learner.model), []
-    for client in range(20):
-        rows = t.data.train.rows[client]
-        drawn = generator(0, Stream.LOCAL_STEPS, 1, client).integers(len(rows), size=(1, 3, 4))
-        gradients.append(
-            torch.func.grad(loss)(model, t.data.train.take(torch.from_numpy(rows[drawn[0, 2]])))
-        )
-    expected = {
-        name: leaf - e.own.eta * torch.stack([g[name] for g in gradients]).mean(dim=0)
-        for name, leaf in model.items()
-    }
-    assert_same(server["model"], expected, atol=1e-6)
-    assert trained.failures == {}
 
 
 # --- Failures --------------------------------------------------------------------------------
@@ -321,15 +285,6 @@ def test_a_fine_tuned_model_that_diverged_is_right_about_nothing():
     diverged = ~scores.columns["loss"].isfinite()
     assert diverged.any()
     assert (scores.columns["accuracy"][diverged] == 0).all()
-
-
-def test_evaluation_changes_nothing():
-    t = trainer(small_of_any(memory="carry"))
-    copy = over_slots(torch.clone, t.method.server.start)
-    one = scores_of(t, range(20))
-    assert_same(t.method.server.start, copy)
-    again = scores_of(t, range(20))
-    torch.testing.assert_close(one, again, rtol=0, atol=0, equal_nan=True)
 
 
 def test_blocks_of_clients_score_alike(monkeypatch):

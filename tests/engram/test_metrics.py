@@ -252,8 +252,6 @@ def test_rows_without_a_value_do_not_count_in_a_clients_mean():
     found = measure(known, outputs[None], cut[None], every)
     hits = (outputs[1::2].argmax(-1) == targets[1::2]).double().mean()
     assert float(found) == pytest.approx(float(hits), rel=1e-6)
-    named = known._replace(named=True, score=lambda o, t, client: known.score(o, t))
-    assert measure(named, outputs[None], cut[None], every, ["a"]).equal(found)
     broken = known._replace(partial=False)
     assert measure(broken, outputs[None], cut[None], every).isnan()
 

@@ -9,7 +9,7 @@ import torch
 from engram.api import load_run
 from engram.core.method import Neighbors
 from engram.runs.record import RunRecord
-from engram.scoring.neighbor_votes import check_votes, nearest, with_votes
+from engram.scoring.mixtures import check_votes, nearest, with_votes
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from tests.support import draw, initial_model, scores_of, small, trainer

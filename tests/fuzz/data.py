@@ -171,7 +171,7 @@ def _used(
         return ["data", *sets(settings), "--out", "rows.png"]
     if way < 0.7:
         return ["run", *sets(settings), "--out", "out"]
-    name = rng.choice(("model", "model-table", "model-onnx", "model-torch"))
+    name = rng.choice(("model", "model-table", "model-onnx", "model-common"))
     if way < 0.9:
         copied(here, name)
         return ["predict", name, path]

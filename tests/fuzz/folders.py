@@ -53,7 +53,7 @@ _KEY: Final = b"k" * 32
 _TRAINING: Final = "0123456789abcdef"
 _MODELS: Final = (
     ("model", "fedavg", ["--client", "0"]),
-    ("model-torch", "fedavg", ["--common", "--format", "torch"]),
+    ("model-common", "fedavg", ["--common"]),
     ("model-onnx", "pfedme", ["--client", "1", "--format", "onnx"]),
     ("model-mixture", "fedem", ["--client", "0"]),
     ("model-table", "molar", ["--client", "0"]),

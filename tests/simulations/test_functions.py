@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 import engram
 from engram.runs.record import RunRecord
@@ -150,35 +149,6 @@ def test_a_schedule_is_a_function_of_the_round():
     # Nothing moves in the first round: the loss of the common model stays.
     losses = run(schedule=second_alone, eval_every=1).metrics["loss-common"]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5) != losses[2]
-
-
-def test_losses_and_metrics_are_given_the_clients_name_if_they_want_it():
-    seen, scales = set(), {"park": 1.0, "lake": 2.0, "hill": 4.0}
-
-    def scaled(outputs, targets, client):
-        return scales[client] * functional.mse_loss(outputs, targets)
-
-    def called(outputs, targets, *, client):
-        seen.add((client, len(targets)))
-        return scales[client]
-
-    found = run(loss=scaled, metrics=[called, "rmse"], adapt_steps=0, validation_fraction=0.25)
-    own, served = found.clients, [scales[name] for name in found.clients.index]
-    assert {name for name, _ in seen} == set(NAMES)
-    assert own["called"].tolist() == served
-    loss = np.array(served) * own["rmse"] ** 2
-    assert own["loss"].to_numpy() == pytest.approx(loss.to_numpy(), rel=1e-5)
-    assert set(found.metrics["ways"].dropna().map(str)) == {"{'in-turn': 1}"}
-
-
-def test_a_clients_name_changes_how_it_trains_and_fine_tunes():
-    def one_client(outputs, targets, client):
-        return functional.mse_loss(outputs, targets) * (client == "lake")
-
-    found = run(loss=one_client, method="local", metrics="rmse", eval_every=1, num_rounds=1)
-    alone = {name: found.personal_model(name)["weight"] for name in NAMES}
-    torch.testing.assert_close(alone["park"], alone["hill"])  # who stay where they start
-    assert (alone["lake"] - alone["park"]).abs().max() > 1e-3
 
 
 def test_a_run_with_functions_is_resumed_with_them():

@@ -155,7 +155,7 @@ def _signals(
     """Yields the attacker's signal in each of a client's rows, by model."""
     trainer, slots, rounds = federation
     e, (memory,) = trainer.experiment, trainer.recalled([client], before=rounds + 1)
-    task = task_of(e.task, e.loss).of(trainer.data.names.get(client, client))
+    task = task_of(e.task, e.loss)
     what = trainer.learner, trainer.data, task, trainer.shapes
     models = ServedModels(e, *what, vectorized=False)
     common, own = trainer.method.server.send(slots, [client])

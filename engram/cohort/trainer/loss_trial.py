@@ -50,21 +50,19 @@ def on_rows(
     own = [metric for metric in metrics if metric.name not in BUILT_IN and metric.name != "loss"]
     if client is None or not (task.own or own or data.train.y.ndim > 1):
         return task
-    name = data.names.get(client, client)
     x, y = _taken(data.train, _varied(data.train, client))
     with torch.no_grad():
         if network.train is None:
             outputs = network.apply(w, x)
         else:
             outputs = network.train(w, x, torch.zeros((), dtype=torch.int64, device=y.device))
-    found = tried(task.of(name), outputs, y)
-    task = task._replace(vectorizes=found.vectorizes and not task.named)
+    task = tried(task, outputs, y)
     split = data.test if len(data.test.rows[client]) else data.train
     x, y = _taken(split, _some(split, client, _SCORED))
     with torch.no_grad():
         outputs = network.apply(w, x)
     for metric in metrics:
-        _try_metric(metric.of(name), task, outputs, y)
+        _try_metric(metric, task, outputs, y)
     return task
 
 

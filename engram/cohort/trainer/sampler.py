@@ -16,11 +16,10 @@ from engram.core.streams import Stream, generator
 from engram.data.augmentations import Augmentation
 from engram.data.federated import Split
 from engram.data.lazy import RowNumbers
-from engram.guards.noise import Noise, secret_noise
-from engram.guards.secret_samples import row_samples
 from engram.networks.base import Model
 
 if TYPE_CHECKING:
+    from engram.guards.noise import Noise
     from engram.settings.experiment import Experiment
 
 
@@ -116,6 +115,9 @@ class Sampler:
 
     def _sampled(self, clients: Sequence[int], server_round: int) -> Draws:
         """Draws Poisson samples, which are padded to the same size."""
+        from engram.guards.noise import secret_noise  # noqa: PLC0415 - rarely needed
+        from engram.guards.secret_samples import row_samples  # noqa: PLC0415 - rarely needed
+
         e, noise = self._experiment, self._noise or secret_noise
         rows, size, sample = row_samples(
             e, self._train, clients, server_round, noise, self._parameters

@@ -16,7 +16,6 @@ import torch
 from torch.utils._pytree import tree_map
 
 from engram.client.memory import MemoryStore, RamStore
-from engram.cohort.network_adapter import network_of
 from engram.cohort.round import ClientRaised, Cohort, Outcome, joined, stacked
 from engram.cohort.trainer.block_size import block_of
 from engram.cohort.trainer.chunks import (
@@ -32,7 +31,6 @@ from engram.cohort.trainer.chunks import (
     outcome_of,
 )
 from engram.cohort.trainer.client_memory import Memory, Recollection
-from engram.cohort.trainer.diagnosis import told_cause
 from engram.cohort.trainer.loss_trial import on_rows
 from engram.cohort.trainer.sampler import Sampler
 from engram.cohort.trainer.ways import Learner, quickest
@@ -49,13 +47,9 @@ from engram.data.augmentations import AUGMENTATIONS
 from engram.data.augmented import check_augmentation
 from engram.data.federated import FederatedData, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
-from engram.guards.outgoing_updates import Sending
-from engram.guards.row_privacy import ByExamples
-from engram.networks.base import Model, matching
+from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
-from engram.scoring.score_clients import Scorer
-from engram.scoring.served import ServedModels
 from engram.scoring.tasks import Task, task_of
 from engram.settings.errors import Refused, one_line
 from engram.settings.method_for_data import check_kept, set_aside, shapes_on
@@ -63,6 +57,9 @@ from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
     from engram.guards.noise import Noise
+    from engram.guards.outgoing_updates import Sending
+    from engram.guards.row_privacy import ByExamples
+    from engram.scoring.score_clients import Scorer
     from engram.settings.experiment import Experiment
 
 __all__ = ["ClientFailed", "Engine", "Received", "Trainer"]
@@ -170,7 +167,7 @@ class Trainer:
                 optimizer=optimizer,
                 standard=self._standard,
                 work=shapes.work,
-                private=ByExamples(e.clip, e.noise_multiplier) if self._private else None,
+                private=_mechanism(e),
             )
             self._check_network(model)
             self.method: Method = self.learner.method(self._task)
@@ -204,7 +201,7 @@ class Trainer:
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
         what = self.method, shapes, self.learner.network.running, data.names
-        self._sending = Sending(e, *what, noise=noise, covers=self._covers)
+        self._sending = _sending(e, *what, noise=noise, covers=self._covers)
         self._checked: set[frozenset[str]] = set()
         self.way = ""
         self.block, self.bytes_each = block_of(self, self._size, self._rows)
@@ -226,6 +223,9 @@ class Trainer:
     @cached_property
     def scorer(self) -> "Scorer":
         """Scores the clients; tuning trains many whom it never scores."""
+        from engram.scoring.score_clients import Scorer  # noqa: PLC0415 - a round needs none
+        from engram.scoring.served import ServedModels  # noqa: PLC0415 - likewise
+
         what = self.experiment, self.learner, self.data, self._task, self.shapes
         return Scorer(ServedModels(*what, vectorized=self._vectorized))
 
@@ -343,8 +343,9 @@ class Trainer:
                 words = f"method {name}, round {asked.server_round}: {cause_of(name, error)}"
                 raise ClientFailed(words + _TOGETHER * ("vmap" in words)) from error
             for i in [*part.broken][:_EXPLAINED]:
-                task = self._task.of(self.data.names.get(clients[i], clients[i]))
-                causes[some[i]] = told_cause(self, task, cohort.of([i]), clients[i])
+                from engram.cohort.trainer.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
+
+                causes[some[i]] = told_cause(self, self._task, cohort.of([i]), clients[i])
             parts.append(part)
             places.append(some)
         return (parts[0] if len(parts) == 1 else joined(parts, places)), causes
@@ -377,15 +378,12 @@ class Trainer:
         Args:
             cohort: The clients.
             server_round: The round, >= 1.
-            clients: Their numbers; a single client if the loss has its name.
+            clients: Their numbers.
 
         Raises:
             ClientRaised: A client's step raised an error, and clients are trained in turn.
         """
         learned = self._task
-        if learned.named:
-            (client,) = clients
-            learned = learned.of(self.data.names.get(client, client))
         self._check(cohort, learned, clients[0])
         factor = self._factors[min(server_round, len(self._factors)) - 1]
         if self.way not in self.ways:
@@ -421,7 +419,9 @@ class Trainer:
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
         """Stores the memories of clients after a round; returns their updates."""
-        left, beside = self._sending.leave(done, asked, chunk, self._memories)
+        left, beside = done, list[Params]()
+        if self._sending is not None:
+            left, beside = self._sending.leave(done, asked, chunk, self._memories)
         self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left
 
@@ -443,7 +443,26 @@ class Trainer:
         Raises:
             EngramError: It brings changes of slots that none of them holds.
         """
+        if self._sending is None:
+            return arrays
         return self._sending.received(arrays, version, clients, self._memories, server_round)
+
+
+def _mechanism(e: "Experiment") -> "ByExamples | None":
+    if e.privacy != "example":
+        return None
+    from engram.guards.row_privacy import ByExamples  # noqa: PLC0415 - rarely needed
+
+    return ByExamples(e.clip, e.noise_multiplier)
+
+
+def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
+    """Builds what changes updates; None where nothing does."""
+    if e.compress == "none" and (not e.update_clip or e.clip_quantile):
+        return None
+    from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed
+
+    return Sending(e, *args, **how)
 
 
 def _first(stack: Any) -> Any:

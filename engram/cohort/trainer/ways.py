@@ -13,9 +13,6 @@ from torch import Generator, Tensor
 from engram.cohort.dense import dense, pays
 from engram.cohort.dense_gradients import FIRST, product_by_tangents
 from engram.cohort.round import Cohort, Outcome, Problem, builder
-from engram.cohort.sequential import in_turn
-from engram.cohort.spans import STEPS, in_spans
-from engram.cohort.vmapped import at_once
 from engram.core.derivatives import all_at_once, by_autograd, by_cohorts, by_functions, by_hand
 from engram.core.method import Context, Method, Network, Objective, Slots
 from engram.core.method_shapes import Shapes, gradients_of
@@ -24,7 +21,6 @@ from engram.core.rounds import Stepper
 from engram.core.slot_optimizers import Optimizer
 from engram.core.standardization import Standard
 from engram.core.types import Batch, LossFn, Params
-from engram.guards.row_privacy import ByExamples, by_examples, dense_sums, summed
 from engram.networks.base import Model
 from engram.networks.layer_units import converted
 from engram.networks.losses import cohort_losses, dense_loss_of, mean_loss
@@ -32,6 +28,7 @@ from engram.networks.registry import FLAT
 from engram.scoring.tasks import Task
 
 if TYPE_CHECKING:
+    from engram.guards.row_privacy import ByExamples
     from engram.settings.experiment import Experiment
 
 Way = Callable[[Cohort], Outcome]
@@ -99,6 +96,8 @@ class Learner(NamedTuple):
         learned = converted(task, self.standard and self.standard.scaled)
         loss = mean_loss(self.model, learned)
         if self.private is not None:
+            from engram.guards.row_privacy import by_examples, dense_sums, summed  # noqa: PLC0415 - rarely needed
+
             layers = self.model.dense_layers if self.model.features is None else 0
             sums = dense_sums(learned.loss, layers) if layers else summed(loss)
             return by_examples(sums, self.private)
@@ -155,12 +154,17 @@ class Learner(NamedTuple):
             _, targets = self._dense(task)
             return partial(dense, problem, targets=targets, features=self.model.features)
         if way == "in-spans":
+            from engram.cohort.spans import in_spans  # noqa: PLC0415 - not always needed
+
             assert self.model.features is not None  # for mypy: see ``fastest``
             _, targets = self._dense(task)
             how = {"targets": targets, "features": self.model.features}
             return partial(in_spans, problem, gradients=self.gradients(), **how)
         if way == "in-turn":
+            from engram.cohort.sequential import in_turn  # noqa: PLC0415 - not always needed
+
             return partial(in_turn, problem)
+        from engram.cohort.vmapped import at_once  # noqa: PLC0415 - likewise
 
         return partial(at_once, problem)
 
@@ -211,6 +215,8 @@ class Learner(NamedTuple):
 
     def _fits(self, size: int) -> bool:
         """Returns whether a span of some steps' rows is cheaper than the weights."""
+        from engram.cohort.spans import STEPS  # noqa: PLC0415 - not always needed
+
         drawn = STEPS * self.gradients() * size
         return drawn > 0 and pays(self.network.initial, 2 * drawn)
 

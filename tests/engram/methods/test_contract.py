@@ -22,18 +22,13 @@ from engram.core.slot_optimizers import SGD, optimizer_of
 from engram.core.slots import mean_of
 from tests.engram.methods.problem import (
     COHORTS,
-    ETA,
     HEAD,
     OBJECTIVES,
     SHAPES,
-    STEPS,
-    W,
-    batch,
     built,
     context_of,
     draws_of,
     in_layers,
-    loss,
     one,
     run,
     run_round,
@@ -243,18 +238,6 @@ def test_settings_of_several_runs_are_one_more_axis(name, field, slot, way):
         alone = memories[1] if slot == "own" else server
         found = (done.kept if slot == "own" else done.sent).stack()
         assert_close(one(found[slot], row), alone[slot], **CLOSE)
-
-
-def test_an_optimizer_is_torch_s():
-    module = torch.nn.ParameterDict({n.replace(".", "-"): x.clone() for n, x in W.items()})
-    torch_s = torch.optim.Adam(module.parameters(), lr=ETA)
-    for h in range(STEPS):
-        torch_s.zero_grad()
-        loss({n: module[n.replace(".", "-")] for n in W}, batch(1, 1, h)).backward()
-        torch_s.step()
-    _, server, _ = run(CASES["fedavg"], cohorts=[[1]], optimizer=optimizer_of("adam"))
-    expected = {n: module[n.replace(".", "-")].detach() for n in W}
-    assert_close(server["model"], expected, rtol=1e-3, atol=1e-5)
 
 
 def test_settings_are_in_their_ranges_and_have_meanings():

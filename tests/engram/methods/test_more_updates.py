@@ -20,7 +20,6 @@ from engram.methods.local import Local
 from engram.methods.mr_mtl import MrMtl
 from tests.engram.methods.problem import (
     CLIENTS,
-    COHORTS,
     ETA,
     HEAD,
     STEPS,
@@ -96,10 +95,6 @@ def test_fedrod():
     assert_close(served(method, server, memories, 3).models[0], w, **CLOSE)
 
 
-def test_fedrod_s_common_model_is_fedavg_s_without_balance():
-    assert_close(run(FedRod(gamma=0.0))[1]["model"], run(FedAvg())[1]["model"], **CLOSE)
-
-
 # --- FedAMP --------------------------------------------------------------------------------------
 
 
@@ -125,10 +120,6 @@ def test_fedamp():
             assert_close(memories[5]["own"], new, **CLOSE)
             for client, expected in ((1, memories[1]["own"]), (2, w[2]), (5, new), (0, W)):
                 assert_close(one(server["models"], client), expected, **CLOSE)
-
-
-def test_fedamp_without_its_term_is_local():
-    assert_close(own_models(FedAmp(lambda_=0.0), COHORTS), own_models(Local(), COHORTS), **CLOSE)
 
 
 def test_fedamp_without_bounds_of_distance_holds_models_near_their_mean():
