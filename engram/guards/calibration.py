@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Final
 
 from engram.core.checks import must
-from engram.guards.amplification import poisson_epsilon, subset_epsilon
 from engram.guards.gaussian import epsilon
 from engram.scoring.score_columns import Column
 from engram.settings.errors import Refused
@@ -120,6 +119,8 @@ def sampled_epsilon(
     """
     if rate == 1:
         return epsilon(multiplier, releases, delta)
+    from engram.guards.amplification import poisson_epsilon, subset_epsilon  # noqa: PLC0415 - trainers do without
+
     amplified = subset_epsilon if sampling == "without-replacement" else poisson_epsilon
     return amplified(multiplier, rate, releases, delta)
 
