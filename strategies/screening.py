@@ -181,7 +181,10 @@ def implausible(
         for update in reply.updates
     }
     distances = [
-        max(_moved(method, received[u.client], u.slots) for u in reply.updates)
+        max(
+            distance(flat(u.slots), flat(origin_of(method, received[u.client], u.slots)))
+            for u in reply.updates
+        )
         for _, reply in accepted
     ]
     limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else 0.0
@@ -196,10 +199,6 @@ def implausible(
         else:
             near.append((clients, reply))
     return near, far
-
-
-def _moved(method: Method, received: Slots, sent: Slots) -> float:
-    return distance(flat(sent), flat(origin_of(method, received, sent)))
 
 
 def first_of(reasons: Iterable[str]) -> str:
