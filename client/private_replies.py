@@ -7,7 +7,7 @@ bounded get noise, others are not sent.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -105,7 +105,7 @@ class RowCovers:
         return content
 
     def training(self, content: RecordDict) -> RecordDict:
-        """Returns an answer to a round without seconds, which tell the number of rows."""
+        """Removes the seconds of an answer: they tell the number of rows."""
         details = dict(content.config_records[CLIENTS])
         details.pop(SECONDS, None)
         return RecordDict({**content, CLIENTS: ConfigRecord(details)})
