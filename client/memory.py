@@ -10,7 +10,6 @@ from typing import Protocol
 
 from engram.core.types import Params
 from engram.settings.errors import EngramError
-from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
 
 class MemoryMismatch(EngramError):
@@ -68,6 +67,8 @@ class RamStore:
 
     def dump(self) -> bytes:
         """Serializes the newest memory of every client."""
+        from engram.wire.tensors import tensors_to_bytes  # noqa: PLC0415 - trainers do without
+
         tensors: Params = {}
         for client, versions in self._versions.items():
             newest = max(versions)
@@ -81,6 +82,8 @@ class RamStore:
         Raises:
             MemoryMismatch: If the bytes hold no memories.
         """
+        from engram.wire.tensors import tensors_from_bytes  # noqa: PLC0415 - trainers do without
+
         versions: dict[int, dict[int, Params]] = defaultdict(dict)
         try:
             for key, leaf in tensors_from_bytes(data).items():

@@ -7,7 +7,7 @@ bounded get noise, others are not sent.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -73,9 +73,11 @@ class Covers(NamedTuple):
             values = torch.tensor(read_list(before, column.name, float), dtype=torch.float64)
             values = values.nan_to_num(nan=(low + high) / 2).clamp(low, high)
             scores[column.name] = (values + deviations[column.name] * normal).tolist()
+        # Flower's own strategies expect means over clients.
+        means = {name: sum(each) / len(each) for name, each in scores.items()}
         return RecordDict(
             {
-                METRICS: MetricRecord({"num-examples": len(clients), **_means(scores, bounded)}),
+                METRICS: MetricRecord({"num-examples": len(clients), **means}),
                 CLIENTS: ConfigRecord({**details, NOISE: self.multiplier, **scores}),
             }
         )
@@ -103,7 +105,7 @@ class RowCovers:
         return content
 
     def training(self, content: RecordDict) -> RecordDict:
-        """Returns an answer to a round without seconds, which tell the number of rows."""
+        """Removes the seconds of an answer: they tell the number of rows."""
         details = dict(content.config_records[CLIENTS])
         details.pop(SECONDS, None)
         return RecordDict({**content, CLIENTS: ConfigRecord(details)})
@@ -139,7 +141,3 @@ def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDic
             CLIENTS: ConfigRecord({**details, "queries": [1] * len(clients), WITHHELD: True}),
         }
     )
-
-
-def _means(scores: Mapping[str, list[float]], bounded: Sequence[Column]) -> dict[str, float]:
-    return {column.name: sum(scores[column.name]) / len(scores[column.name]) for column in bounded}

@@ -78,7 +78,7 @@ def check_source(content: RecordDict) -> None:
 
 
 def check_settings(content: RecordDict, experiment: Experiment) -> None:
-    """Refuses a message whose server has other settings than this node.
+    """Refuses a message of a server with other settings.
 
     Raises:
         EngramError: They differ in something that bears on the numbers.

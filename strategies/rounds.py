@@ -103,7 +103,7 @@ class Rounds(NamedTuple):
         train.
         """
         e = self.settings
-        if e.secret_cohorts:
+        if e.sampling != "fixed":
             noise = self.merge.noise
             return secret_cohort(e, server_round, clients, noise, absent=absent, unseen=unseen)
         absent, size = {*absent, *unseen}, size or e.clients_per_round
@@ -136,7 +136,7 @@ class Rounds(NamedTuple):
         Raises:
             RunStopped: Most of the cohort diverged, or too few updates are usable.
         """
-        usable, least = replies.usable, self.settings.least_clients
+        usable, least = replies.usable, max(1, self.settings.min_clients)
         if not replies.complete and 2 * len(diverged := replies.diverged) > replies.asked:
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "

@@ -9,7 +9,7 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.clip_and_noise import origin_of
-from engram.core.method import Method, Slots, Update
+from engram.core.method import Slots, Update
 from engram.core.rounds import received_by
 from engram.core.slots import flat, over_slots
 from engram.core.tree import distance, is_finite
@@ -168,7 +168,7 @@ def _below_zero(params: Params, merge: Merge) -> bool:
 def implausible(
     accepted: list[tuple[list[int], Accepted]], merge: Merge, server: Slots
 ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
-    """Rejects replies, of two or more, whose models moved much farther than most.
+    """Rejects replies, of two or more, with models that moved much farther than most.
 
     Finite numbers can be as harmful as infinite ones. Of two replies, and where most models have
     not moved, there is no usual distance: one is then rejected if it is farther than the other by
@@ -181,7 +181,10 @@ def implausible(
         for update in reply.updates
     }
     distances = [
-        max(_moved(method, received[u.client], u.slots) for u in reply.updates)
+        max(
+            distance(flat(u.slots), flat(origin_of(method, received[u.client], u.slots)))
+            for u in reply.updates
+        )
         for _, reply in accepted
     ]
     limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else 0.0
@@ -196,10 +199,6 @@ def implausible(
         else:
             near.append((clients, reply))
     return near, far
-
-
-def _moved(method: Method, received: Slots, sent: Slots) -> float:
-    return distance(flat(sent), flat(origin_of(method, received, sent)))
 
 
 def first_of(reasons: Iterable[str]) -> str:

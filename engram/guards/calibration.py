@@ -119,7 +119,7 @@ def sampled_epsilon(
     """
     if rate == 1:
         return epsilon(multiplier, releases, delta)
-    from engram.guards.amplification import poisson_epsilon, subset_epsilon  # noqa: PLC0415 - rarely needed
+    from engram.guards.amplification import poisson_epsilon, subset_epsilon  # noqa: PLC0415 - trainers do without
 
     amplified = subset_epsilon if sampling == "without-replacement" else poisson_epsilon
     return amplified(multiplier, rate, releases, delta)

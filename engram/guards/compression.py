@@ -86,7 +86,7 @@ class Quantized(NamedTuple):
     def size(self, shape: tuple[int, ...]) -> int:
         """As ``Coder.size``."""
         count = math.prod(shape)
-        return _FLOAT * self._buckets(count) + self._words(count)
+        return _FLOAT * self._buckets(count) + -(-count * self.bits // 8)
 
     def encode(self, x: Tensor, draw: Draw) -> Tensor:
         """As ``Coder.encode``."""
@@ -114,9 +114,6 @@ class Quantized(NamedTuple):
 
     def _buckets(self, count: int) -> int:
         return -(-count // _BUCKET[self.bits])
-
-    def _words(self, count: int) -> int:
-        return -(-count * self.bits // 8)
 
     def _rows(self, x: Tensor, count: int) -> Tensor:
         """Returns numbers in buckets, (buckets, numbers), the last one filled up with zeros."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,11 +32,14 @@ def secret_noise(size: int, stream: Stream, *keys: int) -> Tensor:
     from that an ordinary generator's state, and so the remaining noise, could be computed.
     """
     del stream, keys
-    whole = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12)
-    # Midpoints of 2^52 equal parts of (0, 1): exact in float64, and never 0 or 1.
-    parts = torch.from_numpy((whole.astype(np.float64) + 0.5) * 2.0**-52)
-    normal: Tensor = torch.special.ndtri(parts)
+    normal: Tensor = torch.special.ndtri(torch.from_numpy(uniform(os.urandom(8 * size))))
     return normal.float()
+
+
+def uniform(data: bytes) -> npt.NDArray[np.float64]:
+    """Returns a uniform number in (0, 1) for each 8 bytes: one of 2^52 midpoints, never 0 or 1."""
+    whole = np.frombuffer(data, dtype="<u8") >> np.uint64(12)
+    return (whole.astype(np.float64) + 0.5) * 2.0**-52
 
 
 def simulated_bytes(seed: int, server_round: int, client: int) -> Callable[[int], bytes]:

@@ -97,7 +97,8 @@ def row_samples(
         for h, some in enumerate(steps):
             rows[i, h, : len(some)], mask[i, h, : len(some)] = some, 1
     expected = [float(min(e.batch_size, len(train.rows[client]))) for client in clients]
-    each = [partial(_normal, noise, parameters, server_round, client) for client in clients]
+    drawn_by = partial(noise, parameters, Stream.CLIENT_NOISE, server_round)
+    each = [partial(drawn_by, client) for client in clients]
     sample = Sample(
         torch.from_numpy(mask.reshape(len(clients), -1)).to(e.device),
         torch.tensor(expected, device=e.device),
@@ -110,7 +111,3 @@ def _taken(normal: Tensor, rate: float) -> Bools:
     below = torch.special.ndtri(torch.tensor(rate, dtype=torch.float64))
     found: Bools = (normal.double() < below).numpy()
     return found
-
-
-def _normal(noise: Noise, size: int, server_round: int, client: int, step: int) -> Tensor:
-    return noise(size, Stream.CLIENT_NOISE, server_round, client, step)

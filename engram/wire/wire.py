@@ -207,12 +207,7 @@ def read_list(record: ConfigRecord, key: str, kind: type[_T]) -> list[_T]:
 
 
 def floats_of(record: ConfigRecord, key: str) -> tuple[float, ...]:
-    """Returns finite numbers from a record that may hold anything.
-
-    Raises:
-        KeyError: If there is no such entry.
-        TypeError: If it is not a list of finite numbers.
-    """
+    """Returns finite numbers from a record that may hold anything, as ``read_list``."""
     found = read_list(record, key, float)
     if not all(map(math.isfinite, found)):
         raise TypeError(f"{key} must be finite numbers, got {brief(found)}")
@@ -249,33 +244,19 @@ def units_of(content: RecordDict) -> Units:
 
 
 def read_int(record: ConfigRecord, key: str) -> int:
-    """Returns a whole number from a record that may hold anything.
-
-    Raises:
-        KeyError: If there is no such entry.
-        TypeError: If it is not a whole number of 64 bits.
-    """
-    value = record[key]
-    if not _is(value, int):
-        raise TypeError(f"{key} must be a whole number of 64 bits, got {brief(value)}")
-    return value
+    """Returns a whole number from a record that may hold anything, as ``read_list``."""
+    values: object = [record[key]]
+    if not _are(values, int):
+        raise TypeError(f"{key} must be a whole number of 64 bits, got {brief(record[key])}")
+    return values[0]
 
 
 def read_float(record: ConfigRecord, key: str) -> float:
-    """Returns a finite number from a record that may hold anything.
-
-    Raises:
-        KeyError: If there is no such entry.
-        TypeError: If it is not a finite number.
-    """
-    value = record[key]
-    if not _is(value, float) or not math.isfinite(value):
-        raise TypeError(f"{key} must be a finite number, got {brief(value)}")
-    return value
-
-
-def _is(value: object, kind: type[_T]) -> TypeGuard[_T]:
-    return _are([value], kind)
+    """Returns a finite number from a record that may hold anything, as ``read_list``."""
+    values: object = [record[key]]
+    if not _are(values, float) or not math.isfinite(values[0]):
+        raise TypeError(f"{key} must be a finite number, got {brief(record[key])}")
+    return values[0]
 
 
 def _are(values: object, kind: type[_T]) -> TypeGuard[list[_T]]:

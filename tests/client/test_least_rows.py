@@ -27,6 +27,16 @@ from tests.support import initial_model, small, trainer
 pytestmark = pytest.mark.usefixtures("afresh")
 
 
+def answered(folder, kind, config, e, data, **records):
+    """What a node with its own data answers, by the policy in its folder."""
+    content = RecordDict({**records, CONFIG: ConfigRecord(config)})
+    message = Message(content, dst_node_id=7, message_type=kind)
+    name_message(message, message.object_id)
+    node = {"partition-id": 0, "num-partitions": 1, "data": data}
+    node |= {"state": str(folder), "policy": str(folder)}
+    return app(message, node_context(1, 7, node, e.to_config()))
+
+
 def test_rounds_that_draw_too_few_different_rows_are_refused(tmp_path):
     """Two of 32 rows are drawn with replacement: in one of 32 rounds, it is one row twice."""
     settings = {"method": "fedavg", "batch_size": 1, "local_steps": 2, "num_rounds": 10**4}
@@ -111,12 +121,8 @@ def test_scores_of_a_trainings_few_test_rows_stay_at_the_site(tmp_path, fraction
         (tmp_path / "policy.toml").write_text(f"least-count = {least}\n")
         keep_policy(tmp_path, tmp_path, accept=True)
         config = {"server-round": 1, "training": "a" * 16, "clients": [0]}
-        content = RecordDict({"arrays": to_record(model), CONFIG: ConfigRecord(config)})
-        message = Message(content, dst_node_id=7, message_type=MessageType.EVALUATE)
-        name_message(message, message.object_id)
-        node = {"partition-id": 0, "num-partitions": 1, "data": f"npz:{tmp_path / 'rows.npz'}"}
-        node |= {"state": str(tmp_path), "policy": str(tmp_path)}
-        reply = app(message, node_context(1, 7, node, e.to_config()))
+        data, arrays = f"npz:{tmp_path / 'rows.npz'}", to_record(model)
+        reply = answered(tmp_path, MessageType.EVALUATE, config, e, data, arrays=arrays)
         assert reply.has_content(), reply.error
         details = reply.content.config_records["clients"]
         assert np.isnan(details["accuracy"][0]) == (least > len(tested))
@@ -150,16 +156,10 @@ def test_sums_of_columns_wait_for_approval(tmp_path, asked):
     path = tmp_path / "rows.csv"
     path.write_text("a,y\n" + "".join(f"{n / 2},{n % 2}\n" for n in range(40)))
     (tmp_path / "policy.toml").write_text("approval = true\n")
-    message = Message(
-        RecordDict({CONFIG: ConfigRecord(asked)}), dst_node_id=7, message_type=ROSTER_QUERY
-    )
-    name_message(message, message.object_id)
-    node = {"partition-id": 0, "num-partitions": 1, "data": f"csv:{path}"}
-    node |= {"state": str(tmp_path), "policy": str(tmp_path)}
     e = small(
         method="fedavg", dataset="csv:own", target_column="y", num_clients=1, clients_per_round=1
     )
-    reply = app(message, node_context(1, 7, node, e.to_config()))
+    reply = answered(tmp_path, ROSTER_QUERY, asked, e, f"csv:{path}")
     if asked:
         assert reply.error.code == AWAITED
     else:

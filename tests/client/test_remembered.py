@@ -38,7 +38,7 @@ def finished(folder, **settings):
     return engram.load_run(folder)
 
 
-@pytest.mark.parametrize("method", ["local", "ditto", "pfedme", "fedproto", "molar"])
+@pytest.mark.parametrize("method", ["ditto", "molar"])
 def test_a_node_writes_the_model_that_the_coordinator_would(method, tmp_path, monkeypatch):
     own = {"dataset": "sparse-linear"} if method == "molar" else {}
     run = finished(tmp_path / "run", method=method, **own)

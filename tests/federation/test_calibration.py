@@ -28,22 +28,20 @@ def test_the_multiplier_is_the_least_with_which_all_rounds_are_within_the_target
     assert delta_of(1.002 * mu, 3.0) > 1e-5
 
 
-def test_sampling_needs_less_noise():
-    e = Experiment(**TARGET, sampling="poisson", clients_per_round=2)
+@pytest.mark.parametrize(
+    ("sampling", "cost", "bounds", "known", "share"),
+    [
+        ("poisson", poisson_epsilon, 1, "central", 1 / 3),
+        ("without-replacement", subset_epsilon, 2, "local", 1),
+    ],
+)
+def test_sampling_needs_less_noise_than_known_cohorts(sampling, cost, bounds, known, share):
+    e = Experiment(**TARGET, sampling=sampling, clients_per_round=2)
     z = noise_multiplier(e)
     assert sampling_rate(e) == 0.1
-    assert poisson_epsilon(z, 0.1, 20, 1e-5) <= 3.0
-    assert poisson_epsilon(0.998 * z, 0.1, 20, 1e-5) > 3.0
-    assert z < noise_multiplier(Experiment(**TARGET)) / 3
-
-
-def test_without_replacement_the_noise_is_for_two_bounds_and_less_than_for_known_cohorts():
-    e = Experiment(**TARGET, sampling="without-replacement", clients_per_round=2)
-    z = noise_multiplier(e)
-    assert sampling_rate(e) == 0.1
-    assert subset_epsilon(z / 2, 0.1, 20, 1e-5) <= 3.0
-    assert subset_epsilon(0.998 * z / 2, 0.1, 20, 1e-5) > 3.0
-    assert z < noise_multiplier(Experiment(**TARGET | {"privacy": "local"}))
+    assert cost(z / bounds, 0.1, 20, 1e-5) <= 3.0
+    assert cost(0.998 * z / bounds, 0.1, 20, 1e-5) > 3.0
+    assert z < noise_multiplier(Experiment(**TARGET | {"privacy": known})) * share
 
 
 def test_the_rate_is_among_those_who_train():

@@ -54,7 +54,6 @@ def test_what_is_recorded(tmp_path):
     assert (row["sites"], row["left-out"], row["absent"]) == (SITES_THERE, 0, {})
     assert found["shared"]["names"] == [*(f"x{k}" for k in range(20)), "intercept"]
     assert found["rows"] == sum(len(rows.y) for rows in table_data(settings()).train)
-    assert RunRecord.open(tmp_path / "run").results == found
     # The losses are the mean squared errors on held-out rows, of what each site keeps.
     test = table_data(settings()).test[3]
     x = np.hstack([test.x, np.ones((len(test.y), 1))])

@@ -68,11 +68,7 @@ def test_what_has_no_noise_is_refused_by_name():
         ({"family": "logistic", "dataset": "sparse-logistic"}, "family must be linear where"),
         ({"sharing": "adaptive"}, "sharing must be median where privacy is example"),
         ({"missing": "median"}, "medians depend on each row"),
+        ({"method": "meta-ban", "dataset": "simulated"}, "privacy"),
     ]:
         with entry(special, says), pytest.raises(Refused, match=says):
             settings(**PRIVATE | special)
-
-
-def test_meta_ban_is_refused():
-    with pytest.raises(Refused, match="privacy"):
-        settings(method="meta-ban", dataset="simulated", **PRIVATE)

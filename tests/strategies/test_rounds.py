@@ -6,18 +6,11 @@ import pytest
 import torch
 
 from engram.core.method import Update
-from engram.data.load_federation import federated_data
-from engram.guards.noise import secret_noise
 from engram.settings.errors import RunStopped
 from engram.strategies.reply_border import Rejected
-from engram.strategies.rounds import Rounds, draw_cohort
+from engram.strategies.rounds import draw_cohort
 from engram.strategies.screening import Accepted, TrainReplies
-from tests.support import small
-
-
-def rounds(**settings):
-    e = small(method="fedavg", num_clients=8, **settings)
-    return Rounds.of(e, federated_data(e).kind, secret_noise)
+from tests.strategies.test_bounding import rounds
 
 
 def replies(r, moves, diverged=()):

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.core.checks import require
-from engram.guards.secure.quantize import Floats, Words, levels
+from engram.guards.noise import uniform
+from engram.guards.secure.quantize import Words, levels
 from engram.guards.secure.session import Session
 from engram.guards.secure.shamir import Entropy
 
@@ -59,7 +60,8 @@ def discrete_gaussian(size: int, deviation: float, entropy: Entropy) -> npt.NDAr
     """
     scale, found = math.floor(deviation) + 1, np.zeros(0, dtype=np.int64)
     while len(found) < size:
-        first, second, third = _uniform(3, 2 * (size - len(found)) + 16, entropy)
+        count = 2 * (size - len(found)) + 16
+        first, second, third = uniform(entropy(8 * 3 * count)).reshape(3, -1)
         away = np.floor(-scale * np.log(first)).astype(np.int64)  # geometric
         signed = np.where(second < 0.5, -away, away)
         gap = away - deviation**2 / scale
@@ -67,9 +69,3 @@ def discrete_gaussian(size: int, deviation: float, entropy: Entropy) -> npt.NDAr
         fits &= (away > 0) | (second >= 0.5)  # zero is not drawn twice
         found = np.concatenate([found, signed[fits]])
     return found[:size]
-
-
-def _uniform(rows: int, size: int, entropy: Entropy) -> Floats:
-    whole = np.frombuffer(entropy(8 * rows * size), dtype="<u8") >> np.uint64(12)
-    # Midpoints of 2^52 equal parts of (0, 1): never 0 or 1.
-    return ((whole.astype(np.float64) + 0.5) * 2.0**-52).reshape(rows, size)
