@@ -14,7 +14,7 @@ from engram.bandits.environments.environment import Environment, Round, checked_
 from engram.bandits.policy import ROUND, generator
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
-from engram.data.readers.table_files import read_rows
+from engram.data.readers.csv_files import read_csv
 from engram.data.schema.cells import check_columns
 from engram.data.schema.columns import Column, File, Schema
 from engram.data.schema.fitting import fit
@@ -110,8 +110,9 @@ def read_ratings(path: Path, *, columns: Sequence[str], groups: int = 50) -> Rat
     Raises:
         DataError: If it is no such table, or is too small.
     """
-    frame = read_rows(path, File(), numbers=columns, only=columns)
-    check_columns(path, columns, frame.columns)
+    table = read_csv(path, File(), numbers=columns)
+    check_columns(path, columns, table.column_names)
+    frame = table.select(list(columns)).to_pandas()
     known = fit(frame, Schema(), others=columns).schema
     users, items = (labels_of(path, known.column(name), frame[name]) for name in columns[:2])
     stars = labels_of(path, Column(columns[2], "number"), frame[columns[2]])
