@@ -125,13 +125,6 @@ def test_no_interval_is_missing_without_a_reason(table, name, family, sharing):
     assert all(reason in caption for reason in shared["no-interval"].values())
 
 
-def test_the_table_of_a_run_that_was_stored_before_there_were_reasons():
-    shared = {"names": ["age"], "coef": [0.5], "low": [None], "high": [None]}
-    table = coefficient_table({"shared": shared, "sites": 3, "rows": 90}, {"molar.level": 0.95})
-    assert table.row_count == 1
-    assert table.caption is None
-
-
 def test_a_capped_weight_is_said_in_the_table_and_leaves_a_site_its_own_estimate(tmp_path):
     rng = np.random.default_rng(0)
     site = np.repeat(["large", "b", "c"], [5000, 60, 60])

@@ -38,8 +38,7 @@ def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     for heading in ("coefficient", f"{level:g} interval"):
         table.add_column(heading, justify="right")
     parts = list(zip(shared["names"], shared["coef"], shared["low"], shared["high"], strict=True))
-    # Runs that were stored before these were known have none of them.
-    why, single = shared.get("no-interval", {}), shared.get("one-site", [])
+    why, single = shared["no-interval"], shared["one-site"]
     for name, coef, low, high in parts[:MANY]:
         limits = "-" if low is None or high is None else f"{low:.4g} .. {high:.4g}"
         table.add_row(name, f"{coef:.4g}{'*' if name in single else ''}", limits)

@@ -15,12 +15,6 @@ def test_a_mean_and_its_error_by_hand():
     assert half == pytest.approx(1.96 * error)
 
 
-def test_an_interval_of_a_share_by_hand():
-    # Of 0 and 1: s^2 = 1/2, and 1.96 sqrt(1/2) / sqrt(2) = 0.98. Of three alike: 0.
-    assert mean_and_error(np.array([0.0, 1.0]), 1.96) == (0.5, pytest.approx(0.98))
-    assert mean_and_error(np.array([0.25, 0.25, 0.25]), 1.96) == (0.25, 0.0)
-
-
 def test_one_value_has_no_error():
     assert mean_and_error(np.array([3.0])) == (3.0, None)
 
