@@ -88,8 +88,8 @@ def at_users(
     better than random play: a direction of descent at theta-hat^u need not be one at Theta.
 
     In (5) the L1 term has no weights; here each user's whole loss is weighted, the L1 term
-    included. theta-hat has shapes (R, U, out, in), ``weights`` w_u of each group's users, (M, U), is
-    0 for others, and uniform numbers in [0, 1), (R, J, n), draw J n rows of each user.
+    included. theta-hat has shapes (R, U, out, in); ``weights``, (M, U), are w_u of each group's
+    users, and 0 for others; uniform numbers in [0, 1), (R, J, n), draw J n rows of each user.
 
     Returns:
         For each group, shapes (M, out, in): what J steps of Algorithm 2 subtract, divided by eta_2
