@@ -80,12 +80,7 @@ class MetaLearner(NamedTuple):
     ) -> tuple[Ints, MetaState]:
         """Chooses the arm with the largest f(x; Theta_t,i) + alpha UCB_t,i (8).
 
-        Args:
-            state: Theta_t-1.
-            groups: As ``groups`` returned them.
-            x: Arms as columns, (R, d, K).
-            adapted: Maps Theta_t-1 of each group to its Theta_t,i.
-            rngs: Generator of each run, to break ties.
+        Arms are columns of ``x``, (R, d, K); ``adapted`` maps Theta_t-1 of each group to Theta_t,i.
         """
         runs = torch.from_numpy(groups.runs)
         thetas = tuple(w.index_select(0, runs) for w in state.theta)  # quicker than by brackets

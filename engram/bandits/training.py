@@ -88,15 +88,8 @@ def at_users(
     better than random play: a direction of descent at theta-hat^u need not be one at Theta.
 
     In (5) the L1 term has no weights; here each user's whole loss is weighted, the L1 term
-    included.
-
-    Args:
-        lasts: theta-hat, shapes (R, U, out, in).
-        rows: Users' rows.
-        runs: Run of each group, shape (M,).
-        weights: w_u of each group's users, 0 for others, shape (M, U).
-        uniforms: Uniform numbers in [0, 1), shape (R, J, n), which draw J n rows of each user.
-        lam: lambda, shape (R,).
+    included. theta-hat has shapes (R, U, out, in); ``weights``, (M, U), are w_u of each group's
+    users, and 0 for others; uniform numbers in [0, 1), (R, J, n), draw J n rows of each user.
 
     Returns:
         For each group, shapes (M, out, in): what J steps of Algorithm 2 subtract, divided by eta_2
@@ -119,15 +112,9 @@ def of_prefixes(
     """Returns sums of gradients of 1/2 (f(x_j) - r_j)^2 at theta-hat^(u_j): Algorithm 4.
 
     Algorithm 4 draws Theta from Theta_(0), ..., Theta_(n-1), where Theta_(j) has taken the steps of
-    the first j of the group's n rows. So this sums over a random prefix of 0 to n - 1 rows.
-
-    Args:
-        lasts: theta-hat, shapes (R, U, out, in).
-        rows: Users' rows, ordered by user and by place in the buffer (by time, until old rows are
-            overwritten).
-        runs: Run of each group, shape (M,).
-        members: Members of each group, shape (M, U).
-        uniforms: Uniform numbers in [0, 1), shape (M,), which draw the length of the prefix.
+    the first j of the group's n rows. So this sums over a random prefix of 0 to n - 1 rows, ordered
+    by user and by place in the buffer (by time, until old rows are overwritten). Uniform numbers in
+    [0, 1), (M,), draw its length.
 
     Returns:
         For each group, shapes (M, out, in).
