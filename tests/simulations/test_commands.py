@@ -76,7 +76,7 @@ for words, status in cases:
 
 BEGIN = """
 import sys
-import engram.simulations.engine, strategies
+import engram.simulations.engine, engram.strategies
 from engram.data.load_federation import federated_data
 from engram.settings.experiment import Experiment
 
