@@ -214,7 +214,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "engram.cli.schema_cli",
             "Have sites agree on their tables' columns, or describe a table.",
             "engram schema fed/server --target outcome",
-            "engram schema fed/server --target outcome --set 'schema=file.missing = [\"?\"]'",
+            "engram schema fed/server --target outcome --set missing=median",
         ),
         "statistics": Command(
             "engram.cli.schema_cli",
