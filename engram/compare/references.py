@@ -235,11 +235,6 @@ def read_references(
 
     They are NaN where there are none, and for clients that never train, whom methods are not
     compared on.
-
-    Args:
-        folder: A comparison's.
-        records: Its runs of one method.
-        metric: The metric's name.
     """
     held = _read(folder)
     seeds = {

@@ -78,14 +78,7 @@ def run(
     again: str,
     processes: int | None = None,
 ) -> list[str]:
-    """Runs the rest of a benchmark; returns the runs that stopped, with reasons.
-
-    Args:
-        folder: The benchmark's.
-        execute: Returns what runs an experiment of a federation by an engine.
-        again: The command that goes on after an interruption.
-        processes: Methods that are tuned at once; None for one on each core.
-    """
+    """Runs the rest of a benchmark; returns the runs that stopped, with reasons."""
     stopped = []
     for name in read_benchmark(folder):
         part = folder / name
