@@ -99,7 +99,7 @@ def _training(e: Experiment, data: FederatedData) -> list[int]:
 
 
 def _digest(e: Experiment, data: FederatedData, tested: _Rows) -> str:
-    """Digest of the rows and their clients and parts, whatever their order."""
+    """Digest of rows, clients and parts, in any order."""
     from joblib import hash as digest  # noqa: PLC0415 - slow to import
 
     splits = [data.train, data.test, *([data.validation] if data.validation else [])]

@@ -24,7 +24,7 @@ _COSTS: Final = {
 
 
 class TextTable(NamedTuple):
-    """A table, and below it lines that say what it shows.
+    """A table with explanations below it.
 
     Attributes:
         title: Its title; "" for none.

@@ -107,7 +107,7 @@ class Found(NamedTuple):
 
 
 def found_in(folder: Path) -> list[Found]:
-    """Results of the federations whose comparisons are finished."""
+    """Results of the federations with finished comparisons."""
     found = []
     for name, about in read_benchmark(folder).items():
         runs = comparable(find_runs(folder / name))
