@@ -110,12 +110,12 @@ def experiment(
 
 
 def fedavg_like(e: Experiment) -> Experiment:
-    """Returns the same experiment by FedAvg, whose model has no parts beside the network's."""
+    """The same experiment by FedAvg, whose model is the network alone."""
     return Experiment.from_config(read_by("fedavg", e.to_config() | {"method": "fedavg"}))
 
 
 def rows_of(e: Experiment) -> FederatedData:
-    """Returns the clients' rows, without training rows that fill no batch, which PFLlib leaves out.
+    """Clients' rows, without the training rows of partial batches, as in PFLlib.
 
     Its Per-FedAvg draws two batches at once, so that is what every client has at least.
     """
@@ -145,7 +145,7 @@ def write_task(
     rows: int | None,
     left: int,
 ) -> None:
-    """Writes what PFLlib's side of an experiment needs.
+    """Writes the task of PFLlib's side.
 
     Args:
         e: The experiment.

@@ -1,4 +1,4 @@
-"""Compares a run whose processes are killed at random with an undisturbed one.
+"""Compares an undisturbed run with one that is killed at random.
 
 ``python -m benchmarks.chaos --kills 50 --seed 0`` starts a federation of three clients on this
 machine, with TLS and authentication, and runs LocalMOML with memories carried from round to round.
@@ -75,7 +75,7 @@ def plan(kills: int, rounds: int, seed: int) -> list[Kill]:
 
 
 def settings(rounds: int) -> dict[str, Any]:
-    """Returns settings by which every round needs every client, and memories matter."""
+    """Settings by which every round needs every client and its memory."""
     return {
         "num-rounds": rounds,
         "num-clients": _CLIENTS,

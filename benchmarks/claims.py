@@ -77,7 +77,7 @@ def record(path: Path, seeds: int, twins: int, folder: Path) -> None:
 
 
 def by_pairs(scores: dict[str, list[Pool]]) -> dict[tuple[str, str], bool]:
-    """Returns which pairs Student's interval of the seeds' means tells apart, each by itself.
+    """Mask of pairs that Student's interval over seeds tells apart, one by one.
 
     Of a single seed it is over the clients. This is how comparisons are often made.
     """
@@ -93,7 +93,7 @@ def by_pairs(scores: dict[str, list[Pool]]) -> dict[tuple[str, str], bool]:
 
 
 def simultaneous(scores: dict[str, list[Pool]]) -> dict[tuple[str, str], bool]:
-    """Returns which pairs a comparison tells apart."""
+    """Mask of pairs that a comparison tells apart."""
     return {pair: difference.shown for pair, difference in pairwise(scores).items()}
 
 

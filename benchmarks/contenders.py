@@ -183,7 +183,7 @@ def fastest(ms: Mapping[Key, float]) -> list[Key]:
 
 
 def distances(models: Mapping[str, Iterable[Any]]) -> dict[str, float]:
-    """Returns how far each model's leaves are at most from those of the plain loop."""
+    """Largest distance of each model's leaves from the plain loop's."""
     plain = [*models[_PLAIN]]
     return {
         name: max(
@@ -205,7 +205,7 @@ def table(cells: Mapping[str, Mapping[str, str]]) -> Table:
 
 
 def show(work: str, found: Mapping[str, Outcome]) -> None:
-    """Prints what was found on one federation, by method."""
+    """Prints the tables of one federation, by method."""
     ms = {
         method: {name: f"{each:.{each < 100:d}f} ({way})" for name, (each, way) in one.ms.items()}
         for method, one in found.items()
@@ -280,7 +280,6 @@ def _timed(platform: Platform) -> Run:
 
 
 def _write_pfllib(work: str, e: Experiment, data: FederatedData, folder: Path) -> None:
-    """Writes the first round for PFLlib, too."""
     rows = [drawn_rows(e, data, 1, client).flatten().numpy() for client in range(e.num_clients)]
     drawn = data._replace(train=data.train._replace(rows=rows))
     initial = torch.load(folder / "start.pt")
@@ -288,7 +287,6 @@ def _write_pfllib(work: str, e: Experiment, data: FederatedData, folder: Path) -
 
 
 def _first_models(folder: Path) -> dict[str, Iterable[Any]]:
-    """Returns the leaves of the models that peers have left."""
     left = {path.stem.removeprefix("after-"): path for path in folder.glob("after-*.pt")}
     models = {name: torch.load(path) for name, path in left.items()}
     found = {

@@ -95,7 +95,7 @@ def _together(lines: list[tuple[int, Connection]], server_round: int) -> None:
 
 
 def time_rounds(name: str, method: str, rounds: int, count: int) -> dict[str, Any]:
-    """Times a federation: what ``one`` process, ``workers`` and ``copies`` have ``Spent``.
+    """Times a federation in ``one`` process, in ``workers`` and in ``copies``.
 
     ``processes`` is the number of workers, and ``equal`` whether the models are, to the bit.
     """

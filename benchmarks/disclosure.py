@@ -35,7 +35,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="Rounds, where settings do not say.")] = 50,
 ) -> None:
     """Prints the table."""
-    table = Table("settings", "server", "members", "own model", "common model", "accuracy")
+    table = Table("settings", "server", "members", "own model", "global model", "accuracy")
     for name, settings in _SETTINGS.items():
         with TemporaryDirectory() as folder:
             given = {"num_rounds": rounds} | _SHARED | settings

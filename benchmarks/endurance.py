@@ -30,7 +30,7 @@ class Size(NamedTuple):
 
 
 def settings(rounds: int) -> dict[str, Any]:
-    """Returns settings of cheap rounds, with what a long run writes: scores and checkpoints."""
+    """Settings of cheap rounds with scores and checkpoints."""
     return {
         "num-rounds": rounds,
         "num-clients": _CLIENTS,
@@ -45,7 +45,7 @@ def settings(rounds: int) -> dict[str, Any]:
 
 
 def milestones(rounds: int) -> list[int]:
-    """Returns the rounds after which everything is measured, in order."""
+    """Rounds of the measurements, in order."""
     return sorted({max(rounds // 10, 1), max(rounds // 2, 1), rounds})
 
 
@@ -130,7 +130,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1)] = 1000,
     keep: Keep = False,
 ) -> None:
-    """Prints what a federation takes, early, halfway and at the end of a long run."""
+    """Prints the resources of a federation early, halfway and at the end."""
     print(
         "| round | process | memory | descriptors | its folder |\n|---|---|---|---|---|", flush=True
     )

@@ -49,7 +49,7 @@ def fedjax_rounds(
     start: Sequence[Any] = (),
     in_order: bool = False,
 ) -> Callable[[Sequence[str]], Callable[[], list[Any]]]:
-    """Returns a function that runs a round of some clients, and returns how to read its model.
+    """Returns a function that runs a round, and returns a reader of its model.
 
     Args:
         forward: Haiku's network: logits of classes, or of tokens, from inputs.

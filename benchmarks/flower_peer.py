@@ -38,7 +38,7 @@ def client_app(name: str, folder: Path) -> ClientApp:
 
 
 def server_app(task: Task, turns: Turns) -> ServerApp:
-    """Returns the server's side, which does a round when it may."""
+    """Server's side, which runs a round on request."""
     app = ServerApp()
 
     class Turn(FedAvg):

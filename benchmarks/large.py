@@ -1,4 +1,4 @@
-"""Rounds of a large model between processes: their memory, and what a cut link costs.
+"""Rounds of a large model between processes: memory, and a cut link.
 
 ``python -m benchmarks.large --width 4900`` runs FedAvg with a network of two hidden layers of so
 many units on a federation of four nodes on this machine, with TLS and authentication. It samples
@@ -76,7 +76,7 @@ def memory_of(processes: Mapping[str, int]) -> dict[str, float]:
 
 
 def measure(folder: Path, width: int) -> None:
-    """Runs the federation in a new folder, and prints what it took."""
+    """Runs the federation in a new folder, and prints time and memory."""
     linked = enter_namespace()
     federation = (LinkedFederation if linked else LoopbackFederation)(folder, clients=_CLIENTS)
     peaks, rows, over = defaultdict[str, float](float), list[Mapping[str, Any]](), threading.Event()

@@ -38,7 +38,7 @@ def by_part(rows: Iterable[Row], name: str) -> dict[Part, dict[int, float]]:
 
 
 def losses(accuracy: Mapping[Part, Mapping[int, float]]) -> dict[Part, list[float]]:
-    """Returns what each part has lost by seed, of the seeds that both runs have."""
+    """Losses of each part by seed, of the seeds that both runs have."""
     found = {}
     for part, own in accuracy.items():
         free = accuracy.get(part._replace(attack=NOBODY, defence=DEFAULT), {})
@@ -74,7 +74,7 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
 def _cell(
     part: Part, accuracy: Mapping[Part, Mapping[int, float]], lost: Mapping[Part, list[float]]
 ) -> str:
-    """Returns a loss; of what is lost to nobody, with the default bounds, the accuracy."""
+    """Formats a loss; the accuracy without attack and with the default bounds."""
     if part not in lost:
         return ""
     free = (part.attack, part.defence) == (NOBODY, DEFAULT)

@@ -119,7 +119,6 @@ def play_ours(
 
 
 def _rows(name: str, seeds: Sequence[int], regrets: Array, seconds: float) -> list[Row]:
-    """Returns rows as those of the study."""
     rounds = np.unique(at_shares(regrets.shape[1], range(1, POINTS + 1)))
     ms = 1e3 * seconds / regrets.size
     row = {"method": name, "setting": {}, "rounds": rounds.tolist(), "ms": ms}

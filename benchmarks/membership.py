@@ -1,4 +1,4 @@
-"""A run whose nodes come, leave, are revoked and are cut off by a seeded script.
+"""A run with nodes that join, leave, are revoked and cut off by a script.
 
 ``python -m benchmarks.membership --nodes 20 --rounds 100 --seed 0`` starts a federation on this
 machine, with TLS and authentication, and runs Ditto on it, whose clients keep models of their own.
@@ -82,7 +82,7 @@ class Event(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a run whose members changed."""
+    """Outcome of a run with changing members."""
 
     events: dict[Kind, int]  # number of events by kind
     rounds: int  # rounds of the run: those asked for, and more if the script took longer
@@ -126,7 +126,7 @@ Cuttable = StoppedFederation | LinkedFederation
 
 
 def begins_with(nodes: int) -> int:
-    """Returns the number of clients with which the run begins; the others join."""
+    """Number of clients at the start; the others join."""
     return nodes - max(1, nodes // 4)
 
 
@@ -155,14 +155,14 @@ def plan(nodes: int, rounds: int, seed: int) -> list[Event]:
 
 
 def members_after(nodes: int, events: Sequence[Event]) -> set[int]:
-    """Returns who is a member in the end."""
+    """Members in the end."""
     joined = {event.client for event in events if event.kind == "join"}
     gone = {event.client for event in events if event.kind in ("leave", "revoke")}
     return ({*range(begins_with(nodes))} | joined) - gone
 
 
 def settings(clients: int, rounds: int) -> dict[str, Any]:
-    """Returns settings of quick rounds, in which all members are asked."""
+    """Settings of quick rounds of all members."""
     return {
         "method": "ditto",
         "dataset": _DATA,
@@ -321,14 +321,14 @@ def compare(folder: Path, nodes: int, rounds: int, members: set[int]) -> dict[st
 
 
 def _trained(state: Path, training: str) -> Iterator[int]:
-    """Yields the rounds of a run in which a node has trained, by its own log."""
+    """Yields the rounds that a node has trained in, by its log."""
     for line in Audit(state / AUDIT).read().lines:
         if line["kind"] == MessageType.TRAIN and line["training"] == training and "round" in line:
             yield line["round"]
 
 
 def _merged(rows: Sequence[Mapping[str, Any]], client: int) -> set[int]:
-    """Returns the rounds whose model learned from a client."""
+    """Rounds whose model learned from a client."""
     asked = (row for row in rows if client in row.get("cohort", ()))
     return {row["round"] for row in asked if str(client) not in row["absent"]}
 

@@ -34,7 +34,7 @@ def enter_namespace() -> bool:
 
 
 def bytes_over(name: str) -> int:
-    """Returns how many bytes have come from a node and gone to it over its link."""
+    """Bytes that a node has sent and received over its link."""
     for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
         link, _, counts = line.partition(":")
         if link.strip() == _link(name):

@@ -140,7 +140,7 @@ class Rounds:
 
 
 def gate_of(client: Any) -> Tensor:
-    """Returns the gate of a client of GPFL, by which its head takes representations."""
+    """Gate of a client of GPFL, by which its head takes representations."""
     valve, given = client.CoV, client.personalized_conditional_input
     both = 1 + valve.Conditional_gamma(given), valve.Conditional_beta(given)
     return torch.stack(both).detach()

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
+from matplotlib.figure import Figure
 
 from benchmarks.harness import numbers_table, percent, start
 from engram.cli.console import out as console
@@ -89,8 +90,6 @@ def by_seed(cells: Sequence[Cell]) -> Iterator[tuple[str, float, list[float]]]:
 
 def draw(cells: Sequence[Cell], file: Path) -> None:
     """Plots mean accuracy against epsilon; dashed lines are the methods without privacy."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - not needed to train
-
     figure = Figure(figsize=(5, 3.5), layout="constrained")
     axes = figure.subplots()
     found = [(name, at, 100 * fmean(some)) for name, at, some in by_seed(cells)]

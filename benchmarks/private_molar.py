@@ -25,7 +25,7 @@ _EPSILONS: Final = (np.inf, 8.0, 4.0, 2.0, 1.0, 0.5)
 
 
 def errors(target: float, size: int, seed: int) -> tuple[float, float, float]:
-    """Returns the mean errors of sites' own estimates, of what is shared, and of what they keep."""
+    """Mean errors of sites' own, shared and kept estimates."""
     rng = np.random.default_rng(seed)
     truth = sparse_parameters(rng, _SITES, _COLUMNS, _DIFFERING)
     x = rng.normal(size=(_SITES, size, _COLUMNS))

@@ -33,7 +33,7 @@ SIZES: Final = {"2k": "30", "31k": "200,85", "1M": "960,960"}
 
 
 def experiment(clients: int, hidden: str, rounds: int, aggregation: str) -> Experiment:
-    """Returns a run of FedAvg in which all clients take part in every round."""
+    """A run of FedAvg with all clients in every round."""
     own = {
         "method": "fedavg",
         "hidden": hidden,

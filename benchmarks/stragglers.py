@@ -47,7 +47,7 @@ def points(method: str, way: str, seed: int, folder: Path) -> Points:
 
 
 def reached(found: Points, target: float) -> float:
-    """Returns the first second at which an accuracy was reached; infinity if it never was."""
+    """First second with an accuracy; infinity without it."""
     return min((second for second, accuracy in found if accuracy >= target), default=float("inf"))
 
 

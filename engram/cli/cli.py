@@ -56,7 +56,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "compare": Command(
             "engram.cli.run_cli",
-            "Run methods and references side by side, over several seeds.",
+            "Run methods and baselines side by side, over several seeds.",
             "engram compare {0} {1} --seeds 5",
             "engram compare {0} {1} --tuned --trials 16",
         ),

@@ -212,7 +212,7 @@ def compare(
     track: Track = None,
     as_json: Json = False,
 ) -> None:
-    """Run methods and references side by side, over several seeds.
+    """Run methods and baselines side by side, over several seeds.
 
     --set METHOD.KEY=VALUE is for one method alone; --set KEY=VALUE for all that have KEY.
     """

@@ -81,13 +81,7 @@ class Claims(NamedTuple):
 def scores_of(
     runs: Runs, metric: Metric, references: Mapping[str, Scores] = MappingProxyType({})
 ) -> dict[str, Scores]:
-    """Returns each client's scores by row: of each model of each method, and the references'.
-
-    Args:
-        runs: Finished runs; each is scored in the round that is shown: see ``shown_rounds``.
-        metric: Of which scores.
-        references: Scores of each client without a network, by name.
-    """
+    """Returns each client's scores by row: of each model of each method, and the references'."""
     found = {
         label: client_scores(runs[method], metric.name, which)
         for method, label, which in models_of(runs)
@@ -102,12 +96,6 @@ def claims_of(
     references: Mapping[str, Scores] = MappingProxyType({}),
 ) -> Claims | None:
     """Returns the claims of a comparison on test rows, each run in its shown round.
-
-    Args:
-        runs: The runs.
-        rows: As ``report_rows`` returns them.
-        metric: What is compared.
-        references: Scores of each client without a network, by name.
 
     Returns:
         The claims; None if the finished runs hold out no rows, or are not of the same seeds and
@@ -148,57 +136,24 @@ def claims_of(
     )
 
 
-class Versus(NamedTuple):
-    """A row of the differences of the best model from the others.
-
-    Attributes:
-        versus: The other row.
-        difference: By how much the best one's mean is better; negative where it is worse.
-        low: Lower limit of its simultaneous interval of 95 %.
-        high: Upper limit.
-        shown: Whether the interval excludes zero.
-        needed: Seeds or clients that would show it in 80 % of comparisons; "" if that is not known.
-        clients: Number of clients that have both scores.
-    """
-
-    versus: str
-    difference: float
-    low: float
-    high: float
-    shown: bool
-    needed: str
-    clients: int
-
-
-def differences_of(claims: Claims) -> list[Versus]:
-    """Lists the differences of the row with the best validation score from each other row.
-
-    There are none of fewer than ``LEAST_SEEDS`` seeds or ``LEAST_CLIENTS`` clients.
-    """
+def differences_of(claims: Claims) -> dict[str, Difference]:
+    """Gains of the row with the best validation score over each other row; empty for few scores."""
     if claims.seeds < LEAST_SEEDS or claims.clients < LEAST_CLIENTS:
-        return []
-    best, found = claims.best, []
-    for name in claims.means:
-        if name == best:
-            continue
-        gain = claims.gain(best, name)
-        needed = str(claims.needed.get((best, name), ""))
-        if gain.clients < LEAST_CLIENTS:
-            needed = f"{LEAST_CLIENTS} clients (has {gain.clients})"
-        found.append(Versus(name, *gain[:3], gain.shown, needed, gain.clients))
-    return found
+        return {}
+    return {name: claims.gain(claims.best, name) for name in claims.means if name != claims.best}
 
 
 def difference_table(claims: Claims) -> TextTable | None:
     """Returns the table of ``differences_of``; None where there are none."""
     if not (found := differences_of(claims)):
         return None
-    metric, best = claims.metric, claims.best
-    rows = []
-    for each in found:
-        mean, low, high = (_amount(metric, end) for end in each[1:4])
-        interval = f"{low} to {high}" if each.clients >= LEAST_CLIENTS else "-"
-        rows.append([each.versus, mean + "†" * (not each.shown), interval, each.needed or "-"])
+    metric, best, rows = claims.metric, claims.best, []
+    for name, gain in found.items():
+        mean, low, high = (_amount(metric, end) for end in gain[:3])
+        interval, needed = f"{low} to {high}", str(claims.needed.get((best, name), "-"))
+        if gain.clients < LEAST_CLIENTS:
+            interval, needed = "-", f"{LEAST_CLIENTS} clients (has {gain.clients})"
+        rows.append([name, mean + "†" * (not gain.shown), interval, needed])
     models = len({name for pair in claims.pairs for name in pair})
     legend = {
         "difference": f"how much better {best} is{', in points' * metric.percent}; negative: "

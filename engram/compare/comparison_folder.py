@@ -48,12 +48,7 @@ def contestants(methods: Sequence[str]) -> list[str]:
 
 
 def planned(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Experiment]:
-    """Returns the experiments of a comparison, by the names of their folders.
-
-    Args:
-        given: Each method's settings.
-        seeds: Runs of each, from the setting ``seed`` upwards.
-    """
+    """Returns the experiments of a comparison, by the names of their folders."""
     plan = {}
     for name, own in given.items():
         first = read_experiment(own)

@@ -29,12 +29,6 @@ def draw_gains(
     the mark is the mean, with its interval, and the figure at the right says how many clients gain.
     The intervals are those of ``engram.compare.claims``: all of a comparison hold together.
 
-    Args:
-        runs: Finished runs of the same seeds, by method.
-        metric: What is compared.
-        beside: Scores of each client without a network, by name, which are compared, too.
-        narrow: Whether panels stand above each other.
-
     Returns:
         The figure; None without references and something to compare with them.
     """

@@ -125,10 +125,6 @@ def latex(found: Sequence[Results], width: str) -> str:
     One column of a paper has the mean of each metric, with its standard deviation over seeds; two
     have also the spread over clients, and the clients that are worst off.
 
-    Args:
-        found: The results by each metric.
-        width: ``one`` or ``two`` columns.
-
     Raises:
         Refused: There is no such width, or the table does not fit it.
     """

@@ -54,10 +54,6 @@ def needed(gap: Gap, methods: int) -> Needed | None:
     one. Where this may have either sign, by its own interval of 90 %, no number is told: without
     any difference, about one pair in ten has one.
 
-    Args:
-        gap: The difference, and the parts of its variance.
-        methods: The number of methods in the comparison, all pairs of which are compared.
-
     Returns:
         The numbers, each to about a quarter; None where there are too few seeds or clients to
         estimate them, or the difference may have either sign.

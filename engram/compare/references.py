@@ -99,7 +99,7 @@ def _training(e: Experiment, data: FederatedData) -> list[int]:
 
 
 def _digest(e: Experiment, data: FederatedData, tested: _Rows) -> str:
-    """Digest of the rows and their clients and parts, whatever their order."""
+    """Digest of rows, clients and parts, in any order."""
     from joblib import hash as digest  # noqa: PLC0415 - slow to import
 
     splits = [data.train, data.test, *([data.validation] if data.validation else [])]
@@ -234,11 +234,6 @@ def read_references(
 
     They are NaN where there are none, and for clients that never train, whom methods are not
     compared on.
-
-    Args:
-        folder: A comparison's.
-        records: Its runs of one method.
-        metric: The metric's name.
     """
     held = _read(folder)
     seeds = {

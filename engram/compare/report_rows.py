@@ -139,13 +139,7 @@ def alone(runs: Runs) -> str | None:
 def _of_clients(
     records: Sequence[RunRecord], which: str, base: Sequence[RunRecord]
 ) -> dict[str, float | None]:
-    """Counts a row's clients with a score, and the share served worse.
-
-    Args:
-        records: Runs of a method.
-        which: Of which of its models.
-        base: Runs of the same seeds in which clients train by themselves; empty without them.
-    """
+    """Counts a row's clients with a score, and the share served worse."""
     found: dict[str, float | None] = {}
     if any(record.results is None for record in records):
         return found
@@ -282,11 +276,6 @@ def others(
     runs: Runs, metric: Metric, references: Mapping[str, Scores]
 ) -> dict[str, dict[str, float]]:
     """Computes the figures of the baselines without a network, and of the untrained model.
-
-    Args:
-        runs: The runs.
-        metric: Of which figures.
-        references: Scores of each client without a network, by name.
 
     Returns:
         Figures by name, called as in ``report_rows``: means over seeds, and the standard deviation

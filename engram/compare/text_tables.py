@@ -24,7 +24,7 @@ _COSTS: Final = {
 
 
 class TextTable(NamedTuple):
-    """A table, and below it lines that say what it shows.
+    """A table with explanations below it.
 
     Attributes:
         title: Its title; "" for none.
@@ -75,14 +75,7 @@ def method_table(
     beside: Mapping[str, Mapping[str, float]],
     notes: Mapping[str, str] = MappingProxyType({}),
 ) -> TextTable:
-    """Returns the table of a metric: a row for each model and each baseline.
-
-    Args:
-        rows: As ``report_rows`` returns them.
-        metric: The metric.
-        beside: What ``others`` returns.
-        notes: By baseline, why it is left out, or the rows that it is fitted on.
-    """
+    """Returns the table of a metric: a row for each model and each baseline."""
     name, middle = metric.name, center_key(metric.name + COMMON, metric)
     further = {
         heading: end for heading, end in ends(metric).items() if heading not in ("mean", "s.d.")

@@ -63,15 +63,6 @@ def run_tuning(
 ) -> dict[str, dict[str, Scalar]]:
     """Runs the searches with progress and tables; returns the best settings.
 
-    Args:
-        tuning: What to search.
-        folder: Where.
-        resume: The command that goes on after an interruption.
-        processes: As ``Tuning.run``.
-        ray: Likewise.
-        progress: Whether to show it, and what was found.
-        as_json: Whether to end with a line of JSON.
-
     Raises:
         Refused: As ``Tuning.run`` says.
         RunStopped: As it says.

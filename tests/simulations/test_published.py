@@ -134,7 +134,7 @@ def test_a_reference_that_is_left_out_is_a_row_of_dashes_that_says_why(found, tm
     assert "own linear model & - & - " in less.to_latex()
     assert "Own linear model: none for photos." in less.to_latex()
     _, out, _ = engram("show", folder)
-    (row, _, note) = [line.strip() for line in out.splitlines() if "own linear model" in line]
+    row, note, *_ = [line.strip() for line in out.splitlines() if "own linear model" in line]
     assert set(row.removeprefix("own linear model")) == {" ", "-"}
     assert note == "own linear model: none for photos"
 

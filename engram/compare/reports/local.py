@@ -64,13 +64,17 @@ def show(folder: Path, as_json: bool) -> None:
 def _compared(found: Sequence[Results]) -> dict[str, Any]:
     claims = {results.metric.name: results.claims for results in found if results.claims}
     differences = {
-        name: [
-            {key: None if value in (np.inf, -np.inf) else value for key, value in row.items()}
-            for row in (each._asdict() for each in differences_of(own))
-        ]
-        for name, own in claims.items()
+        metric: {
+            name: {
+                key: value if np.isfinite(value) else None
+                for key, value in (gain._asdict() | {"shown": gain.shown}).items()
+            }
+            | {"needed": str(own.needed.get((own.best, name), ""))}
+            for name, gain in differences_of(own).items()
+        }
+        for metric, own in claims.items()
     }
-    best = {name: own.best for name, own in claims.items()}
+    best = {metric: own.best for metric, own in claims.items()}
     return {"answer": found[0].answer, "best": best, "differences": differences} if claims else {}
 
 

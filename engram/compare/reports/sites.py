@@ -28,13 +28,7 @@ EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 def show_sites(
     folder: Path, as_json: bool, table: Callable[[Row, Mapping[str, Any]], Table]
 ) -> None:
-    """Draws the plots of a run between sites, and prints its table and its files.
-
-    Args:
-        folder: The run's folder.
-        as_json: Whether to end with a line of JSON.
-        table: Makes the table from results and settings.
-    """
+    """Draws the plots of a run between sites, and prints its table and its files."""
     record = RunRecord.open(folder)
     found, settings = record.results, record.config["settings"]
     if found is None:

@@ -80,14 +80,7 @@ def run(
     again: str,
     processes: int | None = None,
 ) -> list[str]:
-    """Runs the rest of a benchmark; returns the runs that stopped, with reasons.
-
-    Args:
-        folder: The benchmark's.
-        execute: Returns what runs an experiment of a federation by an engine.
-        again: The command that goes on after an interruption.
-        processes: Methods that are tuned at once; None for one on each core.
-    """
+    """Runs the rest of a benchmark; returns the runs that stopped, with reasons."""
     stopped = []
     for name in read_benchmark(folder):
         part = folder / name
@@ -116,7 +109,7 @@ class Found(NamedTuple):
 
 
 def found_in(folder: Path) -> list[Found]:
-    """Results of the federations whose comparisons are finished."""
+    """Results of the federations with finished comparisons."""
     found = []
     for name, about in read_benchmark(folder).items():
         runs = comparable(find_runs(folder / name))
