@@ -63,6 +63,22 @@ def test_more_users_change_no_rows(steps):
     assert not more.seen[:, 8:].any()
 
 
+def test_rows_are_drawn_in_proportion_to_weights():
+    # User 0 has 3 rows, user 2 has 2, user 5 has 1 and no weight: 3 * 1 + 2 * 2.5 = 8 in all,
+    # so each row of user 0 is one in 8, and each of user 2 is 2.5 in 8.
+    kept, _ = filled([(0,), (2,), (0,), (5,), (2,), (0,)], runs=1)
+    weights = np.array([[1, 7, 2.5, 0, 0, 0, 0, 0]])
+    uniforms = (np.arange(800) + 0.5)[None] / 800
+    sample = pooled(kept, np.array([0]), weights, uniforms)
+    times, counts = np.unique(sample.x[0, 0].int().numpy(), return_counts=True)
+    assert dict(zip(times.tolist(), counts.tolist(), strict=True)) == {
+        0: 100, 2: 100, 5: 100, 1: 250, 4: 250
+    }  # fmt: skip
+    torch.testing.assert_close(sample.rewards, sample.x[:, 0] / 100)
+    assert sample.x.shape == (1, DIM, 800)
+    assert (sample.shares == torch.tensor(1 / 800)).all()
+
+
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=8, max_size=8)
 
 
@@ -90,6 +106,18 @@ def test_draws_are_those_of_a_plain_loop(steps, learners, seed):
         else:
             assert not shares.any()
     assert sample.x.isfinite().all()
+
+
+def test_equal_weights_with_equal_lots_draw_equal_rows():
+    kept, _ = filled([(user, 3 - user) for user in (0, 1, 2, 3, 1, 1, 0)])
+    weights = np.array([[1, 0, 2, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]], dtype=float)
+    uniforms = np.random.default_rng(0).random((1, 50))
+    learners = np.array([0, 1, 0, 0, 1])
+    sample = pooled(kept, np.zeros(5, dtype=int), weights[learners], uniforms.repeat(5, axis=0))
+    for one in range(5):
+        for other in range(5):
+            same = torch.equal(sample.x[one], sample.x[other])
+            assert same == (learners[one] == learners[other])
 
 
 def test_the_largest_lot_draws_the_last_row():

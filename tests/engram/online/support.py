@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from engram.online.steps import BALL, BOX
+
 
 def play(learner, gradient, rounds, start=None):
     """Decisions (T, d) and the gradients (T, d) that ``gradient(t, x)`` gave at them."""
@@ -11,6 +13,15 @@ def play(learner, gradient, rounds, start=None):
         gradients.append(gradient(t, decisions[-1]))
         state = learner.observe(state, gradients[-1])
     return np.array(decisions), np.array(gradients)
+
+
+def least(domain, direction):
+    """The least <direction, u> of points u of the domain."""
+    if domain.kind == BALL:
+        return direction @ domain.anchor - domain.size * np.linalg.norm(direction)
+    if domain.kind == BOX:
+        return np.sum(np.minimum(direction * domain.anchor, direction * domain.top))
+    return np.min(direction)
 
 
 def adversaries(dim, bound, seed=0):

@@ -7,8 +7,8 @@ import pytest
 
 from engram.online.descent import ogd, online_newton_step, optimistic_newton, optimistic_ogd
 from engram.online.domains import ball, box, simplex
-from engram.online.learner import newton_pool, vectorized
-from tests.engram.online.support import adversaries, play
+from engram.online.learner import descent_pool, newton_pool, vectorized
+from tests.engram.online.support import adversaries, least, play
 from tests.tables import entry
 
 LINE = box(np.array([-10.0]), np.array([10.0]))  # D = 20
@@ -108,6 +108,16 @@ def test_newton_steps_in_two_dimensions_are_projected_in_their_norm():
 # --- Regret ----------------------------------------------------------------------------------
 
 ROUNDS = 400
+
+
+def test_ogds_regret_is_at_most_what_theory_says():
+    for stream in adversaries(3, 2.0):
+        for domain in [ball(3, 1.5), box(np.array([-1.0, 0.0, -2.0]), np.array([0.5, 2.0, -1.0]))]:
+            with entry(stream, domain):
+                learner = ogd(domain, gradient_bound=2.0)
+                x, g = play(learner, adversaries(3, 2.0)[stream], ROUNDS)
+                regret = np.sum(x * g) - least(domain, g.sum(axis=0))
+                assert regret <= 1.5 * domain.diameter * 2.0 * sqrt(ROUNDS)
 
 
 OPTIMISTIC = {

@@ -1,6 +1,6 @@
 """Experts: weights by hand and by definition, the bounds of theory, and what changes nothing."""
 
-from math import log, sqrt
+from math import e, log, sqrt
 
 import cvxpy as cp
 import numpy as np
@@ -105,6 +105,69 @@ def test_msmwc_is_3_2(optimistic):
         hat = by_definition(loss + 16 * eta * (loss - hint) ** 2, hat, eta)
         hint = loss if optimistic else hint
     assert np.abs(p[-1] - PRIOR).max() > 0.01
+
+
+# --- Bounds ----------------------------------------------------------------------------------
+
+N, T = 5, 600
+
+
+def experts_adversaries():
+    """Losses in [0, 1]."""
+    rng = np.random.default_rng(3)
+    uniform = rng.uniform(size=(T, N)) < np.linspace(0.4, 0.6, N)
+    return {
+        "coins": lambda t, p: uniform[t].astype(float),
+        "against the heaviest": lambda t, p: np.eye(N)[np.argmax(p)],
+        "for the heaviest": lambda t, p: 1 - np.eye(N)[np.argmax(p)],
+        "first one, then another": lambda t, p: 1 - np.eye(N)[0 if t < T // 3 else 1],
+        "by turns": lambda t, p: np.arange(N) % 2 == t % 2 * np.ones(N),
+        "one good": lambda t, p: np.arange(N) / (N - 1),
+    }
+
+
+against = pytest.mark.parametrize("stream", experts_adversaries())
+
+
+def regrets(learner, stream):
+    """r_t,i = <l_t, p_t> - l_t,i, shape (T, N), with losses and weights."""
+    p, losses = play(learner, lambda t, p: 1.0 * experts_adversaries()[stream](t, p), T)
+    return np.sum(p * losses, axis=1, keepdims=True) - losses, p
+
+
+@against
+def test_hedges_regret(stream):
+    r, _ = regrets(hedge(N, horizon=T), stream)
+    assert r.sum(axis=0).max() <= sqrt(T * log(N) / 2)
+
+
+@against
+def test_adapt_ml_prods_second_order_regret(stream):
+    r, _ = regrets(adapt_ml_prod(N), stream)
+    c = 3 * log(N) + log(1 + N / (2 * e) * (1 + log(T + 1)))
+    bounds = c / sqrt(log(N)) * np.sqrt(1 + np.sum(r**2, axis=0)) + 2 * c
+    assert (r.sum(axis=0) <= bounds).all()
+    if stream == "one good":
+        assert bounds[0] < T / 8  # it says something
+
+
+@against
+@pytest.mark.parametrize("optimistic", [False, True])
+def test_lemma_2(stream, optimistic):
+    eta = 2.0 ** -np.arange(5, 5 + N)  # 1/32 and less
+    r, p = regrets(msmwc(N, eta, optimistic=optimistic), stream)
+    surprise = -r
+    if optimistic:
+        surprise = -r + np.vstack([np.zeros(N), r[:-1]])
+    stability = 4 * np.sum(np.sum(np.abs(np.diff(p, axis=0)), axis=1) ** 2)
+    bounds = (
+        log(N) / eta
+        + np.sum(1 / N / eta)
+        + 16 * eta * np.sum(surprise**2, axis=0)
+        - 8 * np.sum(eta * p * surprise**2)
+        - stability
+    )
+    assert (r.sum(axis=0) <= bounds).all()
 
 
 # --- What changes nothing --------------------------------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engram.online import loss_streams
-from engram.online.play import matrix_game, saddle_game
+from engram.online.play import game_regrets, matrix_game, saddle_game
 from tests.tables import entry
 
 STREAMS = {
@@ -104,6 +104,15 @@ def test_losses_by_hand():
     np.testing.assert_allclose(stream.losses(x), np.log(1 + odds))
 
 
+def test_labels_follow_the_logistic_model():
+    # With b = +-1, b a has mean E[(2 p - 1) a], along u; the best decision is near it.
+    stream = loss_streams.logistic(np.random.default_rng(0), 40_000, 4)
+    toward = (stream.targets[:, None] * stream.rows).mean(axis=0)
+    best = stream.best().decision
+    assert toward @ best / np.linalg.norm(toward) / np.linalg.norm(best) > 0.99
+    assert np.linalg.norm(best) == pytest.approx(0.5, abs=0.05)
+
+
 def test_drifting_losses_drift_and_noise_is_as_long_as_said():
     quiet, noisy = draw("drifting"), draw("sea")
     steps = np.linalg.norm(np.diff(quiet.rows, axis=0), axis=1)
@@ -170,3 +179,24 @@ def test_an_answer_is_the_best_there_is(name):
         assert (
             game.losses(best_response[None], y[None])[0] <= game.losses(others, many).min() + 1e-12
         )
+
+
+def test_at_the_equilibrium_nobody_regrets():
+    # Gradients vanish at (u, v): -A v - m u + A v + m u, and likewise for y. Both are found from
+    # that: x = u solves [m, A; -A', m] (x, y) = (-b, -c).
+    for curvature in [0.0, 0.7]:
+        with entry(curvature):
+            game = saddle_game(np.random.default_rng(6), 4, curvature)
+            eye, a = curvature * np.eye(4), game.matrix
+            solved = np.linalg.solve(
+                np.block([[eye, a], [-a.T, eye]]), -np.r_[game.linear, game.other_linear]
+            )
+            assert np.linalg.norm(solved[:4]) == pytest.approx(0.5)
+            assert np.linalg.norm(solved[4:]) == pytest.approx(0.5)
+            xs, ys, last = np.tile(solved[:4], (9, 1)), np.tile(solved[4:], (9, 1)), np.array([9])
+            assert game_regrets(game, xs, ys, last)[0] == pytest.approx(0.0, abs=1e-12)
+            assert game_regrets(game.transposed(), ys, xs, last)[0] == pytest.approx(0.0, abs=1e-12)
+            both = game_regrets(game, 0 * xs, ys, last) + game_regrets(
+                game.transposed(), ys, 0 * xs, last
+            )
+            assert both[0] > 0.1

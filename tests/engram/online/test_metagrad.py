@@ -1,12 +1,14 @@
 """MetaGrad against its definition, expert by expert, and its second-order bound."""
 
+from math import log
+
 import numpy as np
 import pytest
 
 from engram.online.baselines import metagrad
-from engram.online.domains import ball
+from engram.online.domains import ball, box, simplex
 from tests.engram.online.algorithm_1 import projected_in_norm
-from tests.engram.online.support import play
+from tests.engram.online.support import adversaries, play
 from tests.tables import entry
 
 
@@ -41,6 +43,39 @@ def test_it_is_its_definition():
             x, _ = play(learner, lambda t, x, g=g: g[t], 30)
             assert x == pytest.approx(np.array(list(literal_metagrad(g, count))), abs=1e-10)
             assert np.linalg.norm(x[-1]) > 0.3
+
+
+def comparators(domain, g):
+    """Points u: corners, the middle, one drawn at random, and the best for linear losses."""
+    drawn = np.random.default_rng(1).normal(size=(6, domain.dim)) * domain.diameter
+    return [domain.center, *map(domain.project, [*drawn, -1e9 * g.sum(axis=0)])]
+
+
+def test_its_second_order_regret():
+    # With R = sum <g, w - u>, V = sum <g, w - u>^2, F = sum g g': for each expert (Lemmas 3 to 5)
+    #   eta R - eta^2 V <= ln(1 / prior) + |u - w_1|^2 / (2 D^2) + ln det(I + 2 eta^2 D^2 F) / 2.
+    for stream in adversaries(3, 2.0):
+        for domain in [
+            ball(3, 1.5),
+            box(np.array([-1.0, 0, -2]), np.array([0.5, 2, -1])),
+            simplex(3),
+        ]:
+            with entry(stream, domain):
+                rounds, diameter = 400, domain.diameter
+                learner = metagrad(domain, gradient_bound=2.0, horizon=rounds)
+                x, g = play(learner, adversaries(3, 2.0)[stream], rounds)
+                etas = 2.0 ** -np.arange(6) / (5 * diameter * 2.0)  # ceil(log2(400) / 2) = 5
+                prior = (1 + 1 / 6) / ((np.arange(6) + 1) * (np.arange(6) + 2))
+                fisher = g.T @ g
+                for u in comparators(domain, g):
+                    slopes = np.sum(g * (x - u), axis=1)
+                    for eta, mass in zip(etas, prior, strict=True):
+                        volume = np.linalg.slogdet(np.eye(3) + 2 * (eta * diameter) ** 2 * fisher)[
+                            1
+                        ]
+                        distance = np.sum((u - x[0]) ** 2) / (2 * diameter**2)
+                        cost = -log(mass) + distance + volume / 2
+                        assert eta * slopes.sum() - eta**2 * np.sum(slopes**2) <= cost + 1e-9
 
 
 def test_the_experts_rates():

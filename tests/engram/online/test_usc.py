@@ -1,12 +1,13 @@
 """USC against its definition, learner by learner, and what Proposition 1 promises."""
 
-from math import sqrt
+from math import e, log, sqrt
 
 import numpy as np
 import pytest
 
 from engram.online.baselines import usc
 from engram.online.domains import ball
+from engram.online.weights import curvatures
 from tests.engram.online.algorithm_1 import GUESSES, projected, projected_in_norm
 from tests.engram.online.support import adversaries, play
 from tests.engram.online.test_experts import literal_adapt_ml_prod
@@ -60,6 +61,46 @@ def test_units_do_not_matter():
     x, _ = play(one, stream, 64)
     y, _ = play(other, lambda t, x: 7 / 50 * stream(t, x), 64)
     assert y == pytest.approx(center + 50 * x, abs=1e-9 * 900)
+
+
+@pytest.mark.parametrize("stream", adversaries(3, 1.0))
+def test_the_parts_of_proposition_1(stream):
+    # On the unit ball with G = 1, D = 2. Meta: against each base learner second-order regret, as in
+    # Corollary 4. Base: regret on surrogates h_i(y) = <g, y> + lambda_i / 2 |y - x|^2
+    # + alpha_i / 2 <g, y - x>^2, with gradients of length G + lambda_i D and G (1 + alpha_i G D).
+    rounds, given = 300, adversaries(3, 1.0)[stream]
+    learner, guesses = usc(ball(3, 1.0), gradient_bound=1.0, horizon=300), curvatures(300)
+    k, n = len(guesses), 2 * len(guesses) + 1
+    state, x, g, points = learner.init(None), [], [], []
+    for t in range(rounds):
+        x.append(learner.act(state))
+        g.append(given(t, x[-1]))
+        points.append(np.concatenate([state.descents.decisions, state.newtons.decisions]))
+        state = learner.observe(state, g[-1])
+    x, g, points = np.array(x), np.array(g), np.array(points)
+
+    r = np.einsum("td,tnd->tn", g, x[:, None] - points) / 2
+    c = 3 * log(n) + log(1 + n / (2 * e) * (1 + log(rounds + 1)))
+    assert (r.sum(axis=0) <= c / sqrt(log(n)) * np.sqrt(1 + np.sum(r**2, axis=0)) + 2 * c).all()
+
+    strong = np.concatenate([guesses, np.zeros(1 + k)])
+    exp = np.concatenate([np.zeros(k + 1), guesses])
+    gamma = guesses / (1 + 2 * guesses) ** 2
+    bounds = [
+        (1 + 2 * guesses) ** 2 / (2 * guesses) * (1 + log(rounds)),
+        [1.5 * 2 * sqrt(rounds)],
+        1.5 / gamma * np.log(1 + rounds * (gamma * (1 + 2 * guesses) * 2) ** 2) + 1 / (2 * gamma),
+    ]
+
+    def h(y):
+        offsets = y - x[:, None]
+        slopes = np.einsum("td,tnd->tn", g, offsets)
+        squares = strong / 2 * np.sum(offsets**2, axis=2) + exp / 2 * slopes**2
+        return np.sum(slopes + squares, axis=0)
+
+    toward = -g.sum(axis=0) / max(1e-9, np.linalg.norm(g.sum(axis=0)))
+    for u in (toward, 0.3 * toward, np.zeros(3), -toward, np.eye(3)[1], x.mean(axis=0)):
+        assert (h(points) - h(np.tile(u, (rounds, n, 1))) <= np.concatenate(bounds)).all()
 
 
 def test_what_cannot_be_is_refused():
