@@ -1,6 +1,6 @@
 """Descent and Newton steps: rounds by hand, what theory promises, and inverses that stay so."""
 
-from math import sqrt
+from math import log, sqrt
 
 import numpy as np
 import pytest
@@ -118,6 +118,26 @@ def test_ogds_regret_is_at_most_what_theory_says():
                 x, g = play(learner, adversaries(3, 2.0)[stream], ROUNDS)
                 regret = np.sum(x * g) - least(domain, g.sum(axis=0))
                 assert regret <= 1.5 * domain.diameter * 2.0 * sqrt(ROUNDS)
+
+
+@pytest.mark.parametrize("stream", ["noise", "in blocks", "by turns"])
+def test_curved_losses_have_logarithmic_regret(stream):
+    # f_t(x) = |x - z_t|^2 / 2 on the unit ball, |z_t| <= 1: lambda = 1, G = 2, and alpha = 1/4,
+    # as G^2 alpha <= lambda is enough. The best decision is the mean of z_t.
+    z = np.array([adversaries(3, 1.0)[stream](t, None) for t in range(ROUNDS)])
+    best = z.mean(axis=0)
+    domain = ball(3, 1.0)
+
+    def regret(learner):
+        x, _ = play(learner, lambda t, x: x - z[t], ROUNDS)
+        return np.sum((x - z) ** 2) / 2 - np.sum((best - z) ** 2) / 2
+
+    strong = ogd(domain, gradient_bound=2.0, step=lambda t: 1 / t)
+    assert regret(strong) <= 2.0**2 / 2 * (1 + log(ROUNDS))
+    newton = online_newton_step(domain, gradient_bound=2.0, exp_concavity=0.25)
+    assert regret(newton) <= 5 * (1 / 0.25 + 2 * 2) * 3 * log(ROUNDS)
+    # The bound of newton_steps, with gamma = 1 / 32.
+    assert regret(newton) <= 3 * 16 * log(1 + ROUNDS * (4 / 32) ** 2) + 16
 
 
 OPTIMISTIC = {

@@ -134,6 +134,34 @@ def test_compiled_losses_are_the_losses(loss, p, y, sign):
 # --- The mixture -----------------------------------------------------------------------------
 
 
+def test_the_order_of_columns_means_nothing():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 5))
+    y, order = drawn(rng, 2 * x[:, 0]), rng.permutation(5)
+    found = [played(CLASSES, columns, y)[0] for columns in (x, x[:, order])]
+    np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
+
+
+def test_squared_losses_cost_what_they_cost_ridge_regression():
+    # Mean regret to least squares in hindsight, beside ridge regression that is told the noise and
+    # the size of coefficients. Measured: 40.7 and 29.9; the universal ensemble's is 55.1.
+    regrets = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(1000, 5))
+        y = x @ rng.normal(size=5) / 2 + rng.normal(size=1000)
+        z, w, p = np.c_[x, np.ones(1000)], np.zeros(6), 10 * np.eye(6)
+        ridge = []
+        for row, target in zip(z, y, strict=True):
+            ridge.append(w @ row - target)
+            kalman(ridge[-1], 1.0, row, 0.0, np.ones(6), p, w, np.empty(6))
+        least = np.sum((z @ np.linalg.lstsq(z, y)[0] - y) ** 2) / 2
+        mixed = played(NUMBERS, x, y)[0] - y
+        regrets.append([np.sum(np.square(e)) / 2 - least for e in (mixed, ridge)])
+    found, reference = np.mean(regrets, axis=0)
+    assert 0 < found < 1.5 * reference
+
+
 @pytest.fixture(scope="module")
 def sparse():
     """1000 columns, of which one informs: true scores, labels, and scores before each label."""

@@ -73,6 +73,12 @@ def test_the_clients_step_size_does_not_matter(eta):
     assert_same(one, other, atol=1e-7)
 
 
+def test_finds_the_minimum_where_it_is_in_the_ball():
+    assert float(norm(add_scaled(GOAL, -1, START))) < 3
+    model = descend(3.0, GOAL, rounds=400)["model"]
+    assert_same(model, GOAL, atol=0.01)  # of 2.5
+
+
 def test_finds_the_best_of_the_ball_where_it_is_not():
     # On the sphere, the gradient points at the start: curve (x - goal) = -nu (x - start).
     model = descend(1.0, GOAL, rounds=400)["model"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.online.domains import ball, box, simplex
-from engram.online.universal import theoretical, universal_ensemble
+from engram.online.universal import practical, theoretical, universal_ensemble
 from engram.online.weights import curvatures
 from tests.engram.online.algorithm_1 import algorithm_1
 from tests.tables import entry
@@ -138,6 +138,20 @@ def test_the_regret_on_a_fixed_loss_does_not_grow(domain):
     losses = np.sum((play(learner, lambda t, x: x - goal, 3000) - goal) ** 2, axis=1) / 2
     assert losses[0] > 0.01
     assert losses[1500:].sum() < 1e-3 * losses.sum()
+
+
+def test_theorys_constants_hardly_let_it_move_and_practical_ones_do():
+    goal = np.array([0.5, -0.3])
+
+    def distance(constants):
+        learner = universal_ensemble(
+            ball(2, 1.0), gradient_bound=2.0, horizon=500, constants=constants
+        )
+        return np.linalg.norm(play(learner, lambda t, x: x - goal, 500)[-1] - goal)
+
+    assert distance("practical") < 1e-3
+    assert distance("theory") > 0.3
+    assert practical(1.0).c_0 < theoretical(1.0).c_0 / 100
 
 
 def test_a_horizon_of_one_round():

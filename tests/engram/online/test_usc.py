@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from engram.online.baselines import usc
+from engram.online.descent import ogd
 from engram.online.domains import ball
 from engram.online.weights import curvatures
 from tests.engram.online.algorithm_1 import GUESSES, projected, projected_in_norm
@@ -101,6 +102,20 @@ def test_the_parts_of_proposition_1(stream):
     toward = -g.sum(axis=0) / max(1e-9, np.linalg.norm(g.sum(axis=0)))
     for u in (toward, 0.3 * toward, np.zeros(3), -toward, np.eye(3)[1], x.mean(axis=0)):
         assert (h(points) - h(np.tile(u, (rounds, n, 1))) <= np.concatenate(bounds)).all()
+
+
+def test_regret_on_strongly_convex_losses_hardly_grows():
+    z = 0.4 * np.random.default_rng(7).choice([-1.0, 1.0], size=(4000, 4), p=[0.3, 0.7])
+
+    def regret(learner, rounds):
+        x, _ = play(learner, lambda t, x: (x - z[t]) / 2, rounds)
+        seen = z[:rounds]
+        return np.sum((x - seen) ** 2) / 4 - np.sum((seen.mean(axis=0) - seen) ** 2) / 4
+
+    # ln 4000 / ln 500 is 1.3, sqrt(4000 / 500) is 2.8.
+    few, many = (regret(usc(ball(4, 1.0), gradient_bound=1.0, horizon=n), n) for n in (500, 4000))
+    assert 0 < many < 2 * few
+    assert many < 0.6 * regret(ogd(ball(4, 1.0), gradient_bound=1.0), 4000)
 
 
 def test_what_cannot_be_is_refused():
