@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 from engram.core.arrays import Ints
 from engram.core.types import Batch, Sampled
 from engram.data.augmentations import Augmentation
-from engram.data.augmented import augmented
+from engram.data.federated import augmented
 
 Who = slice | Tensor
 """Positions of clients in a cohort; ``ALL`` for all of them."""

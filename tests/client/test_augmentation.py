@@ -7,7 +7,7 @@ from torch import nn
 
 import engram
 from engram.data.augmentations import AUGMENTATIONS, augmentation
-from engram.data.augmented import augmented
+from engram.data.federated import augmented
 from engram.networks.registry import model
 from engram.networks.vision import transforms
 from engram.runs.record import RunRecord

@@ -44,8 +44,7 @@ from engram.core.standardization import Units
 from engram.core.streams import Stream, torch_generator, unseen
 from engram.core.types import Params
 from engram.data.augmentations import AUGMENTATIONS
-from engram.data.augmented import check_augmentation
-from engram.data.federated import FederatedData, model_for, with_known_tokens
+from engram.data.federated import FederatedData, check_augmentation, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
 from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
