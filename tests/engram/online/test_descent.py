@@ -7,7 +7,7 @@ import pytest
 
 from engram.online.descent import ogd, online_newton_step, optimistic_newton, optimistic_ogd
 from engram.online.domains import ball, box, simplex
-from engram.online.learner import descent_pool, newton_pool, vectorized
+from engram.online.learner import newton_pool, vectorized
 from tests.engram.online.support import adversaries, least, play
 from tests.tables import entry
 
