@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engram.attack.attacks import attacked
 from engram.client.hosts import Engine, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore
@@ -15,8 +14,6 @@ from engram.cohort.trainer.worker_pool import training
 from engram.cohort.trainer.workers import Workers, warn_alone
 from engram.core.checks import must
 from engram.guards.noise import simulated_bytes, simulated_noise
-from engram.guards.secure.masking import MaskingHost
-from engram.guards.secure.secure_parties import of_process
 from engram.link.flower import log_plainly
 from engram.server.run import run
 from engram.settings.errors import Refused
@@ -24,7 +21,6 @@ from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
 from engram.simulations.grid import InProcessGrid
 from engram.simulations.in_process import train_directly
-from engram.simulations.ray_rounds import Cluster
 from engram.simulations.replayed_participation import replayed
 
 
@@ -80,6 +76,9 @@ def _simulated(
     host = opens(Opening(experiment, memories, engine=engine, noise=noise))
     secure = experiment.aggregation == "secure"
     if secure and isinstance(host, LocalHost):
+        from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
+        from engram.guards.secure.secure_parties import of_process  # noqa: PLC0415 - plain rounds need none
+
         host = MaskingHost(host, of_process(), noise=partial(simulated_bytes, experiment.seed))
     directly = None
     if through is not None:
@@ -91,6 +90,8 @@ def _simulated(
         if not (plain and isinstance(host, LocalHost)):
             expected = "left out for methods without a network, secure sums, attacks, participation"
             raise Refused(must("ray", ray, expected))
+        from engram.simulations.ray_rounds import Cluster  # noqa: PLC0415 - Ray is slow to import
+
         share: Share = stack.enter_context(
             closing(Cluster(ray, experiment, engine, host.trainer.given))
         )
@@ -101,6 +102,8 @@ def _simulated(
     if isinstance(host, LocalHost):
         host.share = share
     if experiment.attack != "none":
+        from engram.attack.attacks import attacked  # noqa: PLC0415 - few runs are attacked
+
         host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
     # One node can send the mean of all clients where the server needs only a mean.
     own, known = experiment.own, dict[str, Any]()

@@ -63,10 +63,9 @@ def _write(folder: Path, name: str) -> None:
 def write(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
 ) -> None:
-    """Write the app that `flwr run FOLDER` runs, with the settings of all methods.
+    """Write the app that `flwr run FOLDER` runs.
 
-    Settings of plug-ins are included. Their modules are not: Flower's processes import those named
-    in ENGRAM_PLUGINS.
+    Modules of plug-ins are not in it: Flower's processes import those named in ENGRAM_PLUGINS.
     """
     if folder.exists():
         raise Refused(f"{folder} is there already: name a new folder")

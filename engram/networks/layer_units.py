@@ -44,7 +44,9 @@ class InUnits(nn.Module):
         if self._inputs:  # of one tensor
             (x,) = args
             # Rows may be in float64, of which the network is not.
-            dtype = torch.float32 if x.dtype == torch.float64 else x.dtype
+            dtype = x.dtype
+            if dtype == torch.float64:
+                dtype = next(self.network.parameters(), x).dtype
             args = (((x.double() - self.input_mean) / self.input_deviation).to(dtype),)
         outputs = called(self.network, named or args)
         return self.target_mean + self.target_deviation * outputs if self._targets else outputs

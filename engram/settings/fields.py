@@ -121,7 +121,8 @@ def choice_with_number(**most: float) -> Callable[[str], str]:
 
     def check(value: str) -> str:
         name, colon, number = value.partition(":")
-        expect(name in limits, f"one of {', '.join(limits)}{nearest(name, limits)}")
+        if name not in limits:
+            expect(False, f"one of {', '.join(limits)}{nearest(name, limits)}")
         if colon:
             expect(limits[name] > 0, f"{name}, without a number")
             expected = f"{name}:NUMBER, above 0 and at most {limits[name]:g}"

@@ -25,10 +25,8 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind
-from engram.guards.update_codec import shrinks
 from engram.networks.base import Model, network_of
 from engram.settings.errors import Refused, one_line
-from engram.settings.network import NetworkMethod
 
 if TYPE_CHECKING:
     from engram.settings.experiment import Experiment
@@ -108,6 +106,8 @@ def check_fit(experiment: "Experiment", kind: Kind) -> None:
     Raises:
         Refused: One of them does not.
     """
+    from engram.settings.network import NetworkMethod  # noqa: PLC0415 - settings load others
+
     model = model_for(experiment, kind)
     if isinstance(experiment.own, NetworkMethod):
         shapes_on(experiment, model, kind.outputs)
@@ -168,6 +168,8 @@ def _check_compression(e: "Experiment", shapes: Shapes, network: Network) -> Non
     Raises:
         Refused: It cannot.
     """
+    from engram.guards.update_codec import shrinks  # noqa: PLC0415 - rarely needed
+
     if flat(shapes.own):
         expected = f"none for {e.method}, which sends each client a model of its own"
         raise Refused(must("compress", e.compress, expected))

@@ -278,11 +278,11 @@ REFUSED = {
     "inputs that are written to": (InPlace, "inputs of InPlace must be left as they are, got"),
     "half precision throughout": (
         lambda: around(nn.Linear(4, 5)).half(),
-        r"weight must be float32, for it is trained .module.float().., got 'torch.float16'",
+        r"weight must be float32, for it is trained \(module\.float\(\)\), got 'torch.float16'",
     ),
     "float64": (
         lambda: around(nn.Linear(4, 5)).double(),
-        r"weight must be float32, for it is trained .module.float().., got 'torch.float64'",
+        r"weight must be float32, for it is trained \(module\.float\(\)\), got 'torch.float64'",
     ),
 }
 

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from engram.online import games, loss_streams
+from engram.online import loss_streams, play
 from tests.evidence import online
 
 
 def test_both_learners_play_each_horizon():
     for found in (
         online.compare(loss_streams.linear, (5, 20), 2),
-        online.compare_game(games.saddle_game, (5, 20), 2),
+        online.compare_game(play.saddle_game, (5, 20), 2),
     ):
         assert found.keys() == {"ensemble", "OGD"}
         for of in found.values():

@@ -237,7 +237,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         *(
             (("fedavg", "--search", text), f"must have the same {text.partition('=')[0]}, to be")
             for text in (
-                *("num-rounds=2,3", "seed=1..4", "out=a,b", "device=cpu,cuda", "num-clients=9,20"),
+                *("num-rounds=2,3", "seed=1..4", "device=cpu,cuda", "num-clients=9,20"),
                 *("validation-fraction=0..0.5", "protocol=standard,few-shot", "metrics=auc,f1"),
                 *("task=classification,regression", "unseen-clients=0..3", "data-dir=a,b"),
             )

@@ -177,7 +177,7 @@ class Learner(NamedTuple):
         size: int,
         keeps: bool,
     ) -> tuple[str, ...]:
-        """Returns the candidates for the fastest way, for networks that ``vmap`` can run.
+        """Returns the ways of which one is the fastest, for networks that ``vmap`` can run.
 
         Args:
             experiment: The settings.
