@@ -114,7 +114,7 @@ def test_each_page_says_what_it_is_for(folder):
         (one_run, {"name": ["both/ditto-seed0"], "metric": ["loss"]}, ["its comparison, both"]),
         (one_run, {"name": ["tables"]}, ["Results"]),
         (comparing, {"name": ["both"]}, ["fedavg + fine-tuning", "gain over local"]),
-        (comparing, {"run": ["alone", "both/ditto-seed0"]}, ["ditto eta=0.3"]),
+        (comparing, {"run": ["alone", "both/ditto-seed0"]}, ["ditto ", "eta=0.3"]),
         (comparing, {"run": ["tables"]}, ["Not of methods that train networks: tables"]),
         (
             one_client,
