@@ -23,7 +23,7 @@ class Pair(NamedTuple):
     server: str
     compared: Compared
     ours: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
-    theirs: dict[str, Any] = {}  # noqa: RUF012 - as above
+    theirs: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default
     split: bool = False
     passes: int = 1
 

@@ -216,7 +216,7 @@ def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:
     """
     if e.server_step == "replace":
         return {}
-    from engram.online.server_step import has_exp_concave  # noqa: PLC0415 - as above
+    from engram.online.server_step import has_exp_concave  # noqa: PLC0415 - loads numba
 
     return {
         "server-step": e.server_step.partition(":")[0],

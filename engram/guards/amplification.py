@@ -144,8 +144,8 @@ def _privacy_loss(multiplier: float, rate: float, interval: float) -> Any:
 def _package() -> Any:
     try:
         import dp_accounting  # noqa: PLC0415 - an extra, and slow to import
-        import dp_accounting.pld.privacy_loss_distribution  # noqa: PLC0415 - likewise
-        import dp_accounting.rdp  # noqa: PLC0415 - likewise
+        import dp_accounting.pld.privacy_loss_distribution  # noqa: PLC0415 - an extra
+        import dp_accounting.rdp  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         raise Refused(
             "amplification by sampling needs dp-accounting: pip install 'engram[privacy]'"

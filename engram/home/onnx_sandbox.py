@@ -119,7 +119,7 @@ def session(data: bytes) -> Runs:
     """
     os.environ.update(_QUIET)
     import onnx  # noqa: PLC0415 - an extra
-    import onnxruntime  # noqa: PLC0415 - likewise
+    import onnxruntime  # noqa: PLC0415 - an extra
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
@@ -161,7 +161,7 @@ def _serve(pipe: Connection, seconds: float, most: int) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the process ends, whatever it is in
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     import onnx  # noqa: F401, PLC0415 - before the limit, which is for what the file takes
-    import onnxruntime  # noqa: F401, PLC0415 - likewise
+    import onnxruntime  # noqa: F401, PLC0415 - before the limit
 
     limit = Process().memory_info().vms + most
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -48,7 +48,7 @@ def network(
         built_in_module,
         with_group_norm,
     )
-    from engram.networks.module import from_module  # noqa: PLC0415 - likewise
+    from engram.networks.module import from_module  # noqa: PLC0415 - not always needed
 
     own = name in NETWORKS
     make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden, tokens)

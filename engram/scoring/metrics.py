@@ -187,7 +187,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 def torch_functional() -> Any:
     """``torch.nn.functional``, when it is called: metrics and tasks are listed without torch."""
-    from torch.nn import functional  # noqa: PLC0415 - as above
+    from torch.nn import functional  # noqa: PLC0415 - slow to import
 
     return functional
 

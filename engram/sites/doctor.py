@@ -261,8 +261,8 @@ def _running(folder: Path, state: Path) -> str:
 
 def _reached(credentials: NodeCredentials, state: Path) -> str:
     from engram.link.node.fleet import KeyRefused, Unreachable  # noqa: PLC0415 - loads gRPC
-    from engram.link.node.node import last_node_id  # noqa: PLC0415 - likewise
-    from engram.link.node.superlink_probe import Greeting  # noqa: PLC0415 - likewise
+    from engram.link.node.node import last_node_id  # noqa: PLC0415 - loads gRPC
+    from engram.link.node.superlink_probe import Greeting  # noqa: PLC0415 - loads gRPC
 
     host = credentials.superlink.rpartition(":")[0]
     os.environ.update(direct(os.environ, host))

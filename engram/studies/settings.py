@@ -42,7 +42,7 @@ def option(default: Any = MISSING, *, help: str, **more: Any) -> Any:  # noqa: A
     return field(default=default, metadata={_KEY: Option(help, **more)})
 
 
-def argument(default: Any = MISSING, *, help: str, **more: Any) -> Any:  # noqa: A002 - likewise
+def argument(default: Any = MISSING, *, help: str, **more: Any) -> Any:  # noqa: A002 - typer's word
     """Makes a field that is given by its position; otherwise as ``option``."""
     return option(default, help=help, positional=True, **more)
 

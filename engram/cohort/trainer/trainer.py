@@ -223,7 +223,7 @@ class Trainer:
     def scorer(self) -> "Scorer":
         """Scores the clients; tuning trains many whom it never scores."""
         from engram.scoring.score_clients import Scorer  # noqa: PLC0415 - a round needs none
-        from engram.scoring.served import ServedModels  # noqa: PLC0415 - likewise
+        from engram.scoring.served import ServedModels  # noqa: PLC0415 - a round needs none
 
         what = self.experiment, self.learner, self.data, self._task, self.shapes
         return Scorer(ServedModels(*what, vectorized=self._vectorized))

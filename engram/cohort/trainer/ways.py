@@ -164,7 +164,7 @@ class Learner(NamedTuple):
             from engram.cohort.sequential import in_turn  # noqa: PLC0415 - not always needed
 
             return partial(in_turn, problem)
-        from engram.cohort.vmapped import at_once  # noqa: PLC0415 - likewise
+        from engram.cohort.vmapped import at_once  # noqa: PLC0415 - not always needed
 
         return partial(at_once, problem)
 
