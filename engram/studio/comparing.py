@@ -7,8 +7,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from engram.compare.comparison_folder import Runs, runs_of, trains_network
-from engram.compare.gain_plot import gain_lines
 from engram.compare.report_rows import finished
+from engram.compare.reports.gain_plot import gain_lines
 from engram.compare.reports.local import tables_of
 from engram.compare.results import results_of
 from engram.studio.clients import client_columns, client_rows

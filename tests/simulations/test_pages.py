@@ -17,8 +17,8 @@ from engram.compare.claims import scores_of
 from engram.compare.comparison_api import compare
 from engram.compare.comparison_folder import find_runs
 from engram.compare.differences import pairwise
-from engram.compare.gain_plot import gain_lines
 from engram.compare.report_rows import client_scores
+from engram.compare.reports.gain_plot import gain_lines
 from engram.compare.results import references_of
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused

@@ -16,7 +16,6 @@ from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
 from engram.compare.claims import claims_of
 from engram.compare.comparison_folder import find_runs
-from engram.compare.gain_plot import draw_gains
 from engram.compare.report_rows import (
     client_scores,
     figures_of,
@@ -25,6 +24,7 @@ from engram.compare.report_rows import (
     picked,
     report_rows,
 )
+from engram.compare.reports.gain_plot import draw_gains
 from engram.compare.reports.local import client_lines
 from engram.compare.reports.sites import draw_curve
 from engram.compare.text_tables import method_table, share_in_words

@@ -12,8 +12,8 @@ from engram.compare.claims import scores_of
 from engram.compare.colors import looks_of
 from engram.compare.comparison_folder import Runs
 from engram.compare.differences import Difference, Scores, pairwise
-from engram.compare.gain_plot import gain_lines
 from engram.compare.report_rows import comparable, curve_points, curves_of, finished, models_of
+from engram.compare.reports.gain_plot import gain_lines
 from engram.scoring.evaluation import center
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
