@@ -16,7 +16,7 @@ from engram.cli.options import Control, Port, Server
 from engram.link.addresses import Address, check_host
 from engram.link.credentials import read_server
 from engram.link.server.certificates import DAYS
-from engram.link.server.identity import add_client, init_federation, new_client_key
+from engram.link.server.identity import add_client, init_federation, new_client_key, sign_registry
 from engram.link.server.invitations import admit, invite, join
 from engram.link.server.launch import (
     ReplyLimits,
@@ -26,7 +26,6 @@ from engram.link.server.launch import (
     warnings,
 )
 from engram.link.server.registration import register_clients, remove_client
-from engram.link.server.registry import sign_registry
 from engram.link.server.renewal import move_node, renew_server
 from engram.runs.folders import changing
 from engram.server.stopping import stop_run

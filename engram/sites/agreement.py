@@ -1,4 +1,4 @@
-"""Agreement of sites' tables: one schema for all of them, and whatever keeps a site from it."""
+"""Agreement of sites' tables: one schema for all, and each site's departures from it."""
 
 import json
 import re
@@ -62,7 +62,7 @@ class Finding(NamedTuple):
 def proposed(
     tables: Tables, given: Mapping[str, Any], targets: Sequence[str], *, union: bool = False
 ) -> dict[str, Any]:
-    """Returns settings by which all sites' tables are read alike.
+    """Settings by which all sites' tables are read alike.
 
     Inputs are the columns that all sites have, in the order of their names, but for targets, the
     column of clients, kinds that are none, and text whose values are not told. A column of text has
@@ -302,7 +302,7 @@ def _in_words(kind: str, values: Sequence[str]) -> str:
 
 
 def _strange(there: Compared, site: str, given: Column, classes: int) -> Sequence[str]:
-    """Returns the values of a site that no site may have; of numbers all, which may be exchanged.
+    """A site's values that no site may have; of numbers all, as they may be swapped.
 
     Args:
         there: The column.

@@ -100,7 +100,7 @@ def stamp(at: datetime) -> dict[str, str]:
 
 
 def _today(line: Mapping[str, Any], at: datetime) -> int:
-    """Returns the rounds of training of a day, of which this is the last line so far."""
+    """Rounds of training of a day, by the last line so far."""
     count = line.get("today")
     day = str(line.get("time", ""))[:10]
     return count if isinstance(count, int) and day >= f"{at:%Y-%m-%d}" else 0

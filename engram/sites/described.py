@@ -33,7 +33,7 @@ _TOLD: Final = "described"  # in a node's state: the last figures
 
 
 class _Figures(NamedTuple):
-    """Figures of a table, and what they are of.
+    """Figures of a table, with hashes of its rows.
 
     Attributes:
         table: The figures.

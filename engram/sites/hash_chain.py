@@ -142,7 +142,7 @@ class Chain:
         return b""
 
     def _heal(self) -> int:
-        """Removes what follows the last whole line of the file; returns how many bytes."""
+        """Removes bytes after the last whole line of the file; returns their number."""
         if not self.file.exists():
             return 0
         with self.file.open("rb+") as file:

@@ -82,7 +82,7 @@ class Account(NamedTuple):
         return cls(ledger, data, experiment, training, rows, config.asked_by)
 
     def check(self) -> None:
-        """Refuses what the account could not pay a single answer of.
+        """Checks that the account can pay for one more answer.
 
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged.

@@ -24,10 +24,10 @@ from engram.settings.data import DataSettings
 from engram.settings.errors import AWAITED, REFUSED, Refused
 from engram.sites import audit as audit_module
 from engram.sites import described as described_module
-from engram.sites.accepted import keep_policy
 from engram.sites.approvals import answer, requests
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.encrypted_file import new_key
+from engram.sites.policy import keep_policy
 from engram.wire.roster import read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.support import declared_values, small

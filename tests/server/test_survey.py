@@ -20,9 +20,8 @@ from engram.guards.secure.masks import public_of
 from engram.runs.record import RunRecord
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError
-from engram.sites import site_questions
-from engram.sites.schema_survey import Survey, survey
-from engram.sites.site_questions import agreed, checked, schema_of, write_schema
+from engram.sites import schema_survey
+from engram.sites.schema_survey import Survey, agreed, checked, schema_of, survey, write_schema
 from tests.hospitals import write_hospitals
 from tests.server.nodes import NodesGrid
 from tests.support import declared_values, small
@@ -149,16 +148,16 @@ def test_members_alone_are_counted_and_not_who_is_invited_or_was_removed(
     assert (found.silent, found.absent) == ({}, {})
     assert tuple(found.rows) == tuple(found.tables) == members
     monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
-    monkeypatch.setattr(site_questions, "survey_deployed", lambda *given, check: found)
+    monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: found)
     schema_cli.check_on({}, tmp_path, None)  # status 0
     total = len(members)
     assert f"{total} of {total} sites can take part" in capsys.readouterr().out
     away = found._replace(absent={members[0]: "off line"})
-    monkeypatch.setattr(site_questions, "survey_deployed", lambda *given, check: away)
+    monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: away)
     with pytest.raises(SystemExit):
         schema_cli.check_on({}, tmp_path, None)
     monkeypatch.setattr(
-        site_questions, "survey_deployed", lambda *given, check: found._replace(rows={})
+        schema_survey, "survey_deployed", lambda *given, check: found._replace(rows={})
     )
     with pytest.raises(SystemExit):
         schema_cli.check_on({}, tmp_path, None)
@@ -173,7 +172,7 @@ def test_a_check_says_which_sites_approve_each_run(tmp_path, monkeypatch, capsys
     found, e, _ = asked(paths, tmp_path, check=True, **settings)
     assert (found.absent, found.approving) == ({}, (1,))
     monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
-    monkeypatch.setattr(site_questions, "survey_deployed", lambda *given, check: found)
+    monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: found)
     schema_cli.check_on({}, tmp_path, None)
     lines = [line for line in capsys.readouterr().out.splitlines() if "takes part" in line]
     ends = ["", ", once its site approves the run", "", ""]

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from engram.client.disk import DiskStore
-from engram.link.node import superlink_probe
-from engram.link.node.fleet import KeyRefused, Unreachable
+from engram.link.node.fleet import Fleet, KeyRefused, Unreachable
 from engram.link.node.node import only_one
 from engram.link.server.invitations import invite
 from engram.server.status import FLEET, STARTER, Member
@@ -37,7 +36,7 @@ def _fed(tmp_path, monkeypatch):
     there = [Member("client-0", 7, "online", ""), Member("client-1", 8, "offline", "")]
     monkeypatch.setattr(doctor, "members", lambda folder, control: there)
     show_life(SERVER)
-    monkeypatch.setattr(superlink_probe.Greeting, "greet", lambda self, known: timedelta(seconds=1))
+    monkeypatch.setattr(Fleet, "greet", lambda self, known: timedelta(seconds=1))
 
 
 def show_life(server):
@@ -190,7 +189,7 @@ def test_a_superlink_out_of_reach_is_told_of(monkeypatch, error, says):
     def greet(self, known):
         raise error
 
-    monkeypatch.setattr(superlink_probe.Greeting, "greet", greet)
+    monkeypatch.setattr(Fleet, "greet", greet)
     about, text = wrong(CLIENT)
     assert about == "superlink"
     assert text.startswith(says.removesuffix(".*"))

@@ -1,4 +1,4 @@
-"""One session with a SuperLink, whose messages the worker answers one after another.
+"""One session with a SuperLink: the worker answers its messages one after another.
 
 Work whose reply is no longer awaited is ended, so that it does not delay other messages; meanwhile
 another run's message is answered by an error that says that the node is busy.
@@ -161,7 +161,7 @@ class Session:
             self._push(letter, self._reply(job))
 
     def _seconds(self) -> float:
-        """Returns how many seconds of work for a message the site's policy allows."""
+        """Seconds of work for a message by the site's policy."""
         try:
             return self._policy().seconds
         except Refused:  # by which the worker refuses the message
@@ -266,7 +266,7 @@ class Session:
 
 
 def _lifetime(message: Parcel) -> float:
-    """Returns for how many seconds from now the reply to a message is awaited.
+    """Seconds from now until the reply to a message is too late.
 
     At most its time to live, even if this machine's clock is behind the sender's.
 

@@ -26,7 +26,7 @@ _REFUSAL = (
 
 
 def own_users() -> frozenset[int]:
-    """Returns the users whom this process serves: its own, and root, who can become any user."""
+    """Users served by this process: its own, and root, since root can become any user."""
     return frozenset({os.geteuid(), 0})
 
 

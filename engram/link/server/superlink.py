@@ -101,7 +101,7 @@ def serve(app: Any, **options: Any) -> None:
 
 
 def serve_anyone(app: Any, **options: Any) -> None:
-    """Serves an app to whoever connects, without a line in the log for each call."""
+    """Serves an app to everyone, without a line in the log for each call."""
     options |= {"log_config": uvicorn_log(), "access_log": False}
     options |= {"timeout_graceful_shutdown": _ENDS}
     if options.get("ssl_certfile"):
