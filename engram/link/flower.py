@@ -347,13 +347,13 @@ def runtime_client(grid: Grid) -> Any:
     return grid._runtime_client
 
 
-def local_run(run_id: int = 1) -> Run:
+def local_run() -> Run:
     """Gives this process the identity that Flower gives to those it starts; returns its run.
 
     ``Message(...)`` raises without one. A process that Flower started keeps its own.
     """
     if TaskIdentity._run_id is None:
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, 1
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     return Run.create_empty(TaskIdentity.run_id)
 
 

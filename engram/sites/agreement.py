@@ -127,7 +127,7 @@ def findings(
     for site, table in tables.items():
         found += _of_names(tables, site, inputs, usual, columns, apart)
         if optional := [name for name in columns.defaults if name not in table.columns]:
-            named = few_names(f"{_called(name)} ({columns.defaults[name]})" for name in optional)
+            named = few_names(f"{one_line(name)} ({columns.defaults[name]})" for name in optional)
             text = f"lacks {named}: there it is missing in all rows, as its default says"
             found.append(Finding(site, text, stops=False))
         for name in sorted(table.columns, key=name_order):
@@ -143,8 +143,8 @@ def findings(
                 stops += _of_missing(column, columns, table.rows, is_target=is_target)
                 said += [*_of_unit(there, column.column), *_of_scale(there, site)]
                 said += ["has blanks around values: they are left out"] if column.blanks else []
-            found += [Finding(site, f"{_called(name)} {text}") for text in stops]
-            found += [Finding(site, f"{_called(name)} {text}", stops=False) for text in said]
+            found += [Finding(site, f"{one_line(name)} {text}") for text in stops]
+            found += [Finding(site, f"{one_line(name)} {text}", stops=False) for text in said]
     return found
 
 
@@ -250,7 +250,7 @@ def _of_names(
     targets = [name for name in apart if name and name != columns.client]
     for name in dict.fromkeys(targets):
         if name not in own and any(name in table.columns for table in tables.values()):
-            yield Finding(site, f"lacks the target {_called(name)}{besides}: add or rename it")
+            yield Finding(site, f"lacks the target {one_line(name)}{besides}: add or rename it")
     if lacking := [name for name in inputs if name not in own and name not in columns.defaults]:
         mend = "add or rename them, or leave them out by input-columns"
         yield Finding(site, f"lacks {few_names(lacking)}{besides}: {mend}")
@@ -376,7 +376,3 @@ def _ends(column: DescribedColumn) -> _Ends | None:
     if column.low is None or column.median is None or column.high is None:
         return None
     return _Ends(column.low, column.median, column.high)
-
-
-def _called(name: str) -> str:
-    return one_line(name)

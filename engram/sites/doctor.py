@@ -35,8 +35,6 @@ _SOON: Final = timedelta(days=30)  # until a certificate expires
 _ROOM: Final = 2**30  # bytes that a disk should have left
 _AHEAD: Final = 60.0  # seconds by which a file may have been written in the future
 
-_PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
-
 app = typer.Typer()
 
 
@@ -115,7 +113,6 @@ def look_over(
             f"{folder} has neither federation.toml nor node.toml: name a federation's `server`, or "
             "a client's folder"
         )
-    yield _proxies()
 
 
 def _tried(about: str, look: Callable[[], str]) -> Finding:
@@ -291,11 +288,3 @@ def _clock(paths: Iterable[Path]) -> str:
         by = in_words(timedelta(seconds=ahead))
         raise Refused(f"files here were written {by} from now: set the clock, or have NTP do it")
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _proxies() -> Finding:
-    there = [name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.upper())]
-    if "grpc_proxy" in there:
-        return Finding("proxy", True, "grpc_proxy is set: the node reaches its SuperLink by it")
-    told = f"{', '.join(there)} set: a federation's connections pass it by" if there else "none set"
-    return Finding("proxy", True, told)

@@ -15,8 +15,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from engram.settings.errors import Refused
-from engram.settings.files import parse_json, read_file, sync
+from engram.settings.files import parse_json, read_file, refusing, sync
 
 _log = getLogger("flwr.engram")
 
@@ -64,11 +63,6 @@ class Chain:
             OSError: It cannot be read.
         """
         return _parsed(self._last())[0]
-
-    def append(self, follow: Callable[[Fields, str], Fields | None]) -> None:
-        """Adds a line while no other process does; see ``extend``."""
-        with self.alone():
-            self.extend(follow)
 
     def extend(
         self, follow: Callable[[Fields, str], Fields | None]
@@ -186,10 +180,9 @@ def _whole(end: bytes) -> bytes:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        yield from _whole(read_file(path, links=False)).split(b"\n")[:-1]
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    with refusing(f"{path} cannot be read"):
+        data = read_file(path, links=False)
+    yield from _whole(data).split(b"\n")[:-1]
 
 
 def _parsed(raw: bytes) -> tuple[dict[str, Any], str]:

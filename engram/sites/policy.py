@@ -30,7 +30,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from engram.core.checks import require
 from engram.settings.errors import Refused, few_names, one_line
 from engram.settings.fields import Float, Int, Settings, key_of, nearest, wrong_values
-from engram.settings.files import read_json, replace_file
+from engram.settings.files import read_json, refusing, replace_file
 from engram.settings.settings_files import read_settings
 from engram.wire.checksums import checked, summed
 
@@ -213,7 +213,7 @@ def keep_policy(path: Path | None, state: Path, *, accept: bool = False) -> Poli
     for wait in waits:
         _warn(state, wait)
     place, there = state / _KEPT, path is not None and policy_file(path) is not None
-    try:
+    with refusing(f"{place} cannot be written"):
         if accept and not there:
             place.unlink(missing_ok=True)
         elif accept or (there and policy != _kept(state)):
@@ -221,8 +221,6 @@ def keep_policy(path: Path | None, state: Path, *, accept: bool = False) -> Poli
             rules = policy.model_dump(mode="json", by_alias=True)
             kept = summed({"rules": rules, "file": str(path)})
             replace_file(place, json.dumps(kept).encode())
-    except OSError as error:
-        raise Refused(f"{place} cannot be written: {error.strerror}") from error
     return policy
 
 

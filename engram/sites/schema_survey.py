@@ -27,23 +27,17 @@ from engram.server.roster_query import Answers
 from engram.settings.data import DataSettings, with_schema
 from engram.settings.errors import Refused, RunStopped, few_names, one_line, say
 from engram.settings.experiment import Experiment
-from engram.settings.files import replace_file
+from engram.settings.files import refusing, replace_file
 from engram.settings.settings_files import read_settings
 from engram.simulations.deployed import Attempt
 from engram.sites.agreement import Finding, findings, proposed
 
-SURVEY: Final = "survey.json"
-"""The file with the answers."""
-
-READER: Final = "reader"
-"""The file with the public key that tables are sealed for, in hexadecimal digits."""
-
-CHECK: Final = "check"
-"""The file that asks for a check of a run, too."""
-
 SCHEMA: Final = "schema.toml"
 """The settings that a federation's sites agree on, in the coordinator's folder."""
 
+_SURVEY: Final = "survey.json"  # the file with the answers
+_READER: Final = "reader"  # that with the public key that tables are sealed for, in hexadecimal
+_CHECK: Final = "check"  # that by which a check of a run is asked for, too
 _HEAD: Final = (
     "# Written by engram schema; engram run --federation reads it before other settings.\n"
 )
@@ -148,9 +142,9 @@ def main(grid: Grid, context: Context) -> None:
     """
     with opened(grid, context) as (experiment, folder):
         patient = PatientGrid(grid, least=1, membership=membership_of(grid))
-        reader = bytes.fromhex((folder / READER).read_text(encoding="ascii"))
-        found = survey(patient, experiment, reader, check=(folder / CHECK).exists())
-        replace_file(folder / SURVEY, found.encode())
+        reader = bytes.fromhex((folder / _READER).read_text(encoding="ascii"))
+        found = survey(patient, experiment, reader, check=(folder / _CHECK).exists())
+        replace_file(folder / _SURVEY, found.encode())
 
 
 def survey_deployed(
@@ -168,31 +162,27 @@ def survey_deployed(
         RunStopped: They could not be asked.
     """
     private = os.urandom(SEED)
-    given = {READER: public_of(private).hex()} | ({CHECK: ""} if check else {})
-    asked = Asked("engram.sites.schema_survey:app", given, SURVEY)
-    return Survey.from_json(answer_of_nodes(asked, experiment, server, control), private)
+    given = {_READER: public_of(private).hex()} | ({_CHECK: ""} if check else {})
+    app = "engram.sites.schema_survey:app"
+    said = answer_of_nodes(app, given, _SURVEY, experiment, server, control)
+    return Survey.from_json(said, private)
 
 
-class Asked(NamedTuple):
-    """A question to the nodes of a federation.
-
-    Attributes:
-        serverapp: The ServerApp that asks them.
-        given: Files that it reads, by name.
-        answer: Name of the file that it writes.
-    """
-
-    serverapp: str
-    given: Mapping[str, str]
-    answer: str
-
-
-def answer_of_nodes(asked: Asked, experiment: Experiment, server: Path, control: str | None) -> str:
+def answer_of_nodes(
+    serverapp: str,
+    given: Mapping[str, str],
+    answer: str,
+    experiment: Experiment,
+    server: Path,
+    control: str | None,
+) -> str:
     """Answers of a federation's nodes to a question; its SuperLink must run.
 
     Args:
-        asked: The question.
-        experiment: The settings that go with it.
+        serverapp: The ServerApp that asks them.
+        given: Files that it reads, by name.
+        answer: Name of the file that it writes.
+        experiment: The settings that go with the question.
         server: The coordinator's folder.
         control: HOST:PORT of the SuperLink's Control API.
 
@@ -200,18 +190,16 @@ def answer_of_nodes(asked: Asked, experiment: Experiment, server: Path, control:
         RunStopped: They could not be asked.
     """
     server = server.absolute()
-    try:
+    with refusing(f"{server} cannot be written into"):
         (server / "flwr").mkdir(exist_ok=True)
         place = tempfile.TemporaryDirectory(prefix="asked-", dir=server / "flwr")
-    except OSError as error:
-        raise Refused(f"{server} cannot be written into: {error.strerror}") from error
     with place as name:
         folder = Path(name)
-        for each, text in asked.given.items():
+        for each, text in given.items():
             (folder / each).write_text(text, encoding="utf-8")
-        path = folder / asked.answer
+        path = folder / answer
         on_word = partial(say, file=sys.stderr)
-        attempt = Attempt(experiment, folder, server, control, on_word, serverapp=asked.serverapp)
+        attempt = Attempt(experiment, folder, server, control, on_word, serverapp=serverapp)
         try:
             attempt.await_file(path)
         finally:
@@ -267,10 +255,8 @@ def write_schema(server: Path, settings: Mapping[str, Any]) -> Path:
     """
     path = server / SCHEMA
     lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items()]
-    try:
+    with refusing(f"{path} cannot be written"):
         replace_file(path, "".join([_HEAD, *lines]).encode())
-    except OSError as error:
-        raise Refused(f"{path} cannot be written: {error.strerror}") from error
     return path
 
 

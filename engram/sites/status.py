@@ -9,7 +9,8 @@ from engram.link.credentials import NodeCredentials, read_node
 from engram.settings.files import is_locked
 from engram.settings.registry import fingerprint, own_registry
 from engram.sites.approvals import APPROVALS, waiting
-from engram.sites.audit import AUDIT, Audit, Audited
+from engram.sites.audit import AUDIT, Audit
+from engram.sites.hash_chain import Chained
 from engram.sites.ledger import LEDGER, Ledger
 from engram.sites.policy import Policy, in_force, policy_file
 
@@ -40,7 +41,7 @@ class SiteStatus(NamedTuple):
     rounds: int
     waiting: list[str]
     memories: list[Kept]
-    log: Audited
+    log: Chained
     spent: dict[int, float]
     budget: list[str]
     registry: str

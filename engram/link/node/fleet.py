@@ -404,7 +404,7 @@ class Fleet:
             self._stub.PushMessages,
             fleet_pb2.PushMessagesRequest(
                 node=self._node,
-                messages_list=[_proto(reply)],
+                messages_list=[message_pb2.Message.FromString(reply.header)],
                 message_object_trees=[message_pb2.ObjectTree.FromString(reply.tree)],
             ),
         )
@@ -507,7 +507,3 @@ def _flower(error: BaseException | None) -> FlowerError | None:
         return FlowerError.from_json(error.details()) if isinstance(error, grpc.RpcError) else None
     except RecursionError:  # deeply nested JSON
         return None
-
-
-def _proto(reply: Parcel) -> Any:
-    return message_pb2.Message.FromString(reply.header)

@@ -19,7 +19,7 @@ from engram.link.node.fleet import Fleet, KeyRefused, Untrusted
 from engram.link.node.session import Session
 from engram.link.node.worker import COUNTED, Worker
 from engram.settings.errors import EngramError, Refused
-from engram.settings.files import locked, replace_file, sweep
+from engram.settings.files import locked, refusing, replace_file, sweep
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.policy import keep_policy
 from engram.wire.counters import Counters, beat, serve_counters
@@ -215,11 +215,8 @@ def leave(credentials: NodeCredentials, state: Path) -> None:
         raise Refused("an insecure federation registers nobody: stop the node, and it is gone")
     check_there(credentials)
     Fleet(credentials).leave(last_node_id(state))
-    try:
+    with refusing(f"it has left (stop the node by hand), but {credentials.left} cannot be written"):
         replace_file(credentials.left, credentials.public_key.read_bytes())
-    except OSError as error:
-        told = f"it has left, but {credentials.left} cannot be written"
-        raise Refused(f"{told}: {error.strerror}; stop the node by hand") from error
 
 
 def run_together(nodes: Mapping[str, Callable[[], None]]) -> None:

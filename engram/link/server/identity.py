@@ -36,6 +36,7 @@ from engram.link.server.registration import note_replaced, roll
 from engram.runs.folders import changing, make_folder, replace_file
 from engram.settings.errors import Refused, brief
 from engram.settings.fields import Scalar
+from engram.settings.files import refusing
 from engram.settings.registry import REGISTRY, fingerprint, signed_registry
 from engram.settings.settings_files import read_settings, to_toml
 
@@ -198,10 +199,8 @@ def _federation(folder: Path) -> FederationSettings:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with refusing(f"{path} cannot be read"):
         return path.read_bytes()
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from error
 
 
 def sign_registry(folder: Path) -> str:
