@@ -11,7 +11,7 @@ from engram.link.credentials import read_node, read_server
 from engram.link.keys import is_authority, issued, read_certificate, read_certificates, same_key
 from engram.link.server import renewal
 from engram.link.server.identity import add_client
-from engram.link.server.renewal import move_node, renew_server
+from engram.link.server.renewal import renew_server
 from engram.settings.errors import Refused
 from tests.server.federations import FED, make
 from tests.server.test_certificates import shake_hands
@@ -113,14 +113,6 @@ def test_a_move_keeps_what_was_and_says_where_it_is():
     assert former == [f"10.0.1.{number}:9092" for number in range(2, 10)]
     assert read_node(add_client(FED)).superlink == "10.0.1.10:9092"
     assert read_server(FED / "server").settings.former.split() == former
-
-
-def test_a_client_that_was_off_is_moved_by_a_command():
-    make()
-    move_node(FED / "client-1", "10.0.0.7:9443")
-    node = read_node(FED / "client-1")
-    assert (node.superlink, node.former) == ("10.0.0.7:9443", "a.example.org:9092")
-    assert (node.partition_id, node.num_partitions) == (1, 2)
 
 
 # --- Another authority -----------------------------------------------------------------------

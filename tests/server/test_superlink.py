@@ -186,15 +186,6 @@ def test_a_large_old_database_is_compacted_and_stays_small(tmp_path):
         assert path.stat().st_size < 2**16
 
 
-def test_a_new_database_stays_small(tmp_path):
-    path = tmp_path / "superlink.db"
-    compact(path)
-    fill(path, 2**22)
-    assert path.stat().st_size > 2**22
-    empty(path)
-    assert path.stat().st_size < 2**16
-
-
 def test_what_is_in_a_database_is_kept(tmp_path):
     path = tmp_path / "superlink.db"
     fill(path, 10)

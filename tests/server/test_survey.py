@@ -29,6 +29,8 @@ from tests.tables import entry
 
 FOUR = {"num_clients": 4, "clients_per_round": 4, "method": "fedavg", "protocol": "standard"}
 TARGETS = ["outcome", "days"]
+OF_TWO = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
+OF_TWO |= {"schema": declared_values(outcome="home|icu|ward")}
 UNIT = "another unit? columns.crea = {factor = ...} into its schema.toml converts it"
 
 
@@ -136,9 +138,7 @@ def test_members_alone_are_counted_and_not_who_is_invited_or_was_removed(
     tmp_path, monkeypatch, capsys, members
 ):
     paths = write_hospitals(tmp_path / "mended", mended=True)
-    settings = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
-    settings |= {"schema": declared_values(outcome="home|icu|ward")}
-    e = small(**FOUR | settings)
+    e = small(**FOUR | OF_TWO)
     grid = NodesGrid(e, [f"csv:{path}" for path in paths], tmp_path)
     grid.membership = SimpleNamespace(
         members=lambda: frozenset(members), is_whole=lambda e: True, clients=4
@@ -167,9 +167,7 @@ def test_a_check_says_which_sites_approve_each_run(tmp_path, monkeypatch, capsys
     (tmp_path / "node-2").mkdir()
     (tmp_path / "node-2" / "policy.toml").write_text("approval = true\n")
     paths = write_hospitals(tmp_path / "mended", mended=True)
-    settings = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
-    settings |= {"schema": declared_values(outcome="home|icu|ward")}
-    found, e, _ = asked(paths, tmp_path, check=True, **settings)
+    found, e, _ = asked(paths, tmp_path, check=True, **OF_TWO)
     assert (found.absent, found.approving) == ({}, (1,))
     monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
     monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: found)
@@ -210,12 +208,6 @@ def test_a_node_that_describes_nothing_says_so(tmp_path, options, reason):
     found = opened(NodesGrid(e, data, tmp_path, **options or {}), e)
     assert found.tables == {}
     assert reason in found.silent[0]
-
-
-def test_what_is_wrong_with_a_file_stays_in_the_nodes_log(tmp_path, warnings_of_engram):
-    (tmp_path / "a.csv").write_text("a,b\nMiller,2,3\n")
-    found, _, _ = asked([tmp_path / "a.csv"] * 4, tmp_path)
-    assert "this node's data cannot be used: its log says why" in found.silent[0]
 
 
 AGE = {"name": "age", "kind": "number"}
