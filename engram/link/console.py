@@ -84,12 +84,10 @@ def _needed(column: Column) -> int | None:
 
 
 def _folded(column: Column) -> Column:
-    """A column with cells that break anywhere."""
     return replace(column, no_wrap=False, overflow="fold", min_width=None)
 
 
 def _with(table: Table, columns: Iterator[Column] | Sequence[Column]) -> Table:
-    """Returns a table with others of its columns."""
     part = copy(table)
     part.columns = [replace(column, _index=number) for number, column in enumerate(columns)]
     return part

@@ -187,7 +187,6 @@ def _compared(tables: Tables) -> dict[str, Compared]:
 
 
 def _usual(there: Compared, declared: Mapping[str, Sequence[str]]) -> str:
-    """Returns the value that stands for a column where a table lacks it."""
     if there.name in declared:
         return declared[there.name][0]
     return _shown(median([c.median for c in there.sites.values() if c.median is not None] or [0.0]))
@@ -211,7 +210,6 @@ def _is_usable(there: Compared, given: Column) -> bool:
 
 
 def _written(given: Column | None, there: Compared, values: tuple[str, ...]) -> Column:
-    """Returns the column of the schema that sites agree on."""
     if given is not None:
         return given
     column, units = Column(there.name), {c.column.unit for c in there.sites.values()} - {""}
@@ -263,7 +261,6 @@ def _of_names(
 
 
 def _is_asked(column: DescribedColumn, columns: Declared, *, is_target: bool) -> bool:
-    """Whether a question of a site about a column is open."""
     given = columns.schema.by_name.get(column.column.name, Column(""))
     answered = given.kind and not (given.kind == "category" and given.values)
     return bool(column.asked and not answered and not (is_target and column.asked in _OF_INPUTS))
@@ -372,7 +369,6 @@ def _are_apart(one: _Ends, other: _Ends) -> bool:
 
 
 def _ends(column: DescribedColumn) -> _Ends | None:
-    """Returns where a column's numbers lie, if that is told."""
     if column.low is None or column.median is None or column.high is None:
         return None
     return _Ends(column.low, column.median, column.high)

@@ -101,7 +101,6 @@ def _found(config: NodeConfig, schema: Schema, cache: Path, least: int) -> _Figu
 
 
 def _worded(there: DescribedColumn, own: Column) -> DescribedColumn:
-    """Returns a column's figures with its site's words for it."""
     kind, values = own.kind or there.column.kind, own.values or there.column.values
     return replace(there, column=replace(own.told(), kind=kind, values=values))
 

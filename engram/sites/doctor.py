@@ -116,7 +116,6 @@ def look_over(
 
 
 def _tried(about: str, look: Callable[[], str]) -> Finding:
-    """Outcome of a check: its text, or its error."""
     try:
         return Finding(about, True, look())
     except EngramError as error:
@@ -161,7 +160,6 @@ def _server_keys(folder: Path, at: datetime) -> str:
 
 
 def _end(root: Path) -> datetime:
-    """Returns when the last of some authorities' certificates expires."""
     return max(certificate.not_valid_after_utc for certificate in read_certificates(root))
 
 

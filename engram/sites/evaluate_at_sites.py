@@ -132,7 +132,6 @@ def _missing(grid: Grid, model: str, client: int, refused: dict[int, str]) -> Vi
 
 
 def _scored(grid: Grid, nodes: Sequence[int], model: Given) -> tuple[list[Visited], dict[int, str]]:
-    """Returns a model's scores, and why nodes have not scored it."""
     config = ConfigRecord({"fingerprint": fingerprint(), MODEL: json.dumps(model.about)})
     content = RecordDict({ARRAYS: model.state, CONFIG: config})
     asked = {node: Message(content, node, MessageType.EVALUATE) for node in nodes}

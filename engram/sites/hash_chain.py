@@ -128,7 +128,6 @@ class Chain:
         return [path for path in (*self._older(), self.file) if path.exists()]
 
     def _last(self) -> bytes:
-        """Returns the last whole line; b"" if there is none."""
         for path in reversed(self._files()):
             with path.open("rb") as file:
                 if found := _whole(_end_of(file))[:-1].rpartition(b"\n")[2]:
@@ -175,7 +174,6 @@ def _end_of(file: BinaryIO) -> bytes:
 
 
 def _whole(end: bytes) -> bytes:
-    """Returns the end of a file up to its last line break."""
     return end[: end.rfind(b"\n") + 1]
 
 

@@ -389,7 +389,6 @@ _read: Final[dict[Path, tuple[tuple[int, ...] | None, Books]]] = {}
 
 
 def _epsilon(total: float, steps: Steps, delta: float) -> float:
-    """Returns epsilon of Gaussian releases with this sum of mu^2, and of sampled ones."""
     if not steps:
         from engram.guards.gaussian import epsilon_of  # noqa: PLC0415 - torch, which commands can do without
 
@@ -481,7 +480,6 @@ def _changed(lines: list[dict[str, Any]]) -> str:
 
 
 def _free(file: Path) -> Path:
-    """Returns a name beside a file's that no file has."""
     number = 1
     while (aside := file.with_suffix(f".damaged-{number}")).exists():
         number += 1

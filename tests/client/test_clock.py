@@ -85,11 +85,6 @@ def test_with_a_clock_that_is_right_the_call_goes_on(opened):
             [(ENDED, "removed")],
             "refuses this client's key for good, as it is noted as removed: to take",
         ),
-        (
-            [(ENDED, "left")],
-            "refuses this client's key for good, as it is noted as left: to take part",
-        ),
-        ([(ENDED, "expelled")], "refuses this client's key for good, as it is noted as expelled"),
         ([], "refuses this node: Method not implemented!"),
     ],
 )

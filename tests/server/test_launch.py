@@ -14,7 +14,6 @@ from engram.link.addresses import Address
 from engram.link.credentials import read_server
 from engram.link.server.identity import init_federation
 from engram.link.server.launch import (
-    ReplyLimits,
     check_free,
     flwr_command,
     superlink_addresses,
@@ -43,7 +42,7 @@ def test_a_superlink_with_tls():
     launch, here = superlink_command(SERVER), SERVER.absolute()
     python = str(Path(sys.executable).parent / "python")
     assert launch.argv[:4] == [python, "-P", "-m", "engram.link.server.superlink"]
-    assert (value(launch, "--max-records"), value(launch, "--max-reply")) == ("1000", "1024")
+    assert value(launch, "--max-reply") == "1024"
     assert "--open-control" not in launch.argv
     assert value(launch, "--ssl-ca-certfile") == str(here / "ca.crt")
     assert value(launch, "--ssl-certfile") == str(here / "server.crt")
@@ -57,8 +56,8 @@ def test_a_superlink_with_tls():
 
 def test_an_insecure_superlink():
     make(insecure=True)
-    launch = superlink_command(SERVER, limits=ReplyLimits(50, 7))
-    assert (value(launch, "--max-records"), value(launch, "--max-reply")) == ("50", "7")
+    launch = superlink_command(SERVER, max_reply=7)
+    assert value(launch, "--max-reply") == "7"
     argv = launch.argv
     assert "--insecure" in argv
     assert "--enable-supernode-auth" not in argv

@@ -430,13 +430,6 @@ CASES = {
         ["client-2: smoker has No, Yes, and other sites no, yes: "
          f"{mapped('smoker', No='no', Yes='yes')}, or add it to the values of the schema"],
     ),
-    "one value in another spelling": (
-        [text("smoker", "Yes", "no", "yes")],
-        [text("smoker", "no", "yes")],
-        ["client-2: smoker has Yes, and other sites no, yes: "
-         f"{mapped('smoker', Yes='yes', no='no', yes='yes')}, or add it to the values of the "
-         "schema"],
-    ),
     "a value more, and one less": ([text("ward", "a", "b", "c")], [text("ward", "a", "b")], []),
     "counts of something": (
         [number("children", kind="whole", values=("0", "1", "2"))],
@@ -470,12 +463,6 @@ CASES = {
         [number("bp", asked="mixed")],
         [number("bp")],
         ["client-2: bp has text among numbers: its log has the cells, and the line to write"],
-    ),
-    "text in place of numbers": (
-        [text("bp", "high", "low")],
-        [number("bp")],
-        ["client-2: bp is text (high, low), and numbers at the other sites: "
-         f"{mapped('bp', high='...', low='...')}, or leave it out"],
     ),
     "too few values": (
         [DescribedColumn(Column("seen"))],

@@ -284,7 +284,6 @@ class Fleet:
             self._channel.close()
 
     def _check_certificate(self) -> None:
-        """Raises a more helpful error if the connection fails because of the certificate."""
         root = self.credentials.root_certificate
         fault = None if root is None else find_fault(self.credentials.superlink, root)
         if fault is not None:

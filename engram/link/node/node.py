@@ -97,7 +97,6 @@ def only_one(state: Path) -> Iterator[None]:
 def _stay(
     fleet: Fleet, opened: Callable[[int], Session], state: Path, stop: threading.Event
 ) -> None:
-    """Opens one session after another."""
     known, pause = False, _RETRY
     while not stop.is_set():
         node_id = _connect(fleet, state, stop, known=known)

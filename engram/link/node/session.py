@@ -161,7 +161,6 @@ class Session:
             self._push(letter, self._reply(job))
 
     def _seconds(self) -> float:
-        """Seconds of work for a message by the site's policy."""
         try:
             return self._policy().seconds
         except Refused:  # by which the worker refuses the message

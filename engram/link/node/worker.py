@@ -213,7 +213,6 @@ def _send(pipe: Connection, parcel: Parcel, *others: Any) -> None:
 
 
 def _receive(pipe: Connection) -> tuple[Any, ...]:
-    """Receives a parcel and others from ``_send``."""
     parcel, names, *others = pipe.recv()
     return parcel._replace(objects={name: pipe.recv_bytes() for name in names}), *others
 

@@ -46,7 +46,6 @@ def is_from(
 
 
 def _users(path: Path, local: Address, remote: Address) -> Iterator[int]:
-    """Yields the users of the established sockets between two addresses."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()[1:]
     except OSError:

@@ -156,7 +156,6 @@ def new_client_key(folder: Path, number: int) -> Path:
 
 
 def _server(authority: Authority, hosts: Sequence[str], days: int) -> dict[str, bytes]:
-    """Returns the certificates and keys of a federation's authority and server."""
     key = new_key()
     root = certificate_pem(authority.certificate)
     return {

@@ -17,6 +17,9 @@ from engram.runs.folders import replace_file
 from engram.settings.errors import Refused
 from engram.settings.process_starts import SAFE
 
+MOST_REPLY = 1024
+"""MiB that a client's reply may have unless a SuperLink is told otherwise."""
+
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 # Would open a second Control API, on all interfaces and without a password.
 _UNWANTED = "FLWR_INTERNAL_GRPC_CONTROL_API"
@@ -67,15 +70,6 @@ def program(name: str, *arguments: str, home: Path, hosts: Sequence[str] = ()) -
 _SOON = timedelta(days=30)
 
 
-class ReplyLimits(NamedTuple):
-    """Limits of one reply of a node to a SuperLink."""
-
-    # Parts: records, their arrays, and the arrays' chunks. A reply of ``engram node`` has only a
-    # few, whatever the model.
-    records: int = 1000
-    mebibytes: int = 1024  # MiB of all of them together
-
-
 class Addresses(NamedTuple):
     """Where a SuperLink listens."""
 
@@ -89,7 +83,7 @@ def superlink_command(
     fleet: str | None = None,
     control: str | None = None,
     open_control: bool = False,
-    limits: ReplyLimits | None = None,
+    max_reply: int = MOST_REPLY,
 ) -> Launch:
     """Prepares a SuperLink, Flower's behind our guards, without starting it.
 
@@ -103,7 +97,7 @@ def superlink_command(
         control: HOST:PORT where it listens for users; by default ``CONTROL``.
         open_control: Let anyone who can connect to ``control`` start programs here, not only this
             process's user and root on this machine.
-        limits: Limits of a client's reply.
+        max_reply: MiB that a client's reply may have.
 
     Raises:
         Refused: If the folder, an address, or the installation is not in order, or if nobody could
@@ -113,7 +107,6 @@ def superlink_command(
     at = superlink_addresses(credentials, fleet=fleet, control=control)
     if not open_control:
         _check_private(at.control)
-    limits = limits or ReplyLimits()
     security = ["--insecure"]
     if credentials.tls:
         security = [
@@ -126,7 +119,7 @@ def superlink_command(
         "python",
         # -P: nothing is imported from the working directory
         *("-P", "-m", "engram.link.server.superlink"),
-        *("--max-records", str(limits.records), "--max-reply", str(limits.mebibytes)),
+        *("--max-reply", str(max_reply)),
         *(["--open-control"] if open_control else []),
         *security,
         *("--fleet-api-address", str(at.fleet)),
@@ -252,7 +245,6 @@ def _check_private(control: Address) -> None:
 
 
 def _check_host(credentials: ServerCredentials, control: Address) -> None:
-    """Refuses an address of the Control API that the server's certificate is not for."""
     host, tls = control.reached_at.host, credentials.tls
     if tls and host not in tls.hosts:
         raise Refused(
