@@ -1,6 +1,7 @@
 """How the coordinator's processes would be started; none is."""
 
 import os
+import shutil
 import socket
 import stat
 import sys
@@ -27,9 +28,15 @@ SERVER = Path("fed/server")
 
 
 def make(superlink="127.0.0.1:9092", **change):
+    shutil.rmtree("fed", ignore_errors=True)
     init_federation(
         Path("fed"), **({"clients": 1, "hosts": [], "superlink": superlink, "days": 60} | change)
     )
+
+
+@pytest.fixture(autouse=True)
+def _fed():
+    make()
 
 
 def value(launch, option):
@@ -38,7 +45,6 @@ def value(launch, option):
 
 
 def test_a_superlink_with_tls():
-    make()
     launch, here = superlink_command(SERVER), SERVER.absolute()
     python = str(Path(sys.executable).parent / "python")
     assert launch.argv[:4] == [python, "-P", "-m", "engram.link.server.superlink"]
@@ -94,7 +100,6 @@ def test_clients_are_served_where_they_connect_to(superlink, fleet):
 
 
 def test_its_surroundings(monkeypatch):
-    make()
     monkeypatch.setenv("FLWR_HOME", "/elsewhere")
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_CONTROL_API", "1")
     monkeypatch.setenv("LANG", "C.UTF-8")
@@ -112,7 +117,6 @@ def test_its_surroundings(monkeypatch):
 
 @pytest.mark.parametrize("name", ["engram", "engram.py"])
 def test_nothing_to_import_in_its_working_directory(name):
-    make()
     cwd = superlink_command(SERVER).cwd
     cwd.joinpath("runs").mkdir()  # results do no harm
     superlink_command(SERVER)
@@ -122,7 +126,6 @@ def test_nothing_to_import_in_its_working_directory(name):
 
 
 def test_a_folder_that_is_not_in_order():
-    make()
     (SERVER / "server.key").chmod(0o644)
     with pytest.raises(Refused, match="chmod 600"):
         superlink_command(SERVER)
@@ -130,14 +133,12 @@ def test_a_folder_that_is_not_in_order():
 
 
 def test_flower_is_not_installed(monkeypatch):
-    make()
     monkeypatch.setattr(sys, "executable", "/nowhere/bin/python")
     with pytest.raises(Refused, match="/nowhere/bin/python is not there"):
         superlink_command(SERVER)
 
 
 def test_impossible_addresses():
-    make()
     for given, says in [
         ({"fleet": "9092"}, "fleet must be HOST:PORT"),
         ({"control": "8000"}, "control must be HOST:PORT"),
@@ -159,7 +160,6 @@ def test_control_is_not_for_other_machines_unless_it_is_open(control, monkeypatc
 
 
 def test_the_port_of_control_is_for_other_machines_where_nodes_call_it(monkeypatch):
-    make()
     monkeypatch.setattr("engram.link.flower.nodes_over_http", lambda: True)
     launch = superlink_command(SERVER, control="0.0.0.0:8000")
     assert value(launch, "--host") == "0.0.0.0"
@@ -167,7 +167,6 @@ def test_the_port_of_control_is_for_other_machines_where_nodes_call_it(monkeypat
 
 
 def test_control_is_private_only_where_the_system_says_whose_connections_are(monkeypatch):
-    make()
     monkeypatch.setattr("engram.link.server.launch.SOCKETS", (Path("/nowhere/tcp"),))
     with pytest.raises(Refused, match="this system has no /nowhere/tcp, which says"):
         superlink_command(SERVER)
@@ -207,7 +206,6 @@ def warned(open_control=False, **given):
 
 
 def test_nothing_to_warn_of():
-    make()
     assert warned() == []
 
 
@@ -220,7 +218,6 @@ def test_warns_of_an_insecure_federation():
 
 
 def test_warns_of_a_control_api_that_others_reach():
-    make()
     (line,) = warned(open_control=True, control="0.0.0.0:8000")
     assert line.startswith("anyone who reaches 0.0.0.0:8000 can run programs here as this user")
 
@@ -236,7 +233,6 @@ def test_warns_of_a_certificate_that_ends_soon():
 
 
 def test_flwr_knows_the_superlink():
-    make()
     launch = flwr_command(SERVER, "supernode", "list")
     assert launch.argv[1:] == ["supernode", "list"]
     assert launch.argv[0].endswith("/flwr")
@@ -246,7 +242,6 @@ def test_flwr_knows_the_superlink():
 def test_flwr_reads_what_is_written(monkeypatch):
     from flwr.cli.flower_config import read_superlink_connection
 
-    make()
     launch = flwr_command(SERVER, "supernode", "list", control="0.0.0.0:8123")
     monkeypatch.setenv("FLWR_HOME", launch.env["FLWR_HOME"])
     connection = read_superlink_connection()
@@ -263,6 +258,5 @@ def test_flwr_without_tls():
 
 
 def test_flwr_at_a_host_that_the_certificate_lacks():
-    make()
     with pytest.raises(Refused, match="not for coordinator, the host of --control"):
         flwr_command(SERVER, "supernode", "list", control="coordinator:8000")

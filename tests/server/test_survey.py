@@ -430,6 +430,13 @@ CASES = {
         ["client-2: smoker has No, Yes, and other sites no, yes: "
          f"{mapped('smoker', No='no', Yes='yes')}, or add it to the values of the schema"],
     ),
+    "one value in another spelling": (
+        [text("smoker", "Yes", "no", "yes")],
+        [text("smoker", "no", "yes")],
+        ["client-2: smoker has Yes, and other sites no, yes: "
+         f"{mapped('smoker', Yes='yes', no='no', yes='yes')}, or add it to the values of the "
+         "schema"],
+    ),
     "a value more, and one less": ([text("ward", "a", "b", "c")], [text("ward", "a", "b")], []),
     "counts of something": (
         [number("children", kind="whole", values=("0", "1", "2"))],
