@@ -29,8 +29,6 @@ from engram.settings.errors import EngramError, Refused, RunStopped, few_names
 from engram.settings.files import is_locked
 from engram.sites.encrypted_file import read_key
 
-__all__ = ["Finding", "app", "look_over"]
-
 _SOON: Final = timedelta(days=30)  # until a certificate expires
 _ROOM: Final = 2**30  # bytes that a disk should have left
 _AHEAD: Final = 60.0  # seconds by which a file may have been written in the future

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Sequence
 from functools import partial
-from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -33,8 +32,6 @@ SCORES: Final = "scores.json"
 
 _PATIENCE: Final = 30.0  # seconds that nodes have to come on line
 _LONGEST: Final = 600.0  # seconds that scoring a model may take
-
-_log = getLogger("flwr.engram")
 
 app = ServerApp()
 

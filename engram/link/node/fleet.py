@@ -210,10 +210,7 @@ class Fleet:
             node_id: The id of this node's last session; None if it has had none.
 
         Raises:
-            Unreachable: The SuperLink does not answer.
-            Untrusted: What answers is not the SuperLink that the node was set up for.
-            ClockRefused: Its clock and this machine's differ too much.
-            KeyRefused: It does not accept the node.
+            EngramError: As ``open``.
         """
         number = self.open(None) if node_id is None else node_id
         if node_id is not None:
@@ -239,10 +236,7 @@ class Fleet:
             How far this machine's clock is ahead of the SuperLink's; None if it did not say.
 
         Raises:
-            Unreachable: The SuperLink does not answer.
-            Untrusted: What answers is not the SuperLink that the node was set up for.
-            ClockRefused: Its clock and this machine's differ too much.
-            KeyRefused: It does not know the key, or not by this id.
+            EngramError: As ``open``; ``KeyRefused`` also if the key is known by another id.
         """
         self._dial()  # beside the session of the node that may be running
         request = run_pb2.GetRunRequest(node=node_pb2.Node(node_id=node_id or 0))

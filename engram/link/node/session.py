@@ -79,7 +79,7 @@ class Session:
         node_id: The node's id.
         stop: Event that ends the session.
         policy: Reads the site's policy.
-        audit: Where work that did not come to its end is noted; None for nowhere.
+        audit: Where work that did not come to its end is noted.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Session:
         node_id: int,
         stop: Event,
         *,
-        policy: Callable[[], Policy] = lambda: USUAL,
-        audit: Audit | None = None,
+        policy: Callable[[], Policy],
+        audit: Audit,
     ) -> None:
         self._policy = policy
         self._audit = audit
@@ -232,8 +232,6 @@ class Session:
 
     def _note(self, job: _Job, why: str) -> None:
         """Adds a line to the audit; it counts as a round if it was to train."""
-        if self._audit is None:
-            return
         kind = metadata_of(job.letter.message).message_type
         line = {"kind": ENDED, "run": job.letter.run_id, "why": why}
         with contextlib.suppress(OSError):  # the worker says so, with the next message
