@@ -33,7 +33,22 @@ from engram.settings.files import read_file, replace_file
 from engram.sites.audit import stamp
 from engram.sites.hash_chain import NOTHING, Chain, Fields
 
-_LARGEST = 2**24  # bytes
+LEDGER: Final = "ledger"
+"""The ledger's folder in a node's state."""
+
+ACCEPTED: Final = "accepted"
+"""Kind of the line with which a ledger begins anew after damage, with all that is known."""
+
+OTHERS: Final = "others"
+"""Kind of a line by which the next data that are not known yet get an account of their own."""
+
+_LARGEST: Final = 2**24  # bytes of a head
+_KEY: Final = re.compile(r"[0-9.e+-]+ at [0-9.e-]+")
+
+_log = getLogger("flwr.engram")
+
+Steps = Mapping[str, int]
+_NO_STEPS: Final[Steps] = {}
 
 
 class Head(NamedTuple):
@@ -52,7 +67,7 @@ class Head(NamedTuple):
     hash: str
     accounts: dict[str, int]
     totals: dict[int, float]
-    steps: Mapping[int, Mapping[str, int]] = {}
+    steps: Mapping[int, Steps] = {}
     fault: str = ""
 
     def behind(self, lines: list[dict[str, Any]], last: str) -> str:
@@ -103,24 +118,6 @@ def write_head(file: Path, head: Head) -> None:
     """
     fields = {name: value for name, value in head._asdict().items() if name != "fault"}
     replace_file(file, json.dumps(fields).encode())
-
-
-LEDGER: Final = "ledger"
-"""The ledger's folder in a node's state."""
-
-ACCEPTED: Final = "accepted"
-"""Kind of the line with which a ledger begins anew after damage, with all that is known."""
-
-OTHERS: Final = "others"
-"""Kind of a line by which the next data that are not known yet get an account of their own."""
-
-_KEY: Final = re.compile(r"[0-9.e+-]+ at [0-9.e-]+")
-
-_log = getLogger("flwr.engram")
-
-
-Steps = Mapping[str, int]
-_NO_STEPS: Final[Steps] = {}
 
 
 class Spent(NamedTuple):
