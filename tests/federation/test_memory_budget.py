@@ -91,9 +91,9 @@ BOMBS = {  # name: what it is made of, given how many bytes it may have
     "named records": lambda size: all_of(many_names(size)),
     "numbers": lambda size: all_of(numbers(size // 2)),
     "strings": lambda size: all_of(strings(size // 2)),
-    "arrays": lambda size: RecordDict({"a": ConfigRecord({"engram.core.arrays": nested(size)})}),
+    "arrays": lambda size: RecordDict({"a": ConfigRecord({"engram.arrays": nested(size)})}),
     "empty arrays": lambda size: RecordDict(
-        {str(i): ConfigRecord({"engram.core.arrays": empty_arrays(size // 50)}) for i in range(50)}
+        {str(i): ConfigRecord({"engram.arrays": empty_arrays(size // 50)}) for i in range(50)}
     ),
     "repeated part": lambda size: repeated(size // 8),
     "config record": lambda size: instead_of("ConfigRecord", EMPTY * (size // 4)),
@@ -237,7 +237,7 @@ def test_any_bytes_are_counted_or_refused(data):
     with contextlib.suppress(Refused):
         unbundle(all_of(data))
     with contextlib.suppress(Refused):
-        unbundle(RecordDict({"a": ConfigRecord({"engram.core.arrays": data + b"\n"})}))
+        unbundle(RecordDict({"a": ConfigRecord({"engram.arrays": data + b"\n"})}))
 
 
 @given(st.data())
@@ -265,7 +265,7 @@ JSON = st.recursive(
 def test_any_description_of_arrays_is_read_or_refused(described):
     data = json.dumps(described).encode() + b"\n" + bytes(20)
     with contextlib.suppress(Refused):
-        unbundle(RecordDict({"a": ConfigRecord({"engram.core.arrays": data})}))
+        unbundle(RecordDict({"a": ConfigRecord({"engram.arrays": data})}))
 
 
 ENTRY = st.tuples(
@@ -281,7 +281,7 @@ ENTRY = st.tuples(
 def test_arrays_have_no_more_bytes_than_came(described):
     data = json.dumps(described).encode() + b"\n" + bytes(20)
     with contextlib.suppress(Refused):
-        found = unbundle(RecordDict({"a": ConfigRecord({"engram.core.arrays": data})}))
+        found = unbundle(RecordDict({"a": ConfigRecord({"engram.arrays": data})}))
         assert sum(len(array.data) for array in found["a"].values()) <= 20
 
 
