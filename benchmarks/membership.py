@@ -30,6 +30,7 @@ from benchmarks.namespaces import LinkedFederation, enter_namespace
 from engram.client.disk import DiskStore
 from engram.link.credentials import read_node
 from engram.link.node.fleet import Unreachable
+from engram.link.node.node import leave
 from engram.link.server.registration import remove_client
 from engram.runs.record import RunRecord
 from engram.settings.errors import EngramError, RunStopped
@@ -39,7 +40,6 @@ from engram.simulations.deployed import run_deployed
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
 from engram.sites.audit import AUDIT, Audit
-from engram.sites.leave_federation import leave
 from engram.wire.tensors import tensors_from_bytes
 
 Kind = Literal["join", "leave", "revoke", "cut"]

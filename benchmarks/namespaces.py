@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from engram.link.launch import Launch
+from engram.link.server.launch import Launch
 from engram.simulations.loopback import LoopbackFederation
 
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of unshare(2)

@@ -41,7 +41,6 @@ from engram.settings.method_for_data import server_side
 from engram.settings.network import NetworkMethod
 from engram.settings.plugins import load_plugins, plugins
 from engram.settings.settings_files import in_run_config
-from engram.sites.accepted import keep_policy
 from engram.sites.admission import (
     check,
     least_drawn,
@@ -61,7 +60,7 @@ from engram.sites.approvals import APPROVALS, Awaited, require
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.described import described
 from engram.sites.encrypted_file import read_key
-from engram.sites.policy import UNLIMITED, Policy
+from engram.sites.policy import UNLIMITED, Policy, keep_policy
 from engram.sites.privacy_account import Account
 from engram.sites.terms import count, request_of
 from engram.wire.bundle import bundle, bundled_size, is_bundled, unbundle

@@ -25,7 +25,6 @@ from engram.link.flower import (
     pack,
     remove_node,
 )
-from engram.link.server.launch import ReplyLimits
 from engram.link.server.registration import note_left
 from engram.settings.errors import REFUSED, UNUSABLE
 from engram.wire.counters import Counters
@@ -37,6 +36,8 @@ COUNTED: Final = {
     "reply_bytes": "Bytes of their parts",
     "refused_replies": "Replies, and parts of some, that were refused",
 }
+# Records, arrays and their chunks of a reply; one of ``engram node`` has a few, whatever the model.
+_MOST_PARTS = 1000
 _HEADER = 2**20  # most bytes of a reply's header, which includes its error
 
 
@@ -53,14 +54,14 @@ class GuardedFleet:
     def __init__(
         self,
         fleet: Any,
-        limits: ReplyLimits,
+        mebibytes: int,
         counters: Counters | None = None,
         folder: Path = Path(),
     ) -> None:
         self._fleet = fleet
         self._folder = folder
         self._counters = counters or Counters(COUNTED)
-        self._limits = limits
+        self._mebibytes = mebibytes  # that a reply may have
         self._replies: dict[int, _Reply] = {}  # by node, one at a time
         self._counting = threading.Lock()
         # The database takes one writer at a time, and fails others as locked after five seconds.
@@ -85,10 +86,10 @@ class GuardedFleet:
         if fault:
             self._refuse(request.node, context, fault)
         (header,), (tree,) = request.messages_list, request.message_object_trees
-        most = self._limits.records
-        if next(islice(_parts(tree), most, None), None):
-            reason = f"it must have at most {most} parts, got {sum(1 for _ in _parts(tree))}"
-            self._answer_instead(request.node, header, context, f"{reason} (--max-records)")
+        if next(islice(_parts(tree), _MOST_PARTS, None), None):
+            count = sum(1 for _ in _parts(tree))
+            reason = f"it must have at most {_MOST_PARTS} parts, got {count}"
+            self._answer_instead(request.node, header, context, reason)
         with self._storing:
             if not context.is_active():  # it has waited until its node began anew
                 return fleet_pb2.PushMessagesResponse()
@@ -101,7 +102,7 @@ class GuardedFleet:
         with self._counting:
             reply = self._replies.get(node.node_id)
             if reply is None or reply.header.metadata.message_id != tree.object_id:
-                reply = _Reply(header, self._limits.mebibytes * 2**20)
+                reply = _Reply(header, self._mebibytes * 2**20)
                 self._replies[node.node_id] = reply
             reply.session = answer.session_id
 
@@ -119,7 +120,7 @@ class GuardedFleet:
         if reply.left < 0:
             with self._storing:
                 forget_push(self._fleet, reply.session)
-            reason = f"it must have at most {self._limits.mebibytes} MiB, and has more"
+            reason = f"it must have at most {self._mebibytes} MiB, and has more"
             self._answer_instead(request.node, reply.header, context, f"{reason} (--max-reply)")
         with self._storing:
             answer = self._fleet.PushObject(request, context)

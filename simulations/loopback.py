@@ -13,9 +13,8 @@ from typing import ClassVar, Literal, Self
 import psutil
 
 from engram.link.credentials import read_node
-from engram.link.launch import Launch, program
 from engram.link.server.identity import add_client, init_federation
-from engram.link.server.launch import superlink_command
+from engram.link.server.launch import Launch, program, superlink_command
 from engram.link.server.registration import register_clients
 from engram.settings.errors import RunStopped
 

@@ -224,7 +224,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "doctor": Command(
             "engram.sites.doctor",
-            "Look over a server's or a client's folder, and say what to do.",
+            "Check a server's or a client's folder, with a remedy for each fault.",
             "engram doctor fed/server",
             "engram doctor fed/client-0 --json",
         ),

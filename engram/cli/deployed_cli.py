@@ -117,7 +117,7 @@ def _data_options(experiment: Experiment) -> list[str]:
 
 def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
     """Returns the experiment of a run on a federation, by the schema that its sites agree on."""
-    from engram.sites.site_questions import schema_of  # noqa: PLC0415 - loads torch
+    from engram.sites.schema_survey import schema_of  # noqa: PLC0415 - loads torch
 
     method = str(overrides.get("method", in_project(overrides).get("method", FIRST)))
     agreed = read_by(method, schema_of(server))

@@ -162,14 +162,14 @@ def evaluate(
     """
     experiment = for_server({}, federation)
     from engram.sites import evaluate_at_sites as visits  # noqa: PLC0415 - loads torch
-    from engram.sites import site_questions  # noqa: PLC0415 - loads torch
+    from engram.sites.schema_survey import answer_of_nodes  # noqa: PLC0415 - loads torch
 
     folders = [str(path.absolute()) for path in models]
     for folder in folders:
         visits.given_model(folder)  # refused here, before anybody is asked
     question = {visits.MODELS: json.dumps({"folders": folders})}
-    asked = site_questions.Asked("engram.sites.evaluate_at_sites:app", question, visits.SCORES)
-    text = site_questions.answer_of_nodes(asked, experiment, federation, control)
+    app = "engram.sites.evaluate_at_sites:app"
+    text = answer_of_nodes(app, question, visits.SCORES, experiment, federation, control)
     found = [visits.Visited(**each) for each in json.loads(text)]
     if as_json:
         print(json.dumps([each._asdict() for each in found]))

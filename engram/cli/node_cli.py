@@ -19,24 +19,20 @@ from rich.table import Table
 from engram.cli.options import Policy, Port, Site, State
 from engram.cli.site_cli import state_of
 from engram.data.source import Source
-from engram.link.addresses import parse_address
+from engram.link.addresses import direct, parse_address
 from engram.link.console import console
 from engram.link.credentials import NodeCredentials, read_node
-from engram.link.node.many_nodes import run_together
-from engram.link.node.node import only_one, run_node
-from engram.link.proxies import direct
+from engram.link.node.node import check_there, only_one, run_node, run_together
+from engram.link.node.node import leave as give_up_key
 from engram.settings.errors import Refused, say
 from engram.settings.fields import wrong_values
 from engram.settings.files import replace_file
 from engram.settings.logs import begin_log
 from engram.settings.plugins import load_plugins
 from engram.settings.run import MachineSettings
-from engram.sites.accepted import in_force
 from engram.sites.audit import AUDIT, EXPORTED, Audit
 from engram.sites.encrypted_file import new_key, read_key
-from engram.sites.leave_federation import check_there
-from engram.sites.leave_federation import leave as give_up_key
-from engram.sites.policy import policy_file
+from engram.sites.policy import in_force, policy_file
 
 if TYPE_CHECKING:
     from engram.client.disk import DiskStore

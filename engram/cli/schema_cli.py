@@ -34,7 +34,7 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
     Raises:
         SystemExit: Some site could not; status 1.
     """
-    from engram.sites.site_questions import checked, survey_deployed  # noqa: PLC0415 - loads torch
+    from engram.sites.schema_survey import checked, survey_deployed  # noqa: PLC0415 - loads torch
 
     experiment = for_server(overrides, federation)
     found = survey_deployed(experiment, federation, control, check=True)
@@ -111,7 +111,7 @@ def schema(
     targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
     if not targets:
         raise Refused("--target must name the column to predict, such as --target outcome")
-    from engram.sites.site_questions import agreed, survey_deployed, write_schema  # noqa: PLC0415 - loads torch
+    from engram.sites.schema_survey import agreed, survey_deployed, write_schema  # noqa: PLC0415 - loads torch
 
     given = dict(overrides) if target is None else {"target-column": targets[0]} | overrides
     experiment = for_federation(given, read_server(server).settings.clients)
@@ -146,7 +146,7 @@ def statistics(
     demands.
     """
     from engram.sites import statistics as columns  # noqa: PLC0415 - loads torch
-    from engram.sites.site_questions import survey_deployed  # noqa: PLC0415 - loads torch
+    from engram.sites.schema_survey import survey_deployed  # noqa: PLC0415 - loads torch
 
     experiment = for_federation({}, read_server(server).settings.clients)
     found = survey_deployed(experiment, server, control)

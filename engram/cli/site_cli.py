@@ -14,11 +14,10 @@ from engram.cli.options import Site, State
 from engram.link.console import console
 from engram.link.credentials import read_node
 from engram.settings.errors import Refused, RunStopped, say
-from engram.sites.accepted import in_force, keep_policy, kept_file
 from engram.sites.approvals import APPROVALS, Answer, Request, answer, given, waiting
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.ledger import LEDGER, OTHERS, Ledger
-from engram.sites.policy import Policy
+from engram.sites.policy import Policy, in_force, keep_policy, kept_file
 
 app = typer.Typer()
 

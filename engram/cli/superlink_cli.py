@@ -16,17 +16,16 @@ from engram.cli.options import Control, Port, Server
 from engram.link.addresses import Address, check_host
 from engram.link.credentials import read_server
 from engram.link.server.certificates import DAYS
-from engram.link.server.identity import add_client, init_federation, new_client_key
+from engram.link.server.identity import add_client, init_federation, new_client_key, sign_registry
 from engram.link.server.invitations import admit, invite, join
 from engram.link.server.launch import (
-    ReplyLimits,
+    MOST_REPLY,
     check_free,
     superlink_addresses,
     superlink_command,
     warnings,
 )
 from engram.link.server.registration import register_clients, remove_client
-from engram.link.server.registry import sign_registry
 from engram.link.server.renewal import move_node, renew_server
 from engram.runs.folders import changing
 from engram.server.stopping import stop_run
@@ -36,7 +35,6 @@ from engram.settings.registry import REGISTRY
 
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092
-_LIMITS = ReplyLimits()
 
 app = typer.Typer()
 
@@ -145,17 +143,9 @@ def start(
             "other users of this machine; by default only you and root may use it.",
         ),
     ] = False,
-    max_records: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Most parts (records, arrays, chunks of arrays) in a client's reply.",
-        ),
-    ] = _LIMITS.records,
     max_reply: Annotated[
         int, typer.Option(metavar="MIB", min=1, help="Largest size of a client's reply.")
-    ] = _LIMITS.mebibytes,
+    ] = MOST_REPLY,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log lines of JSON, the coordinator's as well.")
     ] = False,
@@ -168,7 +158,7 @@ def start(
         fleet=fleet,
         control=control,
         open_control=open_control,
-        limits=ReplyLimits(max_records, max_reply),
+        max_reply=max_reply,
     )
     at = superlink_addresses(credentials, fleet=fleet, control=control)
     check_free(at.fleet, "--fleet")

@@ -1,6 +1,7 @@
-"""HOST:PORT addresses at which a process listens or is reached."""
+"""HOST:PORT addresses at which a process listens or is reached, with or without a proxy."""
 
 import re
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ CONTROL = "127.0.0.1:8000"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """The names by which a machine reaches itself."""
 
+_ASKED = "grpc_proxy"  # of gRPC alone: whoever sets it wants connections to go through it
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 
 
@@ -77,3 +79,28 @@ def as_ip(host: str) -> IPv4Address | IPv6Address | None:
         return None if "%" in host else ip_address(host)
     except ValueError:
         return None
+
+
+def direct(environment: Mapping[str, str], *hosts: str) -> dict[str, str]:
+    """Variables of an environment without a proxy to this machine and some hosts.
+
+    gRPC takes ``http_proxy`` or ``https_proxy`` for every address, loopback too, unless
+    ``no_grpc_proxy`` or else ``no_proxy`` names it. Libraries of HTTP know these in capitals, too.
+
+    Args:
+        environment: Variables, by name; what they exclude from proxies stays excluded.
+        hosts: Hosts of the federation's own processes. They are reached through ``grpc_proxy``,
+            where that is set; this machine never is.
+    """
+    own = [*LOOPBACK, *(hosts if not environment.get(_ASKED) else ())]
+    plain = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    for_grpc = _with(environment.get("no_grpc_proxy") or plain, own)
+    if plain.strip() == "*":  # which means all, and only by itself; gRPC does not know it
+        return {"no_grpc_proxy": for_grpc}
+    for_all = _with(plain, own)
+    return {"no_grpc_proxy": for_grpc, "no_proxy": for_all, "NO_PROXY": for_all}
+
+
+def _with(listed: str, hosts: list[str]) -> str:
+    names = [name.strip() for name in listed.split(",")]
+    return ",".join(dict.fromkeys([*filter(None, names), *hosts]))

@@ -57,7 +57,7 @@ def announcement(settings: FederationSettings, authorities: bytes, least: bytes 
 
 
 def new_address(told: Told, present: str) -> str | None:
-    """Returns the address to which a SuperLink has moved from ``present``; None if it has not."""
+    """New address of a SuperLink at ``present``; None if it has not moved."""
     addresses = str(told.get(_MOVED, "")).split()
     if present not in addresses[1:] or addresses[0] == present:
         return None
@@ -130,7 +130,7 @@ def _vouched(
 
 
 def moved_node(folder: Path, superlink: str, former: str) -> bytes:
-    """Returns the ``node.toml`` of a client whose server has moved.
+    """Updated ``node.toml`` of a client after a move of its server.
 
     Args:
         folder: The client's folder.

@@ -79,17 +79,15 @@ def _blocks(table: Table, console: Console, options: ConsoleOptions) -> list[Tab
 
 
 def _needed(column: Column) -> int | None:
-    """Returns the width of a column whose cells stay on one line each."""
+    """Width of a column without line breaks in cells; 0 if it may have some."""
     return max(cell_len(str(cell)) for cell in (column.header, *column.cells, "")) * column.no_wrap
 
 
 def _folded(column: Column) -> Column:
-    """Returns a column whose cells go on in the next line wherever they end."""
     return replace(column, no_wrap=False, overflow="fold", min_width=None)
 
 
 def _with(table: Table, columns: Iterator[Column] | Sequence[Column]) -> Table:
-    """Returns a table with others of its columns."""
     part = copy(table)
     part.columns = [replace(column, _index=number) for number, column in enumerate(columns)]
     return part

@@ -184,7 +184,7 @@ def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
 
 
 def key_host(serial: int) -> str:
-    """Returns a host for which certificates of a server's key, and of later ones, are made."""
+    """Host name in certificates of a server's key of this serial number, and of later keys."""
     return f"key-{serial}.invalid"
 
 

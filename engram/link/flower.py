@@ -10,7 +10,7 @@ that
 - a message still travels as its metadata, a tree of object ids, and the objects, each under the
   SHA-256 of its bytes (``pack`` and ``unpack``);
 - a SuperLink still has a Fleet API over gRPC (``_GRPC_FLEET``), whose calls are signed as
-  engram/link/node/signing.py does, and are made in the order of engram/link/node/fleet.py;
+  engram/link/node/fleet.py does, and are made in the order of engram/link/node/fleet.py;
 - ``flower-superlink`` still has the names that ``run_superlink`` replaces, and its gRPC server
   still has its certificate by ``grpc.ssl_server_credentials``; and its SuperExec still
   starts tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``, and calls ``reconcile``
@@ -287,7 +287,7 @@ def activations(grid: Grid) -> Mapping[int, str]:
 
 
 def names(grid: Grid) -> Mapping[int, str]:
-    """Returns the names under which online nodes' keys were registered.
+    """Registered names of online nodes' keys.
 
     A node cannot choose its own. Empty for grids that do not report names, or without registration.
     """
@@ -327,7 +327,7 @@ def recorddict_to_bytes(content: RecordDict) -> bytes:
 
 
 def recorddict_from_bytes(data: bytes) -> RecordDict:
-    """Reads what ``recorddict_to_bytes`` wrote.
+    """Reads records from bytes of ``recorddict_to_bytes``.
 
     Raises:
         Refused: Its records would take much more memory than it has bytes. Flower may raise any
@@ -338,7 +338,7 @@ def recorddict_from_bytes(data: bytes) -> RecordDict:
 
 
 def runtime_client(grid: Grid) -> Any:
-    """Returns the client with which a grid calls its SuperLink over HTTP; None for other grids."""
+    """A grid's HTTP client of its SuperLink; None for other grids."""
     from flwr.superlink.grid import HttpGrid  # noqa: PLC0415 - brings a database; nodes need none
 
     if not isinstance(grid, HttpGrid):
@@ -347,13 +347,13 @@ def runtime_client(grid: Grid) -> Any:
     return grid._runtime_client
 
 
-def local_run(run_id: int = 1) -> Run:
+def local_run() -> Run:
     """Gives this process the identity that Flower gives to those it starts; returns its run.
 
     ``Message(...)`` raises without one. A process that Flower started keeps its own.
     """
     if TaskIdentity._run_id is None:
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, 1
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     return Run.create_empty(TaskIdentity.run_id)
 
 

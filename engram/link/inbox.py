@@ -103,7 +103,6 @@ class Inbox:
                 return found
 
     def _begin(self, unseen: list[str], limits: Limits) -> None:
-        """Asks which replies have begun to arrive."""
         if not unseen:
             return
         answer = self._client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=unseen))

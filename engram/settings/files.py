@@ -124,6 +124,19 @@ def _parts(of: Any) -> Iterable[Any]:
     return [*of, *of.values()] if isinstance(of, dict) else of if isinstance(of, list) else [of]
 
 
+@contextlib.contextmanager
+def refusing(told: str) -> Iterator[None]:
+    """Turns errors of the operating system in its block into ``Refused``, with their reason.
+
+    Args:
+        told: The beginning of the message, such as "FILE cannot be written".
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Refused(f"{told}: {error.strerror}") from error
+
+
 def replace_file(path: Path, data: bytes | Sequence[bytes]) -> None:
     """Replaces a file atomically, and waits until the bytes are on the disk.
 

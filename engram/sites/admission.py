@@ -35,7 +35,7 @@ _MIB: Final = 2**20
 
 
 def check(objections: Iterator[str]) -> None:
-    """Refuses what a policy has something against.
+    """Raises an error if there are objections.
 
     Raises:
         Refused: There are objections; the line has all of them.
@@ -158,7 +158,7 @@ def of_sums(policy: Policy, entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def least_drawn(policy: Policy, e: Experiment) -> int:
-    """Returns the fewest different rows of which an update is made; 0 where noise hides them.
+    """Least number of different rows of an update; 0 where noise hides them.
 
     Noise of a smaller multiplier than 1 does not: a run may ask for as little as it likes.
     """
@@ -271,7 +271,7 @@ def _of_steps(policy: Policy, factors: Mapping[str, int]) -> Iterator[str]:
 
 
 def _factors(e: Experiment, *, rows: int) -> dict[str, int]:
-    """Returns the numbers whose product is the steps of a client with so many rows."""
+    """Factors of the number of steps of a client with so many rows."""
     if "local_steps" in e.own.unread:
         factors = dict[str, int]()
     elif e.local_epochs:

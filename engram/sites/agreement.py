@@ -1,4 +1,4 @@
-"""Agreement of sites' tables: one schema for all of them, and whatever keeps a site from it."""
+"""Agreement of sites' tables: one schema for all, and each site's departures from it."""
 
 import json
 import re
@@ -62,7 +62,7 @@ class Finding(NamedTuple):
 def proposed(
     tables: Tables, given: Mapping[str, Any], targets: Sequence[str], *, union: bool = False
 ) -> dict[str, Any]:
-    """Returns settings by which all sites' tables are read alike.
+    """Settings by which all sites' tables are read alike.
 
     Inputs are the columns that all sites have, in the order of their names, but for targets, the
     column of clients, kinds that are none, and text whose values are not told. A column of text has
@@ -127,7 +127,7 @@ def findings(
     for site, table in tables.items():
         found += _of_names(tables, site, inputs, usual, columns, apart)
         if optional := [name for name in columns.defaults if name not in table.columns]:
-            named = few_names(f"{_called(name)} ({columns.defaults[name]})" for name in optional)
+            named = few_names(f"{one_line(name)} ({columns.defaults[name]})" for name in optional)
             text = f"lacks {named}: there it is missing in all rows, as its default says"
             found.append(Finding(site, text, stops=False))
         for name in sorted(table.columns, key=name_order):
@@ -143,8 +143,8 @@ def findings(
                 stops += _of_missing(column, columns, table.rows, is_target=is_target)
                 said += [*_of_unit(there, column.column), *_of_scale(there, site)]
                 said += ["has blanks around values: they are left out"] if column.blanks else []
-            found += [Finding(site, f"{_called(name)} {text}") for text in stops]
-            found += [Finding(site, f"{_called(name)} {text}", stops=False) for text in said]
+            found += [Finding(site, f"{one_line(name)} {text}") for text in stops]
+            found += [Finding(site, f"{one_line(name)} {text}", stops=False) for text in said]
     return found
 
 
@@ -187,7 +187,6 @@ def _compared(tables: Tables) -> dict[str, Compared]:
 
 
 def _usual(there: Compared, declared: Mapping[str, Sequence[str]]) -> str:
-    """Returns the value that stands for a column where a table lacks it."""
     if there.name in declared:
         return declared[there.name][0]
     return _shown(median([c.median for c in there.sites.values() if c.median is not None] or [0.0]))
@@ -211,7 +210,6 @@ def _is_usable(there: Compared, given: Column) -> bool:
 
 
 def _written(given: Column | None, there: Compared, values: tuple[str, ...]) -> Column:
-    """Returns the column of the schema that sites agree on."""
     if given is not None:
         return given
     column, units = Column(there.name), {c.column.unit for c in there.sites.values()} - {""}
@@ -250,7 +248,7 @@ def _of_names(
     targets = [name for name in apart if name and name != columns.client]
     for name in dict.fromkeys(targets):
         if name not in own and any(name in table.columns for table in tables.values()):
-            yield Finding(site, f"lacks the target {_called(name)}{besides}: add or rename it")
+            yield Finding(site, f"lacks the target {one_line(name)}{besides}: add or rename it")
     if lacking := [name for name in inputs if name not in own and name not in columns.defaults]:
         mend = "add or rename them, or leave them out by input-columns"
         yield Finding(site, f"lacks {few_names(lacking)}{besides}: {mend}")
@@ -263,7 +261,6 @@ def _of_names(
 
 
 def _is_asked(column: DescribedColumn, columns: Declared, *, is_target: bool) -> bool:
-    """Whether a question of a site about a column is open."""
     given = columns.schema.by_name.get(column.column.name, Column(""))
     answered = given.kind and not (given.kind == "category" and given.values)
     return bool(column.asked and not answered and not (is_target and column.asked in _OF_INPUTS))
@@ -302,7 +299,7 @@ def _in_words(kind: str, values: Sequence[str]) -> str:
 
 
 def _strange(there: Compared, site: str, given: Column, classes: int) -> Sequence[str]:
-    """Returns the values of a site that no site may have; of numbers all, which may be exchanged.
+    """A site's values that no site may have; of numbers all, as they may be swapped.
 
     Args:
         there: The column.
@@ -372,11 +369,6 @@ def _are_apart(one: _Ends, other: _Ends) -> bool:
 
 
 def _ends(column: DescribedColumn) -> _Ends | None:
-    """Returns where a column's numbers lie, if that is told."""
     if column.low is None or column.median is None or column.high is None:
         return None
     return _Ends(column.low, column.median, column.high)
-
-
-def _called(name: str) -> str:
-    return one_line(name)

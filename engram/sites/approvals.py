@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from engram.settings.errors import EngramError, Refused, one_line
-from engram.settings.files import read_json, replace_file
+from engram.settings.files import read_json, refusing, replace_file
 
 _log = getLogger("flwr.engram")
 
@@ -203,8 +203,6 @@ def write(folder: Path, request: Request, given: Given | None = None) -> None:
         Refused: It cannot be written.
     """
     path = folder / f"{request.terms}.{'json' if given is None else 'given'}"
-    try:
+    with refusing(f"{path} cannot be written"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_file(path, json.dumps(asdict(given or request)).encode())
-    except OSError as error:
-        raise Refused(f"{path} cannot be written: {error.strerror}") from error

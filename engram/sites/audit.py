@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from engram.guards.clock import now
-from engram.settings.errors import Refused
-from engram.sites.hash_chain import Chain, Fields
-from engram.sites.hash_chain import Chained as Audited
-
-__all__ = ["ANSWERS", "AUDIT", "ENDED", "EXPORTED", "Audit", "Audited", "stamp"]
+from engram.settings.files import refusing
+from engram.sites.hash_chain import Chain, Chained, Fields
 
 AUDIT: Final = "log"
 """The log's folder in a node's state."""
@@ -52,10 +49,8 @@ class Audit:
         Raises:
             Refused: The log cannot be read.
         """
-        try:
+        with refusing(f"{self.folder} cannot be read"):
             return _today(self._chain.last(), at)
-        except OSError as error:
-            raise Refused(f"{self.folder} cannot be read: {error.strerror}") from error
 
     def append(
         self, fields: Mapping[str, Any], *, trained: bool, at: datetime | None = None
@@ -83,9 +78,10 @@ class Audit:
                 return None
             return {**stamp(time), "today": _today(last, time) + trained, **fields}
 
-        self._chain.append(follow)
+        with self._chain.alone():
+            self._chain.extend(follow)
 
-    def read(self) -> Audited:
+    def read(self) -> Chained:
         """Reads and checks the log; it is empty if there is none.
 
         Raises:
@@ -100,7 +96,7 @@ def stamp(at: datetime) -> dict[str, str]:
 
 
 def _today(line: Mapping[str, Any], at: datetime) -> int:
-    """Returns the rounds of training of a day, of which this is the last line so far."""
+    """Rounds of training of a day, by the last line so far."""
     count = line.get("today")
     day = str(line.get("time", ""))[:10]
     return count if isinstance(count, int) and day >= f"{at:%Y-%m-%d}" else 0

@@ -1,4 +1,4 @@
-"""Seats of a run's clients: which node hosts which client, of what kind, by what nodes answer.
+"""Hosts of a run's clients, and the kind of its data, by nodes' answers.
 
 Functions over nodes' answers to the roster query; ``server/roster.py`` waits for these.
 """

@@ -18,7 +18,7 @@ from engram.data.tables.table_summary import SCHEMA, DescribedColumn, DescribedT
 from engram.guards.clock import now
 from engram.link.node_config import NodeConfig, hosted_clients
 from engram.settings.errors import DataError, Refused, printable
-from engram.settings.files import read_file, replace_file
+from engram.settings.files import read_file, refusing, replace_file
 from engram.sites.admission import of_unaccounted
 from engram.sites.approvals import APPROVALS, Request, require
 from engram.sites.encrypted_file import Damaged, read_key, seal, unseal
@@ -33,7 +33,7 @@ _TOLD: Final = "described"  # in a node's state: the last figures
 
 
 class _Figures(NamedTuple):
-    """Figures of a table, and what they are of.
+    """Figures of a table, with hashes of its rows.
 
     Attributes:
         table: The figures.
@@ -84,10 +84,8 @@ def _read(path: Path, key: bytes | None) -> _Figures | None:
 
 def _write(path: Path, key: bytes | None, figures: _Figures) -> None:
     body = json.dumps([figures.table.told(), *figures[1:]]).encode()
-    try:
+    with refusing("this site's state cannot be written"):
         replace_file(path, seal(body, _TOLD, key))
-    except OSError as error:
-        raise Refused(f"this site's state cannot be written: {error.strerror}") from error
 
 
 def _found(config: NodeConfig, schema: Schema, cache: Path, least: int) -> _Figures:
@@ -103,7 +101,6 @@ def _found(config: NodeConfig, schema: Schema, cache: Path, least: int) -> _Figu
 
 
 def _worded(there: DescribedColumn, own: Column) -> DescribedColumn:
-    """Returns a column's figures with its site's words for it."""
     kind, values = own.kind or there.column.kind, own.values or there.column.values
     return replace(there, column=replace(own.told(), kind=kind, values=values))
 

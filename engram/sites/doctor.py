@@ -1,4 +1,4 @@
-"""``engram doctor``: looks over the folder of a node or of a server, and says what to do."""
+"""``engram doctor``: faults of a node's or a server's folder, with remedies."""
 
 import json
 import os
@@ -16,30 +16,28 @@ import typer
 
 from engram.cli.console import out
 from engram.cli.options import Json
+from engram.client.disk import DiskStore
 from engram.guards.clock import in_words, now
-from engram.link.addresses import CONTROL
+from engram.link.addresses import CONTROL, direct
 from engram.link.credentials import NodeCredentials, read_node, read_server, renewal
 from engram.link.keys import read_certificates
-from engram.link.proxies import direct
+from engram.link.node.fleet import Fleet, KeyRefused, Unreachable
+from engram.link.node.node import last_node_id, silence
 from engram.link.server.registration import roll
 from engram.server.status import members, silent_parts
 from engram.settings.errors import EngramError, Refused, RunStopped, few_names
 from engram.settings.files import is_locked
 from engram.sites.encrypted_file import read_key
 
-__all__ = ["Finding", "app", "look_over"]
-
 _SOON: Final = timedelta(days=30)  # until a certificate expires
 _ROOM: Final = 2**30  # bytes that a disk should have left
 _AHEAD: Final = 60.0  # seconds by which a file may have been written in the future
-
-_PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 
 app = typer.Typer()
 
 
 class Finding(NamedTuple):
-    """A thing that was looked at, and what was found.
+    """Outcome of one check.
 
     Attributes:
         about: The thing.
@@ -70,7 +68,7 @@ def doctor(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Look over a server's or a client's folder, and say what to do."""
+    """Check a server's or a client's folder, with a remedy for each fault."""
     found = []
     for finding in look_over(folder, state=state, memory_key=memory_key, control=control):
         found.append(finding)
@@ -92,7 +90,7 @@ def look_over(
     control: str | None = None,
     at: datetime | None = None,
 ) -> Iterator[Finding]:
-    """Yields what is found in a folder, one thing after the other; changes nothing.
+    """Yields findings about a folder, one after the other; changes nothing.
 
     Args:
         folder: A server's or a client's folder.
@@ -113,11 +111,9 @@ def look_over(
             f"{folder} has neither federation.toml nor node.toml: name a federation's `server`, or "
             "a client's folder"
         )
-    yield _proxies()
 
 
 def _tried(about: str, look: Callable[[], str]) -> Finding:
-    """Returns what a check says, or what it refuses."""
     try:
         return Finding(about, True, look())
     except EngramError as error:
@@ -162,7 +158,6 @@ def _server_keys(folder: Path, at: datetime) -> str:
 
 
 def _end(root: Path) -> datetime:
-    """Returns when the last of some authorities' certificates expires."""
     return max(certificate.not_valid_after_utc for certificate in read_certificates(root))
 
 
@@ -229,8 +224,6 @@ def _node_keys(found: NodeCredentials, at: datetime) -> str:
 
 
 def _memories(root: Path, key: Path | None) -> str:
-    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
-
     secret, count, wrong = read_key(key) if key else None, 0, []
     for training in sorted(path for path in root.glob("*") if path.is_dir()):
         store = DiskStore(training, key=secret)
@@ -250,8 +243,6 @@ def _memories(root: Path, key: Path | None) -> str:
 
 
 def _running(folder: Path, state: Path) -> str:
-    from engram.link.node.node import silence  # noqa: PLC0415 - loads gRPC
-
     if not (state / "lock").exists() or not is_locked(state / "lock"):
         return f"none is running: engram node {folder}"
     if fault := silence(state):
@@ -260,15 +251,11 @@ def _running(folder: Path, state: Path) -> str:
 
 
 def _reached(credentials: NodeCredentials, state: Path) -> str:
-    from engram.link.node.fleet import KeyRefused, Unreachable  # noqa: PLC0415 - loads gRPC
-    from engram.link.node.node import last_node_id  # noqa: PLC0415 - loads gRPC
-    from engram.link.node.superlink_probe import Greeting  # noqa: PLC0415 - loads gRPC
-
     host = credentials.superlink.rpartition(":")[0]
     os.environ.update(direct(os.environ, host))
     known = last_node_id(state)
     try:
-        ahead = Greeting(credentials).greet(known)
+        ahead = Fleet(credentials).greet(known)
     except Unreachable as error:
         raise Refused(f"{error}: start it, or open the way to it") from error
     except KeyRefused as error:
@@ -297,11 +284,3 @@ def _clock(paths: Iterable[Path]) -> str:
         by = in_words(timedelta(seconds=ahead))
         raise Refused(f"files here were written {by} from now: set the clock, or have NTP do it")
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _proxies() -> Finding:
-    there = [name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.upper())]
-    if "grpc_proxy" in there:
-        return Finding("proxy", True, "grpc_proxy is set: the node reaches its SuperLink by it")
-    told = f"{', '.join(there)} set: a federation's connections pass it by" if there else "none set"
-    return Finding("proxy", True, told)

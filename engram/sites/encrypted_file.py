@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from engram.settings.errors import EngramError, Refused
-from engram.settings.files import open_file, replace_file
+from engram.settings.files import open_file, refusing, replace_file
 
 _MAGIC: Final = b"engram sealed 1\n"  # 1: version of this format
 _PLAIN: Final = b"p"  # then SHA-256 of label and body, then the body
@@ -87,10 +87,8 @@ def new_key(path: Path) -> None:
     """
     if path.exists():
         raise Refused(f"{path} is there already: memories may be encrypted with it")
-    try:
+    with refusing(f"the key {path} cannot be written"):
         replace_file(path, os.urandom(_KEY).hex().encode() + b"\n")
-    except OSError as error:
-        raise Refused(f"the key {path} cannot be written: {error.strerror}") from error
 
 
 def read_key(path: Path) -> bytes:

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Sequence
 from functools import partial
-from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -33,8 +32,6 @@ SCORES: Final = "scores.json"
 
 _PATIENCE: Final = 30.0  # seconds that nodes have to come on line
 _LONGEST: Final = 600.0  # seconds that scoring a model may take
-
-_log = getLogger("flwr.engram")
 
 app = ServerApp()
 
@@ -132,7 +129,6 @@ def _missing(grid: Grid, model: str, client: int, refused: dict[int, str]) -> Vi
 
 
 def _scored(grid: Grid, nodes: Sequence[int], model: Given) -> tuple[list[Visited], dict[int, str]]:
-    """Returns a model's scores, and why nodes have not scored it."""
     config = ConfigRecord({"fingerprint": fingerprint(), MODEL: json.dumps(model.about)})
     content = RecordDict({ARRAYS: model.state, CONFIG: config})
     asked = {node: Message(content, node, MessageType.EVALUATE) for node in nodes}

@@ -15,8 +15,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from engram.settings.errors import Refused
-from engram.settings.files import parse_json, read_file, sync
+from engram.settings.files import parse_json, read_file, refusing, sync
 
 _log = getLogger("flwr.engram")
 
@@ -64,11 +63,6 @@ class Chain:
             OSError: It cannot be read.
         """
         return _parsed(self._last())[0]
-
-    def append(self, follow: Callable[[Fields, str], Fields | None]) -> None:
-        """Adds a line while no other process does; see ``extend``."""
-        with self.alone():
-            self.extend(follow)
 
     def extend(
         self, follow: Callable[[Fields, str], Fields | None]
@@ -134,7 +128,6 @@ class Chain:
         return [path for path in (*self._older(), self.file) if path.exists()]
 
     def _last(self) -> bytes:
-        """Returns the last whole line; b"" if there is none."""
         for path in reversed(self._files()):
             with path.open("rb") as file:
                 if found := _whole(_end_of(file))[:-1].rpartition(b"\n")[2]:
@@ -142,7 +135,7 @@ class Chain:
         return b""
 
     def _heal(self) -> int:
-        """Removes what follows the last whole line of the file; returns how many bytes."""
+        """Removes bytes after the last whole line of the file; returns their number."""
         if not self.file.exists():
             return 0
         with self.file.open("rb+") as file:
@@ -181,15 +174,13 @@ def _end_of(file: BinaryIO) -> bytes:
 
 
 def _whole(end: bytes) -> bytes:
-    """Returns the end of a file up to its last line break."""
     return end[: end.rfind(b"\n") + 1]
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        yield from _whole(read_file(path, links=False)).split(b"\n")[:-1]
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    with refusing(f"{path} cannot be read"):
+        data = read_file(path, links=False)
+    yield from _whole(data).split(b"\n")[:-1]
 
 
 def _parsed(raw: bytes) -> tuple[dict[str, Any], str]:

@@ -1,4 +1,4 @@
-"""A node's ledger: what its data sets have spent of the total epsilon that their site allows.
+"""A node's privacy ledger: epsilon spent of its data sets, and the site's limit.
 
 Every answer is a Gaussian release of sensitivity mu to the change of all data of a client: for
 ``privacy=local``, two clipped updates lie up to 2 C apart and have noise z C, so that mu = 2 / z.
@@ -6,7 +6,8 @@ Releases add up as ``mu^2 = sum mu_i^2``, whatever a server asks for next, and e
 of that sum (``engram.guards.gaussian.epsilon_of``). For ``privacy=example`` the steps of an answer
 are Poisson-subsampled Gaussian releases to the change of one row, which are counted by multiplier
 and rate (``engram.guards.amplification.composed_epsilon``). A ledger that is deleted, or put back
-as it was, is noticed by its head beside it (``engram.sites.ledger_head``).
+as it was, is noticed by its head beside it: that is written after every line, so that it is the
+ledger's last line or, after a crash, an earlier one, and knows all that was spent.
 
 What an answer costs is on the disk before its noise is drawn, so that a node that is killed at any
 instant may have noted too much, and never too little. An account is of rows, not of paths: data are
@@ -31,7 +32,6 @@ from engram.settings.errors import Refused
 from engram.settings.files import read_file, replace_file
 from engram.sites.audit import stamp
 from engram.sites.hash_chain import NOTHING, Chain, Fields
-from engram.sites.ledger_head import Head, read_head, write_head
 
 LEDGER: Final = "ledger"
 """The ledger's folder in a node's state."""
@@ -42,13 +42,82 @@ ACCEPTED: Final = "accepted"
 OTHERS: Final = "others"
 """Kind of a line by which the next data that are not known yet get an account of their own."""
 
+_LARGEST: Final = 2**24  # bytes of a head
 _KEY: Final = re.compile(r"[0-9.e+-]+ at [0-9.e-]+")
 
 _log = getLogger("flwr.engram")
 
-
 Steps = Mapping[str, int]
 _NO_STEPS: Final[Steps] = {}
+
+
+class Head(NamedTuple):
+    """A ledger, as far as its last line.
+
+    Attributes:
+        line: The line's number; 0 where there is no head.
+        hash: The line's hash.
+        accounts: The account of each data set, by digest.
+        totals: The sum of mu^2 of each account.
+        steps: Numbers of each account's sampled releases: see ``Books``.
+        fault: What is wrong with the file; "" if it is whole, or none is there.
+    """
+
+    line: int
+    hash: str
+    accounts: dict[str, int]
+    totals: dict[int, float]
+    steps: Mapping[int, Steps] = {}
+    fault: str = ""
+
+    def behind(self, lines: list[dict[str, Any]], last: str) -> str:
+        """Fault of a ledger that does not continue this head; "" if it does.
+
+        Args:
+            lines: The ledger's lines.
+            last: Hash of the last one.
+        """
+        if self.fault or not self.line:
+            return self.fault
+        after = [*(line.get("before") for line in lines[self.line : self.line + 1]), last][0]
+        if len(lines) >= self.line and after == self.hash:
+            return ""
+        was = "deleted" if not lines else "put back, or written anew"
+        return f"the ledger has {len(lines)} lines and its head is line {self.line}: it was {was}"
+
+
+def read_head(file: Path) -> Head:
+    """Reads a ledger's head.
+
+    Raises:
+        Refused: It cannot be read.
+    """
+    none = Head(0, "", {}, {})
+    try:
+        found = json.loads(read_file(file, most=_LARGEST, links=False))
+        totals = {int(account): float(total) for account, total in found["totals"].items()}
+        accounts = {str(data): int(account) for data, account in found["accounts"].items()}
+        steps = {
+            int(account): {str(key): int(count) for key, count in each.items()}
+            for account, each in found["steps"].items()
+        }
+        return Head(int(found["line"]), str(found["hash"]), accounts, totals, steps)
+    except FileNotFoundError:
+        return none
+    except OSError as error:
+        raise Refused(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return none._replace(fault=f"{file} is not what was written")
+
+
+def write_head(file: Path, head: Head) -> None:
+    """Replaces a ledger's head, and waits until it is on the disk.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    fields = {name: value for name, value in head._asdict().items() if name != "fault"}
+    replace_file(file, json.dumps(fields).encode())
 
 
 class Spent(NamedTuple):
@@ -97,7 +166,7 @@ class Books(NamedTuple):
     steps: Mapping[int, Steps] = {}
 
     def account(self, data: str) -> int:
-        """Returns the account to which a data set is charged."""
+        """Account of a data set."""
         if data in self.accounts:
             return self.accounts[data]
         last = max(self.totals, default=0)
@@ -125,7 +194,7 @@ class Ledger:
         self._head = folder.with_name(f"{folder.name}.head")
 
     def require(self, data: str, cost: float, steps: Steps = _NO_STEPS) -> Spent:
-        """Returns the account of a data set after an answer of this cost, which is not noted.
+        """Account of a data set after an answer of this cost, without noting it.
 
         Args:
             data: Digest of the data set.
@@ -193,7 +262,7 @@ class Ledger:
         return {a: _epsilon(total, books.steps.get(a, {}), self.delta) for a, total in found}
 
     def in_words(self, books: Books) -> list[str]:
-        """Returns a line for each account: what of how much it has spent, with how many data."""
+        """A line for each account: its epsilon, the limit, and the number of data sets."""
         limit = f" of {self.epsilon:g}" if self.epsilon else ""
         found = []
         for account, epsilon in self.spent(books).items():
@@ -294,7 +363,7 @@ class Ledger:
             _read[self._chain.file] = key, books
 
     def _unclosed(self) -> str:
-        """Returns what is wrong with the end of the file; "" if it is a crash's, or whole.
+        """Fault of the end of the file; "" if a crash left it so, or it is whole.
 
         The beginning of a line is what a crash leaves, of an answer that has not left. A line that
         has all but its end is damaged.
@@ -317,7 +386,6 @@ _read: Final[dict[Path, tuple[tuple[int, ...] | None, Books]]] = {}
 
 
 def _epsilon(total: float, steps: Steps, delta: float) -> float:
-    """Returns epsilon of Gaussian releases with this sum of mu^2, and of sampled ones."""
     if not steps:
         from engram.guards.gaussian import epsilon_of  # noqa: PLC0415 - torch, which commands can do without
 
@@ -364,7 +432,7 @@ def _head_of(books: Books, line: int, last: str) -> Head:
 
 
 def _at_least(books: Books, head: Head) -> Books:
-    """Returns the books of a damaged ledger, with what its head knows besides."""
+    """Books of a damaged ledger, completed from its head."""
     accounts, totals, steps = head.accounts | books.accounts, dict(books.totals), dict(books.steps)
     for account, total in head.totals.items():
         totals[account] = max(total, totals.get(account, 0.0))
@@ -393,7 +461,7 @@ def _steps(line: Mapping[str, Any]) -> Steps:
 
 
 def _sealed(fields: Fields) -> Fields:
-    """Returns a line's fields with their digest, by which damage to the last line shows, too."""
+    """A line's fields with their digest, so that damage to the last line shows, too."""
     text = json.dumps({**fields}, sort_keys=True)
     return {**fields, "digest": hashlib.sha256(text.encode()).hexdigest()}
 
@@ -409,7 +477,6 @@ def _changed(lines: list[dict[str, Any]]) -> str:
 
 
 def _free(file: Path) -> Path:
-    """Returns a name beside a file's that no file has."""
     number = 1
     while (aside := file.with_suffix(f".damaged-{number}")).exists():
         number += 1

@@ -9,8 +9,9 @@ from engram.client.requests import round_of
 from engram.data.digests import digest_of
 from engram.guards.calibration import noise_multiplier, reach, row_rate, row_releases
 from engram.link.node_config import NodeConfig
-from engram.settings.errors import EngramError, Refused, few
+from engram.settings.errors import EngramError, few
 from engram.settings.experiment import Experiment
+from engram.settings.files import refusing
 from engram.sites.ledger import LEDGER, Ledger, Spent, Steps, key_of
 from engram.sites.policy import Policy
 from engram.wire.wire import CLIENTS, config_of
@@ -75,14 +76,12 @@ class Account(NamedTuple):
             return None
         ledger = Ledger(config.state / LEDGER, policy.epsilon, policy.delta)
         sources = [config.data] if config.data else experiment.own.sources(experiment)
-        try:
+        with refusing("this node's data cannot be read"):
             data = digest_of(sources)
-        except OSError as error:
-            raise Refused(f"this node's data cannot be read: {error.strerror}") from error
         return cls(ledger, data, experiment, training, rows, config.asked_by)
 
     def check(self) -> None:
-        """Refuses what the account could not pay a single answer of.
+        """Checks that the account can pay for one more answer.
 
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged.

@@ -1,32 +1,46 @@
-"""The ServerApp that asks nodes to describe their tables, before anything trains."""
+"""Surveys of the tables of a federation's nodes, and the schema they agree on.
+
+``app`` is the ServerApp that asks them, before anything trains.
+"""
 
 import json
+import os
+import sys
+import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from logging import getLogger
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from engram.data.tables.table_summary import DescribedTable
+from engram.guards.secure.masks import SEED, public_of
 from engram.link.server.membership import membership_of
 from engram.server.app_start import opened
 from engram.server.grid import PatientGrid
 from engram.server.roster import attendance_of
 from engram.server.roster_query import Answers
-from engram.settings.errors import RunStopped
+from engram.settings.data import DataSettings, with_schema
+from engram.settings.errors import Refused, RunStopped, few_names, one_line, say
 from engram.settings.experiment import Experiment
-from engram.settings.files import replace_file
+from engram.settings.files import refusing, replace_file
+from engram.settings.settings_files import read_settings
+from engram.simulations.deployed import Attempt
+from engram.sites.agreement import Finding, findings, proposed
 
-SURVEY: Final = "survey.json"
-"""The file with the answers."""
+SCHEMA: Final = "schema.toml"
+"""The settings that a federation's sites agree on, in the coordinator's folder."""
 
-READER: Final = "reader"
-"""The file with the public key that tables are sealed for, in hexadecimal digits."""
-
-CHECK: Final = "check"
-"""The file that asks for a check of a run, too."""
-
+_SURVEY: Final = "survey.json"  # the file with the answers
+_READER: Final = "reader"  # that with the public key that tables are sealed for, in hexadecimal
+_CHECK: Final = "check"  # that by which a check of a run is asked for, too
+_HEAD: Final = (
+    "# Written by engram schema; engram run --federation reads it before other settings.\n"
+)
 _PATIENCE: Final = 30.0  # seconds without news after which no further node is waited for
 _LONGEST: Final = 600.0  # seconds that those may take that are there
 
@@ -59,7 +73,7 @@ class Survey(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str, private: bytes) -> "Survey":
-        """Reads what ``survey`` returned, by the private half of its reader's key."""
+        """Reads the answers of ``survey`` by the private half of the reader's key."""
         found: dict[str, Any] = json.loads(text)
         approving = tuple(found.pop("approving", ()))
         given = {
@@ -128,6 +142,138 @@ def main(grid: Grid, context: Context) -> None:
     """
     with opened(grid, context) as (experiment, folder):
         patient = PatientGrid(grid, least=1, membership=membership_of(grid))
-        reader = bytes.fromhex((folder / READER).read_text(encoding="ascii"))
-        found = survey(patient, experiment, reader, check=(folder / CHECK).exists())
-        replace_file(folder / SURVEY, found.encode())
+        reader = bytes.fromhex((folder / _READER).read_text(encoding="ascii"))
+        found = survey(patient, experiment, reader, check=(folder / _CHECK).exists())
+        replace_file(folder / _SURVEY, found.encode())
+
+
+def survey_deployed(
+    experiment: Experiment, server: Path, control: str | None, *, check: bool = False
+) -> Survey:
+    """Asks the nodes of a federation about their tables.
+
+    Args:
+        experiment: The settings of a run on their tables.
+        server: The coordinator's folder.
+        control: HOST:PORT of the SuperLink's Control API.
+        check: Whether to ask who could take part in a run, too.
+
+    Raises:
+        RunStopped: They could not be asked.
+    """
+    private = os.urandom(SEED)
+    given = {_READER: public_of(private).hex()} | ({_CHECK: ""} if check else {})
+    app = "engram.sites.schema_survey:app"
+    said = answer_of_nodes(app, given, _SURVEY, experiment, server, control)
+    return Survey.from_json(said, private)
+
+
+def answer_of_nodes(
+    serverapp: str,
+    given: Mapping[str, str],
+    answer: str,
+    experiment: Experiment,
+    server: Path,
+    control: str | None,
+) -> str:
+    """Answers of a federation's nodes to a question; its SuperLink must run.
+
+    Args:
+        serverapp: The ServerApp that asks them.
+        given: Files that it reads, by name.
+        answer: Name of the file that it writes.
+        experiment: The settings that go with the question.
+        server: The coordinator's folder.
+        control: HOST:PORT of the SuperLink's Control API.
+
+    Raises:
+        RunStopped: They could not be asked.
+    """
+    server = server.absolute()
+    with refusing(f"{server} cannot be written into"):
+        (server / "flwr").mkdir(exist_ok=True)
+        place = tempfile.TemporaryDirectory(prefix="asked-", dir=server / "flwr")
+    with place as name:
+        folder = Path(name)
+        for each, text in given.items():
+            (folder / each).write_text(text, encoding="utf-8")
+        path = folder / answer
+        on_word = partial(say, file=sys.stderr)
+        attempt = Attempt(experiment, folder, server, control, on_word, serverapp=serverapp)
+        try:
+            attempt.await_file(path)
+        finally:
+            attempt.end(finished=path.is_file())
+        if not path.is_file():
+            raise RunStopped(attempt.verdict or attempt.trouble)
+        return path.read_text(encoding="utf-8")
+
+
+def agreed(
+    found: Survey, given: Mapping[str, Any], targets: Sequence[str], *, union: bool = False
+) -> tuple[dict[str, Any], list[Finding]]:
+    """Settings on which all sites can agree, and faults to be mended first.
+
+    Args:
+        found: What the sites say.
+        given: Settings that stay as they are.
+        targets: Columns that are no inputs; if there is one, it is the target.
+        union: Whether columns that some sites lack are kept.
+
+    Raises:
+        RunStopped: No site describes a table.
+    """
+    wrong = [Finding(site_name(client), why) for client, why in found.silent.items()]
+    if not found.tables:
+        raise RunStopped("; ".join(map(str, wrong)) or "no node describes its table")
+    known = {*DataSettings.all_keys(), "task"}
+    stays = {key: value for key, value in with_schema(given).items() if key in known}
+    settings = proposed(found.named, stays, targets, union=union)
+    return settings, [*findings(found.named, settings, targets), *wrong]
+
+
+def checked(found: Survey, experiment: Experiment) -> list[Finding]:
+    """Reasons why sites cannot take part in a run, and oddities of their tables."""
+    absent = {site_name(client): why for client, why in (found.absent or {}).items()}
+    settings = {
+        key: v for key, v in experiment.to_config().items() if key in DataSettings.all_keys()
+    }
+    told = [
+        finding._replace(stops=finding.site in absent)
+        for finding in findings(found.named, settings)
+        if finding.site in absent or not finding.stops
+    ]
+    explained = {finding.site for finding in told if finding.stops}
+    return told + [Finding(site, why) for site, why in absent.items() if site not in explained]
+
+
+def write_schema(server: Path, settings: Mapping[str, Any]) -> Path:
+    """Writes the settings that sites agree on into the coordinator's folder.
+
+    Raises:
+        Refused: It cannot be written.
+    """
+    path = server / SCHEMA
+    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items()]
+    with refusing(f"{path} cannot be written"):
+        replace_file(path, "".join([_HEAD, *lines]).encode())
+    return path
+
+
+def schema_of(server: Path) -> dict[str, Any]:
+    """Returns the settings that a federation's sites agree on; none if there is no such file.
+
+    Args:
+        server: The coordinator's folder.
+
+    Raises:
+        Refused: It is damaged.
+    """
+    path = server / SCHEMA
+    if not path.is_file():
+        return {}
+    settings = read_settings(path)
+    if strange := settings.keys() - {*DataSettings.all_keys(), "task"}:
+        named = few_names(sorted(map(one_line, strange)))
+        raise Refused(f"{path} must hold settings of data, got {named}: see engram schema")
+    return settings

@@ -107,5 +107,4 @@ def bin_of(sites: Collection[DescribedColumn], share: float) -> tuple[float, flo
 
 
 def _rows(column: DescribedColumn, bins: int) -> int:
-    """Returns the number of rows in the first bins."""
     return sum(column.counts[:bins])

@@ -1,4 +1,4 @@
-"""The state of a site's node: what `engram status` shows of a client's folder."""
+"""State of a site's node, for `engram status` of a client's folder."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,11 +8,11 @@ from engram.guards.clock import now
 from engram.link.credentials import NodeCredentials, read_node
 from engram.settings.files import is_locked
 from engram.settings.registry import fingerprint, own_registry
-from engram.sites.accepted import in_force
 from engram.sites.approvals import APPROVALS, waiting
-from engram.sites.audit import AUDIT, Audit, Audited
+from engram.sites.audit import AUDIT, Audit
+from engram.sites.hash_chain import Chained
 from engram.sites.ledger import LEDGER, Ledger
-from engram.sites.policy import Policy, policy_file
+from engram.sites.policy import Policy, in_force, policy_file
 
 _LAST = 5  # rounds that are shown
 
@@ -41,7 +41,7 @@ class SiteStatus(NamedTuple):
     rounds: int
     waiting: list[str]
     memories: list[Kept]
-    log: Audited
+    log: Chained
     spent: dict[int, float]
     budget: list[str]
     registry: str

@@ -1,4 +1,4 @@
-"""Withdrawals: a client leaves with its data, and what has learned from it is trained without it.
+"""Withdrawals: a client leaves with its data, and models are retrained without it.
 
 A client is in a run from the first round in which it is a member. From then on its rows may count
 before it trains: in the units of columns, in the scores by which rounds are picked, in the bound of
@@ -66,7 +66,7 @@ class Withdrawal(NamedTuple):
     exports: list[Path]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what ``withdrawal.json`` has: the fields, with absolute paths."""
+        """Contents of ``withdrawal.json``: the fields, with absolute paths."""
         return {
             "run": str(self.run.absolute()),
             "client": self.client,
@@ -205,7 +205,7 @@ def _number(record: RunRecord, client: str) -> int:
 
 
 def _came(record: RunRecord, client: int) -> int | None:
-    """Returns the first round in which a client was a member; None if it never was."""
+    """First round of a client's membership; None if it never was a member."""
     everyone = range(int(record.config["settings"]["num-clients"]))
     rounds = (row["round"] for row in record.rows() if client in row.get("members", everyone))
     return next(rounds, None)

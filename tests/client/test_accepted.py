@@ -16,10 +16,17 @@ from engram.link.flower import local_run
 from engram.link.node import node
 from engram.settings.errors import Refused
 from engram.settings.fields import key_of
-from engram.sites.accepted import in_force, is_looser, keep_policy
 from engram.sites.admission import of_now
 from engram.sites.audit import Audit
-from engram.sites.policy import USUAL, Policy, is_open, read_policy
+from engram.sites.policy import (
+    USUAL,
+    Policy,
+    in_force,
+    is_looser,
+    is_open,
+    keep_policy,
+    read_policy,
+)
 from engram.wire.checksums import summed
 from tests.client.test_policy import ask, refusal
 from tests.tables import entry
@@ -203,7 +210,7 @@ def test_a_file_that_vanishes_while_it_is_read_forgets_nothing(tmp_path, monkeyp
         finally:
             (tmp_path / "moved").rename(file)
 
-    monkeypatch.setattr("engram.sites.accepted.read_policy", vanishing)
+    monkeypatch.setattr("engram.sites.policy.read_policy", vanishing)
     with pytest.raises(Refused, match="cannot be read: No such file"):
         keep_policy(tmp_path, tmp_path)
     monkeypatch.undo()

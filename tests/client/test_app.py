@@ -25,7 +25,7 @@ from engram.link.flower import name_message, node_context
 from engram.settings import model as of_model
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.fingerprint import fingerprint, source_root
-from engram.sites.accepted import keep_policy
+from engram.sites.policy import keep_policy
 from engram.wire.bundle import bundle, is_bundled, unbundle
 from engram.wire.roster import read_entry
 from engram.wire.wire import (

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta
-from threading import Thread
 
 import pytest
 
@@ -115,14 +114,3 @@ def test_files_are_closed_and_the_chain_goes_on(tmp_path, monkeypatch):
     assert audit.read().lines[-1]["line"] == int(closed) + 1
     (tmp_path / names[1]).unlink()
     assert "is not what was written" in audit.read().fault
-
-
-def test_those_who_add_at_the_same_time_take_turns(tmp_path):
-    each = [Thread(target=add, args=(Audit(tmp_path), *[number] * 20)) for number in (1, 2)]
-    for thread in each:
-        thread.start()
-    for thread in each:
-        thread.join()
-    found = Audit(tmp_path).read()
-    assert (len(found.lines), found.fault) == (40, "")
-    assert sorted(rounds(Audit(tmp_path))) == [1] * 20 + [2] * 20

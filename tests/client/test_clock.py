@@ -17,8 +17,7 @@ from engram.guards.clock import TIME, in_words, sent_time
 from engram.link.announcement import ENDED
 from engram.link.credentials import NodeCredentials
 from engram.link.keys import read_node_key
-from engram.link.node import fleet as fleet_module
-from engram.link.node import signing
+from engram.link.node import fleet
 from engram.link.node.fleet import ClockRefused, Fleet, KeyRefused
 from engram.link.server.certificates import node_key_files
 from engram.server.clock_header import Dated
@@ -36,8 +35,7 @@ def opened(tmp_path, monkeypatch):
 
     def opened(behind, wrap=Dated):
         own = datetime.now(UTC) + timedelta(seconds=behind)
-        monkeypatch.setattr(signing, "now", lambda: own)
-        monkeypatch.setattr(fleet_module, "now", lambda: own)
+        monkeypatch.setattr(fleet, "now", lambda: own)
         flower = wrap(NodeAuthServerInterceptor(None))  # it asks for a state only after the time
         server = grpc.server(ThreadPoolExecutor(1), interceptors=[flower])
         add_FleetServicer_to_server(FleetServicer(), server)
@@ -87,11 +85,6 @@ def test_with_a_clock_that_is_right_the_call_goes_on(opened):
             [(ENDED, "removed")],
             "refuses this client's key for good, as it is noted as removed: to take",
         ),
-        (
-            [(ENDED, "left")],
-            "refuses this client's key for good, as it is noted as left: to take part",
-        ),
-        ([(ENDED, "expelled")], "refuses this client's key for good, as it is noted as expelled"),
         ([], "refuses this node: Method not implemented!"),
     ],
 )

@@ -24,10 +24,10 @@ from engram.settings.data import DataSettings
 from engram.settings.errors import AWAITED, REFUSED, Refused
 from engram.sites import audit as audit_module
 from engram.sites import described as described_module
-from engram.sites.accepted import keep_policy
 from engram.sites.approvals import answer, requests
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.encrypted_file import new_key
+from engram.sites.policy import keep_policy
 from engram.wire.roster import read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.support import declared_values, small
@@ -494,14 +494,7 @@ def test_a_question_of_another_kind_is_not_about_columns(tmp_path):
 # --- What a run's own questions tell ---------------------------------------------------------
 
 
-RESTRICTED = (
-    {"epsilon": 4.0, "privacy": ["local"]},
-    {"secure": 3},
-    {"privacy": ["central"]},
-)
-
-
-@pytest.mark.parametrize("rules", RESTRICTED, ids=str)
+@pytest.mark.parametrize("rules", SECRET, ids=str)
 def test_no_run_asks_for_cells_where_no_figure_may_leave(tmp_path, rules):
     """Refused or not, a roster tells by nothing whether a text or number is in the table."""
     site = Site(tmp_path)

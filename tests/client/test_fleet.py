@@ -30,6 +30,7 @@ from engram.link.node.fleet import Fleet, KeyRefused, RunOver, Unreachable, Unus
 from engram.link.node.session import Session
 from engram.link.server.certificates import node_key_files
 from engram.settings.errors import EngramError
+from engram.sites.policy import USUAL
 from tests.client.test_fab import bundle
 
 PROJECT = b"[tool.flwr.app.config]\nalpha = 1\n"
@@ -334,4 +335,4 @@ def test_no_answer_ends_a_node(connect, monkeypatch, data):
     with contextlib.suppress(
         EngramError
     ):  # which are for engram/link/node/node.py: it connects again
-        Session(fleet, Echo(), 7, stop).serve()
+        Session(fleet, Echo(), 7, stop, policy=lambda: USUAL, audit=None).serve()

@@ -14,8 +14,7 @@ from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.secure_parties import Identity, Parties, learn, of_node, registered
 from engram.link.keys import read_public_key, same_key
 from engram.link.node_config import NodeConfig
-from engram.link.server.identity import add_client, new_client_key
-from engram.link.server.registry import sign_registry
+from engram.link.server.identity import add_client, new_client_key, sign_registry
 from engram.settings.errors import Refused
 from engram.settings.registry import REGISTRY, fingerprint, signed_registry
 from engram.simulations.grid import InProcessGrid

@@ -81,11 +81,6 @@ def test_a_wrong_policy_is_refused_in_one_line(tmp_path):
             assert re.fullmatch(rf"{file}:? ?{says}", str(caught.value)), caught.value
 
 
-def test_a_policy_that_was_named_must_be_there(tmp_path):
-    with pytest.raises(Refused, match=r"policy\.toml cannot be read: No such file"):
-        read_policy(tmp_path / "policy.toml")
-
-
 def test_hours_may_pass_midnight():
     for hours, time, expected in [
         ("", "03:00", True),

@@ -17,7 +17,7 @@ from engram.link.node.session import Session
 from engram.link.node.worker import WorkerDied
 from engram.settings.errors import BUSY, REFUSED
 from engram.sites.audit import Audit
-from engram.sites.policy import read_policy
+from engram.sites.policy import USUAL, read_policy
 from engram.wire.wire import CONFIG
 
 WALL = 1_700_000_000.0  # seconds; the time at which every test begins
@@ -117,7 +117,7 @@ class World:
 
 
 @pytest.fixture
-def play(monkeypatch):
+def play(monkeypatch, tmp_path):
     """Plays what comes to a node; returns the world afterwards."""
 
     def play(*mail, takes=None, over=None, end=200.0, down=(), **site):
@@ -129,7 +129,8 @@ def play(monkeypatch):
         monkeypatch.setattr(world.stop, "wait", world.advance)
         world.error = None
         try:
-            Session(world, world, 7, world.stop, **site).serve()
+            usual = {"policy": lambda: USUAL, "audit": Audit(tmp_path / "log")}
+            Session(world, world, 7, world.stop, **usual | site).serve()
         except Unreachable as error:
             world.error = error
         return world

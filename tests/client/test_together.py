@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from engram.cli.node_cli import app
 from engram.link.node import fork_preload, worker
-from engram.link.node.many_nodes import run_together
+from engram.link.node.node import run_together
 from engram.link.node.worker import Worker
 from engram.settings.errors import Refused
 

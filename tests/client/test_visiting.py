@@ -16,10 +16,10 @@ from engram.link.flower import local_run, name_message, node_context
 from engram.server.run import run as run_on
 from engram.settings.errors import AWAITED
 from engram.settings.fingerprint import fingerprint
-from engram.sites.accepted import keep_policy
 from engram.sites.approvals import APPROVALS, answer, requests
 from engram.sites.audit import Audit
 from engram.sites.evaluate_at_sites import given_model, visit
+from engram.sites.policy import keep_policy
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, MODEL, ROSTER_QUERY, read_list, to_record
 from tests.client.test_policy import refusal
 from tests.server.nodes import NodesGrid

@@ -304,12 +304,6 @@ def test_another_authority(files):
     assert message.endswith("engram renew fed/server")
 
 
-def test_an_authority_of_the_same_name_is_another_one():
-    make("other/fed")
-    shutil.copy("other/fed/server/ca.crt", SERVER)
-    refused(read_server, SERVER, "was not signed by")
-
-
 def test_the_key_of_another_certificate():
     make("other/fed")
     shutil.copy("other/fed/server/server.key", SERVER)

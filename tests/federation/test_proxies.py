@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from engram.link.launch import program
-from engram.link.proxies import direct
+from engram.link.addresses import direct
+from engram.link.server.launch import program
 from tests.tables import entry
 
 DEAD = "http://127.0.0.1:9"  # where nothing listens

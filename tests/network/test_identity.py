@@ -16,9 +16,8 @@ import pytest
 
 from engram.link.credentials import read_node, read_server
 from engram.link.flower import nodes_over_http
-from engram.link.launch import Launch, program
 from engram.link.server.identity import init_federation
-from engram.link.server.launch import flwr_command, superlink_command
+from engram.link.server.launch import Launch, flwr_command, program, superlink_command
 from engram.link.server.registration import register_clients
 from engram.settings.fingerprint import source_root
 from engram.settings.settings_files import read_settings

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from engram.link.launch import program
+from engram.link.server.launch import program
 from engram.runs.record import RunRecord
 from engram.server.status import participation
 from engram.server.stopping import stop_run

@@ -12,7 +12,7 @@ from engram.settings.registry import REGISTRY, signed_registry
 from engram.simulations.deployed import run_deployed
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
-from engram.sites.accepted import keep_policy
+from engram.sites.policy import keep_policy
 
 pytestmark = pytest.mark.processes
 

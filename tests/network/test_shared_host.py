@@ -11,9 +11,8 @@ import psutil
 import pytest
 
 from engram.link.credentials import read_server
-from engram.link.launch import program
 from engram.link.server.identity import init_federation
-from engram.link.server.launch import superlink_command
+from engram.link.server.launch import program, superlink_command
 from tests.network.support import free_port, running, wait_for
 
 STRANGER = 54321

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from rich.panel import Panel
 
-from engram.link.launch import Launch
 from engram.link.server import control
 from engram.link.server.control import reason
+from engram.link.server.launch import Launch
 from tests.tables import entry
 
 LONG = "Connection to the SuperLink is unavailable. " * 3 + "See /etc/engram for its address."

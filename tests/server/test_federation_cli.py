@@ -40,55 +40,46 @@ def test_init(engram):
     assert "engram superlink fed/server" in out
     assert "PRIVATE" not in out
     assert read_node(FED / "client-1").superlink == "a.example.org:9092"
-
-
-def test_init_on_this_machine(engram):
-    assert engram("init-federation fed --clients 1 --days 3")[0] == 0
-    server = read_server(SERVER)
-    assert server.settings.superlink == "127.0.0.1:9092"
-    assert set(server.tls.hosts) == {"127.0.0.1", "localhost", "::1"}
-
-
-def test_init_for_another_port(engram):
-    line = "init-federation fed --clients 1 --superlink c.example.org:7000 --host a.example.org"
-    assert engram(line)[0] == 0
-    server = read_server(SERVER)
-    assert server.settings.superlink == "c.example.org:7000"
-    assert {"c.example.org", "a.example.org"} <= set(server.tls.hosts)
-
-
-def test_init_insecure(engram):
-    status, out, _ = engram("init-federation fed --clients 1 --insecure")
+    status, out, _ = engram("init-federation fed --add-client")
     assert status == 0
-    assert "ca.key" not in out
-    assert read_server(SERVER).tls is None
+    assert "fed/client-2: for the new client's machine" in out
+    assert read_node(FED / "client-2").num_partitions == 3
+
+
+def test_init_by_its_options(engram):
+    for options, superlink, hosts in [
+        ("--days 3", "127.0.0.1:9092", set()),
+        (
+            "--superlink c.example.org:70 --host a.org",
+            "c.example.org:70",
+            {"c.example.org", "a.org"},
+        ),
+        ("--insecure", "127.0.0.1:9092", None),
+    ]:
+        with entry(options):
+            folder = options.split()[0][2:]
+            status, out, _ = engram(f"init-federation {folder} --clients 1 {options}")
+            server = read_server(Path(folder) / "server")
+            assert (status, server.settings.superlink) == (0, superlink)
+            assert ("ca.key" in out) == (server.tls is not None) == (hosts is not None)
+            if hosts is not None:
+                assert {*server.tls.hosts} == hosts | {"127.0.0.1", "localhost", "::1"}
 
 
 def test_init_refuses(engram):
     for options, says in [
         ("", "--clients must say how many"),
-        ("--clients -1", "clients must be at least 0, got -1"),
         ("--clients 1 --days 0", "days must be in 1..3650, got 0"),
         ("--clients 1 --host 1.2.3.4:80", "--host must name a host"),
-        ("--clients 1 --superlink here", "superlink must be HOST:PORT"),
         ("--add-client --clients 3", "--clients cannot be used with --add-client"),
         ("--add-client --host a", "--host cannot be used with --add-client"),
         ("--new-key 0 --clients 3", "--clients cannot be used with --new-key"),
         ("--add-client --new-key 0", "--new-key cannot be used with --add-client"),
         ("--new-key 0", "fed is not a federation's folder"),
-        ("--add-client", "fed is not a federation's folder"),
     ]:
         with entry(options, says):
             refused(engram(f"init-federation fed {options}"), says)
             assert not list(Path().iterdir())
-
-
-def test_add_client(engram):
-    engram("init-federation fed --clients 1")
-    status, out, _ = engram("init-federation fed --add-client")
-    assert status == 0
-    assert "fed/client-1: for the new client's machine" in out
-    assert read_node(FED / "client-1").num_partitions == 2
 
 
 def test_new_key(engram):
@@ -217,15 +208,6 @@ def test_superlink(engram, started):
     assert program == argv[0]
     assert env["FLWR_HOME"] == str(SERVER.absolute() / "flwr")
     assert cwd == SERVER.absolute() / "empty"
-
-
-def test_superlink_warns(engram, started):
-    engram("init-federation fed --clients 1 --insecure")
-    _, _, err = engram(
-        f"superlink fed/server --fleet 127.0.0.1:{free_port()} --control 127.0.0.1:{free_port()}"
-    )
-    assert err.startswith("engram: fed is insecure")
-    assert started
 
 
 def test_superlink_refuses(engram, started):

@@ -1,6 +1,7 @@
 """How the coordinator's processes would be started; none is."""
 
 import os
+import shutil
 import socket
 import stat
 import sys
@@ -14,7 +15,6 @@ from engram.link.addresses import Address
 from engram.link.credentials import read_server
 from engram.link.server.identity import init_federation
 from engram.link.server.launch import (
-    ReplyLimits,
     check_free,
     flwr_command,
     superlink_addresses,
@@ -28,9 +28,15 @@ SERVER = Path("fed/server")
 
 
 def make(superlink="127.0.0.1:9092", **change):
+    shutil.rmtree("fed", ignore_errors=True)
     init_federation(
         Path("fed"), **({"clients": 1, "hosts": [], "superlink": superlink, "days": 60} | change)
     )
+
+
+@pytest.fixture(autouse=True)
+def _fed():
+    make()
 
 
 def value(launch, option):
@@ -39,11 +45,10 @@ def value(launch, option):
 
 
 def test_a_superlink_with_tls():
-    make()
     launch, here = superlink_command(SERVER), SERVER.absolute()
     python = str(Path(sys.executable).parent / "python")
     assert launch.argv[:4] == [python, "-P", "-m", "engram.link.server.superlink"]
-    assert (value(launch, "--max-records"), value(launch, "--max-reply")) == ("1000", "1024")
+    assert value(launch, "--max-reply") == "1024"
     assert "--open-control" not in launch.argv
     assert value(launch, "--ssl-ca-certfile") == str(here / "ca.crt")
     assert value(launch, "--ssl-certfile") == str(here / "server.crt")
@@ -57,7 +62,9 @@ def test_a_superlink_with_tls():
 
 def test_an_insecure_superlink():
     make(insecure=True)
-    argv = superlink_command(SERVER).argv
+    launch = superlink_command(SERVER, max_reply=7)
+    assert value(launch, "--max-reply") == "7"
+    argv = launch.argv
     assert "--insecure" in argv
     assert "--enable-supernode-auth" not in argv
     assert not [word for word in argv if word.startswith("--ssl")]
@@ -93,7 +100,6 @@ def test_clients_are_served_where_they_connect_to(superlink, fleet):
 
 
 def test_its_surroundings(monkeypatch):
-    make()
     monkeypatch.setenv("FLWR_HOME", "/elsewhere")
     monkeypatch.setenv("FLWR_INTERNAL_GRPC_CONTROL_API", "1")
     monkeypatch.setenv("LANG", "C.UTF-8")
@@ -111,20 +117,15 @@ def test_its_surroundings(monkeypatch):
 
 @pytest.mark.parametrize("name", ["engram", "engram.py"])
 def test_nothing_to_import_in_its_working_directory(name):
-    make()
-    superlink_command(SERVER).cwd.joinpath(name).mkdir()
+    cwd = superlink_command(SERVER).cwd
+    cwd.joinpath("runs").mkdir()  # results do no harm
+    superlink_command(SERVER)
+    cwd.joinpath(name).mkdir()
     with pytest.raises(Refused, match=f"fed/server/empty must have no {name}".removesuffix(".py")):
         superlink_command(SERVER)
 
 
-def test_results_in_its_working_directory_do_no_harm():
-    make()
-    superlink_command(SERVER).cwd.joinpath("runs").mkdir()
-    superlink_command(SERVER)
-
-
 def test_a_folder_that_is_not_in_order():
-    make()
     (SERVER / "server.key").chmod(0o644)
     with pytest.raises(Refused, match="chmod 600"):
         superlink_command(SERVER)
@@ -132,14 +133,12 @@ def test_a_folder_that_is_not_in_order():
 
 
 def test_flower_is_not_installed(monkeypatch):
-    make()
     monkeypatch.setattr(sys, "executable", "/nowhere/bin/python")
     with pytest.raises(Refused, match="/nowhere/bin/python is not there"):
         superlink_command(SERVER)
 
 
 def test_impossible_addresses():
-    make()
     for given, says in [
         ({"fleet": "9092"}, "fleet must be HOST:PORT"),
         ({"control": "8000"}, "control must be HOST:PORT"),
@@ -152,12 +151,6 @@ def test_impossible_addresses():
             assert "\n" not in str(caught.value)
 
 
-def test_control_on_all_interfaces_is_reached_by_its_own_apps():
-    make()
-    launch = superlink_command(SERVER, control="0.0.0.0:8000", open_control=True)
-    assert value(launch, "--host") == "0.0.0.0"
-
-
 @pytest.mark.parametrize("control", ["0.0.0.0:8000", "10.1.2.3:8000"])
 def test_control_is_not_for_other_machines_unless_it_is_open(control, monkeypatch):
     make(hosts=["10.1.2.3"])
@@ -167,7 +160,6 @@ def test_control_is_not_for_other_machines_unless_it_is_open(control, monkeypatc
 
 
 def test_the_port_of_control_is_for_other_machines_where_nodes_call_it(monkeypatch):
-    make()
     monkeypatch.setattr("engram.link.flower.nodes_over_http", lambda: True)
     launch = superlink_command(SERVER, control="0.0.0.0:8000")
     assert value(launch, "--host") == "0.0.0.0"
@@ -175,17 +167,10 @@ def test_the_port_of_control_is_for_other_machines_where_nodes_call_it(monkeypat
 
 
 def test_control_is_private_only_where_the_system_says_whose_connections_are(monkeypatch):
-    make()
     monkeypatch.setattr("engram.link.server.launch.SOCKETS", (Path("/nowhere/tcp"),))
     with pytest.raises(Refused, match="this system has no /nowhere/tcp, which says"):
         superlink_command(SERVER)
     superlink_command(SERVER, open_control=True)
-
-
-def test_limits_of_replies():
-    make()
-    launch = superlink_command(SERVER, limits=ReplyLimits(50, 7))
-    assert (value(launch, "--max-records"), value(launch, "--max-reply")) == ("50", "7")
 
 
 # --- Ports -----------------------------------------------------------------------------------
@@ -221,7 +206,6 @@ def warned(open_control=False, **given):
 
 
 def test_nothing_to_warn_of():
-    make()
     assert warned() == []
 
 
@@ -234,7 +218,6 @@ def test_warns_of_an_insecure_federation():
 
 
 def test_warns_of_a_control_api_that_others_reach():
-    make()
     (line,) = warned(open_control=True, control="0.0.0.0:8000")
     assert line.startswith("anyone who reaches 0.0.0.0:8000 can run programs here as this user")
 
@@ -250,27 +233,15 @@ def test_warns_of_a_certificate_that_ends_soon():
 
 
 def test_flwr_knows_the_superlink():
-    make()
     launch = flwr_command(SERVER, "supernode", "list")
     assert launch.argv[1:] == ["supernode", "list"]
     assert launch.argv[0].endswith("/flwr")
     assert launch.cwd == SERVER.absolute() / "empty"
-    home = Path(launch.env["FLWR_HOME"])
-    assert tomllib.loads((home / "config.toml").read_text()) == {
-        "superlink": {
-            "default": "fed",
-            "fed": {
-                "address": "127.0.0.1:8000",
-                "root-certificates": str(SERVER.absolute() / "ca.crt"),
-            },
-        }
-    }
 
 
 def test_flwr_reads_what_is_written(monkeypatch):
     from flwr.cli.flower_config import read_superlink_connection
 
-    make()
     launch = flwr_command(SERVER, "supernode", "list", control="0.0.0.0:8123")
     monkeypatch.setenv("FLWR_HOME", launch.env["FLWR_HOME"])
     connection = read_superlink_connection()
@@ -287,6 +258,5 @@ def test_flwr_without_tls():
 
 
 def test_flwr_at_a_host_that_the_certificate_lacks():
-    make()
     with pytest.raises(Refused, match="not for coordinator, the host of --control"):
         flwr_command(SERVER, "supernode", "list", control="coordinator:8000")

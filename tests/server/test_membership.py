@@ -22,12 +22,6 @@ def listed(*statuses):
     ("statuses", "insecure", "says"),
     [
         (
-            (),
-            False,
-            "the SuperLink knows 0 of the federation's 3 nodes (on line: 0); register the others' "
-            "keys: `engram register fed/server`",
-        ),
-        (
             ("online", "unregistered"),
             False,
             "the SuperLink knows 1 of the federation's 3 nodes (on line: 1, removed: 1); "

@@ -11,16 +11,21 @@ from engram.link.credentials import read_node, read_server
 from engram.link.keys import is_authority, issued, read_certificate, read_certificates, same_key
 from engram.link.server import renewal
 from engram.link.server.identity import add_client
-from engram.link.server.renewal import move_node, renew_server
+from engram.link.server.renewal import renew_server
 from engram.settings.errors import Refused
 from tests.server.federations import FED, make
 from tests.server.test_certificates import shake_hands
+
+
+@pytest.fixture(autouse=True)
+def _fed():
+    make()
+
 
 # --- A new certificate -----------------------------------------------------------------------
 
 
 def test_renew():
-    make()
     before = read_certificate(FED / "server/server.crt")
     key = (FED / "server/server.key").read_bytes()
     tls = renew_server(FED / "server", ["c.example.org", "10.9.9.9"], 90)
@@ -42,7 +47,6 @@ def test_renew():
 
 
 def test_renew_makes_a_damaged_folder_whole():
-    make()
     make("other/fed")
     for name in ("ca.crt", "server.crt"):
         shutil.copy(Path("other/fed/server") / name, FED / "server")
@@ -55,7 +59,6 @@ def test_renew_makes_a_damaged_folder_whole():
 
 
 def test_renew_needs_the_authority():
-    make()
     shutil.copytree(FED, "copy")
     (Path("copy") / "ca.key").unlink()
     with pytest.raises(Refused, match=r"copy/ca\.key is missing: renew where"):
@@ -71,6 +74,7 @@ def test_renew_needs_the_authority():
 
 def test_renew_no_longer_than_the_authority(monkeypatch):
     monkeypatch.setattr("engram.link.server.certificates._AUTHORITY_DAYS", 100)
+    shutil.rmtree(FED)
     make(days=10)
     with pytest.raises(Refused, match=r"days must end before fed/ca\.crt does, on .*, got 101"):
         renew_server(FED / "server", [], 101)
@@ -82,7 +86,6 @@ def test_renew_no_longer_than_the_authority(monkeypatch):
     [(["?"], 30, "host must name"), ([], 0, "days must be in"), ([], 3651, "days must be in")],
 )
 def test_renew_refuses_and_changes_nothing(hosts, days, says):
-    make()
     before = (FED / "server/server.crt").read_bytes()
     with pytest.raises(Refused, match=says):
         renew_server(FED / "server", hosts, days)
@@ -90,6 +93,7 @@ def test_renew_refuses_and_changes_nothing(hosts, days, says):
 
 
 def test_an_insecure_federation_has_nothing_to_renew():
+    shutil.rmtree(FED)
     make(insecure=True)
     with pytest.raises(Refused, match="it has no certificate to renew"):
         renew_server(FED / "server", [], 30)
@@ -99,7 +103,6 @@ def test_an_insecure_federation_has_nothing_to_renew():
 
 
 def test_a_move_keeps_what_was_and_says_where_it_is():
-    make()
     renew_server(FED / "server", superlink="10.0.0.7:9443")
     server = read_server(FED / "server")
     assert server.settings.superlink == "10.0.0.7:9443"
@@ -115,14 +118,6 @@ def test_a_move_keeps_what_was_and_says_where_it_is():
     assert read_server(FED / "server").settings.former.split() == former
 
 
-def test_a_client_that_was_off_is_moved_by_a_command():
-    make()
-    move_node(FED / "client-1", "10.0.0.7:9443")
-    node = read_node(FED / "client-1")
-    assert (node.superlink, node.former) == ("10.0.0.7:9443", "a.example.org:9092")
-    assert (node.partition_id, node.num_partitions) == (1, 2)
-
-
 # --- Another authority -----------------------------------------------------------------------
 
 
@@ -131,7 +126,6 @@ def roots(path):
 
 
 def test_the_former_authority_vouches_for_the_new_one():
-    make()
     old = read_certificate(FED / "ca.crt")
     renew_server(FED / "server", authority=True)
     (new, one), (former, two), (vouching, three) = roots(FED / "ca.crt")
@@ -152,7 +146,6 @@ def test_the_former_authority_vouches_for_the_new_one():
 
 
 def test_who_trusts_the_former_authority_alone_trusts_the_new_certificate():
-    make()
     shutil.copy(FED / "ca.crt", "former.crt")
     renew_server(FED / "server", authority=True)
     shake_hands("localhost", Path("former.crt"))
@@ -161,7 +154,6 @@ def test_who_trusts_the_former_authority_alone_trusts_the_new_certificate():
 
 @pytest.mark.parametrize("more", [{}, {"superlink": "c.example.org:9092"}, {"another_key": True}])
 def test_the_former_authority_ends_with_the_next_renewal(more):
-    make()
     shutil.copy(FED / "ca.crt", "former.crt")
     renew_server(FED / "server", authority=True)
     new = read_certificate(FED / "ca.crt")
@@ -176,7 +168,6 @@ def test_the_former_authority_ends_with_the_next_renewal(more):
 
 
 def test_an_authority_that_is_about_to_end_is_succeeded():
-    make()
     monday = datetime.now(UTC) + timedelta(days=3640)
     with pytest.raises(Refused, match="begin a new authority with --new-authority"):
         renew_server(FED / "server", days=20, at=monday)
@@ -186,7 +177,6 @@ def test_an_authority_that_is_about_to_end_is_succeeded():
 
 @pytest.mark.parametrize("written", range(5))
 def test_an_interrupted_succession_is_completed_by_the_next_call(written):
-    make()
     shutil.copy(FED / "ca.crt", "former.crt")
     done, replace = [], renewal.replace_file
 
@@ -208,7 +198,6 @@ def test_an_interrupted_succession_is_completed_by_the_next_call(written):
 
 
 def test_the_authority_before_the_former_one_has_ended():
-    make()
     for name in ("first.crt", "second.crt"):
         shutil.copy(FED / "ca.crt", name)
         renew_server(FED / "server", authority=True)
@@ -226,7 +215,6 @@ def hosts():
 
 
 def test_a_new_key_is_named_in_every_certificate_from_then_on():
-    make()
     keys, names = [(FED / "server/server.key").read_bytes()], hosts()
     for serial in (1, 2, 3):
         renew_server(FED / "server", another_key=True)

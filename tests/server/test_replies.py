@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,6 @@ from engram.link.flower import (
 )
 from engram.link.node.fleet import Fleet as Node
 from engram.link.node.fleet import RunOver
-from engram.link.server.launch import ReplyLimits
 from engram.link.server.superlink import compact
 from engram.server.replies import GuardedFleet
 from engram.settings.errors import REFUSED, UNUSABLE
@@ -117,8 +117,14 @@ def fleet():
     return Fleet()
 
 
-def guarded(fleet, records=10, mebibytes=1):
-    return GuardedFleet(fleet, ReplyLimits(records, mebibytes))
+@pytest.fixture(autouse=True)
+def parts(monkeypatch):
+    """Sets how many parts a reply may have."""
+    return partial(monkeypatch.setattr, "engram.server.replies._MOST_PARTS")
+
+
+def guarded(fleet):
+    return GuardedFleet(fleet, 1)
 
 
 def error_of(request):
@@ -137,14 +143,15 @@ def test_a_reply_passes(fleet):
 
 
 @pytest.mark.parametrize("count", [7, 9])
-def test_a_reply_of_many_parts_is_refused_before_anything_of_it_is_written(fleet, count):
+def test_a_reply_of_many_parts_is_refused_before_anything_of_it_is_written(fleet, parts, count):
+    parts(9)
     asked = question()
     parcel = answer(asked, *range(count))
     if count == 7:  # a message, its records, and each of them
-        guarded(fleet, records=9).PushMessages(push(parcel), Context())
+        guarded(fleet).PushMessages(push(parcel), Context())
         return
-    with pytest.raises(Aborted, match=r"at most 9 parts, got 11 \(--max-records\)"):
-        guarded(fleet, records=9).PushMessages(push(parcel), Context())
+    with pytest.raises(Aborted, match="at most 9 parts, got 11"):
+        guarded(fleet).PushMessages(push(parcel), Context())
     (instead,) = fleet.pushed
     assert error_of(instead).code == UNUSABLE
     assert "does not take its reply: it must have at most 9 parts" in error_of(instead).reason
@@ -170,7 +177,7 @@ def test_a_part_counts_as_often_as_it_is_named(fleet):
     request.message_object_trees[0].CopyFrom(tree)
     request.messages_list[0].metadata.message_id = tree.object_id
     with pytest.raises(Aborted, match="at most 1000 parts, got 1023"):
-        guarded(fleet, records=1000).PushMessages(request, Context())
+        guarded(fleet).PushMessages(request, Context())
 
 
 def in_anothers_name(request):
@@ -303,13 +310,15 @@ class Answer(grpc.RpcError):
         self.code, self.details = lambda: code, lambda: details
 
 
-def test_a_node_drops_a_reply_that_is_refused_and_says_why(fleet):
+def test_a_node_drops_a_reply_that_is_refused_and_says_why(fleet, parts):
+    parts(1)
+
     class Told(Context):
         def abort(self, code, details):
             raise Answer(code, details)
 
     with pytest.raises(Answer) as told:
-        guarded(fleet, records=1).PushMessages(push(answer(question(), 1)), Told())
+        guarded(fleet).PushMessages(push(answer(question(), 1)), Told())
     credentials = SimpleNamespace(
         superlink="127.0.0.1:9092", private_key=Path("client.key"), root_certificate=None
     )
@@ -318,7 +327,7 @@ def test_a_node_drops_a_reply_that_is_refused_and_says_why(fleet):
         node = Node(credentials)
     error = node._explain(told.value)
     assert isinstance(error, RunOver)
-    assert "at most 1 parts, got 3 (--max-records)" in str(error)
+    assert "at most 1 parts, got 3" in str(error)
     large = "SERVER: Received message larger than max (200000174 vs. 16777216)"
     error = node._explain(Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, large))
     assert isinstance(error, RunOver)
@@ -361,8 +370,9 @@ def replies(real):
     return found
 
 
-def test_flower_stores_an_error_in_place_of_many_parts(real):
-    guard, parcel = guarded(real.fleet, records=10), answer(real.asked, *range(20))
+def test_flower_stores_an_error_in_place_of_many_parts(real, parts):
+    parts(10)
+    guard, parcel = guarded(real.fleet), answer(real.asked, *range(20))
     with pytest.raises(Aborted, match="at most 10 parts, got 22"):
         guard.PushMessages(push(parcel, real.node), Context())
     assert len(real.fleet.objectstore_factory.store()) == 1

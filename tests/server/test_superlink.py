@@ -16,7 +16,6 @@ import pytest
 
 from engram.link.flower import nodes_over_http, run_superexec, run_superlink
 from engram.link.server import superlink
-from engram.link.server.launch import ReplyLimits
 from engram.link.server.superexec import start
 from engram.link.server.superlink import compact, main, serve, serve_anyone, start_watched
 from engram.server.clock_header import Dated
@@ -44,7 +43,7 @@ def given(monkeypatch):
 
 
 def test_flowers_arguments_are_handed_on(given, tmp_path):
-    main(["--max-records", "5", "--database", "some.db", "--host", "127.0.0.1", "--insecure"])
+    main(["--database", "some.db", "--host", "127.0.0.1", "--insecure"])
     assert given["words"] == ["--database", "some.db", "--host", "127.0.0.1", "--insecure"]
     assert given["superexec"].func is start_watched
     assert given["superexec"].args[1]["--host"] == "127.0.0.1"
@@ -53,14 +52,14 @@ def test_flowers_arguments_are_handed_on(given, tmp_path):
     assert given["largest"] > 2 * PIECE
     guard = given["fleet"]("Flower's")
     assert isinstance(guard, GuardedFleet)
-    assert guard._limits == ReplyLimits(5, ReplyLimits().mebibytes)
+    assert guard._mebibytes == 1024
     assert (tmp_path / "some.db").is_file()
 
 
 def test_an_open_control_api_is_flowers(given):
     main(["--open-control", "--max-reply", "7", "--database", "some.db"])
     assert given["serve"] is serve_anyone
-    assert given["fleet"]("Flower's")._limits == ReplyLimits(ReplyLimits().records, 7)
+    assert given["fleet"]("Flower's")._mebibytes == 7
 
 
 def keep_http_fleet(monkeypatch):
@@ -184,15 +183,6 @@ def test_a_large_old_database_is_compacted_and_stays_small(tmp_path):
         fill(path, 2**22)
         empty(path)
         assert path.stat().st_size < 2**16
-
-
-def test_a_new_database_stays_small(tmp_path):
-    path = tmp_path / "superlink.db"
-    compact(path)
-    fill(path, 2**22)
-    assert path.stat().st_size > 2**22
-    empty(path)
-    assert path.stat().st_size < 2**16
 
 
 def test_what_is_in_a_database_is_kept(tmp_path):

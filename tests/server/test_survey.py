@@ -20,9 +20,8 @@ from engram.guards.secure.masks import public_of
 from engram.runs.record import RunRecord
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError
-from engram.sites import site_questions
-from engram.sites.schema_survey import Survey, survey
-from engram.sites.site_questions import agreed, checked, schema_of, write_schema
+from engram.sites import schema_survey
+from engram.sites.schema_survey import Survey, agreed, checked, schema_of, survey, write_schema
 from tests.hospitals import write_hospitals
 from tests.server.nodes import NodesGrid
 from tests.support import declared_values, small
@@ -30,6 +29,8 @@ from tests.tables import entry
 
 FOUR = {"num_clients": 4, "clients_per_round": 4, "method": "fedavg", "protocol": "standard"}
 TARGETS = ["outcome", "days"]
+OF_TWO = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
+OF_TWO |= {"schema": declared_values(outcome="home|icu|ward")}
 UNIT = "another unit? columns.crea = {factor = ...} into its schema.toml converts it"
 
 
@@ -137,9 +138,7 @@ def test_members_alone_are_counted_and_not_who_is_invited_or_was_removed(
     tmp_path, monkeypatch, capsys, members
 ):
     paths = write_hospitals(tmp_path / "mended", mended=True)
-    settings = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
-    settings |= {"schema": declared_values(outcome="home|icu|ward")}
-    e = small(**FOUR | settings)
+    e = small(**FOUR | OF_TWO)
     grid = NodesGrid(e, [f"csv:{path}" for path in paths], tmp_path)
     grid.membership = SimpleNamespace(
         members=lambda: frozenset(members), is_whole=lambda e: True, clients=4
@@ -149,16 +148,16 @@ def test_members_alone_are_counted_and_not_who_is_invited_or_was_removed(
     assert (found.silent, found.absent) == ({}, {})
     assert tuple(found.rows) == tuple(found.tables) == members
     monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
-    monkeypatch.setattr(site_questions, "survey_deployed", lambda *given, check: found)
+    monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: found)
     schema_cli.check_on({}, tmp_path, None)  # status 0
     total = len(members)
     assert f"{total} of {total} sites can take part" in capsys.readouterr().out
     away = found._replace(absent={members[0]: "off line"})
-    monkeypatch.setattr(site_questions, "survey_deployed", lambda *given, check: away)
+    monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: away)
     with pytest.raises(SystemExit):
         schema_cli.check_on({}, tmp_path, None)
     monkeypatch.setattr(
-        site_questions, "survey_deployed", lambda *given, check: found._replace(rows={})
+        schema_survey, "survey_deployed", lambda *given, check: found._replace(rows={})
     )
     with pytest.raises(SystemExit):
         schema_cli.check_on({}, tmp_path, None)
@@ -168,12 +167,10 @@ def test_a_check_says_which_sites_approve_each_run(tmp_path, monkeypatch, capsys
     (tmp_path / "node-2").mkdir()
     (tmp_path / "node-2" / "policy.toml").write_text("approval = true\n")
     paths = write_hospitals(tmp_path / "mended", mended=True)
-    settings = {"target_column": "outcome", "input_columns": "age,bp", "missing": "median"}
-    settings |= {"schema": declared_values(outcome="home|icu|ward")}
-    found, e, _ = asked(paths, tmp_path, check=True, **settings)
+    found, e, _ = asked(paths, tmp_path, check=True, **OF_TWO)
     assert (found.absent, found.approving) == ({}, (1,))
     monkeypatch.setattr(schema_cli, "for_server", lambda overrides, federation: e)
-    monkeypatch.setattr(site_questions, "survey_deployed", lambda *given, check: found)
+    monkeypatch.setattr(schema_survey, "survey_deployed", lambda *given, check: found)
     schema_cli.check_on({}, tmp_path, None)
     lines = [line for line in capsys.readouterr().out.splitlines() if "takes part" in line]
     ends = ["", ", once its site approves the run", "", ""]
@@ -211,12 +208,6 @@ def test_a_node_that_describes_nothing_says_so(tmp_path, options, reason):
     found = opened(NodesGrid(e, data, tmp_path, **options or {}), e)
     assert found.tables == {}
     assert reason in found.silent[0]
-
-
-def test_what_is_wrong_with_a_file_stays_in_the_nodes_log(tmp_path, warnings_of_engram):
-    (tmp_path / "a.csv").write_text("a,b\nMiller,2,3\n")
-    found, _, _ = asked([tmp_path / "a.csv"] * 4, tmp_path)
-    assert "this node's data cannot be used: its log says why" in found.silent[0]
 
 
 AGE = {"name": "age", "kind": "number"}
@@ -479,12 +470,6 @@ CASES = {
         [number("bp", asked="mixed")],
         [number("bp")],
         ["client-2: bp has text among numbers: its log has the cells, and the line to write"],
-    ),
-    "text in place of numbers": (
-        [text("bp", "high", "low")],
-        [number("bp")],
-        ["client-2: bp is text (high, low), and numbers at the other sites: "
-         f"{mapped('bp', high='...', low='...')}, or leave it out"],
     ),
     "too few values": (
         [DescribedColumn(Column("seen"))],

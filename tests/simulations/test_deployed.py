@@ -12,8 +12,8 @@ import pytest
 from engram.cli import deployed_cli
 from engram.cli.deployed_cli import _without_a_part
 from engram.cli.progress import progress_lines
-from engram.link.launch import Launch
 from engram.link.server.control import Declined
+from engram.link.server.launch import Launch
 from engram.runs.record import RunRecord
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment

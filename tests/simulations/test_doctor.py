@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from engram.client.disk import DiskStore
-from engram.link.node import superlink_probe
-from engram.link.node.fleet import KeyRefused, Unreachable
+from engram.link.node.fleet import Fleet, KeyRefused, Unreachable
 from engram.link.node.node import only_one
 from engram.link.server.invitations import invite
 from engram.server.status import FLEET, STARTER, Member
@@ -30,14 +29,11 @@ STATE = CLIENT / "state"
 @pytest.fixture(autouse=True)
 def _fed(tmp_path, monkeypatch):
     """A federation whose SuperLink answers, knows both clients, and has the same time."""
-    for name in ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
     make(days=90)
     there = [Member("client-0", 7, "online", ""), Member("client-1", 8, "offline", "")]
     monkeypatch.setattr(doctor, "members", lambda folder, control: there)
     show_life(SERVER)
-    monkeypatch.setattr(superlink_probe.Greeting, "greet", lambda self, known: timedelta(seconds=1))
+    monkeypatch.setattr(Fleet, "greet", lambda self, known: timedelta(seconds=1))
 
 
 def show_life(server):
@@ -61,7 +57,7 @@ def test_a_new_federation_is_in_order(engram):
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert [line.split()[1] for line in lines] == [
-        *("keys", "database", "disk", "clock", "superlink", "proxy")
+        *("keys", "database", "disk", "clock", "superlink")
     ]
     assert "online: client-0; offline: client-1" in out
     assert all(each.ok for each in found(CLIENT).values())
@@ -80,7 +76,7 @@ def test_who_is_invited_or_has_gone_lacks_no_key(engram):
 def test_what_is_wrong_is_counted_in_the_end_and_is_json(engram):
     os.chmod(CLIENT / "client.key", 0o644)
     status, out, err = engram("doctor", CLIENT, "--json")
-    assert (status, err) == (1, "engram: 2 of 7 are not in order: keys, superlink\n")
+    assert (status, err) == (1, "engram: 2 of 6 are not in order: keys, superlink\n")
     first = json.loads(out)[0]
     assert (first["about"], first["ok"]) == ("keys", False)
     assert "chmod 600" in first["text"]
@@ -90,14 +86,6 @@ def test_a_folder_of_neither_is_refused(engram):
     status, out, err = engram("doctor", "fed")
     assert (status, out) == (2, "")
     assert "neither federation.toml nor node.toml" in err
-
-
-def test_a_certificate_that_ends_soon_is_told_of_with_its_renewal():
-    make("old", days=20)
-    show_life(Path("old/server"))
-    about, text = wrong(Path("old/server"))
-    assert about == "keys"
-    assert text.endswith("engram renew old/server")
 
 
 def at(days):
@@ -133,11 +121,6 @@ def test_an_authority_is_told_of_a_month_before_it_ends_and_when_it_has():
     assert "on the server, engram renew SERVER_FOLDER --new-authority" in soon.text
     assert not ended.ok
     assert "bring the federation's ca.crt of today" in ended.text
-
-
-def test_a_key_that_is_missing_is_named():
-    (SERVER / "clients" / "client-1.pub").unlink()
-    assert wrong(SERVER)[1].endswith("lacks the .pub of client-1: bring it here")
 
 
 def test_a_database_that_cannot_be_read_is_found():
@@ -190,7 +173,7 @@ def test_a_superlink_out_of_reach_is_told_of(monkeypatch, error, says):
     def greet(self, known):
         raise error
 
-    monkeypatch.setattr(superlink_probe.Greeting, "greet", greet)
+    monkeypatch.setattr(Fleet, "greet", greet)
     about, text = wrong(CLIENT)
     assert about == "superlink"
     assert text.startswith(says.removesuffix(".*"))
@@ -234,10 +217,3 @@ def test_a_node_that_hears_nothing_is_found():
         os.utime(STATE / "alive", (time.time() - 90, time.time() - 90))
         assert wrong(CLIENT)[0] == "node"
     assert found(CLIENT)["node"].text == "none is running: engram node fed/client-1"
-
-
-def test_proxies_are_named(monkeypatch):
-    monkeypatch.setenv("HTTPS_PROXY", "http://10.0.0.1:3128")
-    assert found(CLIENT)["proxy"].text.startswith("https_proxy set: a federation's")
-    monkeypatch.setenv("grpc_proxy", "http://10.0.0.1:3128")
-    assert found(CLIENT)["proxy"].text.startswith("grpc_proxy is set")

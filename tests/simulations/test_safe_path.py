@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 
 from engram.cli.cli import COMMANDS
 from engram.home.onnx_sandbox import USUAL, run_apart
-from engram.link.launch import program
 from engram.link.node.worker import Worker
+from engram.link.server.launch import program
 from engram.settings.process_starts import safe_path
 
 TRAINING_OR_SERVING = {

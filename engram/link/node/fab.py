@@ -17,7 +17,7 @@ _PLAIN: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others unpack with
 
 
 def read_project(bundle: bytes) -> bytes:
-    """Returns a bundle's pyproject.toml, using bounded memory whatever the bundle claims.
+    """A bundle's pyproject.toml, read in bounded memory even from a hostile bundle.
 
     Raises:
         Refused: If the bundle is too large, or not such an archive.

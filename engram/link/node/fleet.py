@@ -9,10 +9,12 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import islice
 from typing import Any, NamedTuple
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from engram.core.machine import available
 from engram.guards.clock import in_words, now, sent_time, stamp
@@ -20,6 +22,9 @@ from engram.link.announcement import ENDED
 from engram.link.credentials import NodeCredentials
 from engram.link.flower import (
     CLOCK_REFUSED,
+    PUBLIC_KEY_HEADER,
+    SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
     ApiErrorCode,
     FleetStub,
     FlowerError,
@@ -34,10 +39,10 @@ from engram.link.flower import (
     public_key_to_bytes,
     run_from_proto,
     run_pb2,
+    sign_message,
 )
 from engram.link.keys import read_node_key
 from engram.link.node.fab import read_project
-from engram.link.node.signing import Signing
 from engram.link.node.superlink_address import Way
 from engram.link.node.tls_check import find_fault, speaks_tls
 from engram.settings.errors import REFUSED, EngramError, Refused, one_line
@@ -54,6 +59,31 @@ _REFUSALS = {
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.UNIMPLEMENTED,
 }
+
+
+class Signing(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has no types
+    """Adds to each call the node's public key, the time, and the time's signature.
+
+    Flower's own interceptor of this kind has gone with its gRPC client; its SuperLinks still ask
+    for what it added.
+    """
+
+    def __init__(self, key: EllipticCurvePrivateKey) -> None:
+        self._key = key
+        self._public_key = public_key_to_bytes(key.public_key())
+
+    def intercept_unary_unary(
+        self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
+    ) -> Any:
+        """Makes a call with the signature in its metadata, as gRPC asks an interceptor to."""
+        time = now().isoformat()
+        signed = [
+            *(details.metadata or []),
+            (PUBLIC_KEY_HEADER, self._public_key),
+            (TIMESTAMP_HEADER, time),
+            (SIGNATURE_HEADER, sign_message(self._key, time.encode("ascii"))),
+        ]
+        return continuation(details._replace(metadata=signed), request)
 
 
 class Unreachable(EngramError):
@@ -83,7 +113,7 @@ class RunOver(EngramError):
 
 
 class Unusable(EngramError):
-    """The SuperLink delivers content that is too large, or not what it is declared to be."""
+    """The SuperLink delivers content that is too large, or does not match its declaration."""
 
 
 class RunInfo(NamedTuple):
@@ -180,10 +210,7 @@ class Fleet:
             node_id: The id of this node's last session; None if it has had none.
 
         Raises:
-            Unreachable: The SuperLink does not answer.
-            Untrusted: What answers is not the SuperLink that the node was set up for.
-            ClockRefused: Its clock and this machine's differ too much.
-            KeyRefused: It does not accept the node.
+            EngramError: As ``open``.
         """
         number = self.open(None) if node_id is None else node_id
         if node_id is not None:
@@ -197,6 +224,36 @@ class Fleet:
             raise
         finally:
             self.close()
+
+    def greet(self, node_id: int | None) -> timedelta | None:
+        """Asks whether the SuperLink answers and knows this node, by a call that changes nothing.
+
+        Args:
+            node_id: The id of this node's last session. Without one, a SuperLink that does not know
+                the key cannot be told from one that does.
+
+        Returns:
+            How far this machine's clock is ahead of the SuperLink's; None if it did not say.
+
+        Raises:
+            EngramError: As ``open``; ``KeyRefused`` also if the key is known by another id.
+        """
+        self._dial()  # beside the session of the node that may be running
+        request = run_pb2.GetRunRequest(node=node_pb2.Node(node_id=node_id or 0))
+        try:
+            self._stub.GetRun(request, timeout=CALL)
+        except grpc.RpcError as error:
+            refusal, server = self._explain(error), sent_time(error.trailing_metadata())
+            if server is None and isinstance(refusal, Unreachable):
+                self._check_certificate()
+                raise refusal from error
+            unknown = isinstance(refusal, KeyRefused) and (node_id is not None or refusal.for_good)
+            if unknown or isinstance(refusal, ClockRefused):
+                raise refusal from error
+            return None if server is None else now() - server
+        finally:
+            self.close()
+        return None
 
     def _dial(self) -> None:
         self.close()
@@ -221,7 +278,6 @@ class Fleet:
             self._channel.close()
 
     def _check_certificate(self) -> None:
-        """Raises a more helpful error if the connection fails because of the certificate."""
         root = self.credentials.root_certificate
         fault = None if root is None else find_fault(self.credentials.superlink, root)
         if fault is not None:
@@ -341,7 +397,7 @@ class Fleet:
             self._stub.PushMessages,
             fleet_pb2.PushMessagesRequest(
                 node=self._node,
-                messages_list=[_proto(reply)],
+                messages_list=[message_pb2.Message.FromString(reply.header)],
                 message_object_trees=[message_pb2.ObjectTree.FromString(reply.tree)],
             ),
         )
@@ -444,7 +500,3 @@ def _flower(error: BaseException | None) -> FlowerError | None:
         return FlowerError.from_json(error.details()) if isinstance(error, grpc.RpcError) else None
     except RecursionError:  # deeply nested JSON
         return None
-
-
-def _proto(reply: Parcel) -> Any:
-    return message_pb2.Message.FromString(reply.header)

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from logging import getLogger
@@ -18,9 +19,9 @@ from engram.link.node.fleet import Fleet, KeyRefused, Untrusted
 from engram.link.node.session import Session
 from engram.link.node.worker import COUNTED, Worker
 from engram.settings.errors import EngramError, Refused
-from engram.settings.files import locked, replace_file, sweep
-from engram.sites.accepted import keep_policy
+from engram.settings.files import locked, refusing, replace_file, sweep
 from engram.sites.audit import AUDIT, Audit
+from engram.sites.policy import keep_policy
 from engram.wire.counters import Counters, beat, serve_counters
 from engram.wire.counters import silence as silent_for
 
@@ -96,7 +97,6 @@ def only_one(state: Path) -> Iterator[None]:
 def _stay(
     fleet: Fleet, opened: Callable[[int], Session], state: Path, stop: threading.Event
 ) -> None:
-    """Opens one session after another."""
     known, pause = False, _RETRY
     while not stop.is_set():
         node_id = _connect(fleet, state, stop, known=known)
@@ -169,7 +169,7 @@ def _keep(state: Path, node_id: int) -> None:
 
 
 def silence(state: Path) -> str:
-    """Returns how long a node has heard nothing of its SuperLink, if too long; "" if not."""
+    """Line on a SuperLink's silence, if it is too long; "" if not."""
     return silent_for(state / _ALIVE, "nothing heard of the SuperLink")
 
 
@@ -180,3 +180,60 @@ def last_node_id(state: Path) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return number if isinstance(number, int) else None
+
+
+def check_there(credentials: NodeCredentials) -> None:
+    """Checks that a client's site has not left.
+
+    Raises:
+        Refused: It has.
+    """
+    if credentials.has_left:
+        raise Refused(
+            f"{credentials.public_key.parent} has left {credentials.federation}: to take part "
+            "again, it needs a new key, by `engram init-federation FOLDER --new-key "
+            f"{credentials.partition_id}` where the federation was made"
+        )
+
+
+def leave(credentials: NodeCredentials, state: Path) -> None:
+    """Gives up a client's key; its node, if one runs, ends.
+
+    An interrupted call can be repeated.
+
+    Args:
+        credentials: The client's.
+        state: Folder of its node's state.
+
+    Raises:
+        Refused: The federation is insecure, the key was given up before, or that cannot be noted.
+        Unreachable: The SuperLink does not answer; nothing has changed.
+        KeyRefused: The SuperLink does not know the key.
+    """
+    if credentials.insecure:
+        raise Refused("an insecure federation registers nobody: stop the node, and it is gone")
+    check_there(credentials)
+    Fleet(credentials).leave(last_node_id(state))
+    with refusing(f"it has left (stop the node by hand), but {credentials.left} cannot be written"):
+        replace_file(credentials.left, credentials.public_key.read_bytes())
+
+
+def run_together(nodes: Mapping[str, Callable[[], None]]) -> None:
+    """Runs nodes until all have ended; one that ends by an error leaves the others alone.
+
+    Args:
+        nodes: By name, what runs each until it is stopped.
+
+    Raises:
+        BaseException: The error of the node that was the first to end by one.
+    """
+    with ThreadPoolExecutor(len(nodes)) as threads:
+        running = {threads.submit(run): name for name, run in nodes.items()}
+        errors = []
+        for node in as_completed(running):
+            if error := node.exception():
+                errors.append(error)
+                if len(nodes) > 1:  # else its caller says it at once
+                    _log.error("%s has ended: %s", running[node], error)
+    if errors:
+        raise errors[0]

@@ -1,4 +1,4 @@
-"""One session with a SuperLink, whose messages the worker answers one after another.
+"""One session with a SuperLink: the worker answers its messages one after another.
 
 Work whose reply is no longer awaited is ended, so that it does not delay other messages; meanwhile
 another run's message is answered by an error that says that the node is busy.
@@ -79,7 +79,7 @@ class Session:
         node_id: The node's id.
         stop: Event that ends the session.
         policy: Reads the site's policy.
-        audit: Where work that did not come to its end is noted; None for nowhere.
+        audit: Where work that did not come to its end is noted.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Session:
         node_id: int,
         stop: Event,
         *,
-        policy: Callable[[], Policy] = lambda: USUAL,
-        audit: Audit | None = None,
+        policy: Callable[[], Policy],
+        audit: Audit,
     ) -> None:
         self._policy = policy
         self._audit = audit
@@ -161,7 +161,6 @@ class Session:
             self._push(letter, self._reply(job))
 
     def _seconds(self) -> float:
-        """Returns how many seconds of work for a message the site's policy allows."""
         try:
             return self._policy().seconds
         except Refused:  # by which the worker refuses the message
@@ -233,8 +232,6 @@ class Session:
 
     def _note(self, job: _Job, why: str) -> None:
         """Adds a line to the audit; it counts as a round if it was to train."""
-        if self._audit is None:
-            return
         kind = metadata_of(job.letter.message).message_type
         line = {"kind": ENDED, "run": job.letter.run_id, "why": why}
         with contextlib.suppress(OSError):  # the worker says so, with the next message
@@ -266,7 +263,7 @@ class Session:
 
 
 def _lifetime(message: Parcel) -> float:
-    """Returns for how many seconds from now the reply to a message is awaited.
+    """Seconds from now until the reply to a message is too late.
 
     At most its time to live, even if this machine's clock is behind the sender's.
 

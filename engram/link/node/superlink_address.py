@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from engram.link.addresses import parse_address
+from engram.link.addresses import direct, parse_address
 from engram.link.announcement import (
     LEAST,
     LEAST_KEY,
@@ -19,7 +19,6 @@ from engram.link.announcement import (
     proven_serial,
 )
 from engram.link.credentials import NodeCredentials, key_host
-from engram.link.proxies import direct
 from engram.settings.errors import Refused
 from engram.settings.files import replace_file
 
@@ -27,7 +26,7 @@ _log = getLogger("flwr.engram")
 
 
 class Way(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has no types
-    """The addresses at which a SuperLink may be, and what its answers tell of it.
+    """Addresses of a SuperLink, and announcements in its answers.
 
     What it announces (``engram/link/announcement.py``) is written into the client's folder, and
     holds from the next connection on. Where that cannot be written, this process alone knows it.
@@ -45,7 +44,7 @@ class Way(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has n
         self._tries = 0
 
     def next(self) -> NodeCredentials:
-        """Returns whom to try next: in turn the SuperLink's address of today, and the former."""
+        """Credentials for the next try: in turn with the present and the former address."""
         known, again = self._known, self._tries % 2
         self._tries += 1
         if not known.former:
@@ -61,7 +60,7 @@ class Way(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # gRPC has n
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
-        """Makes a call, as gRPC asks an interceptor to, and hears what comes with its answer."""
+        """Makes a call, as gRPC's interceptors do, and reads announcements with its answer."""
         answer = continuation(details, request)
         told = dict(answer.trailing_metadata() or ())
         if (root := self._known.root_certificate) is not None:

@@ -46,7 +46,7 @@ def speaks_tls(address: str) -> bool:
 
 
 def find_fault(address: str, root: Path) -> Fault | None:
-    """Checks a server's certificate by a TLS handshake; returns what is wrong with it.
+    """Checks a server's certificate by a TLS handshake; returns its fault.
 
     None if nothing is wrong, or if the connection broke before that was known. Only a certificate
     that fails its verification is a final fault: other answers may come from a proxy whose server
@@ -95,7 +95,7 @@ def _fault_of_time(server: Address, code: int) -> Fault | None:
 
 
 def _unverified(server: Address) -> bytes:
-    """Shakes hands with whoever it is; returns his certificate."""
+    """Shakes hands with an unverified server; returns its certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return _shake_hands(server, context)

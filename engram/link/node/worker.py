@@ -186,7 +186,7 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
 
 
 def _parcel(app: Any, given: list[Work], node_config: dict[str, Any]) -> Parcel:
-    """Returns the reply to the one message of a list, which is taken out: it may be large."""
+    """Reply to the one message of a list; it is taken out, since it may be large."""
     (parcel, run, node_id), message = given.pop(), None
     asked = error_instead(parcel, ErrorCode.UNKNOWN, "")
     try:
@@ -213,7 +213,6 @@ def _send(pipe: Connection, parcel: Parcel, *others: Any) -> None:
 
 
 def _receive(pipe: Connection) -> tuple[Any, ...]:
-    """Receives what ``_send`` sent."""
     parcel, names, *others = pipe.recv()
     return parcel._replace(objects={name: pipe.recv_bytes() for name in names}), *others
 

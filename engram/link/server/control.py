@@ -12,8 +12,7 @@ from threading import Timer
 from typing import Any
 
 from engram.link.addresses import CONTROL
-from engram.link.launch import Launch
-from engram.link.server.launch import flwr_command
+from engram.link.server.launch import Launch, flwr_command
 from engram.settings.errors import RunStopped, one_line
 
 _PATIENCE, _SAY = 60.0, 8.0  # seconds for an answer; until it is said that one is waited for
@@ -23,7 +22,7 @@ _BOX = re.compile(r"((?:^[│|].*[│|]\n)+)[╰+]", re.MULTILINE)  # its lines,
 
 
 class Declined(RunStopped):
-    """The SuperLink answered that it will not do what was asked.
+    """The SuperLink has refused a command.
 
     Attributes:
         codes: Flower's numbers of its reasons.

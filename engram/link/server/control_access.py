@@ -26,7 +26,7 @@ _REFUSAL = (
 
 
 def own_users() -> frozenset[int]:
-    """Returns the users whom this process serves: its own, and root, who can become any user."""
+    """Users served by this process: its own, and root, since root can become any user."""
     return frozenset({os.geteuid(), 0})
 
 
@@ -46,7 +46,6 @@ def is_from(
 
 
 def _users(path: Path, local: Address, remote: Address) -> Iterator[int]:
-    """Yields the users of the established sockets between two addresses."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()[1:]
     except OSError:

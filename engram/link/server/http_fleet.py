@@ -16,7 +16,7 @@ FLEET: Final = "/v1/fleet/"
 
 
 class HttpFleet:
-    """A SuperLink's app, whose calls by nodes have bodies of bounded size, and known senders.
+    """A SuperLink's app with calls of bounded size, from known nodes.
 
     Args:
         app: The app, by ASGI.
@@ -60,7 +60,7 @@ async def refuse(send: Any, status: int, **answer: int | str) -> None:
 
 
 def _length(headers: Mapping[str, str]) -> int:
-    """Returns how many bytes a call's body is said to have; 0 if that is not said."""
+    """Declared bytes of a call's body; 0 if none are declared."""
     said = headers.get("content-length", "")
     return int(said) if said.isdecimal() else 0
 
@@ -78,7 +78,7 @@ async def _read(receive: Any, most: int) -> bytes | None:
 
 
 def _replayed(body: bytes, receive: Any) -> Callable[[], Awaitable[Any]]:
-    """Returns a body that has been read, to an app that is to read it, and then what follows."""
+    """Gives an app a body that was read before, and then the rest of the connection."""
     left = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Any:

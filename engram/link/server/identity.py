@@ -21,7 +21,7 @@ from pathlib import Path
 
 from engram.link.addresses import parse_address
 from engram.link.credentials import FederationSettings, read_federation
-from engram.link.keys import read_public_key
+from engram.link.keys import read_public_key, read_server_key
 from engram.link.server.certificates import (
     Authority,
     all_hosts,
@@ -33,11 +33,11 @@ from engram.link.server.certificates import (
     node_key_files,
 )
 from engram.link.server.registration import note_replaced, roll
-from engram.link.server.registry import sign_registry
 from engram.runs.folders import changing, make_folder, replace_file
 from engram.settings.errors import Refused, brief
 from engram.settings.fields import Scalar
-from engram.settings.registry import REGISTRY, signed_registry
+from engram.settings.files import refusing
+from engram.settings.registry import REGISTRY, fingerprint, signed_registry
 from engram.settings.settings_files import read_settings, to_toml
 
 NodeSettings = dict[str, Scalar]
@@ -156,7 +156,6 @@ def new_client_key(folder: Path, number: int) -> Path:
 
 
 def _server(authority: Authority, hosts: Sequence[str], days: int) -> dict[str, bytes]:
-    """Returns the certificates and keys of a federation's authority and server."""
     key = new_key()
     root = certificate_pem(authority.certificate)
     return {
@@ -199,7 +198,33 @@ def _federation(folder: Path) -> FederationSettings:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with refusing(f"{path} cannot be read"):
         return path.read_bytes()
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+
+
+def sign_registry(folder: Path) -> str:
+    """Writes the registry of the keys in the server's folder; sites take it from the server.
+
+    Args:
+        folder: The server's folder.
+
+    Returns:
+        The registry's fingerprint; "" where the authority's key is not beside the folder, as of an
+        insecure federation: then nothing is written.
+
+    Raises:
+        Refused: The folder or the key is not in order, or the registry cannot be written.
+    """
+    private = folder.parent / "ca.key"
+    if not private.is_file():
+        return ""
+    public = {path.stem.removeprefix("client-"): path for path in folder.glob("clients/*.pub")}
+    try:
+        keys = {int(number): path.read_bytes() for number, path in public.items()}
+    except (OSError, ValueError) as error:
+        raise Refused(
+            f"{folder / 'clients'} must have keys, client-N.pub, alone: {error}"
+        ) from error
+    data = signed_registry(keys, read_server_key(private))
+    replace_file(folder / REGISTRY, data)
+    return fingerprint(data)

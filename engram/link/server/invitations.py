@@ -28,9 +28,8 @@ from engram.link.keys import (
     read_certificate,
 )
 from engram.link.server.certificates import certificate_pem, node_key_files
-from engram.link.server.identity import MOST_CLIENTS
+from engram.link.server.identity import MOST_CLIENTS, sign_registry
 from engram.link.server.registration import known_keys, roll
-from engram.link.server.registry import sign_registry
 from engram.runs.folders import changing, make_folder, replace_file
 from engram.settings.errors import Refused, brief
 from engram.settings.files import parse_toml, read_file
@@ -46,7 +45,7 @@ _REQUEST: _Kinds = {"federation": str, "client": int, "key": str, "proof": str}
 
 
 def invite(folder: Path) -> tuple[bytes, str]:
-    """Invites the next client of a federation, whose number is then taken.
+    """Invites the next client of a federation, and takes its number.
 
     Args:
         folder: The federation's folder, or the server's in it.

@@ -2,28 +2,72 @@
 
 import errno
 import json
+import os
 import socket
+import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from engram.link.addresses import CONTROL, Address, as_ip, parse_address
+from engram.link.addresses import CONTROL, Address, as_ip, direct, parse_address
 from engram.link.credentials import ServerCredentials, read_server, renewal
-from engram.link.launch import Launch, program
 from engram.link.server.control_access import SOCKETS
 from engram.runs.folders import replace_file
 from engram.settings.errors import Refused
+from engram.settings.process_starts import SAFE
+
+MOST_REPLY = 1024
+"""MiB that a client's reply may have unless a SuperLink is told otherwise."""
+
+_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+# Would open a second Control API, on all interfaces and without a password.
+_UNWANTED = "FLWR_INTERNAL_GRPC_CONTROL_API"
+
+
+class Launch(NamedTuple):
+    """Command of a process, for ``subprocess.Popen(argv, env=env, cwd=cwd)`` or ``os.execve``."""
+
+    argv: list[str]  # the program's absolute path and its arguments
+    env: dict[str, str]  # its whole environment
+    cwd: Path  # its working directory
+
+
+def program(name: str, *arguments: str, home: Path, hosts: Sequence[str] = ()) -> Launch:
+    """Prepares one of Flower's programs, or `engram` itself, without starting it.
+
+    Args:
+        name: Its name, such as ``flower-superlink``; it and the programs it starts are taken from
+            this interpreter's environment.
+        arguments: Its arguments.
+        home: Its private ``FLWR_HOME``. The working directory is ``empty`` beside it, since a
+            process imports from its working directory first. Both are made.
+        hosts: Hosts of the federation that it connects to, besides this machine: no proxy of the
+            environment is between, unless ``direct`` says otherwise.
+
+    Raises:
+        Refused: If the program is not installed, a folder cannot be made, or the working directory
+            holds something that would be run instead of this source.
+    """
+    found = Path(sys.executable).parent / name
+    if not found.is_file():
+        raise Refused(f"{found} is not there: install Engram and Flower into this environment")
+    home = home.absolute()
+    cwd = home.with_name("empty")
+    try:
+        home.mkdir(mode=0o700, exist_ok=True)
+        cwd.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{error.filename} cannot be made: {error.strerror}") from error
+    if (cwd / "engram").exists() or (cwd / "engram.py").exists():
+        raise Refused(f"{cwd} must have no engram in it, which would run instead of ours")
+    environment = {key: value for key, value in os.environ.items() if key != _UNWANTED}
+    path = os.pathsep.join([str(found.parent), environment.get("PATH", os.defpath)])
+    own = _QUIET | SAFE | direct(environment, *hosts) | {"FLWR_HOME": str(home), "PATH": path}
+    return Launch([str(found), *arguments], environment | own, cwd)
+
 
 _SOON = timedelta(days=30)
-
-
-class ReplyLimits(NamedTuple):
-    """Limits of one reply of a node to a SuperLink."""
-
-    # Parts: records, their arrays, and the arrays' chunks. A reply of ``engram node`` has only a
-    # few, whatever the model.
-    records: int = 1000
-    mebibytes: int = 1024  # MiB of all of them together
 
 
 class Addresses(NamedTuple):
@@ -39,7 +83,7 @@ def superlink_command(
     fleet: str | None = None,
     control: str | None = None,
     open_control: bool = False,
-    limits: ReplyLimits | None = None,
+    max_reply: int = MOST_REPLY,
 ) -> Launch:
     """Prepares a SuperLink, Flower's behind our guards, without starting it.
 
@@ -53,7 +97,7 @@ def superlink_command(
         control: HOST:PORT where it listens for users; by default ``CONTROL``.
         open_control: Let anyone who can connect to ``control`` start programs here, not only this
             process's user and root on this machine.
-        limits: Limits of a client's reply.
+        max_reply: MiB that a client's reply may have.
 
     Raises:
         Refused: If the folder, an address, or the installation is not in order, or if nobody could
@@ -63,7 +107,6 @@ def superlink_command(
     at = superlink_addresses(credentials, fleet=fleet, control=control)
     if not open_control:
         _check_private(at.control)
-    limits = limits or ReplyLimits()
     security = ["--insecure"]
     if credentials.tls:
         security = [
@@ -76,7 +119,7 @@ def superlink_command(
         "python",
         # -P: nothing is imported from the working directory
         *("-P", "-m", "engram.link.server.superlink"),
-        *("--max-records", str(limits.records), "--max-reply", str(limits.mebibytes)),
+        *("--max-reply", str(max_reply)),
         *(["--open-control"] if open_control else []),
         *security,
         *("--fleet-api-address", str(at.fleet)),
@@ -116,7 +159,7 @@ def flwr_command(folder: Path, *arguments: str, control: str | None = None) -> L
 def superlink_addresses(
     credentials: ServerCredentials, *, fleet: str | None = None, control: str | None = None
 ) -> Addresses:
-    """Returns the addresses at which ``superlink_command`` makes a SuperLink listen.
+    """Addresses of a SuperLink that ``superlink_command`` starts.
 
     Raises:
         Refused: If an address is malformed, or not one that the certificate is for.
@@ -156,7 +199,7 @@ def check_free(address: Address, option: str) -> None:
 def warnings(
     credentials: ServerCredentials, at: Addresses, *, open_control: bool = False
 ) -> list[str]:
-    """Returns warnings for the user who starts a SuperLink, one line each."""
+    """Warnings at the start of a SuperLink, one line each."""
     found, settings, tls = [], credentials.settings, credentials.tls
     if settings.insecure:
         found.append(
@@ -202,7 +245,6 @@ def _check_private(control: Address) -> None:
 
 
 def _check_host(credentials: ServerCredentials, control: Address) -> None:
-    """Refuses an address of the Control API that the server's certificate is not for."""
     host, tls = control.reached_at.host, credentials.tls
     if tls and host not in tls.hosts:
         raise Refused(

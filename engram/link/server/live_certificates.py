@@ -41,7 +41,7 @@ class Live(Generic[T]):
         self._value = read()
 
     def get(self) -> T:
-        """Returns what the files hold now, or held last, when they cannot be read."""
+        """Present contents of the files, or the last ones that could be read."""
         with self._lock:
             if (state := self._state()) != self._seen:
                 self._seen = state
@@ -105,7 +105,7 @@ def live_announcement(folder: Path) -> Callable[[str, bytes], Metadata]:
 
 
 def grpc_credentials(certificate: Live[tuple[bytes, bytes]]) -> Any:
-    """Returns credentials with which gRPC shows the certificate of the time to who connects."""
+    """Credentials for gRPC with the present certificate for each new connection."""
     shown = certificate.get()
 
     def newer() -> Any:
@@ -118,7 +118,7 @@ def grpc_credentials(certificate: Live[tuple[bytes, bytes]]) -> Any:
 
 
 def ssl_context(files: Sequence[Path], made: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-    """Returns a server's context of TLS that shows the certificate of the time to who connects.
+    """TLS context with the present certificate for each new connection.
 
     Args:
         files: Those of the certificate and its key.

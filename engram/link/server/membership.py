@@ -42,7 +42,7 @@ class Membership(NamedTuple):
         return number == (client if added else client % self.clients)
 
     def barred(self) -> set[int]:
-        """Returns the nodes whose keys are refused for good."""
+        """Nodes with keys that are refused for good."""
         return set(roll(self.folder).gone)
 
     def is_whole(self, experiment: Experiment) -> bool:
@@ -55,7 +55,7 @@ class Membership(NamedTuple):
         return listed.members if listed.members or listed.gone else frozenset(range(self.clients))
 
     def known(self) -> tuple[str, str]:
-        """Returns how many of the federation's nodes the SuperLink knows, and a remedy if too few.
+        """Number of registered nodes in words, and a remedy if there are too few.
 
         Both are empty if it does not answer; the remedy also if none is needed.
         """
@@ -74,7 +74,7 @@ class Membership(NamedTuple):
 
 
 def membership_of(grid: Grid) -> Membership | None:
-    """Returns the federation whose SuperLink started this process; None if it has no folder.
+    """Federation of the SuperLink that started this process; None without a folder.
 
     Raises:
         Refused: If the folder is damaged.

@@ -18,7 +18,7 @@ from engram.link.keys import public_key_of, public_pem
 from engram.link.server.control import Declined, ask
 from engram.runs.folders import changing, replace_file
 from engram.settings.errors import Refused
-from engram.settings.files import read_file
+from engram.settings.files import read_file, refusing
 
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
 _DIGITS = 100  # most bytes of a file with a node id
@@ -114,11 +114,9 @@ def set_aside(public: Path, number: int, why: str) -> None:
     Raises:
         Refused: If it cannot be renamed.
     """
-    try:
+    with refusing(f"{public} cannot be set aside"):
         public.rename(_aside(public, number, why))
         public.with_suffix(".node").unlink(missing_ok=True)
-    except OSError as error:
-        raise Refused(f"{public} cannot be set aside: {error.strerror}") from error
 
 
 def note_left(folder: Path, number: int) -> None:

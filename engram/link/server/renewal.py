@@ -1,6 +1,6 @@
-"""Renews what a federation's connections stand on: certificate, address, authority.
+"""Renews a federation's certificate, address, authority and key.
 
-A SuperLink that runs takes the new files by itself, and tells its nodes (``server/announcing.py``).
+A SuperLink that runs takes the new files by itself, and tells its nodes (``link.announcement``).
 """
 
 import contextlib

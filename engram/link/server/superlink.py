@@ -30,7 +30,7 @@ from engram.link.addresses import parse_address
 from engram.link.flower import run_superlink
 from engram.link.server.control_access import own_users, private
 from engram.link.server.http_fleet import HttpFleet
-from engram.link.server.launch import ReplyLimits
+from engram.link.server.launch import MOST_REPLY
 from engram.link.server.live_certificates import (
     grpc_credentials,
     live_announcement,
@@ -63,10 +63,8 @@ _DATABASE = {  # for each connection, of which a SuperLink has some ten
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the SuperLink until it is stopped."""
-    limits = ReplyLimits()
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
-    parser.add_argument("--max-records", type=int, default=limits.records)
-    parser.add_argument("--max-reply", type=int, default=limits.mebibytes)
+    parser.add_argument("--max-reply", type=int, default=MOST_REPLY)
     parser.add_argument("--open-control", action="store_true")
     parser.add_argument("--metrics-port", type=int, default=0)
     parser.add_argument("--database", type=Path, required=True)
@@ -80,9 +78,7 @@ def main(arguments: Sequence[str]) -> None:
         ["--database", str(own.database), *others],
         serve=serve_anyone if own.open_control else serve,
         superexec=partial(start_watched, folder / "flwr", dict(pairwise(others))),
-        fleet=lambda fleet: GuardedFleet(
-            fleet, ReplyLimits(own.max_records, own.max_reply), counters, folder
-        ),
+        fleet=lambda fleet: GuardedFleet(fleet, own.max_reply, counters, folder),
         http_fleet=partial(HttpFleet, most=_LARGEST),
         authentication=Dated
         if "--insecure" in others
@@ -101,7 +97,7 @@ def serve(app: Any, **options: Any) -> None:
 
 
 def serve_anyone(app: Any, **options: Any) -> None:
-    """Serves an app to whoever connects, without a line in the log for each call."""
+    """Serves an app to everyone, without a line in the log for each call."""
     options |= {"log_config": uvicorn_log(), "access_log": False}
     options |= {"timeout_graceful_shutdown": _ENDS}
     if options.get("ssl_certfile"):

@@ -1,4 +1,4 @@
-"""Suspends nodes whose replies are repeatedly unusable."""
+"""Suspends nodes after repeated unusable replies."""
 
 import time
 from collections.abc import Sequence

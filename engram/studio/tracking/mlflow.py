@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from engram.link.proxies import direct
+from engram.link.addresses import direct
 from engram.studio.tracking.sending import About, Ending
 
 _EXPERIMENT: Final = "engram"
