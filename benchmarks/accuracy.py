@@ -24,9 +24,8 @@ from scipy import stats
 from torch import nn
 
 from benchmarks.harness import chosen, start
-from benchmarks.modules import Peer
 from benchmarks.networks import WORKS
-from benchmarks.peers import PeerMissing
+from benchmarks.peers import Peer, PeerMissing
 from benchmarks.pfllib_pairs import ETA, PAIRS, PERSONAL_STEPS, Pair
 from benchmarks.pfllib_peer import DATASET, DONE
 from benchmarks.workloads import Platform

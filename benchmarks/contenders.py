@@ -1,4 +1,4 @@
-"""Times rounds of Engram and of other systems at equal work, with all cores for each.
+"""Times rounds of Engram and of other systems at equal work.
 
 ``python -m benchmarks.contenders --peers PYTHON`` prints a table for each federation. All systems
 train the same network from the same start, on the same rows, in as many steps of as many rows; none
@@ -27,9 +27,8 @@ from rich.table import Table
 
 from benchmarks.accuracy import write_task
 from benchmarks.harness import chosen, numbers_table, start
-from benchmarks.modules import Peer, write_round
-from benchmarks.networks import STEP_SIZE, WORKS
-from benchmarks.peers import PeerMissing, drawn_rows
+from benchmarks.networks import LENGTH, OWN, STEP_SIZE, TOKENS, WORKS
+from benchmarks.peers import Peer, PeerMissing, drawn_rows, write_round
 from benchmarks.pfllib_pairs import PAIRS
 from benchmarks.pfllib_peer import DONE
 from benchmarks.workloads import Platform
@@ -37,6 +36,8 @@ from engram.cli.console import out
 from engram.cohort.trainer.workers import Workers
 from engram.core.machine import cores
 from engram.data.federated import FederatedData, Split
+from engram.data.readers.in_memory import hold
+from engram.networks.registry import model
 from engram.settings.errors import Refused, brief
 from engram.settings.experiment import Experiment, read_by
 
@@ -56,7 +57,8 @@ SYSTEMS: Final = {
 
 _OURS, _EPOCHS, _PLAIN, *_ = SYSTEMS
 _CHECKOUTS: Final = {"PFLlib": Path("system/flcore"), "FL-bench": Path("src/server")}
-_WARM_UP: Final = 3  # rounds
+_WARM_UP: Final = 5  # rounds, in which Engram finds its faster way as well
+CASES: Final = WORKS | OWN
 
 Key = tuple[str, str]  # a system, and the way in which it uses cores
 Run = Callable[[int], float]  # does the round of a number, and returns its milliseconds
@@ -77,45 +79,54 @@ class Outcome(NamedTuple):
 
 
 def experiment(work: str, method: str, **settings: Any) -> Experiment:
-    """Returns our side's settings for one of ``WORKS``."""
-    case = WORKS[work]
+    """Returns our side's settings for one of ``CASES``."""
+    case, network = CASES[work], {"model": work}
+    if work in OWN:
+        model(case.make, work)
+    else:
+        widths = ",".join(map(str, case.widths[:-1]))
+        network = {"model": "cnn" if case.channels else "mlp", "hidden": widths}
     shared = {
         "method": method,
-        "model": "cnn" if case.channels else "mlp",
-        "hidden": ",".join(map(str, case.widths[:-1])),
         "num-clients": case.clients,
         "clients-per-round": case.clients,
         "local-steps": case.steps,
         "batch-size": case.batch,
         "eta": STEP_SIZE,
     }
+    if case.shape == (LENGTH,):  # which no data set of Engram's own has
+        shared |= {"task": "next-token", "dataset": hold(dict.fromkeys("xy", np.zeros((9, 2))))}
     ours = PAIRS[method].ours | settings
     given = {key.strip("_").replace("_", "-"): value for key, value in ours.items()}
-    return Experiment.from_config(read_by(method, shared | given))
+    return Experiment.from_config(read_by(method, shared | network | given))
 
 
 def federation(work: str) -> FederatedData:
     """Returns random rows, for each client as many as a pass of its steps goes over."""
-    case, rng = WORKS[work], np.random.default_rng(0)
+    case, rng = CASES[work], np.random.default_rng(0)
     each = case.steps * case.batch
-    x = torch.from_numpy(rng.random((case.clients * each, *case.shape), dtype=np.float32))
-    numbers = np.arange(len(x))
-    rows = Split(x, torch.from_numpy(numbers % 10), [*numbers.reshape(case.clients, each)])
-    return FederatedData(rows, rows, 10)
+    count = case.clients * each
+    x, y = torch.from_numpy(rng.random((count, *case.shape), dtype=np.float32)), torch.arange(count)
+    if case.shape == (LENGTH,):
+        tokens = torch.from_numpy(rng.integers(TOKENS, size=(count, LENGTH + 1)))
+        x, y = tokens[:, :-1], tokens[:, 1:]
+    rows = Split(x, y % case.outputs, [*np.arange(count).reshape(case.clients, each)])
+    return FederatedData(rows, rows, case.outputs)
 
 
 def ways(
-    work: str, method: str, folder: Path, checkouts: Mapping[str, Path]
+    work: str, method: str, folder: Path, checkouts: Mapping[str, Path], many: int
 ) -> dict[Key, tuple[Sequence[str], int]]:
     """Returns the words that start each peer that has a method, and its number of threads.
 
     Args:
-        work: One of ``WORKS``.
+        work: One of ``CASES``.
         method: One of ``METHODS``.
-        folder: Holds the first round, as ``modules.write_round`` has written it.
+        folder: Holds the first round, as ``peers.write_round`` has written it.
         checkouts: Folders of the systems that are no packages, by name.
+        many: Number of cores.
     """
-    task, many = (work, str(folder), method), cores()
+    task = work, str(folder), method
     threads = {_number(count, "thread"): count for count in (1, many)}
     made: dict[Key, tuple[Sequence[str], int]] = {}
     for way, count in threads.items():
@@ -134,28 +145,30 @@ def ways(
 
 
 def race(
-    work: str, method: str, rounds: int, python: str, checkouts: Mapping[str, Path]
+    work: str, method: str, rounds: int, python: str, checkouts: Mapping[str, Path], many: int
 ) -> Outcome:
     """Times a method of all systems.
 
     Args:
-        work: One of ``WORKS``.
+        work: One of ``CASES``.
         method: One of ``METHODS``.
         rounds: How many are timed.
         python: Interpreter of an environment with peers; without it only the plain loop is there.
         checkouts: Folders of the systems that are no packages, by name.
+        many: Number of cores.
     """
-    data = federation(work)
-    ours = {_OURS: experiment(work, method), _EPOCHS: experiment(work, method, local_epochs=1)}
+    data, most = federation(work), 0 if many == cores() else many
+    ours = {_OURS: experiment(work, method, cores=most)}
+    ours[_EPOCHS] = experiment(work, method, cores=most, local_epochs=1)
     times: dict[Key, list[float]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
-        write_round(ours[_OURS], data, WORKS[work], folder)
+        write_round(ours[_OURS], data, CASES[work], folder)
         if "PFLlib" in checkouts:
             _write_pfllib(work, ours[_OURS], data, folder)
         shares = {name: stack.enter_context(closing(Workers(e))) for name, e in ours.items()}
         platforms = {name: Platform(e, data, shares[name]) for name, e in ours.items()}
-        peers, notes = _start(stack, folder, python, ways(work, method, folder, checkouts))
+        peers, notes = _start(stack, folder, python, ways(work, method, folder, checkouts, many))
         runs = {(name, ""): _timed(each) for name, each in platforms.items()} | peers
         for server_round in range(1, _WARM_UP + rounds + 1):
             for key, run in [*runs.items()]:
@@ -168,7 +181,10 @@ def race(
                 apart = distances(_first_models(folder) | {_OURS: platforms[_OURS].model.values()})
             if server_round == _WARM_UP:
                 runs = {key: runs[key] for key in fastest({key: min(times[key]) for key in runs})}
-        used = {name: _number(share.processes, "core") for name, share in shares.items()}
+        used = {
+            name: f"{_number(share.processes, 'core')}, {platforms[name].trainer.way}".strip(" ,")
+            for name, share in shares.items()
+        }
     medians = {key: statistics.median(times[key][_WARM_UP:]) for key in runs}
     ms = {name: (each, way or used[name]) for (name, way), each in medians.items()}
     return Outcome(ms, apart, {name: why for name, why in notes.items() if name not in ms})
@@ -211,7 +227,7 @@ def show(work: str, found: Mapping[str, Outcome]) -> None:
         for method, one in found.items()
     }
     apart = {
-        method: dict.fromkeys(one.ms, "other rows")
+        method: dict.fromkeys(one.ms, "not compared")
         | {name: f"{each:.0e}" for name, each in one.apart.items()}
         for method, one in found.items()
     }
@@ -226,12 +242,13 @@ def main(
     peers: Annotated[str, typer.Option(help="Python of an environment with peers")] = "",
     pfllib: Annotated[Path | None, typer.Option(help="checkout of PFLlib")] = None,
     fl_bench: Annotated[Path | None, typer.Option(help="checkout of FL-bench")] = None,
-    work: Annotated[str, typer.Option(help=f"of {', '.join(WORKS)}")] = ",".join(WORKS),
+    work: Annotated[str, typer.Option(help=f"of {', '.join(CASES)}")] = ",".join(WORKS),
     method: Annotated[str, typer.Option(help="with commas")] = ",".join(METHODS),
     rounds: Annotated[int, typer.Option(min=1, help="timed rounds")] = 10,
+    count: Annotated[int, typer.Option("--cores", min=1, help="of each system")] = cores(),
 ) -> None:
-    """Times rounds of all systems, in turns, with all cores for each."""
-    works, methods = chosen(work, WORKS), chosen(method, METHODS)
+    """Times rounds of all systems, in turns, with as many cores for each."""
+    works, methods = chosen(work, CASES), chosen(method, METHODS)
     if peers and not shutil.which(peers):
         raise Refused(f"--peers must be a Python, got {brief(peers)}")
     given = {"PFLlib": pfllib, "FL-bench": fl_bench}
@@ -243,7 +260,7 @@ def main(
     for each in works:
         found = {}
         for name in methods:
-            found[name] = race(each, name, rounds, peers, checkouts)
+            found[name] = race(each, name, rounds, peers, checkouts, count)
             print(json.dumps([each, name, found[name]]), flush=True)
         show(each, found)
 

@@ -4,14 +4,13 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 from rich.table import Table
-from scipy import stats
 
 from engram.settings.errors import EngramError, Refused, brief
 from engram.studies.figures import new_table
@@ -53,16 +52,6 @@ def in_turns(
 def numbers_table(first: str, *headings: str, title: str | None = None) -> Table:
     """Makes an empty table of names, in the first column, and numbers, aligned to the right."""
     return new_table([first], headings, title=title)
-
-
-def percent(shares: Iterable[float]) -> str:
-    """Returns the mean of shares in percent, with half of its 95 % interval by Student's t."""
-    known = [100 * share for share in shares]
-    mean = f"{round(statistics.fmean(known), 1) + 0.0:.1f}"  # not -0.0
-    if len(known) < 2:
-        return mean
-    half = float(stats.t.ppf(0.975, len(known) - 1)) * statistics.stdev(known) / len(known) ** 0.5
-    return f"{mean} ± {half:.1f}"
 
 
 def chosen(given: str, known: Collection[str], separator: str = ",") -> list[str]:

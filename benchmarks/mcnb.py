@@ -3,12 +3,10 @@
 CHECKOUT is the authors' repository, banyikun/MCNB. Its Meta-Ban plays with the settings and the
 training schedule of its ``run.py`` in the worlds of ``engram reproduce meta-ban``, and ours in the
 same ones: users, arms and rewards are alike in every round. Theirs takes about a minute of a core
-for 1000 rounds. With ``--out``, what has been played is kept, and is not played again.
+for 1000 rounds.
 """
 
-import functools
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -25,18 +23,13 @@ from engram.bandits.play import play_policy
 from engram.bandits.studies.environments import EnvironmentSpec, draw_environment
 from engram.bandits.studies.study import difference, summarize_runs
 from engram.bandits.studies.trials import POINTS, at_shares
-from engram.cli.console import out as console
+from engram.cli.console import out
 from engram.core.arrays import Array
-from engram.simulations.job_pool import Job, Pool, Progress, Row
+from engram.simulations.job_pool import Row
 from engram.studies.figures import new_table
 from engram.studies.summaries import grouped
 
 _AUTHORS: Final = "authors"
-PARTS: Final = {_AUTHORS: (), "authors-no-groups": (0,), "authors-no-common": (1,)}
-"""The authors' code, and which of its kinds of steps of the meta-learner are left out.
-
-By number, as its ``train_meta`` has them: 0 on a group's rows, 1 on everybody's.
-"""
 
 OURS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ours": {},
@@ -60,28 +53,21 @@ OURS: Final[Mapping[str, Mapping[str, Any]]] = {
 """Our Meta-Ban with its defaults, and with other settings."""
 
 
-def authors_regrets(checkout: Path, drawn: Environment, seed: int, without: Sequence[int]) -> Array:
+def authors_regrets(checkout: Path, drawn: Environment, seed: int) -> Array:
     """Plays the authors' Meta-Ban as their ``run.py`` does; returns its regret after each round.
 
     Args:
         checkout: Their repository.
         drawn: The world.
         seed: Seed of the global generators that it draws from.
-        without: Kinds of steps that are left out; see ``PARTS``.
     """
     if str(checkout) not in sys.path:
         sys.path.append(str(checkout))
     theirs: Any = import_module("mcnb").MCNB
-
-    class Reduced(theirs):  # type: ignore[misc] # a class of another system
-        def train_meta(self, users: Any, t: int, most: int, eta: float, kind: int = 1) -> None:
-            if kind not in without:
-                super().train_meta(users, t, most, eta, kind)
-
     np.random.seed(seed)
     torch.manual_seed(seed)
     settings = {"n_arm": drawn.arms, "gamma": 0.4, "lr": 0.001, "nu": 1e-4}
-    policy = Reduced(drawn.dim, drawn.users, **settings)
+    policy = theirs(drawn.dim, drawn.users, **settings)
     regrets = np.empty(drawn.horizon)
     for t in range(drawn.horizon):
         offer = drawn.round(t)
@@ -94,19 +80,14 @@ def authors_regrets(checkout: Path, drawn: Environment, seed: int, without: Sequ
     return np.asarray(regrets.cumsum())
 
 
-def play_authors(
-    checkout: Path, name: str, spec: EnvironmentSpec, horizon: int, seed: int, report: Progress
-) -> list[Row]:
+def play_authors(checkout: Path, spec: EnvironmentSpec, horizon: int, seed: int) -> list[Row]:
     """Plays the authors' code in one world; returns its row."""
     begun = time.thread_time()
-    found = authors_regrets(checkout, draw_environment(spec, horizon, seed), seed, PARTS[name])
-    report(horizon, horizon)
-    return _rows(name, [seed], found[None], time.thread_time() - begun)
+    found = authors_regrets(checkout, draw_environment(spec, horizon, seed), seed)
+    return _rows(_AUTHORS, [seed], found[None], time.thread_time() - begun)
 
 
-def play_ours(
-    name: str, spec: EnvironmentSpec, horizon: int, seeds: Sequence[int], report: Progress
-) -> list[Row]:
+def play_ours(name: str, spec: EnvironmentSpec, horizon: int, seeds: Sequence[int]) -> list[Row]:
     """Plays our Meta-Ban in all worlds at once; returns a row for each."""
     begun, drawn = time.thread_time(), [draw_environment(spec, horizon, seed) for seed in seeds]
     settings = {**OURS[name]}
@@ -114,7 +95,6 @@ def play_ours(
         settings["group_cap"] = drawn[0].users // 5
     policy = meta_ban(drawn[0].dim, runs=len(seeds), **settings)
     found = play_policy(policy.batched, drawn, seeds).regrets
-    report(horizon, horizon)
     return _rows(name, seeds, found, time.thread_time() - begun)
 
 
@@ -150,25 +130,13 @@ def main(
     name: Annotated[str, typer.Option("--world", help="A world without sources.")] = "digits",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds in each world.")] = 1000,
     seeds: Annotated[int, typer.Option(min=1, help="Worlds.")] = 20,
-    parts: Annotated[bool, typer.Option(help="Also their code without parts of it.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Where to keep what has been played.")] = None,
 ) -> None:
     """Prints a table of regrets, and in brackets by how much they are above the authors'."""
     torch.set_num_threads(1)
     spec = EnvironmentSpec(name, (), ("user", "item", "rating"), "data")
-    jobs: dict[str, Job] = {}
-    for title in PARTS if parts else [_AUTHORS]:
-        for seed in range(seeds):
-            play = functools.partial(play_authors, mcnb, title, spec, rounds, seed)
-            jobs[f"{name}-{rounds}-{title}-{seed}"] = play
-    for title in OURS:
-        job = functools.partial(play_ours, title, spec, rounds, range(seeds))
-        jobs[f"{name}-{rounds}-{title}-of-{seeds}"] = job
-    with tempfile.TemporaryDirectory() as folder:
-        where = out or Path(folder)
-        rows = compared(
-            Pool(where, begin=lambda: where.mkdir(exist_ok=True), processes=1).run(jobs)
-        )
+    played = [play_authors(mcnb, spec, rounds, seed) for seed in range(seeds)]
+    played += [play_ours(title, spec, rounds, range(seeds)) for title in OURS]
+    rows = compared([row for each in played for row in each])
     table = new_table(["regret"], [*map(str, rows[0]["rounds"]), "ms a round"])
     for row in rows:
         gaps = row["over"] or [None] * len(row["regrets"])
@@ -178,7 +146,7 @@ def main(
             for regret, gap in zip(row["regrets"], gaps, strict=True)
         ]
         table.add_row(row["method"], *cells, f"{row['ms']:.1f}")
-    console.print(table)
+    out.print(table)
 
 
 if __name__ == "__main__":

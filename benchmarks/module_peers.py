@@ -1,7 +1,7 @@
 """Other systems on the same rows, each in a process that does a round for each line it reads.
 
-``python -m benchmarks.module_peers PEER CASE FOLDER METHOD`` is started by ``benchmarks.modules``
-and ``benchmarks.contenders``, in an environment with peers, which needs neither this platform's
+``python -m benchmarks.module_peers PEER CASE FOLDER METHOD`` is started by
+``benchmarks.contenders``, in an environment with peers, which needs neither this platform's
 requirements nor their versions. It answers ``ready``, or ``missing`` and why; then ``ms`` and the
 milliseconds of each round. Every client trains in each round, on the rows of the first one, in
 their order; the model after the first round is left in the folder.
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from benchmarks import plain
 from benchmarks.fedjax_rounds import fedjax_rounds, haiku_layers, import_jax
-from benchmarks.networks import CASES, STEP_SIZE, TOKENS, WORKS, Case, loss
+from benchmarks.networks import OWN, STEP_SIZE, TOKENS, WORKS, Case, loss
 from benchmarks.pfllib_pairs import PAIRS
 from engram.networks.vision import torchvision
 
@@ -62,10 +62,10 @@ class Task(NamedTuple):
 
 @functools.cache  # once in each process
 def read_task(name: str, folder: Path, method: str) -> Task:
-    """Returns a method's task on a case, as ``benchmarks.modules.write_round`` has written it."""
+    """Returns a method's task on a case, as ``benchmarks.peers.write_round`` has written it."""
     arrays = np.load(folder / "rows.npz")
     x, y = (torch.from_numpy(arrays[key]) for key in ("x", "y"))
-    return Task(method, (CASES | WORKS)[name], torch.load(folder / "start.pt"), x, y)
+    return Task(method, (OWN | WORKS)[name], torch.load(folder / "start.pt"), x, y)
 
 
 class Turns:
@@ -220,10 +220,7 @@ def fluke(task: Task, turns: Turns) -> None:
 
 
 def fedjax(task: Task, turns: Turns) -> None:
-    """FedAvg of FedJAX 0.0.17, on Haiku networks of the same layers.
-
-    Those of ``benchmarks.modules`` start from weights of their own.
-    """
+    """FedAvg of FedJAX 0.0.17, on Haiku networks; those of ``OWN`` start from their own weights."""
     hk, jax, jnp, _ = import_jax()
     case = task.case
 

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-CLIENTS: Final = 20  # all of whom train in each round
-ROWS: Final = 40  # of each, for training
 TOKENS: Final = 80
 LENGTH: Final = 80
 STEP_SIZE: Final = 0.05
@@ -115,22 +113,24 @@ class Case(NamedTuple):
     """A network, and what it is trained on and for how long in a round."""
 
     make: Callable[[], nn.Module]
-    shape: tuple[int, ...]  # of a row; tokens if it has one axis
+    shape: tuple[int, ...]  # of a row
     steps: int
     batch: int
     channels: tuple[int, ...] = ()  # of convolutions
     recurrent: bool = False
     widths: tuple[int, ...] = ()  # of dense layers, if these are ``layers``
-    clients: int = CLIENTS
+    clients: int = 20
+    outputs: int = 10
 
 
-CASES: Final = {
-    "cnn 8-16, batch 5": Case(lambda: _Cnn(8, 16), (1, 28, 28), 10, 5, (8, 16)),
-    "cnn 16-32, batch 10": Case(lambda: _Cnn(16, 32), (1, 28, 28), 10, 10, (16, 32)),
+OWN: Final = {
+    "cnn 8-16": Case(lambda: _Cnn(8, 16), (1, 28, 28), 10, 5, (8, 16)),
+    "cnn 16-32": Case(lambda: _Cnn(16, 32), (1, 28, 28), 10, 10, (16, 32)),
     "resnet-8": Case(_ResNet8, (3, 32, 32), 5, 10),
-    "lstm 2 x 128": Case(_CharacterLstm, (LENGTH,), 5, 10, recurrent=True),
-    "transformer of 2": Case(_Transformer, (LENGTH,), 5, 10),
+    "lstm 2x128": Case(_CharacterLstm, (LENGTH,), 5, 10, recurrent=True, outputs=TOKENS),
+    "transformer of 2": Case(_Transformer, (LENGTH,), 5, 10, outputs=TOKENS),
 }
+"""Cases of ``benchmarks.contenders`` whose networks are modules."""
 
 WORKS: Final = {
     "mlp 40-40": Case(
@@ -144,7 +144,7 @@ WORKS: Final = {
         clients=10,
     ),
 }
-"""Cases of ``benchmarks.contenders``, whose networks Engram has, too."""
+"""Cases whose networks Engram has, too."""
 
 
 def loss(outputs: Tensor, y: Tensor) -> Tensor:

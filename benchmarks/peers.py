@@ -1,19 +1,25 @@
-"""Other ways to run FedAvg on the same federation, each as a function of the round."""
+"""Other ways to run the same federation: functions of the round, and processes."""
 
-from collections.abc import Callable
+import os
+import subprocess
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import IO, Any, Final, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks import plain
 from benchmarks.fedjax_rounds import fedjax_rounds, haiku_layers, import_jax
-from benchmarks.networks import layers
+from benchmarks.module_peers import ONE_THREAD
+from benchmarks.networks import Case, layers
 from engram.core.streams import Stream, generator, torch_generator
 from engram.data.federated import FederatedData, model_for
+from engram.settings.errors import brief
 from engram.settings.experiment import Experiment
+from engram.settings.fingerprint import source_root
 from engram.settings.network import NetworkMethod
 from engram.strategies.rounds import draw_cohort
 
@@ -37,56 +43,103 @@ def drawn_rows(
     return torch.from_numpy(drawn).view(-1, e.batch_size)
 
 
-def plain_loop(e: Experiment, data: FederatedData, network: nn.Module) -> Round:
-    """FedAvg as it is usually written: a module, an optimizer, one client after the other.
+def write_round(e: Experiment, data: FederatedData, case: Case, folder: Path) -> None:
+    """Writes the first round's start, and its rows in their order, for peers."""
+    initial = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
+    names = case.make().state_dict()
+    torch.save(dict(zip(names, initial.values(), strict=True)), folder / "start.pt")
+    batches = 2 if e.method == "per-fedavg" else 1
+    drawn = [drawn_rows(e, data, 1, client, batches) for client in range(e.num_clients)]
+    shape = (e.num_clients, e.local_steps, batches, e.batch_size)
+    x, y = (part.unflatten(0, shape) for part in data.train.take(torch.cat(drawn).flatten()))
+    np.savez(folder / "rows.npz", x=x.numpy(), y=y.numpy())
 
-    The module is changed. It starts with the weights of the experiment's network, in their order.
-    """
+
+class Peer:
+    """A peer in a process of its own, which does a round when it is told to."""
+
+    def __init__(self, command: Sequence[str], log: Path, threads: int = 1) -> None:
+        """Starts it.
+
+        Args:
+            command: Starts its process.
+            log: File for what it prints that is no answer.
+            threads: Number of threads of its kernels.
+
+        Raises:
+            PeerMissing: It is not installed there, or has no such network.
+        """
+        self._log = log
+        few = {"XLA_FLAGS": ONE_THREAD} if threads == 1 else {}
+        with self._log.open("w") as log_file:
+            self._process = subprocess.Popen(
+                command,
+                cwd=source_root(),
+                env=os.environ | {"OMP_NUM_THREADS": str(threads)} | few,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                text=True,
+            )
+        self._said("ready")
+
+    def round(self, _: int = 0) -> float:
+        """Does a round, its next; returns the milliseconds that it took."""
+        cast("IO[str]", self._process.stdin).write("\n")
+        cast("IO[str]", self._process.stdin).flush()
+        return float(self._said("ms"))
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _said(self, word: str) -> str:
+        line = cast("IO[str]", self._process.stdout).readline()
+        first, _, rest = line.strip().partition(" ")
+        if first != word:
+            self.end()
+            last = ["its process ended", *self._log.read_text().splitlines()][-1]
+            raise PeerMissing(rest if first == "missing" else brief(last))
+        return rest
+
+
+def torch_loop(e: Experiment, data: FederatedData) -> Round:
+    """FedAvg as it is usually written: a module, an optimizer, one client after the other."""
+    shape = tuple(data.train.x.shape[1:])
+    network = layers(shape, _channels(e), [*e.hidden_widths, data.outputs])
     start = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
-    leaves = (leaf.to(e.device) for leaf in start.values())
-    model = dict(zip(network.to(e.device).state_dict(), leaves, strict=True))
+    model = dict(zip(network.state_dict(), start.values(), strict=True))
 
     def train(server_round: int, client: int) -> None:
-        drawn = drawn_rows(e, data, server_round, client)
-        batches = (data.train.take(rows.to(e.device)) for rows in drawn)
+        batches = map(data.train.take, drawn_rows(e, data, server_round, client))
         plain.train("fedavg", network, batches, eta=e.of(NetworkMethod).settings.eta)
 
     def run(server_round: int) -> dict[str, Tensor]:
         nonlocal model
         cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
-        clients = (
-            (len(data.train.rows[client]), partial(train, server_round, client))
-            for client in cohort
-        )
+        clients = ((len(data.train.rows[c]), partial(train, server_round, c)) for c in cohort)
         model = plain.plain_round(network, model, clients)
         return model
 
     return run
 
 
-def torch_loop(e: Experiment, data: FederatedData) -> Round:
-    """The plain loop, on a module of the same layers."""
-    shape = tuple(data.train.x.shape[1:])
-    return plain_loop(e, data, layers(shape, _channels(e), [*e.hidden_widths, data.outputs]))
-
-
 def fedjax_fedavg(e: Experiment, data: FederatedData) -> Callable[[int], None]:
     """FedJAX's own FedAvg, compiled, on a Haiku network of the same shape.
 
     Raises:
-        PeerMissing: FedJAX is not installed, or JAX without the device.
+        PeerMissing: FedJAX is not installed.
     """
     try:
-        _, jax, _, _ = import_jax()
+        import_jax()
     except ImportError as error:
         raise PeerMissing(f"pip install -c constraints.txt -e '.[bench]' ({error})") from error
-    if e.device != "cpu" and jax.default_backend() == "cpu":
-        raise PeerMissing("JAX finds no GPU here, and a race against its CPU would say nothing")
 
     def rows_of(client: int) -> dict[str, Any]:
-        x, y = data.train.take(torch.from_numpy(data.train.rows[client]).to(e.device))
+        x, y = data.train.take(torch.from_numpy(data.train.rows[client]))
         x = x.movedim(1, -1) if e.model == "cnn" else x
-        return {"x": x.cpu().numpy(), "y": y.cpu().numpy().astype(np.int32)}
+        return {"x": x.numpy(), "y": y.numpy().astype(np.int32)}
 
     run = fedjax_rounds(
         haiku_layers(_channels(e), [*e.hidden_widths, data.outputs]),

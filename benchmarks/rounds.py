@@ -15,8 +15,6 @@ from benchmarks.harness import chosen, in_turns, numbers_table, start
 from benchmarks.peers import PEERS, PeerMissing
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from engram.cli.console import out
-from engram.data.load_federation import has_device
-from engram.settings.errors import Refused
 from engram.settings.families import family
 
 _STEPS = {"alpha": 0.01, "eta": 0.01}
@@ -24,7 +22,7 @@ _WARM_UP = 2
 
 
 def time_workload(
-    name: str, *, rounds: int, device: str, methods: list[str]
+    name: str, *, rounds: int, methods: list[str]
 ) -> tuple[dict[str, float], list[str]]:
     """Times a workload.
 
@@ -32,20 +30,19 @@ def time_workload(
         Milliseconds a round of each contender, the median, and notes on peers that are left out.
     """
     workload = WORKLOADS[name]
-    data = federation(workload, experiment(workload, device=device))
+    data = federation(workload, experiment(workload))
     runs: dict[str, Callable[[int], object]] = {
-        label: Platform(experiment(workload, device=device, **settings), data).round
+        label: Platform(experiment(workload, **settings), data).turn
         for label, settings in _variants(methods)
     }
     notes = []
     for label, build in PEERS.items():
         try:
-            e = experiment(workload, device=device, method="fedavg", **_STEPS)
-            runs[label] = build(e, data)
+            run = build(experiment(workload, method="fedavg", **_STEPS), data)
+            runs[label] = lambda turn, run=run: run(turn + 1)
         except PeerMissing as error:
             notes.append(f"{label} is left out: {error}")
-    contenders = {label: _waiting(run, device) for label, run in runs.items()}
-    return in_turns(contenders, rounds, warm_up=_WARM_UP), notes
+    return in_turns(runs, rounds, warm_up=_WARM_UP), notes
 
 
 def _variants(methods: list[str]) -> list[tuple[str, dict[str, Any]]]:
@@ -63,32 +60,17 @@ def _variants(methods: list[str]) -> list[tuple[str, dict[str, Any]]]:
     return variants
 
 
-def _waiting(run: Callable[[int], object], device: str) -> Callable[[int], None]:
-    """Returns a turn, counted from 0, that is over when the device has done the round."""
-
-    def turn(number: int) -> None:
-        run(number + 1)
-        if device != "cpu":
-            torch.cuda.synchronize(device)
-
-    return turn
-
-
 def main(
     workload: Annotated[str, typer.Option(help=f"some of {', '.join(WORKLOADS)}")] = "W1,W2,W3",
     method: Annotated[str, typer.Option(help="our methods")] = ",".join(family("local")),
     rounds: Annotated[int, typer.Option(min=0, help="timed rounds; 0: the workload's")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
 ) -> None:
     """Times rounds of the platform and of its peers, taking turns in this process."""
     workloads, methods = chosen(workload, WORKLOADS), chosen(method, family("local"))
     torch.set_num_threads(1)
-    if device != "cpu" and not has_device(device):
-        raise Refused(f"device {device} is not there: torch does not find it")
     for name in workloads:
-        ms, notes = time_workload(
-            name, rounds=rounds or WORKLOADS[name].rounds, device=device, methods=methods
-        )
+        some = rounds or WORKLOADS[name].rounds
+        ms, notes = time_workload(name, rounds=some, methods=methods)
         others = [*(peer for peer in PEERS if peer in ms), next(iter(ms))]
         heads = ["ms a round", *(f"x {other}" for other in others)]
         table = numbers_table("", *heads, title=f"{name}: {WORKLOADS[name].meaning}")

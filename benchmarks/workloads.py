@@ -99,6 +99,10 @@ class Platform:
         config = {"durable": server_round - 1, "losses": False, "way": ""}
         self._slots, _ = self._directly(self._strategy, server_round, self._slots, config, None)
 
+    def turn(self, number: int) -> None:
+        """Runs the round of a turn, which counts from 0."""
+        self.round(number + 1)
+
     @property
     def model(self) -> Params:
         """The common model after the last round."""

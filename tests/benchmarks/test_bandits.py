@@ -6,7 +6,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import bandit_sites, bandits
+from benchmarks import bandits
 from benchmarks.bandits import Size
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, generator
@@ -46,24 +46,11 @@ def test_the_plain_loop_does_what_meta_ban_does(hidden):
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def _command(main):
-    command = typer.Typer()
-    command.command()(main)
-    return command
-
-
 def test_it_prints_a_table(monkeypatch):
     monkeypatch.setattr(bandits, "SIZES", (SMALL,))
-    result = CliRunner().invoke(_command(bandits.main), ["--rounds", "4"])
+    command = typer.Typer()
+    command.command()(bandits.main)
+    result = CliRunner().invoke(command, ["--rounds", "4"])
     assert result.exit_code == 0, result.output
     for text in ("Meta-Ban", "LinUCB-IND", "plain loop", "at most"):
         assert text in result.output
-
-
-@pytest.mark.full
-def test_sites_play_what_one_place_does():
-    result = CliRunner().invoke(_command(bandit_sites.main), ["--rounds", "12"])
-    assert result.exit_code == 0, result.output
-    lines = [line.split() for line in result.output.splitlines() if "12" in line]
-    assert [line[1] for line in lines[1:]] == ["1", "5", "20"], result.output
-    assert all(line[3] == "12" for line in lines[1:])

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from benchmarks import contenders, plain
-from benchmarks.contenders import METHODS, SYSTEMS, Outcome
+from benchmarks.contenders import CASES, METHODS, SYSTEMS, Outcome
 from benchmarks.module_peers import plain_torch, read_task
-from benchmarks.modules import write_round
-from benchmarks.networks import WORKS
+from benchmarks.networks import OWN, WORKS
+from benchmarks.peers import write_round
 from benchmarks.workloads import Platform
 from engram.settings.errors import Refused
 from tests.tables import entry
@@ -33,29 +33,34 @@ class OneRound:
 @pytest.fixture
 def small(monkeypatch):
     """Lets few clients take few steps."""
-    for name, case in WORKS.items():
-        monkeypatch.setitem(WORKS, name, case._replace(clients=3, steps=2))
+    for name, case in CASES.items():
+        for cases in (CASES, WORKS if name in WORKS else OWN):
+            monkeypatch.setitem(cases, name, case._replace(clients=3, steps=2))
     monkeypatch.setattr(contenders, "cores", lambda: 1)
     monkeypatch.setattr(contenders, "_WARM_UP", 1)
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
-    ("work", "method"), [*((MLP, method) for method in METHODS), (CNN, "ditto")]
+    ("work", "method"),
+    [
+        *((MLP, method) for method in METHODS),
+        *((CNN, "ditto"), ("cnn 8-16", "fedavg")),
+        pytest.param("lstm 2x128", "fedavg", marks=pytest.mark.full),
+    ],
 )
 def test_a_plain_loop_and_engram_train_the_same_model(work, method, tmp_path):
     e, data = contenders.experiment(work, method), contenders.federation(work)
-    write_round(e, data, WORKS[work], tmp_path)
+    write_round(e, data, CASES[work], tmp_path)
     task, turns = read_task(work, tmp_path, method), OneRound()
     platform = Platform(e, data)
     platform.round(1)
     with pytest.raises(Stopped):
         plain_torch(task, turns)
-    for name, leaf, ours in zip(
-        turns.model, turns.model.values(), platform.model.values(), strict=True
-    ):
+    for leaf, ours in zip(turns.model.values(), platform.model.values(), strict=True):
         torch.testing.assert_close(ours, leaf, rtol=0, atol=1e-6)
-        assert (leaf - task.start[name]).abs().max() > 1e-4  # a hundred times the tolerance
+    moved = max((leaf - task.start[name]).abs().max() for name, leaf in turns.model.items())
+    assert moved > 1e-4  # a hundred times the tolerance
 
 
 @pytest.mark.usefixtures("small")
@@ -77,7 +82,7 @@ def test_a_plain_method_that_is_not_there_is_no_other():
 @pytest.mark.full
 @pytest.mark.usefixtures("small")
 def test_without_an_environment_of_peers_there_is_the_plain_loop():
-    outcome = contenders.race(MLP, "fedavg", 1, "", {})
+    outcome = contenders.race(MLP, "fedavg", 1, "", {}, 1)
     assert outcome.ms.keys() == {"Engram", "Engram, local-epochs=1", "plain PyTorch"}
     assert all(ms > 0 for ms, _ in outcome.ms.values())
     assert outcome.ms["plain PyTorch"][1] == "1 thread"
@@ -94,7 +99,7 @@ def test_the_fastest_way_of_each_system_goes_on():
 @pytest.mark.parametrize("method", METHODS)
 def test_every_system_that_has_a_method_is_started(method, tmp_path):
     checkouts = {"PFLlib": tmp_path, "FL-bench": tmp_path}
-    peers = {peer for peer, _ in contenders.ways(MLP, method, tmp_path, checkouts)}
+    peers = {peer for peer, _ in contenders.ways(MLP, method, tmp_path, checkouts, 2)}
     having = {name for name, methods in SYSTEMS.items() if method in methods}
     assert peers == having - {"Engram", "Engram, local-epochs=1"}
 
