@@ -22,7 +22,7 @@ import torch
 import typer
 
 from benchmarks.harness import Keep, new_folder, report, start
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.core.types import Params
 from engram.runs.record import RunRecord
 from engram.settings.errors import EngramError

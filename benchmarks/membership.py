@@ -27,7 +27,7 @@ from flwr.app import MessageType
 from benchmarks.chaos import distance
 from benchmarks.harness import Keep, new_folder, report, start
 from benchmarks.namespaces import LinkedFederation, enter_namespace
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.link.credentials import read_node
 from engram.link.node.fleet import Unreachable
 from engram.link.node.node import leave

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.hosts import Exchanging, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost
 from engram.client.node_queries import by_own_schema, kept_here, own_settings
@@ -41,7 +41,12 @@ from engram.settings.method_for_data import server_side
 from engram.settings.network import NetworkMethod
 from engram.settings.plugins import load_plugins, plugins
 from engram.settings.settings_files import in_run_config
-from engram.sites.admission import (
+from engram.sites.approvals import APPROVALS, Awaited, require
+from engram.sites.audit import AUDIT, Audit
+from engram.sites.described import described
+from engram.sites.encrypted_file import read_key
+from engram.sites.policy import UNLIMITED, Policy, keep_policy
+from engram.sites.policy_checks import (
     check,
     least_drawn,
     of_bytes,
@@ -56,11 +61,6 @@ from engram.sites.admission import (
     of_sums,
     of_unaccounted,
 )
-from engram.sites.approvals import APPROVALS, Awaited, require
-from engram.sites.audit import AUDIT, Audit
-from engram.sites.described import described
-from engram.sites.encrypted_file import read_key
-from engram.sites.policy import UNLIMITED, Policy, keep_policy
 from engram.sites.privacy_account import Account
 from engram.sites.terms import count, request_of
 from engram.wire.bundle import bundle, bundled_size, is_bundled, unbundle

@@ -20,7 +20,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import nn
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.node_queries import by_own_schema, kept_here, own_settings
 from engram.client.row_limits import own_digest
 from engram.client.training_description import Training, read_training
@@ -39,10 +39,10 @@ from engram.settings.experiment import Experiment
 from engram.settings.files import parse_json, read_json, replace_file
 from engram.settings.network import NetworkMethod
 from engram.settings.plugins import plugins
-from engram.sites.admission import check, of_names, of_servers_choice, of_sources
 from engram.sites.approvals import APPROVALS, Request, require
 from engram.sites.encrypted_file import read_key
 from engram.sites.policy import Policy
+from engram.sites.policy_checks import check, of_names, of_servers_choice, of_sources
 from engram.sites.terms import request_of
 from engram.tables.federation.coefficients import Coefficients
 from engram.tables.federation.molar import Molar

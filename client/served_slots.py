@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from flwr.app import RecordDict
 
-from engram.client.disk import DiskStore, MemoryFull
+from engram.client.disk_memory import DiskStore, MemoryFull
 from engram.client.requests import round_of
 from engram.core.method import Method
 from engram.core.rounds import received_by

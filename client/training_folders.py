@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from rich.table import Table
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.settings.errors import Refused, one_line
 from engram.settings.files import read_json
 from engram.wire.checksums import checked

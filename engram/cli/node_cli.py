@@ -35,7 +35,7 @@ from engram.sites.encrypted_file import new_key, read_key
 from engram.sites.policy import in_force, policy_file
 
 if TYPE_CHECKING:
-    from engram.client.disk import DiskStore
+    from engram.client.disk_memory import DiskStore
 
 _FEW = 8  # most numbers shown in a line
 
@@ -397,7 +397,7 @@ def _root(folder: Path, state: Path | None) -> Path:
 
 
 def _store(training: Path, key: Path | None) -> "DiskStore":
-    from engram.client.disk import DiskStore  # noqa: PLC0415 - loads torch
+    from engram.client.disk_memory import DiskStore  # noqa: PLC0415 - loads torch
 
     return DiskStore(training, key=read_key(key) if key else None)
 

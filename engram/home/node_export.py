@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from torch import nn
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.client.served_slots import Scored, read_scored
 from engram.client.training_description import Training

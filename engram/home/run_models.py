@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.memory import MemoryStore, RamStore
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.checks import must

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from engram.data.schema.columns import INPUTS, Column
 from engram.data.schema.declared import Declared, declare, name_order
-from engram.data.schema.rules import FEW
+from engram.data.schema.kinds import FEW
 from engram.data.schema.written import key, read_schema, to_toml
 from engram.data.schema.written import line as written_line
 from engram.data.tables.table_summary import DescribedColumn, DescribedTable

@@ -19,16 +19,16 @@ from engram.guards.clock import now
 from engram.link.node_config import NodeConfig, hosted_clients
 from engram.settings.errors import DataError, Refused, printable
 from engram.settings.files import read_file, refusing, replace_file
-from engram.sites.admission import of_unaccounted
 from engram.sites.approvals import APPROVALS, Request, require
 from engram.sites.encrypted_file import Damaged, read_key, seal, unseal
 from engram.sites.policy import Policy
+from engram.sites.policy_checks import of_unaccounted
 from engram.wire.roster import describe_node
 from engram.wire.wire import COLUMNS, ROSTER_QUERY, config_of
 
 _log = getLogger("flwr.engram")
 
-_MIXED: Final = "mixed"  # the rule of this name in engram.data.schema.rules
+_MIXED: Final = "mixed"  # the rule of this name in engram.data.schema.kinds
 _TOLD: Final = "described"  # in a node's state: the last figures
 
 

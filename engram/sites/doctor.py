@@ -16,7 +16,7 @@ import typer
 
 from engram.cli.console import out
 from engram.cli.options import Json
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.guards.clock import in_words, now
 from engram.link.addresses import CONTROL, direct
 from engram.link.credentials import NodeCredentials, read_node, read_server, renewal

@@ -16,7 +16,6 @@ from engram.link.flower import local_run
 from engram.link.node import node
 from engram.settings.errors import Refused
 from engram.settings.fields import key_of
-from engram.sites.admission import of_now
 from engram.sites.audit import Audit
 from engram.sites.policy import (
     USUAL,
@@ -27,6 +26,7 @@ from engram.sites.policy import (
     keep_policy,
     read_policy,
 )
+from engram.sites.policy_checks import of_now
 from engram.wire.checksums import summed
 from tests.client.test_policy import ask, refusal
 from tests.tables import entry

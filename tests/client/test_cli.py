@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.settings.errors import Refused
 from engram.sites.encrypted_file import read_key
 from tests.client.test_memory import params

@@ -16,8 +16,8 @@ from engram.data.schema.columns import SUMS, Told
 from engram.data.source import Source
 from engram.link.flower import name_message, node_context
 from engram.settings.errors import AWAITED
-from engram.sites.admission import of_sums
 from engram.sites.policy import Policy, keep_policy
+from engram.sites.policy_checks import of_sums
 from engram.tables.shrinkage import combine
 from engram.wire.wire import CONFIG, ROSTER_QUERY, to_record
 from tests.client.test_policy import ask, refusal

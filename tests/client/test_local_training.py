@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.core.slots import over_slots
 from engram.core.streams import Stream, generator

@@ -18,8 +18,8 @@ from engram.link.server.identity import add_client, new_client_key, sign_registr
 from engram.settings.errors import Refused
 from engram.settings.registry import REGISTRY, fingerprint, signed_registry
 from engram.simulations.grid import InProcessGrid
-from engram.sites.admission import of_now, of_settings
 from engram.sites.policy import USUAL
+from engram.sites.policy_checks import of_now, of_settings
 from engram.wire.wire import CONFIG, SECURE_QUERY
 from tests.server.federations import FED, make
 from tests.support import small

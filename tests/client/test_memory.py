@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.client.disk import DiskStore, MemoryFull
+from engram.client.disk_memory import DiskStore, MemoryFull
 from engram.client.memory import MemoryMismatch, RamStore
 from engram.client.training_folders import kept, prune
 from tests.support import assert_same, draw

@@ -15,9 +15,9 @@ from engram.link.flower import local_run, name_message, node_context
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import source_root
-from engram.sites.admission import of_bytes, of_models, of_now, of_rows, of_settings
 from engram.sites.audit import Audit
 from engram.sites.policy import Policy, is_open, policy_file, read_policy
+from engram.sites.policy_checks import of_bytes, of_models, of_now, of_rows, of_settings
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY, to_record
 from tests.support import initial_model, small, trainer

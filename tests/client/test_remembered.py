@@ -8,7 +8,7 @@ import torch
 
 import engram
 from engram.cli.__main__ import main
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.memory import MemoryMismatch, RamStore
 from engram.client.training_description import note_training, read_training
 from engram.home.exported import load_model

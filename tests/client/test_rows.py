@@ -10,7 +10,7 @@ import torch
 from flwr.app import ConfigRecord, MessageType, RecordDict
 
 from engram.client import app as module
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.training_description import read_training
 from engram.core.slots import flat
 from engram.home.node_export import remembered_package

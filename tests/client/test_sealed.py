@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.memory import MemoryMismatch
 from engram.client.reply_cache import Replies
 from engram.settings.errors import Refused

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.training_description import note_training
 from engram.data.schema.columns import Kind
 from engram.settings.experiment import Experiment

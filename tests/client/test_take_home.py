@@ -11,7 +11,7 @@ import torch
 
 import engram
 from engram.cli.__main__ import main
-from engram.client.disk import DiskStore, MemoryFull
+from engram.client.disk_memory import DiskStore, MemoryFull
 from engram.client.memory import MemoryMismatch
 from engram.client.served_slots import read_scored
 from engram.client.training_description import read_training

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import engram
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import ClientFailed
 from engram.core.method import Phase

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.core.method import Update
 from engram.guards.aggregation import merge_of
 from engram.guards.noise import simulated_noise

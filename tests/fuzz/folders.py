@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from engram.cli.__main__ import main
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.client.reply_cache import Replies
 from engram.link.credentials import read_node, read_server

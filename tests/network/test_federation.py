@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from benchmarks.chaos import chaos, plan
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.data.load_federation import federated_data
 from engram.runs.record import RunRecord
 from engram.server.status import members, participation

@@ -7,7 +7,7 @@ import pytest
 from flwr.app import MessageType
 
 from engram.bandits.federation.environments import simulated_environment
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.core.streams import Stream, generator

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.runs.checkpoints import (
     DamagedCheckpoint,

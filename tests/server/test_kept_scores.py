@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.served_slots import read_scored
 from engram.runs.record import RunRecord
 from engram.server.run import run as run_on

@@ -10,7 +10,7 @@ import torch
 
 from engram.bandits.federation.strategy import MetaBanTurns
 from engram.bandits.policy import ROUND, generator
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.data.source import data

@@ -16,7 +16,7 @@ from engram.bandits.federation.meta_ban_messages import (
     summed,
 )
 from engram.bandits.replay import Drawn
-from engram.client.disk import MemoryFull
+from engram.client.disk_memory import MemoryFull
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.settings.errors import RunStopped

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.hosts import Opening, host_of
 from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore

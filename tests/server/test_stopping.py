@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.hosts.local import LocalHost
 from engram.link.server.membership import Membership
 from engram.runs.record import RunRecord

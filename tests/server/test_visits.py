@@ -11,7 +11,7 @@ import torch
 
 import engram
 from engram.cli import models_cli
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.client.training_description import read_training
 from engram.home.exported import load_model
 from engram.home.node_export import remembered_package

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engram.client.disk import DiskStore
+from engram.client.disk_memory import DiskStore
 from engram.link.node.fleet import Fleet, KeyRefused, Unreachable
 from engram.link.node.node import only_one
 from engram.link.server.invitations import invite

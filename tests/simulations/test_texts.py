@@ -26,8 +26,8 @@ from engram.home.predicting import predict
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError, EngramError, Refused
 from engram.settings.experiment import Experiment
-from engram.sites.admission import of_sums
 from engram.sites.policy import Policy
+from engram.sites.policy_checks import of_sums
 from engram.tune.runs import LockStep
 from engram.wire.roster import describe_node, read_entry
 from engram.wire.wire import CONFIG, units_entries, units_of

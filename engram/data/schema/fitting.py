@@ -9,7 +9,7 @@ import numpy as np
 
 from engram.data.schema.cells import texts_of
 from engram.data.schema.columns import Column, Schema
-from engram.data.schema.rules import asked, classes, is_measured, kind_of, mixed
+from engram.data.schema.kinds import asked, classes, is_measured, kind_of, mixed
 from engram.data.schema.typed import Cells, is_plain
 from engram.data.schema.written import Question, read_schema
 from engram.settings.errors import DataError

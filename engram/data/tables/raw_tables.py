@@ -32,7 +32,7 @@ from engram.data.schema.columns import INPUTS, Column, Schema
 from engram.data.schema.declared import Declared, check_client, fault_of_values, name_order
 from engram.data.schema.encoding import read_cells
 from engram.data.schema.fitting import fit
-from engram.data.schema.rules import classes
+from engram.data.schema.kinds import classes
 from engram.data.schema.typed import is_plain, typed
 from engram.data.texts import read_texts
 from engram.settings.errors import DataError, few_names

@@ -30,7 +30,7 @@ class DiskStore:
 
     Args:
         folder: Created when the first memory is saved.
-        key: 32 bytes to encrypt with, as ``sealed.read_key`` returns them; None for none.
+        key: 32 bytes to encrypt with, as ``encrypted_file.read_key`` returns them; None for none.
         limit: Most bytes of all files together; None for no bound.
     """
 
