@@ -39,7 +39,7 @@ def time_workload(
     for label, build in PEERS.items():
         try:
             run = build(experiment(workload, method="fedavg", **_STEPS), data)
-            runs[label] = lambda turn, run=run: run(turn + 1)
+            runs[label] = lambda turn, run=run: run(turn + 1)  # type: ignore[misc]  # its own default
         except PeerMissing as error:
             notes.append(f"{label} is left out: {error}")
     return in_turns(runs, rounds, warm_up=_WARM_UP), notes

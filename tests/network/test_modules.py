@@ -25,7 +25,7 @@ def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
         "two inputs": "pfedme",
         "volume": "fedavg",
         "masks": "ditto",
-        "weights of classes, by client": "fedavg",
+        "weights of classes": "fedavg",
     }
     options = ["--set", f"data-dir={tmp_path}"]
     with LoopbackFederation(tmp_path / "fed", clients=2, options=options) as federation:
