@@ -51,12 +51,10 @@ SYSTEMS: Final = {
     "Flower": ("fedavg",),
     "fluke": METHODS,
     "PFLlib": METHODS,
-    "FL-bench": METHODS,
 }
 """All contenders, and the methods that each has."""
 
 _OURS, _EPOCHS, _PLAIN, *_ = SYSTEMS
-_CHECKOUTS: Final = {"PFLlib": Path("system/flcore"), "FL-bench": Path("src/server")}
 _WARM_UP: Final = 5  # rounds, in which Engram finds its faster way as well
 CASES: Final = WORKS | OWN
 
@@ -115,7 +113,7 @@ def federation(work: str) -> FederatedData:
 
 
 def ways(
-    work: str, method: str, folder: Path, checkouts: Mapping[str, Path], many: int
+    work: str, method: str, folder: Path, pfllib: Path | None, many: int
 ) -> dict[Key, tuple[Sequence[str], int]]:
     """Returns the words that start each peer that has a method, and its number of threads.
 
@@ -123,7 +121,7 @@ def ways(
         work: One of ``CASES``.
         method: One of ``METHODS``.
         folder: Holds the first round, as ``peers.write_round`` has written it.
-        checkouts: Folders of the systems that are no packages, by name.
+        pfllib: Checkout of PFLlib; None for none.
         many: Number of cores.
     """
     task = work, str(folder), method
@@ -132,20 +130,15 @@ def ways(
     for way, count in threads.items():
         for peer in (_PLAIN, "FedJAX", "pfl-research", "fluke"):
             made[peer, way] = ("benchmarks.module_peers", peer, *task), count
-        if checkout := checkouts.get("PFLlib"):
+        if pfllib:
             own = folder / "PFLlib"
-            made["PFLlib", way] = ("benchmarks.pfllib_peer", str(checkout), str(own)), count
+            made["PFLlib", way] = ("benchmarks.pfllib_peer", str(pfllib), str(own)), count
     made["Flower", _number(many, "actor")] = ("benchmarks.flower_peer", *task, str(many)), 1
-    if checkout := checkouts.get("FL-bench"):
-        for way, count in (threads | {_number(many, "worker"): 1}).items():
-            workers = str(many if "worker" in way else 0)
-            words = ("benchmarks.fl_bench_peer", *task, str(checkout), workers)
-            made["FL-bench", way] = words, count
     return {key: made[key] for key in made if method in SYSTEMS[key[0]]}
 
 
 def race(
-    work: str, method: str, rounds: int, python: str, checkouts: Mapping[str, Path], many: int
+    work: str, method: str, rounds: int, python: str, pfllib: Path | None, many: int
 ) -> Outcome:
     """Times a method of all systems.
 
@@ -154,7 +147,7 @@ def race(
         method: One of ``METHODS``.
         rounds: How many are timed.
         python: Interpreter of an environment with peers; without it only the plain loop is there.
-        checkouts: Folders of the systems that are no packages, by name.
+        pfllib: Checkout of PFLlib; None for none.
         many: Number of cores.
     """
     data, most = federation(work), 0 if many == cores() else many
@@ -164,11 +157,11 @@ def race(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
         write_round(ours[_OURS], data, CASES[work], folder)
-        if "PFLlib" in checkouts:
+        if pfllib:
             _write_pfllib(work, ours[_OURS], data, folder)
         shares = {name: stack.enter_context(closing(Workers(e))) for name, e in ours.items()}
         platforms = {name: Platform(e, data, shares[name]) for name, e in ours.items()}
-        peers, notes = _start(stack, folder, python, ways(work, method, folder, checkouts, many))
+        peers, notes = _start(stack, folder, python, ways(work, method, folder, pfllib, many))
         runs = {(name, ""): _timed(each) for name, each in platforms.items()} | peers
         for server_round in range(1, _WARM_UP + rounds + 1):
             for key, run in [*runs.items()]:
@@ -241,7 +234,6 @@ def show(work: str, found: Mapping[str, Outcome]) -> None:
 def main(
     peers: Annotated[str, typer.Option(help="Python of an environment with peers")] = "",
     pfllib: Annotated[Path | None, typer.Option(help="checkout of PFLlib")] = None,
-    fl_bench: Annotated[Path | None, typer.Option(help="checkout of FL-bench")] = None,
     work: Annotated[str, typer.Option(help=f"of {', '.join(CASES)}")] = ",".join(WORKS),
     method: Annotated[str, typer.Option(help="with commas")] = ",".join(METHODS),
     rounds: Annotated[int, typer.Option(min=1, help="timed rounds")] = 10,
@@ -251,16 +243,13 @@ def main(
     works, methods = chosen(work, CASES), chosen(method, METHODS)
     if peers and not shutil.which(peers):
         raise Refused(f"--peers must be a Python, got {brief(peers)}")
-    given = {"PFLlib": pfllib, "FL-bench": fl_bench}
-    checkouts = {name: path.resolve() for name, path in given.items() if path}
-    for name, path in checkouts.items():
-        if not (path / _CHECKOUTS[name]).is_dir():
-            option = f"--{name.lower()}"
-            raise Refused(f"{option} must be a checkout of {name}, got {brief(str(path))}")
+    if pfllib and not (pfllib / "system" / "flcore").is_dir():
+        raise Refused(f"--pfllib must be a checkout of PFLlib, got {brief(str(pfllib))}")
+    pfllib = pfllib and pfllib.resolve()
     for each in works:
         found = {}
         for name in methods:
-            found[name] = race(each, name, rounds, peers, checkouts, count)
+            found[name] = race(each, name, rounds, peers, pfllib, count)
             print(json.dumps([each, name, found[name]]), flush=True)
         show(each, found)
 

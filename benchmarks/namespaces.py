@@ -33,16 +33,6 @@ def enter_namespace() -> bool:
     return True
 
 
-def bytes_over(name: str) -> int:
-    """Bytes that a node has sent and received over its link."""
-    for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
-        link, _, counts = line.partition(":")
-        if link.strip() == _link(name):
-            numbers = counts.split()
-            return int(numbers[0]) + int(numbers[8])  # received, and sent
-    raise ValueError(f"{name} has no link")
-
-
 class LinkedFederation(LoopbackFederation):
     """A federation of resident nodes behind links; ``enter_namespace`` comes first."""
 

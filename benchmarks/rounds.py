@@ -39,7 +39,7 @@ def time_workload(
     for label, build in PEERS.items():
         try:
             run = build(experiment(workload, method="fedavg", **_STEPS), data)
-            runs[label] = lambda turn, run=run: run(turn + 1)  # type: ignore[misc]  # its own default
+            runs[label] = _from_one(run)
         except PeerMissing as error:
             notes.append(f"{label} is left out: {error}")
     return in_turns(runs, rounds, warm_up=_WARM_UP), notes
@@ -58,6 +58,11 @@ def _variants(methods: list[str]) -> list[tuple[str, dict[str, Any]]]:
         else:
             variants.append((name, settings))
     return variants
+
+
+def _from_one(run: Callable[[int], object]) -> Callable[[int], object]:
+    """Function of a turn, counted from 0, that runs its round, counted from 1."""
+    return lambda turn: run(turn + 1)
 
 
 def main(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import meta, peers, tuning
+from benchmarks import meta, peers
 from benchmarks.chaos import DisturbedRun, plan
 from benchmarks.harness import numbers_table
 from benchmarks.rounds import time_workload
@@ -161,16 +161,6 @@ def test_meta_prints_milliseconds():
     found = {(row["method"], row["runs"]) for row in rows}
     assert found == {("maml", 0), ("maml", 1), ("maml", 2), ("nasa", 1), ("nasa", 2)}
     assert all(math.isfinite(row["ms"]) and row["ms"] > 0 for row in rows)
-
-
-def test_tuning_compares_the_same_runs():
-    runs = tuning.experiments(settings=2, seeds=2, rounds=2)
-    assert len(runs) == 4
-    alone, expected = tuning.one_after_another(runs)
-    together, found = tuning.stacked(runs)
-    assert min(alone, together) > 0
-    for one, other in zip(expected, found, strict=True):
-        assert one == pytest.approx(other, abs=1e-5)
 
 
 def test_tables_wrap_no_name_where_there_is_little_room(monkeypatch, capsys):

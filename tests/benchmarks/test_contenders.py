@@ -82,7 +82,7 @@ def test_a_plain_method_that_is_not_there_is_no_other():
 @pytest.mark.full
 @pytest.mark.usefixtures("small")
 def test_without_an_environment_of_peers_there_is_the_plain_loop():
-    outcome = contenders.race(MLP, "fedavg", 1, "", {}, 1)
+    outcome = contenders.race(MLP, "fedavg", 1, "", None, 1)
     assert outcome.ms.keys() == {"Engram", "Engram, local-epochs=1", "plain PyTorch"}
     assert all(ms > 0 for ms, _ in outcome.ms.values())
     assert outcome.ms["plain PyTorch"][1] == "1 thread"
@@ -98,15 +98,14 @@ def test_the_fastest_way_of_each_system_goes_on():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_system_that_has_a_method_is_started(method, tmp_path):
-    checkouts = {"PFLlib": tmp_path, "FL-bench": tmp_path}
-    peers = {peer for peer, _ in contenders.ways(MLP, method, tmp_path, checkouts, 2)}
+    peers = {peer for peer, _ in contenders.ways(MLP, method, tmp_path, tmp_path, 2)}
     having = {name for name, methods in SYSTEMS.items() if method in methods}
     assert peers == having - {"Engram", "Engram, local-epochs=1"}
 
 
 def test_the_table_has_whole_names_and_reasons(capsys):
     reason = "No module named 'fluke', which " + "is long " * 40
-    ditto = Outcome({"Engram": (12.34, "1 core"), "FL-bench": (1234.5, "2 workers")}, {}, {})
+    ditto = Outcome({"Engram": (12.34, "1 core"), "PFLlib": (1234.5, "2 threads")}, {}, {})
     fedavg = ditto._replace(apart={"Engram": 2e-7}, notes={"fluke": reason})
     contenders.show(MLP, {"fedavg": fedavg, "ditto": ditto})
     times, distances = capsys.readouterr().out.split("distance from plain PyTorch")
@@ -115,7 +114,7 @@ def test_the_table_has_whole_names_and_reasons(capsys):
         assert f"| {name} " in distances
     rows = {line.split("|")[1].strip(): line for line in times.splitlines() if line.count("|") > 2}
     assert "12.3 (1 core)" in rows["Engram"]
-    assert "1234 (2 workers)" in rows["FL-bench"]
+    assert "1234 (2 threads)" in rows["PFLlib"]
     assert [cell.strip() for cell in rows["FedJAX"].split("|")[2:4]] == ["left out", "none"]
     assert "2e-07" in distances
     assert f"fluke is left out of fedavg: {reason.strip()}" in distances
@@ -127,7 +126,6 @@ def test_impossible_options_are_one_line(tmp_path):
         ({"method": "sgd"}, "'sgd' is not one of fedavg, per-fedavg, pfedme, ditto"),
         ({"peers": "/no/python"}, "--peers must be a Python, got '/no/python'"),
         ({"pfllib": True}, "--pfllib must be a checkout of PFLlib, got"),
-        ({"fl_bench": True}, "--fl-bench must be a checkout of FL-bench, got"),
     ]:
         options = {key: tmp_path if value is True else value for key, value in given.items()}
         with entry(given):
