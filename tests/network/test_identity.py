@@ -160,7 +160,7 @@ def test_an_insecure_federation_takes_whoever_comes(tmp_path):
 
 
 def engram(*words):
-    return [sys.executable, "-m", "simulations", *map(str, words)]
+    return [sys.executable, "-m", "engram", *map(str, words)]
 
 
 def test_the_commands(tmp_path):
