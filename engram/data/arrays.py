@@ -131,6 +131,9 @@ def held_by_hash(
     For arguments see ``held_out`` and ``row_hashes``; ``clients`` are the client that each task is,
     or whose all rows are, or () for the tasks themselves.
     """
+    if tested is not None and (tested >= 0).all():
+        drawn: _Array = tested == 1
+        return drawn
     owner = np.zeros(len(y), dtype=np.int64) if task is None else task
     owner = np.take(clients, owner, mode="clip") if clients else owner
     held = row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < fraction

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
-from engram.settings.experiment import Experiment
+from engram.settings.experiment import FORMER, Experiment
 from engram.settings.files import read_json
 
 ASKED = "clients-asked.txt"
@@ -28,7 +28,8 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
     if not isinstance(settings, dict) or settings.get("privacy", "none") == "none":
         return {}
     try:
-        e = Experiment.from_config(settings)
+        # None of the former settings has a part in what was spent.
+        e = Experiment.from_config({k: v for k, v in settings.items() if k not in FORMER})
     except Refused:  # of a network or a loss that only the run's process knows
         return {}
     from engram.guards.accountant import spent  # noqa: PLC0415 - torch, which most runs do not need

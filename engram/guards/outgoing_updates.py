@@ -201,6 +201,8 @@ def leave_clients(
         return walker.clip(common | mine, update, e.clip)
 
     moved, rest = walker.apart(sent)
+    if e.privacy == "local" and flat(rest):
+        raise EngramError("running statistics have no noise: they must not leave a client")
     if not flat(moved):
         return sent
     if e.privacy != "local":

@@ -29,7 +29,7 @@ from engram.runs.folder_records import ExportRow, MetricsRow, Results, ScoresRow
 from engram.runs.run_folder import RunFolder
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
-from engram.settings.experiment import Experiment, without_former
+from engram.settings.experiment import FORMER, Experiment, without_former
 from engram.settings.files import read_json
 from engram.wire.checksums import Journal, Row, checked, summed
 
@@ -130,9 +130,10 @@ class RunRecord(RunFolder):
                 asked for than are done, or the run's memories are kept by another kind of engine.
         """
         settings, now = without_former(self.config["settings"]), experiment.identity()
-        changed = sorted(key for key in now if now[key] != settings.get(key))
+        gone = settings.keys() & FORMER.keys()
+        changed = sorted({key for key in now if now[key] != settings.get(key)} | gone)
         if changed:
-            details = "; ".join(f"{k} was {settings.get(k)!r}, not {now[k]!r}" for k in changed)
+            details = "; ".join(f"{k} was {settings.get(k)!r}, not {now.get(k)!r}" for k in changed)
             raise Refused(f"{self.folder} cannot go on with other settings: {details}")
         self.check_rows()
         done = max(self.checkpoints(), default=0)

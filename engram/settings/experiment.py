@@ -32,7 +32,7 @@ FIRST: Final = next(iter(METHODS))
 """The method of an experiment that does not name one."""
 
 _IN_SCHEMA: Final = "in the schema"
-_FORMER: Final[Mapping[str, tuple[Scalar | None, str]]] = {
+FORMER: Final[Mapping[str, tuple[Scalar | None, str]]] = {
     "algorithm": (None, "method"),
     "tell-turns": (None, "report-every"),
     "text-column": ("", f'columns.NAME = {{kind = "text"}} {_IN_SCHEMA}'),
@@ -317,7 +317,7 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def without_former(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings without those that former versions recorded as they are by default."""
-    found = {k: v for k, v in config.items() if k not in _FORMER or v != _FORMER[k][0]}
+    found = {k: v for k, v in config.items() if k not in FORMER or v != FORMER[k][0]}
     if config.get("synchrony") == "synchronous":  # where buffer-size was not looked at
         found["buffer-size"] = 0
     return found
@@ -372,9 +372,9 @@ def _strange(settings: Mapping[str, Any], method: type[Method] | None) -> list[F
         if method is not None and owners:
             default = " (the default)" if method.name == FIRST else ""
             words = f"is a setting of {', '.join(owners)}, and the method is {method.name}{default}"
-        elif key in _FORMER:
-            words = f"is no setting any more: write {_FORMER[key][1]}"
-            meant = [_FORMER[key][1].partition(" ")[0]]
+        elif key in FORMER:
+            words = f"is no setting any more: write {FORMER[key][1]}"
+            meant = [FORMER[key][1].partition(" ")[0]]
         elif key in METHODS:
             in_python = f'{key.replace("-", "_")}={{"KEY": VALUE}} in Python'
             expected = f"a table of its settings ([{key}] in a file, {in_python})"

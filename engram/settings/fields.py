@@ -115,7 +115,8 @@ def choice_with_number(**most: float) -> Callable[[str], str]:
     """Returns the check of a setting that is a name, or for some names ``NAME:NUMBER``.
 
     Args:
-        most: By name, with ``_`` for ``-``, the largest number that it takes, above 0; 0: none.
+        most: By name, with ``_`` for ``-``, the largest number that it takes, above 0; 0: none. Of
+            an int, numbers are whole.
     """
     limits = {key_of(name): limit for name, limit in most.items()}
 
@@ -125,10 +126,13 @@ def choice_with_number(**most: float) -> Callable[[str], str]:
             expect(False, f"one of {', '.join(limits)}{nearest(name, limits)}")
         if colon:
             expect(limits[name] > 0, f"{name}, without a number")
-            expected = f"{name}:NUMBER, above 0 and at most {limits[name]:g}"
+            whole = isinstance(limits[name], int)
+            kind = "a whole number, " if whole else ""
+            expected = f"{name}:NUMBER, {kind}above 0 and at most {limits[name]:g}"
             expect(bool(re.fullmatch(r"[\d.e+-]{1,20}", number)), expected)
             try:
                 expect(0 < float(number) <= limits[name], expected)
+                expect(not whole or float(number).is_integer(), expected)
             except ValueError:
                 expect(False, expected)
         return value

@@ -77,6 +77,8 @@ def in_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
         expected = 'settings as JSON, such as {"local-steps": 3}'
         raise Refused(must("engram in a run config", text, expected))
     found = flat(written, "engram of a run config")
+    if "engram" in found:  # what is read twice would be read as other settings
+        raise Refused(must("engram in a run config", text, "settings without engram among them"))
     if twice := ", ".join(sorted(map(one_line, found.keys() & beside.keys()))):
         raise Refused(f"{twice} must be given in engram or beside it in a run config, got both")
     return found | beside

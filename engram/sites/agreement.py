@@ -100,7 +100,9 @@ def proposed(
         optional |= lacked
         written[name] = column
     settings["input-columns"] = ",".join(names)
-    if said := tuple(column for column in written.values() if column != Column(column.name)):
+    if said := tuple(  # columns are equal by less than a schema that was given says of them
+        c for name, c in written.items() if name in schema.by_name or c.unit or c != Column(name)
+    ):
         settings["schema"] = to_toml(replace(schema, columns=said))
     missing = any(c.missing for name in names if name in each for c in each[name].sites.values())
     if (missing or optional) and "missing" not in given:

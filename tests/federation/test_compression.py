@@ -40,6 +40,8 @@ NOT_TOGETHER = [
     ({"merge": "median", "compress": "top-k"}, "8-bit or 4-bit where merge is median"),
     ({"merge": "krum", "compress": "low-rank"}, "8-bit or 4-bit where merge is krum"),
     ({"clock": "drawn", "compress": "top-k"}, "8-bit or 4-bit where there is a clock"),
+    ({"compress": "low-rank:0.3"}, "compress must be low-rank:NUMBER, a whole number, above 0 and"),
+    ({"compress": "low-rank:2.5"}, "compress must be low-rank:NUMBER, a whole number, above 0 and"),
     ({"compress": "top-k:0.6"}, "compress must be top-k:NUMBER, above 0 and at most 0.5, got"),
     ({"compress": "8-bit:3"}, "compress must be 8-bit, without a number, got '8-bit:3'"),
     ({"compress": "top-kk"}, r"compress must be one of none, 8-bit, .* \(did you mean top-k"),

@@ -183,6 +183,7 @@ RUN_CONFIGS = [
     ("settings.toml", {}, "engram in a run config is not JSON"),
     ("[1]", {}, r"engram in a run config must be settings as JSON, .* got '\[1\]'"),
     ("[" * 9999, {}, "engram in a run config is not JSON: it nests too deeply"),
+    ('{"engram": "{}"}', {}, "engram in a run config must be settings without engram among them"),
     ('{"a": {"b": {"c": 1}}}', {}, "a.b in engram of a run config must be a number, text or"),
 ]
 
@@ -533,11 +534,11 @@ def test_a_table_of_anything_else_is_refused():
 
 
 def test_former_settings_say_what_to_write_unless_a_run_has_recorded_their_defaults():
-    recorded = ((key, value) for key, (value, _) in experiment._FORMER.items())
+    recorded = ((key, value) for key, (value, _) in experiment.FORMER.items())
     defaults = {key: value for key, value in recorded if value is not None}
     assert Experiment.from_config(defaults | {"buffer-size": 5}) == Experiment()
     assert Experiment.from_config({"buffer-size": 5}).buffer_size == 5
-    for key, (value, instead) in experiment._FORMER.items():
+    for key, (value, instead) in experiment.FORMER.items():
         with entry(key):
             other = value + 1 if isinstance(value, int | float) else f"{value}x"
             with pytest.raises(Refused, match=f"^{key} is no setting any more: write ") as caught:

@@ -388,6 +388,16 @@ def test_a_run_is_resumed_with_fewer_and_on_data_of_the_same_kind(tmp_path):
         run_on(Late(LocalHost(other), [range(6)]), e, folder, engine="flower")
 
 
+def test_a_run_of_a_former_setting_does_not_go_on_without_it(tmp_path):
+    late_run(folder := tmp_path / "run", num_rounds=2)
+    config = RunRecord.open(folder).config
+    config["settings"]["server-radius"] = 5.0
+    (folder / "config.json").write_text(json.dumps(summed(config)))
+    record = RunRecord(folder)
+    with pytest.raises(Refused, match=r"with other settings: server-radius was 5\.0"):
+        record.check_resumable(small(**FEW, num_rounds=4), engine="flower")
+
+
 def test_a_client_that_has_gone_is_named_and_replaced(tmp_path):
     late_run(tmp_path / "run", goes={3: 1}, num_rounds=4)
     rows = RunRecord.open(tmp_path / "run").rows()

@@ -167,6 +167,8 @@ def _in_one_scale(name: str, arrays: Sequence[npt.NDArray[Any]]) -> Sequence[npt
     grey = [array.dtype == np.uint8 for array in arrays]
     if all(grey) or not any(grey) or any(x.dtype.kind not in "buif" for x in arrays):
         return arrays
+    if any(x.dtype.kind in "iu" and not is_grey for x, is_grey in zip(arrays, grey, strict=True)):
+        raise DataError(f"{name} has whole numbers of uint8 and of others: give all in one type")
     most = max(x.max(initial=0) for x, is_grey in zip(arrays, grey, strict=True) if not is_grey)
     if most > _SCALED:
         say_once(

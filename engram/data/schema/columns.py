@@ -127,7 +127,7 @@ class Column:
             low=self.low if own.low is None else own.low,
             high=self.high if own.high is None else own.high,
             codes=own.codes,
-            missing=own.missing,
+            missing=tuple(dict.fromkeys((*self.missing, *own.missing))),
             decimal=own.decimal,
             thousands=own.thousands,
             factor=own.factor,
@@ -280,7 +280,8 @@ class Schema:
         """Returns a federation's schema as a site writes its table, by the site's own schema."""
         known = {c.name: self.by_name.get(c.name, Column(c.name)) for c in own.columns}
         columns = self.by_name | {c.name: known[c.name].at_site(c) for c in own.columns}
-        file = self.file if own.file == File() else own.file
+        missing = tuple(dict.fromkeys((*self.file.missing, *own.file.missing)))
+        file = self.file if own.file == File() else replace(own.file, missing=missing)
         return replace(self, columns=tuple(columns.values()), file=file)
 
     @classmethod

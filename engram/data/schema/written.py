@@ -93,6 +93,9 @@ def of_toml(data: bytes, where: str) -> Schema:
         entries = dict(table)
         if isinstance(values := entries.get("values"), Mapping):
             entries |= {"codes": dict(values), "values": sorted({*map(str, values.values())})}
+        values = entries.get("values", ())
+        if isinstance(values, list) and len({*map(str, values)}) < len(values):
+            faults.append(f"{where}: columns.{name} must have values that differ")
         of_text = [one for one in _OF_TEXTS if one in entries]
         if of_text and entries.get("kind") != "text":
             faults.append(f'{where}: columns.{name} must have kind = "text" for {of_text[0]}')

@@ -10,6 +10,7 @@ from PIL import Image
 import engram
 from engram.data.load_federation import federated_data
 from engram.data.readers.in_memory import arrays_of, hold
+from engram.data.schema.columns import Column, File, Schema
 from engram.data.source import Source
 from engram.data.tables.tables import table_data
 from engram.settings.errors import DataError, Refused
@@ -172,3 +173,10 @@ def test_test_rows_are_named_once(tmp_path):
         Dataset.from_pandas(some, preserve_index=False).to_parquet(tmp_path / f"{name}.parquet")
     with pytest.raises(DataError, match="has test rows of its own, and the column part names them"):
         federated_data(Experiment(**GIVEN, dataset=f"parquet:{tmp_path}", schema=SCHEMA))
+
+
+def test_codes_of_missing_values_hold_at_sites_with_codes_and_files_of_their_own():
+    run = Schema((Column("age", missing=("-9",)),), file=File(missing=("?",)))
+    found = run.at_site(Schema((Column("age", missing=("-99",)),), file=File(separator=";")))
+    assert found.column("age").missing == ("-9", "-99")
+    assert (found.file.separator, found.file.missing) == (";", ("?",))
