@@ -178,5 +178,5 @@ def test_test_rows_are_named_once(tmp_path):
 def test_codes_of_missing_values_hold_at_sites_with_codes_and_files_of_their_own():
     run = Schema((Column("age", missing=("-9",)),), file=File(missing=("?",)))
     found = run.at_site(Schema((Column("age", missing=("-99",)),), file=File(separator=";")))
-    assert found.column("age").missing == ("-9", "-99")
+    assert found.column("age").missing == ("-9", "-99", "?")
     assert (found.file.separator, found.file.missing) == (";", ("?",))
