@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 90_850), (["benchmarks"], 4_472), (["tests"], 83_784)]
+    ("folders", "most"), [(ROOMS, 90_865), (["benchmarks"], 4_472), (["tests"], 83_810)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most
