@@ -104,7 +104,7 @@ class Traffic:
         return self._codes.down.plain_size if missed is None else missed * self._codes.down.size
 
     def _missed(self, version: int, clients: Sequence[int]) -> int | None:
-        """Returns how many changes are new to a node; None if it receives all slots."""
+        """Number of changes that are new to a node; None if it receives all slots."""
         held = int(self._held[clients].max()) if clients else _NONE
         missed = version - held
         return missed if held != _NONE and 0 <= missed <= depth_of(self._codes.down) else None

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("afresh")
 
 
 def answered(folder, kind, config, e, data, **records):
-    """What a node with its own data answers, by the policy in its folder."""
+    """Answers of a node with its own data, by the policy in its folder."""
     content = RecordDict({**records, CONFIG: ConfigRecord(config)})
     message = Message(content, dst_node_id=7, message_type=kind)
     name_message(message, message.object_id)

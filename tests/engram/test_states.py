@@ -123,7 +123,7 @@ def regressor():
     ("name", "like"), [("online", regressor), ("molar", lambda: policy_server(molar(2), 2).init(0))]
 )
 def test_states_of_9c890261_are_read(name, like):
-    """Of an OnlineRegressor after 40 rows of 2 columns, and of MOLARB after 12 rounds of 3 arms."""
+    """States of an OnlineRegressor after 40 rows and MOLARB after 12 rounds are read as before."""
     with np.load(Path(__file__).parent / "stored" / f"{name}.npz", allow_pickle=False) as stored:
         read = to_arrays(from_arrays(like(), stored))
         assert read.keys() == {*stored}
