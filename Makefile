@@ -6,10 +6,10 @@ BY_FILE := --numprocesses logical --dist loadfile --no-loadscope-reorder
 DEMO := local fedavg ditto apfl fedrep pfedme per-fedavg local-moml
 
 # What meets Flower's internals, and what it runs: on Ray, and as a federation of processes.
-FLOWER := tests/federation/test_flower.py tests/federation/test_inbox.py tests/client/test_clock.py \
-	tests/client/test_fleet.py tests/server/test_replies.py tests/server/test_superlink.py \
-	tests/server/test_launch.py tests/server/test_callers.py tests/simulations/test_apps.py
-FLOWER_PROCESSES := tests/network/test_http_fleet.py \
+FLOWER := tests/link/test_flower.py tests/link/test_inbox.py tests/link/test_clock.py \
+	tests/link/node/test_fleet.py tests/link/server/test_replies.py tests/link/server/test_superlink.py \
+	tests/link/server/test_launch.py tests/link/server/test_callers.py tests/simulations/test_apps.py
+FLOWER_PROCESSES := tests/processes/test_http_fleet.py \
 	tests/simulations/test_ray.py::test_an_app_of_a_users_own
 
 .PHONY: demo federation test test-all test-processes newest golden lint types docs bench containers clean

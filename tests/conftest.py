@@ -10,6 +10,7 @@ import torch
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
+pytest_plugins = ["tests.fixtures"]
 # All else is imported where it is used: to collect tests needs neither Flower nor matplotlib.
 threadpool_limits(1)
 settings.register_profile("engram", deadline=None, derandomize=True, max_examples=60)
@@ -124,24 +125,6 @@ def lines(monkeypatch):
     monkeypatch.setattr(log, "handlers", [handler])
     monkeypatch.setattr(log, "propagate", False)
     return found
-
-
-@pytest.fixture
-def engram(monkeypatch, capsys):
-    """Runs the command in this process; returns exit status, standard output and error."""
-    from engram.cli.__main__ import main
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["engram", *map(str, args)])
-        try:
-            main()
-            status = 0
-        except SystemExit as end:
-            status = end.code
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 @pytest.fixture

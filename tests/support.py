@@ -25,7 +25,7 @@ from engram.settings.fields import key_of
 from engram.simulations.grid import InProcessGrid
 from engram.strategies.network_strategy import Federated
 from engram.wire.wire import to_params
-from tests.tables import EIGHT
+from tests.samples import EIGHT
 
 DIM, K = 3, 5
 # Methods that need no batch norm in the network.

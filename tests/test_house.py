@@ -262,7 +262,9 @@ def test_a_federation_that_trains_networks_loads_no_other_family(tmp_path):
 # Cases of `make test`: this number only falls, to 5,000.
 CASES = 6548
 # Functions with more than 60 cases: no name is added here.
-LARGE = {"tests/federation/schema/test_sources.py::test_every_kind_is_asked_about_wherever_it_is"}
+LARGE = {
+    "tests/data/schema/test_kinds_of_sources.py::test_every_kind_is_asked_about_wherever_it_is"
+}
 
 
 def test_the_quick_tests_are_few_and_no_table_is_large(request):

@@ -19,7 +19,7 @@ from engram.data.federated import model_for
 from engram.data.load_federation import federated_data
 from engram.data.readers.in_memory import hold
 from engram.settings.errors import Refused
-from tests.tables import entry
+from tests.samples import entry
 
 # Its one server does what PFLlib's do where they are called from: it evaluates, and counts rounds.
 _SERVER = """

@@ -10,7 +10,7 @@ from benchmarks import bandits
 from benchmarks.bandits import Size
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, generator
-from tests.tables import entry
+from tests.samples import entry
 
 SMALL = Size(5, 7, (6,), 1.0)
 

@@ -17,7 +17,7 @@ from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from engram.cli.console import out
 from engram.data.federated import FederatedData, Split
 from engram.meta.studies.sinewave import Sinewave
-from tests.tables import entry
+from tests.samples import entry
 
 
 @pytest.fixture

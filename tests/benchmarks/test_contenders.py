@@ -10,7 +10,7 @@ from benchmarks.networks import OWN, WORKS
 from benchmarks.peers import write_round
 from benchmarks.workloads import Platform
 from engram.settings.errors import Refused
-from tests.tables import entry
+from tests.samples import entry
 
 MLP, CNN = WORKS
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.membership import Outcome, begins_with, members_after, plan
 from engram.settings.fingerprint import source_root
-from tests.tables import entry
+from tests.samples import entry
 
 FINE = Outcome({}, 8, 0, 1.0, 0, 0, 0, 3, 0, 1, 0.0, 1e-7)
 

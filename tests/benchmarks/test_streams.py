@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from benchmarks import streams
 from benchmarks.stream_peers import PEERS, Peer
 from benchmarks.streams import SIMULATED, Stream, play_all, score
-from tests.tables import entry
+from tests.samples import entry
 
 
 def few(name, rounds=12):

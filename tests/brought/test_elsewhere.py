@@ -7,7 +7,7 @@ from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.loopback import LoopbackFederation
 from tests.brought.cases import CASES
 from tests.brought.loop import check, experiment
-from tests.network.test_federation import run
+from tests.processes.test_federation import run
 from tests.simulations.test_ray import SuperLink, run_several
 
 pytestmark = pytest.mark.processes

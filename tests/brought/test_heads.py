@@ -318,7 +318,7 @@ def test_ray_gives_the_same(tmp_path):
 def test_nodes_over_grpc_give_the_same(tmp_path):
     from engram.simulations.engine import simulate
     from engram.simulations.loopback import LoopbackFederation
-    from tests.network.test_federation import run
+    from tests.processes.test_federation import run
 
     e = experiment(min_clients=3, timeout=120.0)
     simulate(e, tmp_path / "here")

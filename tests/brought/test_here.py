@@ -7,7 +7,7 @@ import pytest
 from engram.simulations.engine import simulate
 from tests.brought.cases import CASES, register
 from tests.brought.loop import check, experiment
-from tests.tables import sampled
+from tests.samples import sampled
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from engram.client.disk_memory import DiskStore
 from engram.settings.errors import Refused
 from engram.sites.encrypted_file import read_key
 from tests.client.test_memory import params
+from tests.samples import entry
 from tests.support import assert_same
-from tests.tables import entry
 
 TRAINING = "0123456789abcdef"
 

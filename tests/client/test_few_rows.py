@@ -19,7 +19,7 @@ from engram.server.run import run as run_on
 from engram.settings.errors import DataError, Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.grid import InProcessGrid
-from tests.tables import EIGHT, sampled
+from tests.samples import EIGHT, sampled
 
 ETA, ROUNDS, STEPS = 0.1, 2, 3
 QUICK = {"num_rounds": ROUNDS, "eta": ETA, "progress": False, "adapt_steps": STEPS}

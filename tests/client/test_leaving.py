@@ -15,9 +15,9 @@ from engram.settings.families import METHODS, family
 from engram.settings.fingerprint import source_root
 from engram.settings.method_for_data import shapes_on
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, METRICS, OWN, ROSTER, ROSTER_QUERY, to_record
-from tests.client.budgets import LOCAL, ask
+from tests.samples import EIGHT, sampled
+from tests.sites.budgets import LOCAL, ask
 from tests.support import initial_model, own_of, small_of_any, trainer
-from tests.tables import EIGHT, sampled
 
 pytestmark = pytest.mark.usefixtures("afresh")
 

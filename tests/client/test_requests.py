@@ -11,8 +11,8 @@ from engram.link.flower import local_run, name_message, recorddict_from_bytes, r
 from engram.settings.errors import EngramError
 from engram.settings.network import NetworkMethod
 from engram.wire.wire import to_record
+from tests.samples import entry
 from tests.support import initial_model, own_of, small, trainer
-from tests.tables import entry
 
 
 def request(**entries):

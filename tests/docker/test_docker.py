@@ -75,7 +75,7 @@ def test_what_is_refused_is_not_tried_again_within_seconds(name):
     assert first[0] in {
         "node",
         "superlink",
-    }  # which wait, see tests/simulations/test_cli_refusals.py
+    }  # which wait, see tests/cli/test_cli_refusals.py
     assert int(image()[1]["ENGRAM_REFUSAL_PAUSE"]) >= 60
 
 

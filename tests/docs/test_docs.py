@@ -31,10 +31,10 @@ from engram.settings.fingerprint import source_root
 from engram.settings.network import NetworkMethod
 from engram.settings.settings_files import read_settings
 from engram.sites.policy import USUAL, read_policy
-from tests.engram.methods.problem import NETWORK
+from tests.methods.problem import NETWORK
+from tests.samples import entry
 from tests.source import ROOMS
 from tests.support import write_npz
-from tests.tables import entry
 
 ROOT = source_root()
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
@@ -262,7 +262,7 @@ def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
     elif command == "flwr":  # runs for real in tests/simulations/test_ray.py
         assert words[:2] == ["run", "."]
         Experiment.from_run_config(parse_config_args(words[3:]))
-    elif words[0] == "federation":  # runs for real in tests/network
+    elif words[0] == "federation":  # runs for real in tests/processes
         parse(words)
     else:
         assert command == "engram", line
@@ -429,7 +429,7 @@ def reproduction(words, folder):
     study, rng = words[1], np.random.default_rng(0)
     one = ["--seeds", "1", "--processes", "1"]
     if study == "molar-regression":
-        pytest.skip("runs, smaller, in tests/simulations/studies/molar/test_regression.py")
+        pytest.skip("runs, smaller, in tests/tables/studies/test_regression.py")
     if study == "molar-table" and "mine.csv" in words:
         table = pd.read_csv(folder / "mine.csv")
         table[table["hospital"] < 3].to_csv(folder / "few.csv", index=False)

@@ -5,8 +5,8 @@ import importlib.util
 import re
 
 from engram.settings.fingerprint import source_root
+from tests.samples import entry
 from tests.source import source_files
-from tests.tables import entry
 
 ROOT = source_root()
 DOCS = ROOT / "docs"

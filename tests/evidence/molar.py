@@ -24,7 +24,7 @@ from engram.tables.shrinkage import combine
 from engram.tables.simulation import sparse_parameters
 from engram.tables.site import Rows, condense, estimate_site
 from engram.tables.studies.regression_trials import METHODS, errors, gather
-from tests.engram.molar.simulated import linear_rows, logistic_rows
+from tests.tables.simulated import linear_rows, logistic_rows
 
 _SIGMA: Final = 0.1  # of the noise of linear models (Sec. 4.1)
 

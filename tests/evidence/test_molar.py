@@ -1,4 +1,4 @@
-"""The comparison of MOLAR runs; its figures are tested in tests/engram/tables."""
+"""The comparison of MOLAR runs; its figures are tested in tests/tables."""
 
 import pytest
 from typer.testing import CliRunner

@@ -1,4 +1,4 @@
-"""The comparison of online learners runs; its figures are tested in tests/engram/online."""
+"""The comparison of online learners runs; its figures are tested in tests/online."""
 
 import numpy as np
 

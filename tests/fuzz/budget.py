@@ -34,8 +34,8 @@ from engram.wire.wire import (
     read_list,
     to_record,
 )
-from tests.client.budgets import DELTA, epsilon_of
 from tests.fuzz.counts import Counts, main
+from tests.sites.budgets import DELTA, epsilon_of
 from tests.support import initial_model, own_of, small_of_any, trainer
 
 EPSILON: Final = 20.0

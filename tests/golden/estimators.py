@@ -19,10 +19,10 @@ from engram.tables.baselines import (
     PooledRegressor,
 )
 from engram.tables.regressor import MolarClassifier, MolarRegressor
-from tests.engram.bandits.test_contract import BANDITS, DIM, ENVIRONMENT
-from tests.engram.molar.bandits import POLICIES, generators, small_environments
-from tests.engram.molar.countries import classes, linear
-from tests.engram.online.streams import ON_A_BALL, rows
+from tests.bandits.test_contract import BANDITS, DIM, ENVIRONMENT
+from tests.online.streams import ON_A_BALL, rows
+from tests.tables.bandits import POLICIES, generators, small_environments
+from tests.tables.countries import classes, linear
 
 HORIZON, SIZE = 60, 3
 BALL = {"gradient_bound": 2.0, "horizon": HORIZON}

@@ -13,8 +13,8 @@ from engram.bandits.studies import methods as meta_ban_methods
 from engram.cli.cli import app
 from engram.online.studies import server_steps
 from engram.tables.studies import regression as figures
-from tests.simulations.studies.molar.test_regression import SMALL
 from tests.support import write_npz
+from tests.tables.studies.test_regression import SMALL
 
 ONE = ["--processes", "1"]
 SEED = ["--seeds", "1"]

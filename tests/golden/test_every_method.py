@@ -9,7 +9,7 @@ from tests.golden import methods
 from tests.golden.cases import apart
 from tests.golden.methods import ENGINES, KINDS, METHODS, TOLERANCE, name_of
 from tests.golden.numbers import differences, plain, read
-from tests.tables import EIGHT, sampled
+from tests.samples import EIGHT, sampled
 
 RECORDED = read()
 # Each of the eight in one of its six cases, of which each is somebody's.

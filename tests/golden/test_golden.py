@@ -11,7 +11,7 @@ import pytest
 from tests.golden import methods
 from tests.golden.cases import CASES, CHAOTIC, ROUGH, apart
 from tests.golden.numbers import differences, read
-from tests.tables import sampled
+from tests.samples import sampled
 
 RECORDED = read()
 NAMES = [name for name in CASES if name not in methods.CASES]

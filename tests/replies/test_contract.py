@@ -18,8 +18,8 @@ from engram.strategies import STRATEGIES
 from engram.wire.bundle import bundle
 from tests.replies.federations import federations, grid_of, run, settings_of
 from tests.replies.fields import Field, fields_of, others, spoiled
+from tests.samples import EIGHT, sampled
 from tests.support import check_lines
-from tests.tables import EIGHT, sampled
 
 LIARS = (0, 2, 3, 5, 6, 7, 8)  # 3 of 10 sites are well, and as many are needed
 # Replies that differ in some fields from those of another federation: the others are not repeated.

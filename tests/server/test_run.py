@@ -28,7 +28,6 @@ from engram.strategies.rounds import draw_cohort
 from engram.wire.checksums import Journal, summed
 from engram.wire.wire import CLIENTS
 from tests.server.late import Late
-from tests.server.sites import odd
 from tests.support import (
     assert_same,
     grid,
@@ -38,6 +37,7 @@ from tests.support import (
     trainer,
     write_npz,
 )
+from tests.tables.federation.sites import odd
 
 
 def run(folder, store=None, nodes=1, **settings):

@@ -15,7 +15,7 @@ from engram.server.stopping import is_stopping, stop_run
 from engram.settings.errors import Refused, RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.wire.bundle import unbundle
-from tests.server.federations import make
+from tests.link.server.federations import make
 from tests.support import small, trainer
 
 SERVER = Path("fed/server")

@@ -18,7 +18,7 @@ from engram.settings.fingerprint import source_root
 from engram.settings.plugins import plugins
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY, SETTINGS
-from tests.federation.test_plugins import write
+from tests.settings.test_plugins import write
 from tests.support import small, write_plug_in
 
 pytestmark = pytest.mark.usefixtures("plug_ins")

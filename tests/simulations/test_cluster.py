@@ -23,8 +23,8 @@ from engram.simulations import ray_rounds
 from engram.simulations.engine import simulate
 from engram.simulations.ray_actors import Crew, Outcome
 from engram.simulations.ray_rounds import Cluster
+from tests.samples import sampled
 from tests.support import assert_same, initial_model, own_of, small, small_of_any, trainer
-from tests.tables import sampled
 
 CLIENTS = list(range(12))
 CASES = {

@@ -18,7 +18,7 @@ from engram.simulations.engine import simulate
 from engram.studio.app import board
 from engram.studio.live import federation
 from engram.studio.run_index import RunIndex
-from tests.simulations.test_testing import TABLES
+from tests.methods.test_testing import TABLES
 from tests.support import small
 
 FAMILIES = {METHODS[name].plug_in: name for name in reversed(METHODS)}

@@ -25,7 +25,7 @@ import engram.tables
 from engram.cli.progress import show_found
 from engram.networks.registry import NETWORKS
 from engram.settings.errors import DataError, Refused, RunStopped
-from tests.tables import entry
+from tests.samples import entry
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "eval_every": 1}
 

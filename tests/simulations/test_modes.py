@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.samples import sampled
 from tests.simulations.doors import DOORS
-from tests.tables import sampled
 
 pytestmark = pytest.mark.usefixtures("drawn", "plug_ins")
 

@@ -20,10 +20,10 @@ from engram.runs.record import RunRecord
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.simulations.deployed import write_app
 from engram.simulations.engine import simulate
-from tests.federation.test_plugins import write
+from tests.cli.test_new import project
 from tests.golden import federated
+from tests.settings.test_plugins import write
 from tests.simulations.test_apps import APPS
-from tests.simulations.test_new import project
 from tests.support import assert_same, small
 
 pytestmark = pytest.mark.processes

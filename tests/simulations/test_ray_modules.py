@@ -8,9 +8,9 @@ from engram.core.tree import is_finite
 from engram.runs.record import RunRecord
 from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.engine import simulate
-from tests.client import mixed
-from tests.client import networks as table
-from tests.client.test_modules import experiment, suits
+from tests.networks import mixed
+from tests.networks import networks as table
+from tests.networks.test_modules import experiment, suits
 from tests.simulations.test_ray import SuperLink, run_several
 from tests.support import ANY_NETWORK
 

@@ -17,6 +17,7 @@ from engram.settings.families import METHODS
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted, TrainReplies, judged
 from engram.wire.training_result import Trained
+from tests.samples import entry
 from tests.support import (
     ANY_NETWORK,
     assert_same,
@@ -26,7 +27,6 @@ from tests.support import (
     trainer,
     updates_of,
 )
-from tests.tables import entry
 
 
 def rounds(method="fedavg", **settings):

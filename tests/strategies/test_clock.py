@@ -17,7 +17,7 @@ from engram.strategies.clock import (
     landings,
     traced_paces,
 )
-from tests.tables import entry
+from tests.samples import entry
 
 HEAD = "client,step-seconds,bandwidth"
 

@@ -15,10 +15,10 @@ from engram.guards.aggregation import Merge
 from engram.settings.errors import RunStopped
 from engram.strategies.reply_border import Kind
 from engram.wire.wire import to_record
+from tests.samples import sampled
 from tests.strategies.drafts import EVALUATE, NASTY, TRAIN, Draft, pick
 from tests.strategies.forgeries import alter, clutter, exploded
 from tests.support import check_lines, grid, small, strategy_of, trainer
-from tests.tables import sampled
 
 NODES, HOSTILE, OUTSIDERS, ROUNDS = 10, 4, 1, 5  # two clients a node: less than half are hostile
 KINDS = set(get_args(Kind)) - {"range"}  # of methods that send claims: see test_bounding

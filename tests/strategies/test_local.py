@@ -18,8 +18,8 @@ from engram.settings.errors import RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.strategies.rounds import draw_cohort
 from engram.wire.wire import to_params, to_record
+from tests.samples import entry
 from tests.support import assert_same, grid, small, strategy_of, train_clients, trainer
-from tests.tables import entry
 
 
 def strategy_on(nodes, experiment=None):

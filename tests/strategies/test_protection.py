@@ -14,6 +14,7 @@ from engram.guards.robust import krum, median, trimmed_mean
 from engram.settings.families import METHODS
 from engram.strategies.rounds import draw_cohort
 from engram.wire.wire import to_params, to_record
+from tests.samples import EIGHT
 from tests.support import (
     PROTECTED,
     assert_same,
@@ -24,7 +25,6 @@ from tests.support import (
     train_clients,
     trainer,
 )
-from tests.tables import EIGHT
 
 # Under "local" clients send what they have received. A server that takes a step of its own takes it
 # towards what protection makes of the models: that is checked where the settings reach the merge.

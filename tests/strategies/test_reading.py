@@ -7,7 +7,7 @@ from engram.link.flower import local_run, name_message
 from engram.scoring.evaluation import Impossible
 from engram.strategies.reply_border import Rejected, read_reply
 from engram.wire.wire import DIVERGED
-from tests.tables import entry
+from tests.samples import entry
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import TrainReplies
+from tests.samples import entry
 from tests.support import grid, small, trainer
-from tests.tables import entry
 
 POISSON = {"privacy": "central", "clip": 0.1, "noise_multiplier": 2.0, "sampling": "poisson"}
 SUBSET = POISSON | {"sampling": "without-replacement"}

@@ -21,9 +21,9 @@ from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted
 from engram.strategies.train_replies import screen
 from engram.wire.wire import to_record
-from tests.engram.methods.problem import built
+from tests.methods.problem import built
+from tests.samples import entry
 from tests.support import assert_same, small
-from tests.tables import entry
 
 MODEL = {"a": torch.zeros(2, 3), "b": torch.zeros(4)}
 ASKED, EXAMPLES = [3, 7], {3: 20, 7: 40}

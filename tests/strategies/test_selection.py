@@ -14,8 +14,8 @@ from engram.scoring.score_columns import Column
 from engram.scoring.tasks import REGRESSION
 from engram.simulations.engine import simulate
 from engram.tune.runs import LockStep
+from tests.samples import entry
 from tests.support import small_of_any
-from tests.tables import entry
 
 ACCURACY = METRICS["accuracy"]
 NAMES = ["accuracy", "validation-accuracy", "queries"]

@@ -12,8 +12,8 @@ from engram.compare.text_tables import method_table
 from engram.runs.record import RunRecord
 from engram.simulations.engine import simulate
 from engram.wire.wire import to_record
+from tests.samples import EIGHT
 from tests.support import grid, small, strategy_of, trainer
-from tests.tables import EIGHT
 
 PACES = {"clock": "drawn,step-seconds=1e-9,bandwidth=1000"}
 

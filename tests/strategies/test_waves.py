@@ -13,8 +13,8 @@ from engram.settings.families import METHODS
 from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate
 from engram.wire.wire import ARRAYS, to_params
+from tests.samples import EIGHT, entry
 from tests.support import PROTECTED, grid, initial_model, strategy_of, trainer
-from tests.tables import EIGHT, entry
 
 WHOLE = {"model": "linear", "batch_size": 1000, "local_steps": 1, "weighting": "clients"}
 BUFFERED = {"clock": "drawn", "buffer_size": 2}

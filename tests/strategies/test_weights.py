@@ -13,8 +13,8 @@ from engram.server.roster import query_roster
 from engram.simulations.engine import simulate
 from engram.strategies.network_strategy import Federated
 from engram.wire.wire import to_params
+from tests.samples import entry
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
-from tests.tables import entry
 
 CLAIM = 2**31 - 1  # the most that a roster takes
 NODES = [1, 3, 20]

@@ -1,0 +1,47 @@
+"""One hostile client of a federation ends no method's run, whatever it sends."""
+
+import pytest
+import torch
+
+from engram.attack.attacks import attackers_of
+from engram.core.slots import flat
+from engram.runs.record import RunRecord
+from engram.settings.experiment import Experiment
+from engram.simulations.engine import simulate
+from tests.samples import EIGHT, sampled
+from tests.support import ANY_NETWORK
+
+CLAIMANTS = {"fedas", "fedpac", "fedproto", "ifca"}  # the others send no claims
+TINY = {
+    "num_clients": 10,
+    "clients_per_round": 10,
+    "num_rounds": 3,
+    "eval_every": 3,
+    "hidden": "6",
+    "local_steps": 2,
+    "rows_per_class": 10,
+    "test_rows_per_class": 3,
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "attack"),
+    sampled(
+        [
+            *((name, "sign-flip") for name in ANY_NETWORK),
+            *((name, "false-statistics") for name in sorted(CLAIMANTS)),
+        ],
+        [
+            *((name, "sign-flip") for name in EIGHT),
+            *((name, "false-statistics") for name in ("fedpac", "ifca")),
+        ],
+    ),
+)
+def test_no_run_ends_because_of_one_client(tmp_path, method, attack):
+    e = Experiment(method=method, attack=f"{attack}:60", attackers=0.1, **TINY)
+    assert len(attackers_of(e)) == 1
+    found = simulate(e, tmp_path / "run")
+    assert found["rounds"] == TINY["num_rounds"]
+    assert all(0 <= score <= 1 for score in found["clients"]["accuracy"])
+    slots = flat(RunRecord.open(tmp_path / "run").load_checkpoint().model)
+    assert all(bool(torch.isfinite(leaf).all()) for leaf in slots.values())

@@ -1,0 +1,269 @@
+"""`engram reproduce meta-ban`: trials played alone, tuning, tables, pictures, refusals."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from engram.bandits.linucb import linucb
+from engram.bandits.meta_ban import meta_ban
+from engram.bandits.play import play_policy
+from engram.bandits.policy import batched
+from engram.bandits.studies import trials as bandits
+from engram.bandits.studies.environments import ENVIRONMENTS, EnvironmentSpec, draw_environment
+from engram.bandits.studies.methods import META_BAN, METHODS, runs_at_once
+from engram.bandits.studies.study import (
+    recovery_lines,
+    said,
+    simplest_first,
+    summarize,
+    summarize_runs,
+)
+from engram.bandits.studies.trials import choose, group_recovery, run_trial, true_groups
+from engram.cli.cli import app
+from engram.settings.errors import Refused
+from tests.samples import entry
+
+COLUMNS = ("user", "item", "rating")
+
+LINEAR = EnvironmentSpec("linear-groups", (), COLUMNS, "data")
+FEW = ("random", "linucb-ind", "meta-ban")
+
+
+def invoke(folder, *arguments):
+    fixed = ["reproduce", "meta-ban", "--processes", "1", "--out", str(folder)]
+    return CliRunner().invoke(app, [*fixed, *map(str, arguments)])
+
+
+def few(*names):
+    return [part for name in names or FEW for part in ("-m", name)]
+
+
+def refusal(folder, *arguments):
+    result = invoke(folder, *arguments)
+    assert isinstance(result.exception, Refused), result.output
+    return str(result.exception)
+
+
+def tell(*news):
+    """Listens to nothing."""
+
+
+# --- Trials ------------------------------------------------------------------------------------
+
+
+def test_a_trial_is_what_its_policy_does_alone():
+    settings = [{"alpha": alpha, "lam": 0.1} for alpha in (0.01, 1.0)]
+    runs = tuple((setting, seed) for setting in settings for seed in (3, 4))
+    rows = run_trial(LINEAR, 150, "linucb-ind", runs, False, tell)
+    assert [(row["setting"], row["seed"]) for row in rows] == list(runs)
+    for row in rows:
+        drawn = draw_environment(LINEAR, 150, row["seed"])
+        played = play_policy(batched([linucb(drawn.dim, **row["setting"])]), [drawn], [row["seed"]])
+        at = np.array(row["rounds"]) - 1
+        assert at[-1] == 149
+        np.testing.assert_allclose(row["errors"], played.regrets[0, at])
+        assert row["ms"] > 0
+
+
+def test_groups_are_watched_in_every_round():
+    setting, rounds = {"alpha": 0.01, "gamma": 0.4}, 130
+    (row,) = run_trial(LINEAR, rounds, META_BAN, ((setting, 2),), True, tell)
+    drawn, found = draw_environment(LINEAR, rounds, 2), []
+    policy = meta_ban(drawn.dim, **setting)
+
+    def watch(moment):
+        offer, came = moment.rounds[0], moment.came[0]
+        me = came.index(offer.user)
+        x = bandits.torch.from_numpy(offer.arms)[None].float().mT
+        groups = policy.groups(moment.state, np.array([me]), x)
+        inferred = groups.members[groups.of_arms[0], : len(came)]
+        true = true_groups(drawn.expected_rewards(moment.t)[:, list(came)], me)
+        found.append([part.mean() for part in group_recovery(inferred, true)])
+
+    play_policy(policy.batched, [drawn], [2], watch)
+    ends = row["rounds"]
+    for name, values in zip(bandits.RECOVERY, np.array(found).T, strict=True):
+        parts = np.split(values, ends[:-1])
+        np.testing.assert_allclose(row[name], [part.mean() for part in parts], atol=1e-9)
+    assert row["exact"][-1] < 1  # or there would be nothing to see
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_method_plays_all_its_settings(name):
+    grid = METHODS[name].grid
+    assert len(grid) == (1 if name == "random" else 12)
+    rows = run_trial(LINEAR, 12, name, [(setting, 0) for setting in grid], False, tell)
+    assert [row["setting"] for row in rows] == [dict(setting) for setting in grid]
+    assert all(row["errors"][-1] >= 0 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["meta-ban", "neural-ucb-one", "neural-ucb-ind", "linucb-ind"])
+def test_runs_at_once_fit_the_memory(name):
+    drawn = draw_environment(LINEAR, 2000, 0)
+    huge = drawn._replace(dim=10_000, users=10_000)
+    assert runs_at_once(name, drawn) >= 8
+    assert runs_at_once(name, huge) == (1 if name != "linucb-ind" else 8)
+
+
+@pytest.mark.parametrize("name", ["digits", "digits-groups", "linear-groups", "cosine-groups"])
+def test_worlds_are_drawn_by_their_seeds(name):
+    spec = EnvironmentSpec(name, (), COLUMNS, "data")
+    one, same, other = (draw_environment(spec, 20, seed) for seed in (0, 0, 1))
+    assert (one.users, one.arms) == (20 if "digits" in name else 30, 10)
+    assert np.array_equal(one.round(7).arms, same.round(7).arms)
+    assert not np.array_equal(one.round(7).arms, other.round(7).arms)
+    assert (one.expected_rewards is not None) == (name.endswith("groups"))
+
+
+def test_the_setting_with_the_least_regret_over_all_worlds_is_chosen():
+    regrets = {0.1: (1.0, 9.0), 1.0: (4.0, 5.0), 10.0: (6.0, 6.0)}
+    rows = [
+        {"method": "club", "setting": {"alpha": alpha}, "errors": [0.0, regret]}
+        for alpha, pair in regrets.items()
+        for regret in pair
+    ]
+    assert choose(rows) == {"club": {"alpha": 1.0}}
+
+
+# --- Reports -----------------------------------------------------------------------------------
+
+
+def row(method, seed, *regrets, **more):
+    rounds = [1, 5, 10]
+    return {"method": method, "setting": {}, "seed": seed, "rounds": rounds, "ms": 2.0} | {
+        "errors": list(regrets),
+        **more,
+    }
+
+
+def test_tables_by_hand():
+    groups = {name: [1.0, 0.5, 0.25] for name in bandits.RECOVERY}
+    rows = [
+        row("meta-ban", 0, 1, 2, 3.0, **groups),
+        row("meta-ban", 1, 1, 2, 5.0, **groups),
+        row("linucb-ind", 0, 1, 2, 2.0),
+        row("linucb-ind", 1, 1, 2, 6.0),
+        row("random", 0, 1, 5, 10.0),
+        row("random", 1, 1, 4, 6.0),
+    ]
+    random, linear, own = simplest_first(summarize(rows))
+    assert [random["method"], linear["method"], own["method"]] == list(FEW)
+    assert (random["meta-ban-less"], linear["meta-ban-less"]) == (2, 1)
+    assert (own["regret"], own["seeds"], own["of-random"]) == (4.0, 2, 0.5)
+    assert own["sd"] == pytest.approx(2**0.5)
+    assert own["exact"] == {"first": 1.0, "last": 0.25}
+    (line,) = recovery_lines([own, random, linear])
+    assert "exactly right 1.00, 0.25" in line
+    assert summarize_runs(rows[:1])[0]["sd"] is None
+
+
+def test_paired_differences_by_hand():
+    """Gaps of 3, 5 and 7: mean 5, s.e. 2 / sqrt(3), and the t quantile of two degrees, 4.303."""
+    rows = [row("meta-ban", seed, 0, 10 * seed, 100.0 * seed) for seed in range(3)]
+    rows += [row("club", seed, 0, 10 * seed, 100.0 * seed + 3 + 2 * seed) for seed in range(3)]
+    own, club = summarize(rows)
+    assert club["rounds"] == [1, 5, 10]
+    assert club["regrets"] == pytest.approx([0, 10, 105])
+    *early, (mean, low, high) = club["over-meta-ban"]
+    assert [tuple(gap) for gap in early] == [(0, 0, 0)] * 2
+    assert (mean, high - mean, mean - low) == pytest.approx((5, *[4.3027 * 2 / 3**0.5] * 2), 1e-4)
+    assert club["over-least"] == club["over-meta-ban"][-1]
+    assert own["over-meta-ban"] == [(0, 0, 0)] * 3
+    (alone,) = summarize(rows[3:4])
+    assert (alone["over-meta-ban"], alone["regret"]) == (None, 3)
+
+
+def compared(**gaps):
+    """Rows of policies whose regret is that of Meta-Ban, 100, and gaps in ten worlds."""
+    rng = np.random.default_rng(0)
+    noise = rng.permutation(np.linspace(-1, 1, 10))
+    rows = [row("meta-ban", seed, 0, 1, 100.0) for seed in range(10)]
+    for name, gap in gaps.items():
+        rows += [
+            row(name.replace("_", "-"), seed, 0, 1, 100 + gap + noise[seed]) for seed in range(10)
+        ]
+    return said(simplest_first(summarize(rows)))
+
+
+def test_a_winner_is_named_only_where_intervals_exclude_zero():
+    words = compared(random=50, linucb_ind=5)
+    assert words.startswith("Meta-Ban is best: its mean regret is below every other policy's")
+    words = compared(random=50, linucb_ind=0.2)
+    assert words.startswith("No policy is surely the best: Meta-Ban has the lowest mean regret")
+    assert (
+        "LinUCB-IND is simpler than Meta-Ban, and enough as far as these worlds can tell" in words
+    )
+    words = compared(random=50, linucb_ind=-5, club=-3)
+    assert words.startswith("LinUCB-IND is best")
+
+
+@pytest.mark.parametrize(("horizon", "rounds"), [(500, [50, 100, 200, 500]), (3, [1, 2, 3])])
+def test_regrets_are_shown_after_a_tenth_and_so_on(horizon, rounds):
+    (trial,) = run_trial(LINEAR, horizon, "random", [({}, 0)], False, tell)
+    (found,) = summarize([trial])
+    assert found["rounds"] == rounds
+    at = np.searchsorted(trial["rounds"], rounds)
+    assert found["regrets"] == np.array(trial["errors"])[at].tolist()
+
+
+# --- As it is typed ----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("drawn")
+def test_it_gives_a_table_and_figures(tmp_path):
+    out = tmp_path / "run"
+    size = ["--rounds", 40, "--seeds", 2]
+    result = invoke(out, "linear-groups", *size, *few(), "--ablation", "nu", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found == json.loads((out / "results.json").read_text())
+    assert [each["method"] for each in found["rows"]] == list(FEW)
+    assert [each["setting"]["nu"] for each in found["ablation"]] == [1.1, 2.0, 5.0, 10.0]
+    for name in ("regret.png", "differences.png", "nu.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    for text in ("Meta-Ban", "LinUCB-IND", "random", "core a round", "exactly right"):
+        assert text in result.stdout
+    own = found["rows"][-1]
+    assert own["rounds"] == [4, 8, 16, 40]
+    assert own["regrets"][-1] == own["regret"]
+    chosen = {"alpha", "gamma"}
+    assert own["setting"].keys() == chosen
+    tuned = json.loads((out / "tune-linucb-ind-1.json").read_text())
+    assert {each["seed"] for each in tuned} == {1000, 1001}  # others than those reported
+
+
+def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
+    table = tmp_path / "ratings.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["who", "what", "stars"])
+        rng = np.random.default_rng(0)
+        for user in range(60):
+            writer.writerows((user, item, rng.integers(1, 6)) for item in rng.permutation(80)[:60])
+    arguments = [table, "--columns", "who,what,stars", "--rounds", 20, "--seeds", 1, *few()]
+    result = invoke(tmp_path / "run", "ratings", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "exactly right" not in result.stdout
+
+
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
+    for arguments, message in [
+        (["moon"], f"world must be one of {', '.join(ENVIRONMENTS)}, got 'moon'"),
+        (["digits", "mnist"], "digits takes no sources, got mnist"),
+        (["classes"], "classes takes one or more data sets"),
+        (["ratings"], "ratings takes one CSV file, got nothing"),
+        (["ratings", "no.csv"], "no.csv"),
+        (["ratings", "no.csv", "--columns", "a,b"], "columns must be three"),
+        (["-m", "ucb"], "method must be one of random, "),
+        ([*few("club", "club")], "methods must be named once each"),
+        (["--rounds", "0"], r"rounds must be at least 1, got 0"),
+        (["--seeds", "0"], r"seeds must be at least 1, got 0"),
+        (["--ablation", "eta"], "ablation must be one of nu, got 'eta'"),
+        (["-m", "club", "--ablation", "nu"], "an ablation is of meta-ban"),
+    ]:
+        with entry(arguments):
+            assert message in refusal(tmp_path / "run", *arguments)
+            assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,54 @@
+"""The adapter plays MOLARB as it is: the same choices where users come by turns."""
+
+import numpy as np
+import pytest
+
+from engram.bandits.molar import molar
+from engram.tables.bandits.policies import molar_bandit
+from tests.bandits.support import Groups
+from tests.samples import entry
+
+
+@pytest.mark.parametrize("history", ["batch", "all"])
+def test_users_by_turns_are_tasks_that_play_in_batches(history):
+    users, first, rounds = 3, 4, 32  # of each user: batches end after 4, 8, 16, 32
+    environment = Groups(groups=2, users=users, dim=4, seed=1)
+    theirs = molar_bandit(c=0.5, history=history)
+    tasks = theirs.init(users, 1, 4)
+    policy = molar(4, c=0.5, history=history, first=first * users)
+    ours, rng = policy.init(np.random.default_rng(0)), np.random.default_rng(5)
+    learned = set()
+    for t in range(rounds):
+        x = rng.normal(size=(users, 6, 4))
+        rewards = np.einsum("mkd,md->mk", x, environment.thetas) + 0.1 * rng.normal(size=(users, 6))
+        mine = []
+        for user in range(users):
+            arm, ours = policy.choose(ours, user, x[user], np.random.default_rng((t, user)))
+            ours = policy.update(ours, user, x[user, arm], float(rewards[user, arm]), rng)
+            mine.append(arm)
+        rngs = [np.random.default_rng((t, user)) for user in range(users)]
+        contexts = list(x[:, None])
+        actions = theirs.choose(tasks, contexts, rngs)
+        assert mine == [int(own[0]) for own in actions]
+        paid = [rewards[user, own] for user, own in enumerate(actions)]
+        tasks = theirs.update(tasks, contexts, actions, paid)
+        if t + 1 in (4, 8, 16, 32):
+            tasks = theirs.close_batch(tasks)
+        for user, task in enumerate(tasks):
+            assert np.array_equal(ours.users[user].coefs, task.coefs)
+        learned.add(tasks[0].coefs.tobytes())
+    assert len(learned) >= 4  # coefficients of 0, and three estimates
+
+
+def test_settings_out_of_range_are_refused():
+    for setting in [{"first": 0}, {"c": -1.0}, {"c_rows": -1.0}]:
+        with (
+            entry(setting),
+            pytest.raises(ValueError, match=f"{next(iter(setting))} must be at least"),
+        ):
+            molar(3, **setting)
+
+
+def test_the_dimension_is_checked():
+    with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
+        molar(0)

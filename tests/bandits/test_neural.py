@@ -1,0 +1,127 @@
+"""Neural UCB and Thompson sampling against their definitions, gradients by autograd."""
+
+import numpy as np
+import pytest
+import torch
+
+from engram.bandits.neural import neural_bandit
+from engram.bandits.policy import CHOOSE, INIT, UPDATE, best, generator
+from tests.bandits.neural_support import generators, played, rounds
+from tests.bandits.plain_meta_ban import drawn, gradient, keep, loss, network, stepped
+from tests.samples import entry
+
+SETTINGS = {"alpha": 0.4, "lam": 0.3, "eta": 0.3, "steps": 2, "batch": 4, "buffer": 6}
+
+
+class Plain:
+    """One run, for users 0, 1, ..., one row at a time; networks are all users', or each one's."""
+
+    def __init__(self, start, *, shared, thompson, **settings):
+        self.start = [w.double() for w in start]
+        self.shared, self.thompson, self.settings = shared, thompson, settings
+        self.networks, self.diagonals, self.rows = {}, {}, {}
+
+    def of(self, user):
+        """Parameters, and the diagonal of Z, of who serves a user."""
+        lam = self.settings["lam"]
+        fresh = [torch.full_like(w, lam) for w in self.start]
+        key = 0 if self.shared else user
+        return key, self.networks.get(key, self.start), self.diagonals.get(key, fresh)
+
+    def scores(self, user, arms, rng):
+        _, theta, diagonal = self.of(user)
+        normals = rng.normal(size=len(arms)) if self.thompson else np.ones(len(arms))
+        for x, normal in zip(torch.from_numpy(arms), normals, strict=True):
+            slope = gradient(theta, lambda w, x=x: network(w, x))
+            m = self.start[-1].shape[1]
+            pairs = zip(slope, diagonal, strict=True)
+            width = sum(float((g**2 / z).sum()) for g, z in pairs) / m
+            yield float(network(theta, x)) + self.settings["alpha"] * width**0.5 * normal
+
+    def choose(self, user, arms, rng):
+        return best(np.array(list(self.scores(user, arms, rng))), rng)
+
+    def update(self, user, x, reward, rng):
+        key, theta, diagonal = self.of(user)
+        slope = gradient(theta, lambda w: network(w, torch.from_numpy(x)))
+        m, s = self.start[-1].shape[1], self.settings
+        self.diagonals[key] = [z + g**2 / m for g, z in zip(slope, diagonal, strict=True)]
+        seen = self.rows.setdefault(user, [[], 0])
+        keep(seen[0], seen[1], s["buffer"], x, reward)
+        seen[1] += 1
+        users = sorted(self.rows) if self.shared else [user]
+        rows = {u: self.rows[u][0] for u in users}
+        for uniforms in rng.random((s["steps"], s["batch"])):
+            picked = drawn(rows, dict.fromkeys(users, 1.0), uniforms)
+            theta = stepped(theta, gradient(theta, lambda w, r=picked: loss(w, r)), s["eta"])
+        self.networks[key] = theta
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("thompson", [False, True])
+def test_it_is_the_plain_one(shared, thompson):
+    seed, kind = 3, {"shared": shared, "thompson": thompson}
+    policy = neural_bandit(4, hidden=(5, 4), **SETTINGS, **kind)
+    state = policy.init(generators([seed], 0, INIT))
+    plain = Plain([w[0] for w in state.start], **SETTINGS, **kind)
+    for t, asked in enumerate(rounds(seed, 80)):
+        user, arms = np.array([asked.user]), asked.arms[None]
+        chosen, state = policy.choose(state, user, arms, [generator(seed, t, CHOOSE)])
+        assert chosen[0] == plain.choose(asked.user, asked.arms, generator(seed, t, CHOOSE))
+        x, paid = asked.arms[chosen], asked.rewards[chosen]
+        state = policy.update(state, user, x, paid, [generator(seed, t, UPDATE)])
+        plain.update(asked.user, x[0], float(paid[0]), generator(seed, t, UPDATE))
+    for key, theta in plain.networks.items():
+        for layer, w in enumerate(theta):
+            found, square = (part[layer].read()[0, key] for part in (state.thetas, state.squares))
+            torch.testing.assert_close(found.double(), w, rtol=1e-3, atol=1e-3)
+            expected = plain.diagonals[key][layer] - SETTINGS["lam"]
+            torch.testing.assert_close(square.double(), expected, rtol=1e-3, atol=1e-3)
+    assert len(plain.networks) == (1 if shared else 10)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("thompson", [False, True])
+def test_runs_at_once_are_single_runs(shared, thompson):
+    seeds, environments = (3, 4, 5), [rounds(seed, 60) for seed in (6, 7, 8)]
+    varied = {"alpha": (0.1, 0.5, 0.0), "lam": (0.1, 1.0, 0.3), "eta": (0.3, 0.1, 0.5)}
+    rest = {"steps": 2, "batch": 4, "buffer": 6, "shared": shared, "thompson": thompson}
+    arrays = {name: np.array(values) for name, values in varied.items()}
+    three = neural_bandit(4, runs=3, hidden=(5,), **arrays, **rest)
+    together, _ = played(three.batched, environments, seeds, three.init(generators(seeds, 0, INIT)))
+    for run, seed in enumerate(seeds):
+        own = {name: values[run] for name, values in varied.items()}
+        one = neural_bandit(4, hidden=(5,), **own, **rest)
+        alone, _ = played(
+            one.batched, [environments[run]], [seed], one.init(generators([seed], 0, INIT))
+        )
+        assert together[:, run].tolist() == alone[:, 0].tolist()
+
+
+def test_what_was_played_is_less_uncertain():
+    # Z grows by g g' / m at the arm played: of f = v relu(w x), by hand.
+    policy = neural_bandit(1, hidden=(1,), alpha=1.0, lam=0.5, eta=0.1, steps=1, batch=1)
+    state = policy.init([np.random.default_rng(0)])
+    weights = tuple(torch.tensor([[[[w]]]]) for w in (2.0, 3.0))
+    stacks = tuple(
+        kept.write((torch.tensor([0]), torch.tensor([0])), w[0])
+        for kept, w in zip(state.thetas, weights, strict=True)
+    )
+    state = state._replace(thetas=stacks)
+    user, x = np.array([0]), np.array([[1.0]])
+    state = policy.update(state, user, x, np.array([6.0]), [np.random.default_rng(0)])
+    # g = (v x, w x) = (3, 2), and f = 6 already, so that nothing is learned.
+    assert [square.read()[0, 0].item() for square in state.squares] == [9.0, 4.0]
+    assert [kept.read()[0, 0].item() for kept in state.thetas] == [2.0, 3.0]
+
+
+def test_what_is_refused():
+    for settings, message in [
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"hidden": ()}, "hidden must be one or more widths"),
+        ({"alpha": -1.0}, "alpha must be finite and at least 0"),
+        ({"lam": 0.0}, "lam must be above 0"),
+        ({"eta": 0.0}, "eta must be above 0"),
+    ]:
+        with entry(settings), pytest.raises(ValueError, match=message):
+            neural_bandit(**{"dim": 3} | settings)

@@ -1,0 +1,353 @@
+"""The coordinator's subcommands, as a user types them; nothing is started."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engram.cli.__main__ import main
+from engram.link.credentials import read_node, read_server
+from engram.link.server import registration
+from engram.runs import folders
+from tests.samples import entry
+
+FED, SERVER = Path("fed"), Path("fed/server")
+
+
+def refused(result, says):
+    status, out, err = result
+    assert (status, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+# --- init-federation -------------------------------------------------------------------------
+
+
+def test_init(typed):
+    status, out, err = typed("init-federation fed --clients 2 --host a.example.org --host 10.0.0.1")
+    assert (status, err) == (0, "")
+    server = read_server(SERVER)
+    assert server.settings == ("fed", "a.example.org:9092", 2, False, "")
+    assert {"a.example.org", "10.0.0.1", "localhost"} <= set(server.tls.hosts)
+    assert "a.example.org:9092" in out
+    assert "engram superlink fed/server" in out
+    assert "PRIVATE" not in out
+    assert read_node(FED / "client-1").superlink == "a.example.org:9092"
+    status, out, _ = typed("init-federation fed --add-client")
+    assert status == 0
+    assert "fed/client-2: for the new client's machine" in out
+    assert read_node(FED / "client-2").num_partitions == 3
+
+
+def test_init_by_its_options(typed):
+    for options, superlink, hosts in [
+        ("--days 3", "127.0.0.1:9092", set()),
+        (
+            "--superlink c.example.org:70 --host a.org",
+            "c.example.org:70",
+            {"c.example.org", "a.org"},
+        ),
+        ("--insecure", "127.0.0.1:9092", None),
+    ]:
+        with entry(options):
+            folder = options.split()[0][2:]
+            status, out, _ = typed(f"init-federation {folder} --clients 1 {options}")
+            server = read_server(Path(folder) / "server")
+            assert (status, server.settings.superlink) == (0, superlink)
+            assert ("ca.key" in out) == (server.tls is not None) == (hosts is not None)
+            if hosts is not None:
+                assert {*server.tls.hosts} == hosts | {"127.0.0.1", "localhost", "::1"}
+
+
+def test_init_refuses(typed):
+    for options, says in [
+        ("", "--clients must say how many"),
+        ("--clients 1 --days 0", "days must be in 1..3650, got 0"),
+        ("--clients 1 --host 1.2.3.4:80", "--host must name a host"),
+        ("--add-client --clients 3", "--clients cannot be used with --add-client"),
+        ("--add-client --host a", "--host cannot be used with --add-client"),
+        ("--new-key 0 --clients 3", "--clients cannot be used with --new-key"),
+        ("--add-client --new-key 0", "--new-key cannot be used with --add-client"),
+        ("--new-key 0", "fed is not a federation's folder"),
+    ]:
+        with entry(options, says):
+            refused(typed(f"init-federation fed {options}"), says)
+            assert not list(Path().iterdir())
+
+
+def test_new_key(typed):
+    typed("init-federation fed --clients 2")
+    before = read_node(FED / "client-1").public_key.read_bytes()
+    (FED / "client-1" / "state").mkdir()
+    status, out, _ = typed("init-federation fed --new-key 1")
+    assert status == 0
+    assert "fed/client-1: client.key and client.pub for the client's machine" in out
+    own = read_node(FED / "client-1").public_key.read_bytes()
+    assert own != before
+    assert (SERVER / "clients" / "client-1.pub").read_bytes() == own
+    assert (FED / "client-1" / "state").is_dir()
+    assert (FED / "client-1" / "client.key").stat().st_mode & 0o777 == 0o600
+    refused(typed("init-federation fed --new-key 2"), "be one of 0..1, and not invited, got 2")
+
+
+def test_renew(typed):
+    typed("init-federation fed --clients 1 --host a.example.org --days 1")
+    status, out, _ = typed("renew fed/server --host b.example.org --days 50")
+    assert status == 0
+    tls = read_server(SERVER).tls
+    assert {"a.example.org", "b.example.org"} <= set(tls.hosts)
+    assert f"until {tls.expires:%Y-%m-%d}" in out
+    assert "another port" not in out
+
+
+def test_renew_with_another_address(typed):
+    typed("init-federation fed --clients 2 --host a.example.org")
+    status, out, _ = typed("renew fed/server --address b.example.org:9443")
+    assert status == 0
+    assert "Nodes that are connected follow by themselves" in out
+    server = read_server(SERVER)
+    assert server.settings.superlink == "b.example.org:9443"
+    assert {"a.example.org", "b.example.org"} <= set(server.tls.hosts)
+    status, _, _ = typed("renew fed/client-1 --address b.example.org:9443")
+    assert status == 0
+    node = read_node(FED / "client-1")
+    assert (node.superlink, node.former) == ("b.example.org:9443", "a.example.org:9092")
+
+
+def test_renew_refuses(typed):
+    typed("init-federation fed --clients 1")
+    for options, says in [
+        ("fed", "fed is not a server's folder: it has no federation.toml"),
+        ("fed/server --days 0", "days must be in 1..3650, got 0"),
+        ("fed/server --address here", "address must be HOST:PORT"),
+        ("fed/client-0 --address here", "address must be HOST:PORT"),
+        ("fed/client-0", "fed/client-0 is not a server's folder"),
+        ("fed/client-0 --address a:1 --host b", "--host cannot be used with a client's folder"),
+    ]:
+        with entry(options, says):
+            before = (SERVER / "federation.toml").read_bytes(), (SERVER / "server.crt").read_bytes()
+            refused(typed(f"renew {options}"), says)
+            assert before == (
+                (SERVER / "federation.toml").read_bytes(),
+                (SERVER / "server.crt").read_bytes(),
+            )
+
+
+def test_the_remedies_that_it_names_help(typed):
+    typed("init-federation fed --clients 1")
+    path = SERVER / "federation.toml"
+    path.write_text(path.read_text().replace("127.0.0.1", "d.example.org"))
+    _, _, err = typed("superlink fed/server")
+    assert typed(err.strip().rpartition(": engram ")[2])[0] == 0
+    assert "d.example.org" in read_server(SERVER).tls.hosts
+
+
+def test_kill_leaves_nothing():
+    seen, say = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - in the child
+        status = 1
+        try:
+
+            def wait(*_):
+                os.write(say, b"!")
+                signal.pause()
+
+            folders._write = wait
+            sys.argv = ["engram", "init-federation", "fed", "--clients", "1"]
+            main()
+        except SystemExit as end:
+            status = end.code
+        finally:
+            os._exit(status)
+    os.close(say)
+    with open(seen, "rb") as pipe:
+        assert pipe.read(1) == b"!"
+    assert list(Path().iterdir())
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert not list(Path().iterdir())
+
+
+# --- superlink -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """What would have become of this process."""
+    calls = []
+
+    def become(program, argv, env):
+        calls.append((program, argv, env, Path.cwd()))
+        monkeypatch.chdir(tmp_path)
+
+    monkeypatch.setattr(os, "execve", become)
+    return calls
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_superlink(typed, started):
+    fleet, control = free_port(), free_port()
+    typed(f"init-federation fed --clients 1 --superlink 127.0.0.1:{fleet}")
+    status, out, err = typed(f"superlink fed/server --control 127.0.0.1:{control}")
+    assert (status, err) == (0, "")
+    assert f"clients at 127.0.0.1:{fleet}, users at 127.0.0.1:{control}" in out
+    ((program, argv, env, cwd),) = started
+    assert program == argv[0]
+    assert env["FLWR_HOME"] == str(SERVER.absolute() / "flwr")
+    assert cwd == SERVER.absolute() / "empty"
+
+
+def test_superlink_refuses(typed, started):
+    refused(typed("superlink fed"), "fed is not there")
+    typed("init-federation fed --clients 1")
+    refused(typed("superlink fed"), "name a folder that engram init-federation made")
+    refused(typed("superlink fed/server --control here"), "control must be HOST:PORT")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        taken = f"--fleet 127.0.0.1:{port} --control 127.0.0.1:{free_port()}"
+        refused(typed(f"superlink fed/server {taken}"), f"port {port} is taken")
+    assert not started
+
+
+# --- register --------------------------------------------------------------------------------
+
+
+def failure(message):
+    return {"success": False, "error-message": f"Using SuperLink: fed\n\n{message}"}
+
+
+def test_register(typed, answers):
+    said, asked = answers
+    typed("init-federation fed --clients 2")
+    said += [{"success": True, "node-id": 17}, failure("[code: 23] Public key already in use.")]
+    status, out, err = typed("register fed/server")
+    assert (status, err) == (0, "")
+    assert out == "client-0: registered as 17\nclient-1: known already\n"
+    for number, (argv, options) in enumerate(asked):
+        public = SERVER.absolute() / f"clients/client-{number}.pub"
+        assert argv[1:4] == ["supernode", "register", str(public)]
+        assert options["cwd"] == SERVER.absolute() / "empty"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (
+            failure("Connection to the SuperLink is unavailable. Please check"),
+            "no SuperLink of this federation answers at 127.0.0.1:8000: start it with "
+            "`engram superlink fed/server`",
+        ),
+        (failure("[code: 99] No room."), "client-0 cannot be registered: [code: 99] No room."),
+        ("Traceback\n  boom\n", "client-0 cannot be registered: Traceback boom"),
+        (
+            subprocess.TimeoutExpired("flwr", 60),
+            "client-0 cannot be registered: no answer for 60 seconds",
+        ),
+    ],
+)
+def test_register_stops(typed, answers, answer, says):
+    typed("init-federation fed --clients 2")
+    answers[0].append(answer)
+    status, out, err = typed("register fed/server")
+    assert (status, out) == (1, "")
+    assert err == f"engram: {says}\n"
+
+
+def test_register_refuses(typed):
+    refused(typed("register fed/server"), "fed/server is not there")
+    typed("init-federation fed --clients 1 --insecure")
+    refused(typed("register fed/server"), "it takes clients as they come")
+    typed("init-federation safe --clients 1")
+    Path("safe/server/clients/client-0.pub").unlink()
+    refused(typed("register safe/server"), "safe/server/clients must have a client-N.pub")
+
+
+# --- unregister ------------------------------------------------------------------------------
+
+
+def node(number, status, **times):
+    never = {"online-at": "N/A", "offline-at": "N/A"}
+    return {"node-id": str(number), "status": status, **never, **times}
+
+
+def registered(typed, said, clients=2):
+    typed(f"init-federation fed --clients {clients}")
+    said += [{"success": True, "node-id": 17 + n} for n in range(clients)]
+    typed("register fed/server")
+
+
+@pytest.mark.parametrize("named", ["client-1", "1"])
+def test_unregister(typed, answers, named):
+    said, asked = answers
+    registered(typed, said)
+    key = (SERVER / "clients" / "client-1.pub").read_bytes()
+    said.append({"success": True, "node-id": 18})
+    status, out, err = typed(f"remove fed/server {named}")
+    assert (status, err) == (0, "")
+    assert out.startswith("client-1: its key (node 18) is refused from now on\n")
+    assert "engram init-federation FOLDER --new-key 1" in out
+    assert asked[-1][0][1:4] == ["supernode", "unregister", "18"]
+    assert registration.roll(SERVER).gone == {18: (1, "removed")}
+    assert registration.names(SERVER) == {17: "client-0", 18: "client-1"}
+    assert (SERVER / "clients" / "client-1.18.removed").read_bytes() == key
+    # It is not registered again.
+    said.append(failure("[code: 23] Public key already in use."))
+    assert typed("register fed/server")[1] == "client-0: known already\n"
+    nodes = [node(17, "online"), node(18, "unregistered", **{"deleted-at": "2026-01-02 03:04:05Z"})]
+    said.append({"success": True, "nodes": nodes})
+    assert typed("status fed/server --json")[1].count("2026-01-02") == 1
+
+
+def test_unregister_again_after_it_was_interrupted(typed, answers):
+    said, _ = answers
+    registered(typed, said)
+    said.append(subprocess.TimeoutExpired("flwr", 60))
+    status, _, err = typed("remove fed/server 1")
+    assert (status, err) == (
+        1,
+        "engram: client-1 cannot be removed: no answer for 60 seconds\n",
+    )
+    assert registration.roll(SERVER).gone == {}
+    said.append(failure("[code: 24] Node not found."))
+    assert typed("remove fed/server 1")[0] == 0
+    assert registration.roll(SERVER).gone == {18: (1, "removed")}
+
+
+def test_unregister_refuses(typed, answers):
+    _, asked = answers
+    typed("init-federation fed --clients 2")
+    for client in ("2", "client-7", "../server", "client-x", "''"):
+        refused(
+            typed(f"remove fed/server {client}"),
+            "the client must be one with a key in fed/server/clients, client-0, client-1, got",
+        )
+    refused(typed("remove fed/server 0"), "client-0 was not registered from fed/server")
+    typed("init-federation open --clients 1 --insecure")
+    refused(typed("remove open/server 0"), "in which nobody is registered")
+    assert not asked
+
+
+def test_a_client_has_one_key(typed, answers):
+    said, asked = answers
+    registered(typed, said)
+    typed("init-federation fed --new-key 1")
+    known = failure("[code: 23] Public key already in use.")
+    said += [known, {"success": True, "node-id": 30}, {"success": True, "node-id": 18}]
+    status, out, _ = typed("register fed/server")
+    assert (status, out) == (0, "client-0: known already\nclient-1: registered as 30\n")
+    assert asked[-1][0][1:4] == ["supernode", "unregister", "18"]
+    assert registration.roll(SERVER).gone == {18: (1, "removed")}
+    assert registration.names(SERVER) == {17: "client-0", 18: "client-1", 30: "client-1"}

@@ -1,0 +1,144 @@
+"""Rows that name their clients: the partition is by these, unless another is asked for."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+import engram
+from engram.data.load_federation import federated_data
+from engram.data.loading import count_clients, follow_rows
+from engram.data.readers.in_memory import hold
+from engram.data.source import Source
+from engram.settings.errors import DataError, Refused
+from engram.settings.experiment import Experiment
+from tests.samples import entry
+from tests.support import small, write_npz
+
+USERS = np.repeat(["b", "a", "c"], 20)
+QUICK = {"method": "fedavg", "num_rounds": 1, "model": "linear", "progress": False}
+
+
+def arrays(**more):
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    return {"x": x, "y": np.tile([0, 1], 30), **more}
+
+
+def written(kind, folder, users=USERS):
+    """Writes rows of three users, whose column is called user, and returns the data set's name."""
+    held = arrays(user=users)
+    frame = pd.DataFrame(held["x"], columns=list("uvw")).assign(y=held["y"], user=USERS)
+    place = folder / kind
+    if kind == "npz":
+        return write_npz(folder / "a.npz", **held)
+    if kind == "npz of parts":
+        both = {f"{k}_{part}": v for k, v in held.items() for part in ("train", "test")}
+        return write_npz(folder / "b.npz", **both)
+    if kind == "csv":
+        frame.to_csv(folder / "a.csv", index=False)
+        return f"csv:{folder}/a.csv"
+    if kind == "parquet":
+        frame.to_parquet(folder / "a.parquet")
+        return f"parquet:{folder}/a.parquet"
+    place.mkdir()
+    for name, array in held.items():
+        np.save(place / f"{name}.npy", array)
+    return f"npy:{place}"
+
+
+@pytest.mark.parametrize("kind", ["npz", "npz of parts", "csv", "parquet", "npy"])
+def test_rows_are_given_to_the_clients_that_they_name(kind, tmp_path):
+    dataset = written(kind, tmp_path)
+    given = {"method": "fedavg", "dataset": dataset, "task-column": "user", "model": "linear"}
+    found = follow_rows(given)
+    assert found == {**given, "partition": "natural", "num-clients": 3}
+    data = federated_data(Experiment.from_config(found))
+    assert data.names == {0: "a", 1: "b", 2: "c"}
+    x = arrays()["x"]
+    for client, name in data.names.items():
+        for split in (data.train, data.test, data.validation):
+            own, _ = split.take(torch.from_numpy(split.rows[client]))
+            mine = {row.tobytes() for row in x[name == USERS]}
+            assert {row.numpy().tobytes() for row in own} <= mine
+    wrong = Experiment.from_config(found | {"task-column": "usr"})
+    with pytest.raises(DataError, match=r"must have usr, as task-column says; it has .*user"):
+        federated_data(wrong)
+
+
+def test_images_and_rows_in_memory_and_of_functions_name_their_clients(tmp_path, plug_ins):
+    for user in "abc":
+        for label in ("cat", "dog"):
+            folder = tmp_path / "images" / user / label
+            folder.mkdir(parents=True)
+            Image.new("L", (2, 2)).save(folder / "1.png")
+    assert count_clients(Source(f"images:{tmp_path}/images"), "task", tmp_path) == 3
+    assert count_clients(hold(arrays(task=USERS)), "task", tmp_path) == 3
+
+    @engram.data
+    def three_users():
+        held = arrays()
+        return {u: (held["x"][u == USERS], held["y"][u == USERS]) for u in "abc"}
+
+    @engram.data
+    def one_by_one(client):
+        return arrays()["x"], arrays()["y"]
+
+    found = follow_rows({"dataset": "three-users", "method": "fedavg"})
+    assert found["num-clients"] == 3
+    assert follow_rows({"dataset": "one-by-one", "method": "fedavg"})["partition"] == "natural"
+
+
+def test_rows_that_name_nobody_and_those_that_are_not_there_are_left_to_the_loader():
+    for dataset in ["digits", "npz:none.npz", "csv:none.csv", "nothing", 3]:
+        with entry(dataset):
+            assert follow_rows({"dataset": dataset}) == {"dataset": dataset}
+
+
+@pytest.mark.parametrize("named", [np.ones((60, 2)), np.array(3), np.zeros(60, "V4")])
+@pytest.mark.parametrize("kind", ["npz", "npz of parts", "npy"])
+def test_what_names_nobody_is_refused(kind, named, tmp_path):
+    dataset = written(kind, tmp_path, named)
+    assert count_clients(Source(dataset), "user", tmp_path) == 0
+    e = small(dataset=dataset, task_column="user", partition="natural", num_clients=60)
+    with pytest.raises(DataError, match=r"user(_train)? must be one column of numbers or text"):
+        federated_data(e)
+
+
+def test_what_is_asked_for_stands_and_is_said_or_refused(tmp_path, warnings_of_engram):
+    given = {"method": "fedavg", "dataset": written("npz", tmp_path), "task-column": "user"}
+    assert follow_rows(given | {"partition": "iid"}) == given | {"partition": "iid"}
+    (line,) = warnings_of_engram.messages
+    assert line.endswith(
+        "a.npz names its rows' clients, 3 of them, and partition=iid gives out rows anew"
+    )
+    found = follow_rows(given | {"num-clients": "2"})
+    with pytest.raises(DataError, match="num-clients must be the number of clients in the data, 3"):
+        federated_data(Experiment.from_config(found))
+    assert follow_rows(given | {"method": "molar"})["num-clients"] == 3
+    assert "partition" not in follow_rows(given | {"method": "molar"})
+
+
+def test_python_follows_rows_of_files_and_of_frames(tmp_path):
+    dataset = written("csv", tmp_path)
+    settings = {**QUICK, "dataset": dataset, "task_column": "user"}
+    run = engram.simulate(out=tmp_path / "run", **settings)
+    assert run.clients.index.tolist() == ["a", "b", "c"]
+    frame = pd.read_csv(tmp_path / "a.csv")
+    beside = engram.simulate(
+        (frame.drop(columns="y"), frame["y"]), out=tmp_path / "f", task_column="user", **QUICK
+    )
+    assert beside.clients.index.tolist() == ["a", "b", "c"]
+    again = engram.simulate(resume=tmp_path / "run", num_rounds=2, progress=False)
+    assert len(again.metrics) == 3
+    with pytest.raises(Refused, match="num-clients must be the number of clients in the data, 3"):
+        engram.simulate(out=tmp_path / "no", num_clients=4, **settings)
+
+
+def test_the_command_follows_rows(tmp_path, request):
+    command = request.getfixturevalue("engram")
+    words = [f"dataset={written('npz', tmp_path)}", "task-column=user", "num-rounds=1"]
+    sets = [word for pair in words for word in ("-s", pair)]
+    assert command("run", "fedavg", *sets, "-s", "model=linear", "--out", "r")[0] == 0
+    assert engram.load_run("r").clients.index.tolist() == ["a", "b", "c"]
+    assert command("data", *sets, "--out", "d.png")[0] == 0

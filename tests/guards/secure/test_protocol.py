@@ -1,0 +1,269 @@
+"""The protocol in memory: the sum is exact whoever drops out, and nobody learns more than it."""
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from engram.guards.secure.client import agree, open_shares, reveal, share
+from engram.guards.secure.masks import agreed, mask, pairwise
+from engram.guards.secure.shamir import join
+from engram.settings.errors import Refused
+from tests.guards.secure.parties import Round, session, vectors
+
+
+def modular_sum(updates):
+    """The sum modulo 2^32 by Python's own whole numbers."""
+    total = [sum(map(int, column)) % 2**32 for column in zip(*updates, strict=True)]
+    return np.array(total, dtype=np.uint32)
+
+
+def run(played, **gone):
+    for stage in ("advertise", "share", "mask", "agree", "reveal"):
+        getattr(played, stage)(gone.get(stage, ()))
+    return played.unmask()
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        {},
+        {"advertise": [0]},
+        {"share": [3, 4]},
+        {"mask": [0, 6]},
+        {"agree": [1]},
+        {"reveal": [2, 5]},
+        {"advertise": [6], "mask": [1]},
+        {"share": [0], "reveal": [3]},
+    ],
+    ids=str,
+)
+def test_the_sum_is_that_of_those_whose_updates_have_come(gone):
+    updates = vectors(range(7), 50)
+    found = run(Round(session(7), updates), **gone)
+    missing = {p for stage in ("advertise", "share", "mask") for p in gone.get(stage, ())}
+    expected = modular_sum([x for p, x in updates.items() if p not in missing])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("stage", ["share", "mask", "agree", "reveal"])
+def test_below_the_threshold_a_stage_is_refused_by_the_parties(stage):
+    played = Round(session(6), vectors(range(6), 3))  # of whom five must stay
+    order = ["advertise", "share", "mask", "agree", "reveal"]
+    for earlier in order[: order.index(stage)]:
+        last = earlier == order[order.index(stage) - 1]
+        getattr(played, earlier)([0, 1] if last else ())
+        if earlier == "agree":
+            played.signatures = {p: s for p, s in played.signatures.items() if p > 1}
+    if stage == "mask":
+        played.sealed = {p: s for p, s in played.sealed.items() if p > 1}
+    with pytest.raises(Refused, match="must be"):
+        getattr(played, stage)()
+
+
+def test_fewer_shares_than_the_threshold_unmask_nothing():
+    played = Round(session(6), vectors(range(6), 3))
+    run(played)
+    played.revealed = {p: played.revealed[p] for p in range(4)}
+    with pytest.raises(Refused, match="shares must be 5 parties', got 'those of 4'"):
+        played.unmask()
+
+
+def test_a_masked_update_is_uniform_whatever_it_is_of():
+    size = 64_000
+    zeros = {p: np.zeros(size, dtype=np.uint32) for p in range(4)}
+    played = Round(session(4), zeros)
+    played.advertise()
+    played.share()
+    played.mask()
+    for masked in played.masked.values():
+        for byte in range(4):
+            values = (masked >> np.uint32(8 * byte)) & np.uint32(255)
+            assert chisquare(np.bincount(values, minlength=256)).pvalue > 1e-4
+    pairs = np.corrcoef([m.astype(float) for m in played.masked.values()])
+    assert np.abs(pairs - np.eye(4)).max() < 5 / np.sqrt(size)
+
+
+def test_the_server_cannot_subtract_its_way_to_one_update():
+    """Without the own mask of a party, all other updates and masks leave it uniform."""
+    updates = {p: np.full(64_000, p, dtype=np.uint32) for p in range(4)}
+    played = Round(session(4), updates)
+    played.advertise()
+    played.share()
+    played.mask()
+    # As if all but party 0 had told the server everything but what they hold of party 0.
+    rest = played.masked[0].copy()
+    for p in range(1, 4):
+        state = played.states[p].before.before.before
+        seed = agreed(state.masking, played.adverts[0].masking, played.terms.purpose)
+        rest += mask(seed, rest.size)  # party 0 has subtracted it, since 0 < p
+    values = rest & np.uint32(255)
+    assert chisquare(np.bincount(values, minlength=256)).pvalue > 1e-4
+    own = mask(played.states[0].before.before.seed, rest.size)
+    np.testing.assert_array_equal(rest - own, updates[0])
+
+
+def test_keys_are_taken_only_with_the_signatures_of_registered_keys():
+    played = Round(session(4), vectors(range(4), 3))
+    played.advertise()
+    state, adverts = played.states[0], dict(played.adverts)
+    other = Round(session(4), vectors(range(4), 3), seed=1)
+    other.advertise()
+
+    def shared(**changes):
+        given = adverts | {int(p[1:]): advert for p, advert in changes.items()}
+        share(state, given, played.registry, played.entropy[0])
+
+    shared()
+    forged = adverts[1]._replace(masking=other.adverts[1].masking)
+    bare = adverts[1]._replace(signature=b"")
+    for advert in (forged, bare, other.adverts[1]):
+        with pytest.raises(Refused, match="registered for client-1, got 'another one'"):
+            shared(p1=advert)
+    with pytest.raises(Refused, match="those that the parties have sent"):
+        shared(p1=adverts[2])
+    with pytest.raises(Refused, match="client-0's among them"):
+        shared(p0=other.adverts[0])
+    twin = adverts[1]._replace(sealing=adverts[2].sealing, masking=adverts[2].masking)
+    with pytest.raises(Refused, match="two alike"):
+        shared(p1=twin)
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        {"number": 2},
+        {"training": "u"},
+        {"asked": ((0, 1), (1, 1), (2, 1), (3, 2))},
+        {"most": 7},
+        {"bound": 2.0},
+        {"multiplier": 1},
+        {"work": "other settings"},
+        {"model": "another model"},
+    ],
+    ids=str,
+)
+def test_keys_of_another_round_or_of_other_terms_are_refused(special):
+    played = Round(session(4), vectors(range(4), 3))
+    played.advertise()
+    replayed = Round(session(4, **special), vectors(range(4), 3))
+    replayed.keys = played.keys
+    replayed.advertise()
+    adverts = replayed.adverts | {0: played.adverts[0]}
+    with pytest.raises(Refused, match="registered for client-1"):
+        share(played.states[0], adverts, played.registry, played.entropy[0])
+
+
+def test_shares_are_read_only_by_whom_and_in_the_round_they_are_for():
+    played = Round(session(4), vectors(range(4), 3))
+    played.advertise()
+    played.share()
+    state = played.states[0]
+    mine = {p: played.sealed[p][0] for p in (1, 2, 3)}
+    open_shares(state, mine)
+    spoiled = bytes([mine[1][0] ^ 1]) + mine[1][1:]
+    for data in (spoiled, mine[2], played.sealed[1][2], b""):
+        with pytest.raises(Refused, match="shares of client-1 must be sealed by it"):
+            open_shares(state, mine | {1: data})
+    with pytest.raises(Refused, match="of others of the 4 parties"):
+        open_shares(state, mine | {9: mine[1]})
+
+
+def test_parties_who_were_told_different_keys_cannot_read_each_others_shares():
+    played = Round(session(5), vectors(range(5), 3))
+    played.advertise()
+    fewer = {p: a for p, a in played.adverts.items() if p != 4}
+    one = share(played.states[0], played.adverts, played.registry, played.entropy[0])
+    others = [share(played.states[p], fewer, played.registry, played.entropy[p]) for p in (1, 2, 3)]
+    with pytest.raises(Refused, match="for this round"):
+        open_shares(one[0], {p: sealed[0] for p, (_, sealed, _) in enumerate(others, start=1)})
+
+
+def test_no_party_tells_shares_of_both_secrets_of_another():
+    played = Round(session(5), vectors(range(5), 3))
+    for stage in ("advertise", "share", "mask"):
+        getattr(played, stage)()
+    masked, everyone = dict(played.states), {*range(5)}
+    played.agree()
+    signed = dict(played.signatures)
+    seeds = reveal(played.states[0], signed, played.registry)
+    # The server then says that party 4 has dropped out, to have the share of its key, too.
+    others = [agree(masked[p], everyone - {4}, played.keys[p])[1] for p in range(4)]
+    second = dict(enumerate(others))
+    with pytest.raises(Refused, match="registered for client-"):
+        reveal(played.states[0], second, played.registry)
+    mixed = signed | {3: second[3]}
+    with pytest.raises(Refused, match="registered for client-3"):
+        reveal(played.states[0], mixed, played.registry)
+    # An agreed party is no masked one, whom another set of survivors could be told.
+    assert not hasattr(played.states[0], "masked")
+    kept = masked[0].before.shares
+    assert seeds == {p: kept[p][1] for p in everyone}
+    assert all(seeds[p] != kept[p][0] for p in everyone)
+
+
+def test_a_party_that_has_sent_its_update_is_a_survivor_or_signs_nothing():
+    played = Round(session(5), vectors(range(5), 3))
+    for stage in ("advertise", "share", "mask"):
+        getattr(played, stage)()
+    for wrong in ({1, 2, 3, 4}, {0, 1, 2}, {0, 1, 2, 3, 4, 9}):
+        with pytest.raises(Refused, match="survivors must be 4 or more of the 5"):
+            agree(played.states[0], wrong, played.keys[0])
+
+
+def test_an_update_that_comes_after_the_others_were_unmasked_stays_masked():
+    """By then the server has its pairwise masks, whose key the others have told shares of."""
+    size = 64_000
+    played = Round(session(5), {p: np.full(size, p, dtype=np.uint32) for p in range(5)})
+    for stage in ("advertise", "share", "mask"):
+        getattr(played, stage)()
+    late, state = played.masked.pop(4), played.states.pop(4)
+    played.agree()
+    played.reveal()
+    np.testing.assert_array_equal(played.unmask(), np.full(size, 6))
+    key = join({p: told[4] for p, told in played.revealed.items()})
+    shared = state.before.before
+    assert key == shared.before.masking
+    others = {p: played.adverts[p].masking for p in range(4)}
+    rest = late - pairwise(4, key, others, played.terms.purpose, size)
+    assert chisquare(np.bincount(rest & np.uint32(255), minlength=256)).pvalue > 1e-4
+    np.testing.assert_array_equal(rest - mask(shared.seed, size), np.full(size, 4))
+    assert all(told[4] != state.before.shares[4][1] for told in played.revealed.values())
+
+
+def test_masks_of_two_rounds_have_nothing_in_common_even_of_the_same_keys():
+    size, seen, keys = 64_000, [], set()
+    zeros = {p: np.zeros(size, dtype=np.uint32) for p in range(4)}
+    for number in (1, 2):
+        played = Round(session(4, number=number), zeros)
+        for stage in ("advertise", "share", "mask"):
+            getattr(played, stage)()
+        shared = played.states[0].before.before
+        keys.add(shared.before.masking)
+        seen.append(played.masked[0] - mask(shared.seed, size))  # pairwise masks alone
+    assert len(keys) == 1
+    values = (seen[0] - seen[1]) & np.uint32(255)
+    assert chisquare(np.bincount(values, minlength=256)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("dropped", [(), (4,)], ids=["a seed", "a key"])
+def test_a_false_share_is_noticed(dropped):
+    played = Round(session(5), vectors(range(5), 3))
+    run(played, mask=dropped)
+    victim = 4
+    played.revealed[0][victim] = bytes(66)
+    with pytest.raises(Refused, match=f"client-{victim} must give that secret"):
+        played.unmask()
+
+
+@pytest.mark.parametrize(
+    ("parties", "least"), [(4, 2), (5, 2), (3, 0), (4, 5)], ids=["half", "below", "none", "more"]
+)
+def test_a_threshold_of_one_half_or_less_is_refused(parties, least):
+    played = Round(session(parties, threshold=least), vectors(range(parties), 1))
+    with pytest.raises(ValueError, match="threshold must be above one half"):
+        played.advertise()
+
+
+def test_one_party_alone_is_refused():
+    with pytest.raises(ValueError, match="parties must be 2 or more"):
+        Round(session(1), vectors(range(1), 1)).advertise()

@@ -1,0 +1,137 @@
+"""Adaptive clipping against its equations, its split of the budget, and a known quantile."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from engram.core.method import Update
+from engram.guards.adaptive_clip import BOUND, adaptive, split
+from engram.guards.aggregation import Merge
+from engram.guards.noise import simulated_noise
+from engram.runs.record import RunRecord
+from engram.simulations.engine import simulate
+from engram.strategies.rounds import Rounds
+from tests.samples import entry
+from tests.support import assert_same, small, trainer
+
+ADAPTIVE = {
+    "method": "fedavg",
+    "privacy": "central",
+    "clip": 0.1,
+    "clip_quantile": 0.5,
+    "noise_multiplier": 1.0,
+}
+
+
+def rounds_of(noise, **settings):
+    e = small(**ADAPTIVE | settings)
+    return Rounds.of(e, trainer(e).data.kind, noise)
+
+
+def moved(server, length):
+    """Returns an update that lies at a distance from the model."""
+    size = sum(leaf.numel() for leaf in server["model"].values())
+    model = {n: leaf + length / math.sqrt(size) for n, leaf in server["model"].items()}
+    return Update({"model": model}, 1)
+
+
+def silent(size, stream, *keys):
+    return torch.zeros(size)
+
+
+def test_both_releases_cost_what_one_costs():
+    """Gaussian releases compose by their inverse variances; the count's sensitivity is 1/2."""
+    for multiplier, clients in [(1.0, 1000), (0.5, 100), (3.0, 10), (8.0, 4)]:
+        with entry(multiplier, clients):
+            z = split(multiplier, clients)
+            assert z.updates**-2 + (z.deviation / 0.5) ** -2 == pytest.approx(multiplier**-2)
+            if clients / 20 >= multiplier:
+                assert z.deviation == clients / 20  # the paper's
+            assert z.updates <= 2 / math.sqrt(3) * multiplier * (1 + 1e-12)
+
+
+def test_the_bound_moves_by_the_share_of_updates_within_it():
+    rounds = rounds_of(silent, clients_per_round=4)
+    server = rounds.merge.method.server.start
+    assert float(server[BOUND]) == pytest.approx(0.1)
+    updates = [moved(server, length) for length in (0.05, 0.099, 0.2, 0.3)]
+    for count, within in ((4, 2), (3, 2), (1, 1), (0, 0)):
+        after = rounds.merged(server, updates[:count], 1)
+        # Who is missing counts as one half: the share is 1/2 + (within - count / 2) / 4.
+        share = 0.5 + (within - count / 2) / 4
+        assert float(after[BOUND]) == pytest.approx(0.1 * math.exp(-0.2 * (share - 0.5)))
+
+
+def test_updates_are_clipped_to_the_bound_of_the_round_not_to_the_first():
+    rounds = rounds_of(silent, clients_per_round=1)
+    server = rounds.merge.method.server.start | {BOUND: torch.tensor(0.25)}
+    after = rounds.merged(server, [moved(server, 2.0)], 1)
+    far = torch.cat([(after["model"][n] - x).flatten() for n, x in server["model"].items()])
+    assert float(far.norm()) == pytest.approx(0.25, rel=1e-4)
+
+
+def test_the_bound_comes_to_the_quantile():
+    """Lengths are log-normal; their 0.7 quantile is exp(0.7's normal quantile)."""
+    several = {"clients_per_round": 20, "noise_multiplier": 0.5}
+    rounds = rounds_of(simulated_noise(1), clip_quantile=0.7, **several)
+    server, rng = rounds.merge.method.server.start, np.random.default_rng(0)
+    bounds = []
+    for server_round in range(1, 201):
+        updates = [moved(server, float(x)) for x in np.exp(rng.standard_normal(20))]
+        server = rounds.merged(server, updates, server_round) | {
+            "model": rounds.merge.method.server.start["model"]
+        }
+        bounds.append(math.log(float(server[BOUND])))
+    assert np.mean(bounds[60:]) == pytest.approx(norm.ppf(0.7), abs=0.15)
+
+
+def test_the_noise_is_that_of_the_split():
+    e = small(**ADAPTIVE | {"clients_per_round": 10, "noise_multiplier": 2.0})
+    drawn = []
+
+    def noise(size, stream, *keys):
+        drawn.append((size, keys))
+        return torch.ones(size)
+
+    rounds = Rounds.of(e, trainer(e).data.kind, noise)
+    server = rounds.merge.method.server.start
+    after = rounds.merged(server, [], 7)
+    z = split(2.0, 10)
+    for name, leaf in server["model"].items():
+        torch.testing.assert_close(after["model"][name], leaf + z.updates * 0.1 / 10)
+    assert float(after[BOUND]) == pytest.approx(0.1 * math.exp(-0.2 * z.deviation / 10))
+    assert len({keys for _, keys in drawn}) == len(drawn) == 2  # no number is used twice
+
+
+def test_a_run_records_its_bounds_and_goes_on_with_them(tmp_path):
+    e = small(**ADAPTIVE, num_rounds=6)
+    simulate(e, tmp_path / "whole")
+    simulate(e.model_copy(update={"num_rounds": 4}), tmp_path / "part")
+    simulate(e.model_copy(update={"resume": str(tmp_path / "part")}), tmp_path / "part")
+    one, two = (RunRecord.open(tmp_path / name) for name in ("whole", "part"))
+    bounds = [[row["clip"] for row in record.rows()[1:]] for record in (one, two)]
+    assert bounds[0] == bounds[1]
+    assert bounds[0][0] == pytest.approx(0.1)
+    assert len(set(bounds[0])) == 6
+    assert_same(one.load_checkpoint().model, two.load_checkpoint().model)
+
+
+def test_clients_send_updates_that_are_not_clipped_and_one_each():
+    e = small(**ADAPTIVE | {"clip": 1e-6})
+    t = trainer(e)
+    rounds = Rounds.of(e, t.data.kind, silent)
+    assert not rounds.merge.combines
+    server = rounds.merge.method.server.start
+    (sent,) = t.train({"model": server["model"]}, [[3]], server_round=1, durable=0)
+    update = {"model": {n: leaf[0] for n, leaf in sent.slots["model"].items()}}
+    assert rounds.merge.walker.length({"model": server["model"]}, update) > 1e-4
+
+
+def test_a_method_whose_server_sees_every_update_is_refused():
+    e = small(method="fedamp")
+    merge: Merge = Rounds.of(e, trainer(e).data.kind, silent).merge
+    with pytest.raises(ValueError, match="clip-quantile must be 0 for a method whose server sees"):
+        adaptive(merge.method, 1.0)

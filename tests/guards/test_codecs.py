@@ -1,0 +1,142 @@
+"""Codecs of arrays, and error feedback, against numpy and the statements of their papers."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from engram.guards.compression import PLAIN, Layout, LowRank, Quantized, TopK, fed_back
+from tests.samples import entry
+
+CODERS = [PLAIN, Quantized(8), Quantized(4), TopK(0.01), TopK(0.5), LowRank(1), LowRank(2)]
+SHAPES = [(), (0,), (1,), (7,), (300,), (65, 64), (10, 3, 5, 5)]
+
+
+def draw(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def halves(size):
+    return torch.full((size,), 0.5)
+
+
+def uniform(seed):
+    stream = torch.Generator().manual_seed(seed)
+    return lambda size: torch.rand(size, generator=stream)
+
+
+def test_a_code_has_the_bytes_that_the_shape_says_and_decodes_to_that_shape():
+    for coder, shape in product(CODERS, SHAPES):
+        with entry(coder, shape):
+            x, zeros = draw(1, *shape), torch.zeros(shape)
+            code = coder.encode(x, halves)
+            assert (code.dtype, code.shape) == (torch.uint8, (coder.size(shape),))
+            found = coder.decode(code, shape)
+            assert (found.dtype, found.shape) == (torch.float32, shape)
+            assert coder.encode(x, halves).equal(code)
+            assert coder.decode(coder.encode(zeros, halves), shape).equal(zeros)
+
+
+def test_numbers_are_rounded_to_multiples_of_a_buckets_largest():
+    x, u = draw(2, 600), torch.rand(600, generator=torch.Generator().manual_seed(3))
+    for bits, levels, bucket in [(8, 127, 256), (4, 7, 64)]:
+        with entry(bits, levels, bucket):
+            found = Quantized(bits).decode(Quantized(bits).encode(x, lambda _: u), (600,)).numpy()
+            for start in range(0, 600, bucket):
+                part = x[start : start + bucket].double().numpy()
+                m = np.abs(part).max()
+                units = levels * part / m
+                expected = np.floor(units + u[start : start + bucket].double().numpy())
+                # Whoever is within rounding of a whole number may be rounded to either neighbor.
+                sure = np.abs(expected - units - u[start : start + bucket].double().numpy()) > 1e-4
+                expected = m / levels * np.clip(expected, -levels, levels)
+                np.testing.assert_allclose(
+                    found[start : start + bucket][sure], expected[sure], rtol=1e-5
+                )
+                assert np.abs(found[start : start + bucket] - part).max() <= m / levels * (1 + 1e-5)
+
+
+def test_rounding_is_right_in_the_mean_and_its_variance_is_bounded():
+    x, grid = draw(4, 64), 1000  # the mean over u = (j + 1/2) / 1000 is exact to 1/1000 of a level
+    fixed = [torch.full((64,), (j + 0.5) / grid) for j in range(grid)]
+    for bits, levels in [(8, 127), (4, 7)]:
+        with entry(bits, levels):
+            coder = Quantized(bits)
+            codes = [coder.encode(x, lambda _, u=u: u) for u in fixed]
+            found = torch.stack([coder.decode(code, (64,)) for code in codes]).double()
+            level = float(x.abs().max()) / levels
+            assert (found.mean(0) - x).abs().max() <= 1.1 * level / grid
+            assert found.var(0, correction=0).max() <= (level / 2) ** 2 * (1 + 1e-3)
+
+
+def test_zeros_stay_zeros_and_signs_stay():
+    for bits in [8, 4]:
+        with entry(bits):
+            x = draw(5, 999) * (torch.arange(999) % 3)
+            found = Quantized(bits).decode(Quantized(bits).encode(x, uniform(6)), (999,))
+            assert (found[x == 0] == 0).all()
+            assert (found * x >= 0).all()
+
+
+def test_the_largest_numbers_are_kept_and_the_first_of_equal_ones():
+    x, coder = draw(7, 40, 30), TopK(0.01)
+    found = coder.decode(coder.encode(x, halves), (40, 30)).reshape(-1).numpy()
+    kept = np.argsort(-np.abs(x.reshape(-1).numpy()), kind="stable")[: math.ceil(0.01 * 1200)]
+    expected = np.zeros(1200, dtype=np.float32)
+    expected[kept] = x.reshape(-1).numpy()[kept]
+    np.testing.assert_array_equal(found, expected)
+    alike = coder.decode(coder.encode(torch.ones(500), halves), (500,))
+    assert alike.nonzero().reshape(-1).tolist() == [*range(5)]
+
+
+def test_impossible_places_are_refused():
+    for places in [[3, 3], [4, 3], [0, 200]]:
+        with entry(places):
+            values = torch.ones(2).view(torch.uint8)
+            code = torch.cat([torch.tensor(places, dtype=torch.uint8), values])
+            with pytest.raises(ValueError, match="places must be ascending, from 0 to 199"):
+                TopK(0.01).decode(code, (200,))
+
+
+def test_a_matrix_becomes_its_best_approximation_of_the_rank():
+    for shape in [(30, 40), (12, 3, 5, 5)]:
+        with entry(shape):
+            x, coder = draw(8, *shape), LowRank(2)
+            found = coder.decode(coder.encode(x, halves), shape).numpy()
+            left, values, right = np.linalg.svd(x.double().numpy().reshape(shape[0], -1))
+            expected = (left[:, :2] * values[:2]) @ right[:2]
+            np.testing.assert_allclose(found.reshape(shape[0], -1), expected, atol=1e-4)
+
+
+def test_what_is_sent_adds_up_to_what_was_to_be_sent_but_for_the_last_residual():
+    for coder in CODERS:
+        with entry(coder):
+            layout = Layout({"a": coder, "b": PLAIN}, {"a": (20, 30), "b": (4,)})
+            residual, sent, wanted = {}, torch.zeros(20, 30), torch.zeros(20, 30)
+            for t in range(30):
+                arrays = {"a": draw(t, 20, 30), "b": draw(100 + t, 4)}
+                code, found, residual = fed_back(layout, arrays, residual, uniform(t))
+                assert found["b"].equal(arrays["b"])
+                assert layout.decode(code)["a"].equal(found["a"])
+                sent, wanted = sent + found["a"], wanted + arrays["a"]
+            left = residual["a"] if coder != PLAIN else torch.zeros(20, 30)
+            torch.testing.assert_close(sent, wanted - left, rtol=0, atol=1e-4)
+
+
+def test_no_residual_of_rounding_exceeds_its_share_of_the_largest_number():
+    for bits, levels in [(8, 127), (4, 7)]:
+        with entry(bits, levels):
+            layout, residual = Layout({"a": Quantized(bits)}, {"a": (500,)}), {}
+            for t in range(50):
+                _, _, residual = fed_back(
+                    layout, {"a": draw(t, 500).clamp(-1, 1)}, residual, uniform(t)
+                )
+                assert residual["a"].abs().max() <= 1 / (levels - 1) * (1 + 1e-4)
+
+
+def test_a_code_of_another_length_is_refused():
+    layout = Layout({"a": Quantized(8)}, {"a": (10,)})
+    with pytest.raises(ValueError, match=r"code must have 14 bytes, got \(13,\)"):
+        layout.decode(torch.zeros(13, dtype=torch.uint8))

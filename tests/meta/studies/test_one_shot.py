@@ -1,0 +1,297 @@
+"""One-shot classification: whose images are shown when, and what an accuracy is one of."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from engram.cli.cli import app
+from engram.meta.meta_gradient import fine_tune
+from engram.meta.studies import one_shot
+from engram.meta.studies.few_shot import FewShot
+from engram.meta.studies.methods import METHODS
+from engram.meta.studies.one_shot import OneShot
+from engram.meta.studies.published import ONE_SHOT_PUBLISHED, SPLITS, TABLE_4, Split
+from engram.meta.studies.sweep import Sweep, SweepRun, run_sweep
+from engram.networks.built_in import build_model
+from engram.settings.errors import DataError, Refused
+from tests.samples import entry
+from tests.support import cross_entropy
+
+WAYS, EACH, PIXELS = 3, 8, 12
+SPLIT = Split(training=4, test=2)
+
+
+def noise(classes=20, each=EACH, ways=WAYS, seed=0):
+    """Images that tell nothing of their class, but for two pixels: which it is, and which image."""
+    images = np.random.default_rng(seed).integers(0, 256, (classes, each, PIXELS), dtype=np.uint8)
+    images[:, :, 0] = np.arange(classes)[:, None]
+    images[:, :, 1] = np.arange(each)
+    return FewShot("noise", images, ways)
+
+
+def blots(spread=0, classes=20, seed=1):
+    """Images that are their class's, give or take so many levels of each pixel."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(20, 236, (classes, 1, PIXELS)) + rng.integers(
+        -spread, spread + 1, (classes, EACH, PIXELS)
+    )
+    return FewShot("blots", images.astype(np.uint8), WAYS)
+
+
+def models(problem, seeds=(0, 1)):
+    return problem.layout.pack([problem.start(seed) for seed in seeds])
+
+
+def whose(x):
+    """The class and the number of images of noise, (..., 2)."""
+    return (255 * x[..., :2]).round().long()
+
+
+def shown_in(problem, episodes):
+    """The images of episodes, (e, 1 + query, ways, 2)."""
+    return problem._pool[episodes][..., :2].long().unflatten(1, (-1, problem.ways))
+
+
+# --- Tasks -------------------------------------------------------------------------------
+
+
+def test_no_two_tasks_share_a_class():
+    problem = OneShot(noise(), SPLIT, query=2, episodes=6, lr=0.05)
+    assert problem.tasks == SPLIT.training
+    x, _ = problem.batch(torch.arange(4).unsqueeze(0), torch.zeros(1, 4, WAYS))
+    training = whose(x)[0, :, :, 0]
+    test = shown_in(problem, problem._unseen)[:2, 0, :, 0]
+    classes = torch.cat([training, test]).flatten().tolist()
+    assert len(set(classes)) == (4 + 2) * WAYS
+    assert classes != sorted(classes)  # they are shuffled
+    assert torch.equal(shown_in(problem, problem._seen)[:, 0, :, 0], training)
+
+
+def test_a_batchs_row_is_of_its_task_and_of_the_class_that_is_its_turn():
+    problem = OneShot(noise(), SPLIT, query=2, episodes=6, lr=0.05)
+    tasks = torch.tensor([[2, 0], [3, 2]])
+    uniforms = torch.rand(2, 2, 4 * WAYS, generator=torch.Generator().manual_seed(0))
+    uniforms[0, 0, :3] = torch.tensor([0.0, 0.5, 1 - 2**-24])  # the most that a chance can be
+    x, y = problem.batch(tasks, uniforms)
+    assert x.shape == (2, 2, 4 * WAYS, PIXELS)
+    assert x.dtype == torch.float32
+    assert 0 <= x.min() < 0.01
+    assert 0.99 < x.max() <= 1
+    first, _ = problem.batch(torch.arange(4).unsqueeze(0), torch.zeros(1, 4, WAYS))
+    classes = whose(first)[0, :, :, 0]  # of each task
+    assert torch.equal(whose(x)[..., 0], classes[tasks].repeat(1, 1, 4))
+    assert torch.equal(whose(x)[..., 1], (uniforms.double() * EACH).floor().long())
+    assert whose(x)[0, 0, :3, 1].tolist() == [0, EACH // 2, EACH - 1]
+    assert y.dtype == torch.float32
+    assert torch.equal(y, torch.eye(WAYS).repeat(4, 1).expand(2, 2, -1, -1))
+
+
+def test_nothing_is_shown_that_an_episode_is_scored_on():
+    problem = OneShot(noise(), SPLIT, query=5, episodes=7, lr=0.05)
+    for episodes in (problem._seen, problem._unseen):
+        for images in shown_in(problem, episodes):
+            assert (images[..., 0] == images[0, :, 0]).all()  # a column is one class
+            assert images[0, :, 0].unique().numel() == WAYS
+            for column in images[..., 1].T:
+                assert column.unique().numel() == 1 + 5
+
+
+def test_test_episodes_are_spread_over_the_test_tasks():
+    problem = OneShot(noise(), SPLIT, query=2, episodes=7, lr=0.05)
+    episodes = shown_in(problem, problem._unseen)
+    counts = episodes[:, 0, 0, 0].unique(return_counts=True)[1]
+    assert sorted(counts.tolist()) == [3, 4]
+    assert episodes.flatten(1).unique(dim=0).shape[0] == 7  # and no two are the same
+
+
+# --- Scores ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["maml", "protonet"])
+def test_every_episode_begins_with_the_meta_model(method):
+    problem = OneShot(blots(60), SPLIT, query=2, episodes=30, lr=0.5)
+    w = models(problem)
+    before = {name: leaf.clone() for name, leaf in w.items()}
+    first, error = problem.test(w, method), problem.error(w, method)
+    assert torch.equal(problem.test(w, method), first)
+    assert torch.equal(problem.error(w, method), error)
+    assert torch.equal(w["flat"], before["flat"])
+    assert first.shape == (2, 30)
+    assert 0 < first.mean() < 1  # or there would be nothing to tell
+
+
+@pytest.mark.parametrize("method", ["maml", "protonet"])
+def test_what_else_is_scored_does_not_matter(method, monkeypatch):
+    problem = OneShot(blots(60), SPLIT, query=2, episodes=30, lr=0.5)
+    both = problem.test(models(problem), method)
+    monkeypatch.setattr(one_shot, "_ROOM", 1)  # one episode at a time
+    assert torch.equal(problem.test(models(problem), method), both)
+    for r in (0, 1):
+        assert torch.equal(problem.test(models(problem, [r]), method), both[r : r + 1])
+    assert not torch.equal(both[0], both[1])
+    again = OneShot(blots(60), SPLIT, query=2, episodes=30, lr=0.5)
+    assert torch.equal(again.test(models(again), method), both)
+
+
+def test_an_accuracy_is_that_of_the_adapted_network():
+    problem = OneShot(blots(60), SPLIT, query=4, episodes=8, lr=0.3, steps=15)
+    model = build_model("mlp", input_shape=(PIXELS,), outputs=WAYS, hidden=(40, 40))
+    adapt = fine_tune(cross_entropy(model), lr=0.3, steps=15)
+    w, truth = problem.start(3), torch.arange(WAYS)
+    expected = []
+    for rows in problem._unseen:
+        x = problem._pool[rows].float() / 255
+        adapted = adapt(w, (x[:WAYS], truth))
+        found = model.apply(adapted, x[WAYS:]).argmax(-1)
+        expected.append((found == truth.repeat(4)).float().mean())
+    accuracies = problem.test(problem.layout.pack([w]), "maml")
+    torch.testing.assert_close(accuracies, torch.stack(expected).unsqueeze(0))
+    assert accuracies.unique().numel() > 2
+
+
+def test_classes_of_one_image_are_told_apart():
+    problem = OneShot(blots(), SPLIT, query=2, episodes=20, lr=0.5, steps=200)
+    w = models(problem)
+    assert (problem.test(w, "protonet") == 1).all()  # an image lies on its prototype
+    assert (problem.error(w, "protonet") == 0).all()
+    assert problem.test(w, "maml").mean() > 0.99
+    as_it_is = OneShot(blots(), SPLIT, query=2, episodes=20, steps=0, lr=0.05)
+    assert as_it_is.test(w, "maml").mean() < 0.6
+    assert as_it_is.error(w, "maml").min() > 0.4
+
+
+@pytest.mark.parametrize("method", ["maml", "protonet"])
+def test_noise_is_guessed(method):
+    # 200 episodes of 25 guesses with 5 answers: a standard deviation of 0.4 / sqrt(5000) = 0.006.
+    problem = OneShot(noise(classes=40, ways=5), SPLIT, query=5, lr=0.5)
+    accuracies = problem.test(models(problem), method)
+    assert accuracies.shape == (2, 200)
+    assert (accuracies.mean(1) - 1 / 5).abs().max() < 0.025
+    assert (problem.error(models(problem), method) - 4 / 5).abs().max() < 0.2  # of 100 guesses
+
+
+@pytest.mark.parametrize("method", ["moml-v1", "local-moml", "protonet"])
+def test_runs_learn_their_tasks(method):
+    problem = OneShot(blots(60), SPLIT, query=4, episodes=6, lr=0.1)
+    runs = tuple(SweepRun(method, method, 0.5, 0.3, seed) for seed in (0, 1))
+    trace = run_sweep(problem, Sweep(runs, 2 * WAYS, 2, 0.1, "exact", 150))
+    for curve in trace.errors:
+        assert curve[-1] < curve[0] - 0.15
+
+
+# --- What cannot be ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "message"),
+    [
+        (
+            noise(classes=17),
+            {},
+            "noise: 4 training and 2 test tasks of 3 classes need 18 classes, got 17",
+        ),
+        (
+            noise(),
+            {"query": 8},
+            "noise: an episode needs 9 images of each class, 1 to adapt to and 8 to be scored on, "
+            "got 8",
+        ),
+    ],
+)
+def test_refuses_data_that_are_too_few(data, given, message):
+    with pytest.raises(DataError, match=f"^{message}$"):
+        OneShot(data, SPLIT, **{"lr": 0.05} | given)
+
+
+def test_refuses_numbers_out_of_range():
+    for split, given, message in [
+        (Split(4, 0), {}, r"number of training and test tasks must be at least 1, got \(4, 0\)"),
+        (SPLIT, {"query": 0}, "query must be at least 1, got 0"),
+        (SPLIT, {"episodes": 0}, "episodes must be at least 1, got 0"),
+        (SPLIT, {"lr": 0.0}, "adapt-lr must be positive, got 0"),
+        (SPLIT, {"steps": -1}, "adapt-steps must be at least 0, got -1"),
+    ]:
+        with entry(split, given), pytest.raises(ValueError, match=message):
+            OneShot(noise(), split, **{"lr": 0.05} | given)
+
+
+def test_refuses_batches_that_lack_a_class():
+    problem = OneShot(noise(), SPLIT, query=2, episodes=6, lr=0.05)
+    run = SweepRun("maml", "maml", 1.0, 0.1, 0)
+    message = "batch-size must be a multiple of 3, the classes of a task, got 8 rows"
+    with pytest.raises(Refused, match=message):
+        run_sweep(problem, Sweep((run,), WAYS + 1, 2, 0.1, "first-order", 1))
+
+
+def test_what_was_published_is_of_methods_that_there_are():
+    assert TABLE_4.keys() == ONE_SHOT_PUBLISHED.keys() == SPLITS.keys()
+    for dataset, accuracies in TABLE_4.items():
+        steps = ONE_SHOT_PUBLISHED[dataset]
+        assert accuracies.keys() == steps.keys() <= METHODS.keys()
+        assert all(0 < beta <= 1 and 0 < eta <= 0.1 for beta, eta in steps.values())
+    # As the paper says in bold, of Omniglot: MOML v1 is the best.
+    assert max(TABLE_4["omniglot"], key=lambda name: TABLE_4["omniglot"][name][0]) == "moml-v1"
+
+
+# --- The command -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drawings(tmp_path_factory):
+    """A data set with Omniglot's name: each class is noise around a pattern of its own."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 200, (700, 1, 6, 6))
+    x = (patterns + rng.integers(0, 56, (700, 7, 6, 6))).astype(np.uint8).reshape(-1, 6, 6)
+    np.savez(folder / "omniglot28.npz", x=x, y=np.repeat(np.arange(700), 7))
+    return folder
+
+
+def invoke(folder, *arguments):
+    fixed = ["reproduce", "one-shot", "--processes", "1", "--out", str(folder)]
+    return CliRunner().invoke(app, [*fixed, *arguments])
+
+
+@pytest.mark.parametrize("way", [[], ["--published"], ["--hessian", "finite-difference"]])
+def test_one_shot_gives_a_table(drawings, tmp_path, way):
+    out = tmp_path / "run"
+    few = ["maml", "protonet", "moml-v1", "--iterations", "3", "--seeds", "2"]
+    result = invoke(out, *few, "--data-dir", str(drawings), *way)
+    assert result.exit_code == 0, result.output
+    rows = {row["method"]: row for row in json.loads((out / "results.json").read_text())["rows"]}
+    assert rows.keys() == {"maml", "protonet", "moml-v1", "maml-matched"}
+    assert rows["protonet"]["accuracy"] > 0.5  # patterns are far apart
+    assert all(0 < row["accuracy-interval"] < 0.1 for row in rows.values())
+    assert rows["maml"]["published"] == pytest.approx(0.4431)
+    assert (out / "convergence.png").is_file()
+    steps = {row["eta"] for row in rows.values()}
+    assert ("--published" in way) == (0.001 in steps)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_one_shot_runs_every_method_and_tunes(drawings, tmp_path, monkeypatch):
+    monkeypatch.setattr(one_shot, "GRID", (0.1,))
+    out = tmp_path / "run"
+    result = invoke(out, "--data-dir", str(drawings), "--iterations", "1", "--seeds", "1", "--tune")
+    assert result.exit_code == 0, result.output
+    rows = json.loads((out / "results.json").read_text())["rows"]
+    assert {row["method"] for row in rows} == {*TABLE_4["omniglot"], "maml-matched"}
+    assert {row["eta"] for row in rows} == {0.1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset", "mnist"], "dataset must be one of omniglot, cifar100, got 'mnist'"),
+        (["bspiderboost"], "method must be one of maml, reptile, protonet"),
+        (["--tasks-per-step", "26"], "an iteration draws 26 tasks, and there are 25"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(drawings, tmp_path, arguments, message):
+    result = invoke(tmp_path / "run", "--data-dir", str(drawings), *arguments)
+    assert isinstance(result.exception, Refused), result.output
+    assert message in str(result.exception)
+    assert list(tmp_path.iterdir()) == []

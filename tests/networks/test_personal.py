@@ -1,0 +1,144 @@
+"""Parameters that are each client's own: they stay with it, under every method."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord
+from torch import nn
+
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import RamStore
+from engram.guards.noise import secret_noise
+from engram.networks.registry import model
+from engram.runs.record import RunRecord
+from engram.server.roster import query_roster
+from engram.settings.errors import Refused
+from engram.settings.families import family
+from engram.simulations.engine import simulate
+from engram.simulations.grid import InProcessGrid
+from engram.strategies.network_strategy import Federated
+from engram.wire.wire import ARRAYS
+from tests.networks.networks import CASES, CLIENTS, PERSONAL
+from tests.networks.test_modules import EVERYWHERE, experiment
+from tests.samples import EIGHT, sampled
+from tests.support import trainer
+
+pytestmark = pytest.mark.usefixtures("plug_ins")
+
+HEADS = {"convolutions": "5.*", "group norm": "head.*", "two inputs": "head.*,codes.*"}
+
+
+def run(folder, case, engine="vectorized", **settings):
+    found = simulate(experiment(case, **settings), folder, engine=engine)
+    return found, RunRecord.open(folder).load_checkpoint()
+
+
+TABLE = [
+    (case, method)
+    for i, case in enumerate(HEADS)
+    for j, method in enumerate(sorted({*family("local")} - {"fedpac", "floco"}))  # which refuse
+    if method in EVERYWHERE or (i + j) % 5 == 0
+]
+QUICK = [(case, method) for case, method in TABLE if method in EIGHT]
+
+
+@pytest.mark.parametrize(("case", "method"), sampled(TABLE, QUICK))
+def test_both_engines_compute_the_same_and_share_no_more_than_they_should(case, method, tmp_path):
+    own = {"method": method, "memory": "carry", "personal": HEADS[case]}
+    one, first = run(tmp_path / "one", case, **own)
+    other, second = run(tmp_path / "other", case, engine="sequential", **own)
+    torch.testing.assert_close(first.model, second.model, rtol=1e-5, atol=1e-5)
+    assert one["clients"]["loss"] == pytest.approx(other["clients"]["loss"], abs=1e-5)
+    make, _, _ = CASES[case]
+    whole = {name for name, _ in make().named_parameters()}
+    mine = {name for name in whole if any(name.startswith(p[:-1]) for p in HEADS[case].split(","))}
+    assert 0 < len(mine) < len(whole)
+    # Slots of models, and of differences; prototypes and the like are no parameters.
+    kinds = trainer(experiment(case, **own)).method.kinds
+    exchanged = {
+        name.partition("/")[2]
+        for name in first.model
+        if kinds[name.partition("/")[0]] != "statistic"
+    }
+    # pFedHN makes each client's model, and CFL's and FedFomo's are stacked.
+    none = ("local", "pfedhn", "cfl", "fedfomo")
+    assert len(exchanged) == len(whole - mine) or (not exchanged and method in none)
+
+
+def test_nothing_personal_is_in_a_message():
+    e = experiment("group norm", method="pfedme", personal="head.*", clip=1.0)
+    t = trainer(e)
+    grid = InProcessGrid(LocalHost(t), [[client] for client in range(CLIENTS)])
+    strategy = Federated.build(e, query_roster(grid, CLIENTS), secret_noise)
+    arrays = strategy.init()
+    messages = list(strategy.configure_train(1, arrays, ConfigRecord({"durable": 0}), grid))
+    replies = list(grid.send_and_receive(messages))
+    for message in [*messages, *replies]:
+        names = message.content.array_records[ARRAYS].keys()
+        assert names == {
+            f"model/{n}" for n, _ in CASES["group norm"][0]().named_parameters() if "head" not in n
+        }
+    kept = t.store.load(strategy.cohort[0], before=2)
+    assert {name for name in kept if name.startswith(PERSONAL)} == {
+        f"{PERSONAL}head.{p}" for p in ("weight", "bias")
+    }
+
+
+def test_a_personal_part_is_remembered_and_goes_on_after_a_crash(tmp_path):
+    # One after the other: which way is the faster may be found out otherwise after a crash.
+    settings = {"method": "fedavg", "personal": "head.*", "engine": "sequential"}
+    whole, last = run(tmp_path / "whole", "group norm", **settings)
+    run(tmp_path / "parts", "group norm", num_rounds=2, **settings)
+    again, resumed = run(
+        tmp_path / "parts", "group norm", resume=str(tmp_path / "parts"), **settings
+    )
+    torch.testing.assert_close(resumed.model, last.model, rtol=0, atol=0)
+    assert again["clients"]["loss"] == whole["clients"]["loss"]
+    store = RamStore()
+    store.restore(last.memories)
+    heads = [store.load(client, before=9)[f"{PERSONAL}head.bias"] for client in range(CLIENTS)]
+    assert not torch.equal(heads[0], heads[1])
+
+
+def test_what_is_not_shared_is_personal(tmp_path):
+    _, one = run(tmp_path / "one", "group norm", method="fedavg", personal="head.*,norm.*")
+    _, other = run(tmp_path / "other", "group norm", method="fedavg", personal="!first.*,second.*")
+    torch.testing.assert_close(one.model, other.model, rtol=1e-5, atol=1e-6)
+
+
+def test_local_statistics_stay_with_the_client(tmp_path):
+    settings = {"method": "fedavg", "statistics": "local"}
+    found, last = run(tmp_path / "run", "batch norm and dropout", **settings)
+    assert not any("running" in name for name in last.model)
+    store = RamStore()
+    store.restore(last.memories)
+    means = [store.load(client, before=9)[f"{PERSONAL}norm.running_mean"] for client in (0, 1)]
+    assert not torch.equal(*means)
+    assert np.isfinite(found["loss"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"personal": "heed.*"}, r"personal must be patterns of parameters, such as first.weight"),
+        ({"personal": "!nothing"}, "personal must be patterns of parameters"),
+        (
+            {"personal": "*"},
+            "personal must be less than all parameters: clients learn some together",
+        ),
+    ],
+)
+def test_patterns_that_leave_nothing_are_refused(settings, words, tmp_path):
+    with pytest.raises(Refused, match=words):
+        simulate(experiment("group norm", **settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_dense_networks_are_trained_together_whichever_layer_is_personal():
+    def make():
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 3))
+
+    model(make, "small")
+    for personal in ("1.*", "3.*"):
+        e = experiment("convolutions", model="small", method="fedavg", personal=personal)
+        assert set(trainer(e).ways) == {"dense"}

@@ -1,0 +1,128 @@
+"""Methods that share a part of the network: what each is FedAvg of, and what stays where."""
+
+import pytest
+import torch
+from torch import nn
+
+import engram
+from engram.client.memory import RamStore
+from engram.core.slots import flat
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused
+from engram.simulations.engine import simulate
+from tests.networks.networks import CLIENTS, PERSONAL
+from tests.networks.test_modules import experiment
+from tests.samples import entry
+from tests.support import initial_model, small, trainer
+
+CASE = "group norm"
+pytestmark = pytest.mark.usefixtures("plug_ins")
+
+
+def run(folder, **settings):
+    """Runs one client after the other; returns the shared model, and what clients keep."""
+    e = experiment(CASE, max_weight=1.0, **settings)
+    scores = simulate(e, folder, engine="sequential")["clients"]["loss"]
+    checkpoint, store = RunRecord.open(folder).load_checkpoint(), RamStore()
+    store.restore(checkpoint.memories)
+    return checkpoint.model, [store.load(c, before=9) for c in range(CLIENTS)], scores
+
+
+@pytest.mark.parametrize(
+    ("method", "same"),
+    [("fedper", {"personal": "head.*"}), ("lg-fedavg", {"personal": "!head.*"})],
+)
+def test_it_is_fedavg_of_what_is_not_personal(method, same, tmp_path):
+    one = run(tmp_path / "one", method=method)
+    other = run(tmp_path / "other", method="fedavg", **same)
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_what_settings_say_is_personal_goes_before_the_methods_part(tmp_path):
+    one = run(tmp_path / "one", method="fedper", personal="first.*")
+    other = run(tmp_path / "other", method="fedavg", personal="first.*")
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_fedbabus_head_stays_as_it_began_and_the_body_does_not(tmp_path):
+    model, _, _ = run(tmp_path / "run", method="fedbabu")
+    start = flat(initial_model(trainer(experiment(CASE, method="fedbabu"))))
+    stays = {name for name, leaf in start.items() if torch.equal(leaf, model[name])}
+    assert stays == {"model/head.weight", "model/head.bias"}
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedalt"])
+def test_heads_stay_with_clients_and_all_parts_are_trained(method, tmp_path):
+    model, kept, _ = run(tmp_path / "run", method=method)
+    start = trainer(experiment(CASE, method=method))
+    before = flat(initial_model(start))
+    assert model.keys() == before.keys()
+    assert not any(torch.equal(leaf, before[name]) for name, leaf in model.items())
+    heads = [memory for memory in kept if memory]
+    assert len(heads) > 1
+    for memory in heads:
+        assert memory.keys() == {f"{PERSONAL}head.weight", f"{PERSONAL}head.bias"}
+        initial = start.learner.network.initial["head.bias"]
+        assert not torch.equal(memory[f"{PERSONAL}head.bias"], initial)
+
+
+def test_each_clients_steps_are_divided_between_the_parts():
+    # Of 2 epochs of so many batches of 7 as a client's rows need, half train the head.
+    own = {"partition": "dirichlet", "num_clients": 8, "batch_size": 7, "adapt_shots": 2}
+    t = trainer(small(method="fedalt", local_epochs=2, protocol="few-shot", **own))
+    clients = list(range(8))
+    batches = [-(-len(t.data.train.rows[client]) // 7) for client in clients]
+    assert len(set(batches)) > 2
+    draws = t.sampler.draw(clients, 1)
+    assert draws.starts.tolist() == [[0, count] for count in batches]
+    turns = dict.fromkeys(clients, 0)
+    for step in draws.each_step():
+        some = clients if isinstance(step.who, slice) else step.who.tolist()
+        for client in some:
+            turns[client] += step.phase == 0
+    assert turns == dict(enumerate(batches))
+    assert t.sampler.draw([2], 1).starts.tolist() == [[0, batches[2]]]
+
+
+def test_settings_that_cannot_be_are_refused():
+    for settings, words in [
+        (
+            {"method": "fedrep", "local_steps": 1},
+            "local-steps must be at least 2 for fedrep where local-epochs is 0, got 1",
+        ),
+        (
+            {"method": "fedala", "local_steps": 1},
+            "local-steps must be at least 2 for fedala where local-epochs is 0, got 1",
+        ),
+        ({"method": "scaffold", "server_step": "universal"}, "server-step must be replace for sca"),
+        ({"method": "fedadam", "server_step": "universal"}, "server-step must be replace for feda"),
+    ]:
+        with entry(settings), pytest.raises(Refused, match=words):
+            small(**settings)
+
+
+_NO_BODY = "model must be a network that has parameters below its last layer, besides running stat"
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedper", "fedbabu", "fedpac"])
+def test_a_body_that_has_only_running_statistics_is_none(method, tmp_path):
+    def normed():
+        return nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
+
+    rows = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)).numpy()
+    clients = [(rows, (rows[:, 0] > 0).astype(int))] * 4
+    with pytest.raises(Refused, match=_NO_BODY):
+        engram.simulate(clients, method=method, model=normed, out=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_network_that_lacks_the_parts_is_refused(tmp_path):
+    for settings, words in (
+        ({"method": "fedper", "model": "linear"}, _NO_BODY),
+        ({"method": "fedbabu", "model": "linear"}, _NO_BODY),
+        ({"method": "fedpac", "model": "linear"}, _NO_BODY),
+        ({"method": "fedrep", "personal": "!*"}, "personal must be less than all for fedrep, got"),
+    ):
+        with pytest.raises(Refused, match=words):
+            simulate(small(**settings), tmp_path / "run")
+        assert not (tmp_path / "run").exists()

@@ -1,0 +1,127 @@
+"""USC against its definition, learner by learner, and what Proposition 1 promises."""
+
+from math import e, log, sqrt
+
+import numpy as np
+import pytest
+
+from engram.online.baselines import usc
+from engram.online.descent import ogd
+from engram.online.domains import ball
+from engram.online.weights import curvatures
+from tests.online.algorithm_1 import GUESSES, projected, projected_in_norm
+from tests.online.support import adversaries, play
+from tests.online.test_experts import literal_adapt_ml_prod
+from tests.samples import entry
+
+
+def literal_usc(gradients, horizon):
+    """On the unit ball with G = 1, D = 2: base learners one by one, then their weights."""
+    dim, guesses = gradients.shape[1], GUESSES[horizon]
+    bases = [*(("strong", g) for g in guesses), ("convex", 0), *(("exp", g) for g in guesses)]
+    points = [np.zeros(dim) for _ in bases]
+    gammas = [guess / (1 + 2 * guess) ** 2 for guess in guesses]
+    metrics = {g: np.eye(dim) / (4 * gamma) for g, gamma in zip(guesses, gammas, strict=True)}
+    losses = []
+    for t, g in enumerate(gradients, start=1):
+        # The weights of this round depend on losses before it alone.
+        p = list(literal_adapt_ml_prod(np.array([*losses, np.zeros(len(bases))])))[-1]
+        x = sum(weight * point for weight, point in zip(p, points, strict=True))
+        yield x
+        losses.append(np.array([point @ g for point in points]) / 2)
+        for i, (kind, guess) in enumerate(bases):
+            if kind == "strong":
+                h = g + guess * (points[i] - x)
+                points[i] = projected(points[i] - h / (guess * t))
+            elif kind == "convex":
+                points[i] = projected(points[i] - 2 / sqrt(t) * g)
+            else:
+                h = g * (1 + guess * g @ (points[i] - x))
+                metrics[guess] = metrics[guess] + guess / (1 + 2 * guess) ** 2 * np.outer(h, h)
+                free = points[i] - np.linalg.solve(metrics[guess], h)
+                points[i] = projected_in_norm(free, metrics[guess])
+
+
+def test_it_is_its_definition():
+    for horizon in [8, 20]:
+        with entry(horizon):
+            g = np.random.default_rng(horizon).normal(size=(horizon, 3))
+            g /= 1.2 * np.linalg.norm(g, axis=1).max()
+            learner = usc(ball(3, 1.0), gradient_bound=1.0, horizon=horizon)
+            x, _ = play(learner, lambda t, x, g=g: g[t], horizon)
+            assert x == pytest.approx(np.array(list(literal_usc(g, horizon))), abs=1e-10)
+            assert np.linalg.norm(np.diff(x, axis=0), axis=1).max() > 0.1
+
+
+def test_units_do_not_matter():
+    # f(x) and 7 f((x - c) / 50): gradients 7 / 50 times as long.
+    center = np.array([5.0, -3.0, 900.0])
+    one = usc(ball(3, 1.0), gradient_bound=1.0, horizon=64)
+    other = usc(ball(3, 50.0, center), gradient_bound=7 / 50, horizon=64)
+    stream = adversaries(3, 1.0)["noise"]
+    x, _ = play(one, stream, 64)
+    y, _ = play(other, lambda t, x: 7 / 50 * stream(t, x), 64)
+    assert y == pytest.approx(center + 50 * x, abs=1e-9 * 900)
+
+
+@pytest.mark.parametrize("stream", adversaries(3, 1.0))
+def test_the_parts_of_proposition_1(stream):
+    # On the unit ball with G = 1, D = 2. Meta: against each base learner second-order regret, as in
+    # Corollary 4. Base: regret on surrogates h_i(y) = <g, y> + lambda_i / 2 |y - x|^2
+    # + alpha_i / 2 <g, y - x>^2, with gradients of length G + lambda_i D and G (1 + alpha_i G D).
+    rounds, given = 300, adversaries(3, 1.0)[stream]
+    learner, guesses = usc(ball(3, 1.0), gradient_bound=1.0, horizon=300), curvatures(300)
+    k, n = len(guesses), 2 * len(guesses) + 1
+    state, x, g, points = learner.init(None), [], [], []
+    for t in range(rounds):
+        x.append(learner.act(state))
+        g.append(given(t, x[-1]))
+        points.append(np.concatenate([state.descents.decisions, state.newtons.decisions]))
+        state = learner.observe(state, g[-1])
+    x, g, points = np.array(x), np.array(g), np.array(points)
+
+    r = np.einsum("td,tnd->tn", g, x[:, None] - points) / 2
+    c = 3 * log(n) + log(1 + n / (2 * e) * (1 + log(rounds + 1)))
+    assert (r.sum(axis=0) <= c / sqrt(log(n)) * np.sqrt(1 + np.sum(r**2, axis=0)) + 2 * c).all()
+
+    strong = np.concatenate([guesses, np.zeros(1 + k)])
+    exp = np.concatenate([np.zeros(k + 1), guesses])
+    gamma = guesses / (1 + 2 * guesses) ** 2
+    bounds = [
+        (1 + 2 * guesses) ** 2 / (2 * guesses) * (1 + log(rounds)),
+        [1.5 * 2 * sqrt(rounds)],
+        1.5 / gamma * np.log(1 + rounds * (gamma * (1 + 2 * guesses) * 2) ** 2) + 1 / (2 * gamma),
+    ]
+
+    def h(y):
+        offsets = y - x[:, None]
+        slopes = np.einsum("td,tnd->tn", g, offsets)
+        squares = strong / 2 * np.sum(offsets**2, axis=2) + exp / 2 * slopes**2
+        return np.sum(slopes + squares, axis=0)
+
+    toward = -g.sum(axis=0) / max(1e-9, np.linalg.norm(g.sum(axis=0)))
+    for u in (toward, 0.3 * toward, np.zeros(3), -toward, np.eye(3)[1], x.mean(axis=0)):
+        assert (h(points) - h(np.tile(u, (rounds, n, 1))) <= np.concatenate(bounds)).all()
+
+
+def test_regret_on_strongly_convex_losses_hardly_grows():
+    z = 0.4 * np.random.default_rng(7).choice([-1.0, 1.0], size=(4000, 4), p=[0.3, 0.7])
+
+    def regret(learner, rounds):
+        x, _ = play(learner, lambda t, x: (x - z[t]) / 2, rounds)
+        seen = z[:rounds]
+        return np.sum((x - seen) ** 2) / 4 - np.sum((seen.mean(axis=0) - seen) ** 2) / 4
+
+    # ln 4000 / ln 500 is 1.3, sqrt(4000 / 500) is 2.8.
+    few, many = (regret(usc(ball(4, 1.0), gradient_bound=1.0, horizon=n), n) for n in (500, 4000))
+    assert 0 < many < 2 * few
+    assert many < 0.6 * regret(ogd(ball(4, 1.0), gradient_bound=1.0), 4000)
+
+
+def test_what_cannot_be_is_refused():
+    for options, told in [
+        ({"horizon": 0}, "horizon must be at least 1, and finite, got 0"),
+        ({"gradient_bound": -1.0}, "gradient_bound must be finite and positive, got -1.0"),
+    ]:
+        with entry(options, told), pytest.raises(ValueError, match=told):
+            usc(ball(2, 1.0), **{"gradient_bound": 1.0, "horizon": 10, **options})

@@ -1,0 +1,55 @@
+"""The documented commands of a federation between machines, with other ports."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engram.settings.fingerprint import source_root
+from tests.processes.support import free_port
+
+pytestmark = pytest.mark.processes
+
+
+def run_script(block, cwd):
+    """Runs commands of a documented federation, on ports of their own; returns what they said."""
+    control = f"--control 127.0.0.1:{free_port()}"
+    lines = block.replace(":9092", f":{free_port()}").splitlines()
+    talks = ("superlink", "register", "status fed", "run")
+    for i, line in enumerate(lines):
+        if line.startswith(tuple(f"engram {word}" for word in talks)):
+            words, sign, comment = re.match(r"([^&#]*)(&?)(.*)", line).groups()
+            lines[i] = f"{words.rstrip()} {control} {sign} {comment}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = subprocess.Popen(
+        ["bash", "-e", "-c", "\n".join(["trap 'kill $(jobs -p); wait' EXIT", *lines])],
+        cwd=cwd,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, _ = script.communicate(timeout=240)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
+    return said
+
+
+def test_the_documented_federation_runs(tmp_path):
+    text = (source_root() / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    said = run_script(block, tmp_path)
+    assert "client-2: registered as" in said
+    assert len(re.findall(r"client-\d .*(?:online|registered)", said)) >= 3, said
+    assert "local-moml" in said
+    assert re.search(r"seconds-transfer +\d", said), said
+    assert (tmp_path / "runs" / "fed" / "results.json").is_file()
+    assert re.search(r"local-moml\W+0\W+20\W", said), said  # what serves client 0 there

@@ -1,0 +1,102 @@
+"""A site that decides: over gRPC, what its policy refuses, what it approves, and what it notes."""
+
+import threading
+
+import pytest
+
+from benchmarks import chaos as module
+from benchmarks.chaos import chaos, plan
+from engram.runs.record import RunRecord
+from engram.simulations.deployed import run_deployed
+from engram.simulations.loopback import LoopbackFederation
+from engram.sites.approvals import APPROVALS, answer, given, requests, waiting
+from engram.sites.audit import AUDIT, Audit
+from tests.processes.support import wait_for
+from tests.processes.test_federation import settings
+
+pytestmark = pytest.mark.processes
+
+POLICY = 'methods = ["fedavg"]\nsteps = 50\napproval = true\n'
+
+
+def test_a_site_refuses_approves_and_notes(tmp_path, engram):
+    two = {"num-clients": 2, "clients-per-round": 2, "min-clients": 2, "num-rounds": 2}
+    experiment, words = settings(method="fedavg", **two), []
+    with LoopbackFederation(tmp_path / "fed", clients=2) as there:
+        site = tmp_path / "fed" / "client-1"
+        (site / "policy.toml").write_text(POLICY)  # it holds from the next message on
+        place = {"control": there.control, "on_word": words.append}
+        check = [
+            "run",
+            "ditto",
+            "--federation",
+            there.server,
+            "--control",
+            there.control,
+            "--check",
+        ]
+        status, out, err = engram(*check, "--set", "local-steps=51")
+        assert status == 1, out + err
+        assert "client-0: takes part" in out
+        (line,) = (line for line in out.splitlines() if line.startswith("client-1: "))
+        assert "cannot serve this run: this site's policy is against it: " in line
+        assert (
+            "method must be fedavg, got ditto; steps of a round must be at most 50, got 51" in line
+        )
+
+        going = threading.Thread(
+            target=run_deployed, args=(experiment, tmp_path / "run", there.server), kwargs=place
+        )
+        going.start()
+        told = "waits for its site's approval: there, engram approve CLIENT_FOLDER "
+        said = wait_for(lambda: [word for word in words if told in word], 300, "the request")
+        assert said[0].startswith("client-1 (node ")
+        name = said[0].partition(told)[2][:32]
+        status, out, err = engram("approve", site)
+        assert status == 0, err
+        assert f"{name} waits since" in out
+        assert "fedavg, 2 rounds" in out
+        assert engram("approve", site, name)[0] == 0
+        going.join(300)
+        status, out, _ = engram("status", site)
+    assert "whole; the last lines:" in out
+    assert "policy.toml: methods=['fedavg'], steps=50, approval=True" in out
+    assert RunRecord.open(tmp_path / "run").results["rounds"] == 2
+    found = Audit(site / "state" / AUDIT).read()
+    assert found.fault == ""
+    assert [line["round"] for line in found.lines if line["kind"] == "train"] == [1, 2]
+    assert [line["kind"] for line in found.lines].count("approved") == 1
+    assert any("method must be fedavg" in line.get("why", "") for line in found.lines)
+
+
+class Approving(LoopbackFederation):
+    """A federation whose three sites approve what they are asked first, and nothing after that."""
+
+    @property
+    def places(self):
+        return [self._folder / f"client-{i}" / "state" / APPROVALS for i in range(3)]
+
+    def __enter__(self):
+        there = super().__enter__()
+        for place in self.places:
+            (place.parents[1] / "policy.toml").write_text("approval = true\n")
+        threading.Thread(target=self._approve, daemon=True).start()
+        return there
+
+    def _approve(self):
+        for place in self.places:
+            (one,) = wait_for(lambda place=place: waiting(place), 300, "a request")
+            answer(place, one.terms, "approved")
+
+
+def test_kills_cost_nothing_where_sites_approve(tmp_path, monkeypatch):
+    """Rounds after the last checkpoint are asked again, which one approval covers."""
+    monkeypatch.setattr(module, "LoopbackFederation", Approving)
+    outcome = chaos(tmp_path, plan(3, 6, seed=1), 6)
+    assert outcome.unharmed, outcome
+    assert sorted(outcome.kills) == ["client-2", "coordinator", "superlink"]
+    for place in Approving(tmp_path / "federation", clients=3).places:
+        (one,) = requests(place)
+        used = given(place, one)
+        assert (one.answer, used.beyond, one.answers["train"]) == ("approved", "", 6)
+        assert used.tallies["train"].new == 6

@@ -1,0 +1,236 @@
+"""Folders that somebody has damaged, or forged: a row says so, and no command fails by them."""
+
+import json
+import os
+from contextlib import chdir
+
+import pytest
+
+from engram.runs.record import RunRecord
+from engram.runs.run_list import entries
+from engram.settings.errors import Refused
+from engram.studio.pages.page import page
+from engram.studio.run_index import RunIndex
+from engram.wire.checksums import summed
+from tests.samples import entry
+from tests.support import small
+
+DEEP = '{"runs": ' + "[" * 100_000
+
+
+def run_in(folder, **settings):
+    record = RunRecord.create(folder, small(**settings), engine="vectorized", training="x")
+    record.append({"round": 1})
+    return record
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A folder with a run in order."""
+    run_in(tmp_path / "runs" / "sound")
+    return tmp_path / "runs"
+
+
+def states(folder):
+    """Returns the states that the list and the board give, which are the same."""
+    listed = {entry.name: entry.state for entry in entries(folder)}
+    assert {one.name: one.entry.state for one in RunIndex(folder).everything()} == listed
+    assert listed.pop("sound") == "stopped, 1 rounds are done"
+    return listed
+
+
+def test_a_damaged_comparison_is_a_row_that_says_so(runs, engram):
+    run_in(runs.parent / "elsewhere")
+    (runs / "plan").mkdir()
+    for text in [
+        '{"engine": "", "runs": 3}',
+        '{"engine": "", "runs": {"a\\u0000": {"method": "ditto"}}}',
+        '{"engine": "", "runs": {"../../elsewhere": {"method": "ditto"}}}',
+        '{"engine": "", "runs": {"..": {"method": "ditto"}}}',
+        '{"engine": "", "runs": {"a": 3}}',
+        '{"engine": "", "runs": {"a": {"method": ["ditto"]}}}',
+        '{"engine": "", "runs": {"a": {"method": "\\ud800"}}}',  # half of a pair of surrogates
+        '{"runs": {}}',
+        "[]",
+        DEEP,
+    ]:
+        with entry(text):
+            (runs / "plan" / "comparison.json").write_text(text)
+            assert "is damaged" in states(runs)["plan"]
+            status, _, err = engram("show", runs / "plan")
+            assert (status, err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("tuning.json", {"fixed": 3}),
+        ("tuning.json", {"fixed": {"../x": {}}, "asked": [], "trials": 1, "seeds": [0]}),
+        ("tuning.json", {"fixed": {"ditto": {}}, "asked": [], "trials": 1, "seeds": []}),
+        ("plan.json", {"experiment": ["sinewave"]}),
+        ("config.json", summed({"format": 2, "settings": 3})),
+        ("config.json", summed({"format": 2, "settings": {"method": []}, "metrics": {}})),
+    ],
+)
+def test_other_damaged_folders_are_rows(runs, name, contents, engram):
+    (runs / "bad").mkdir()
+    (runs / "bad" / name).write_text(json.dumps(contents))
+    assert "is damaged" in states(runs)["bad"]
+    assert engram("show", runs / "bad")[0] == 2
+
+
+FORGED = {
+    "settings": {"settings": {"method": "fedavg"}},
+    "seed": {"settings": {"seed": "0"}},
+    "metrics": {"metrics": {"accuracy": {"better": "maybe", "meaning": "", "percent": True}}},
+    "sources": {"sources": []},
+    "versions": {"versions": None},
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
+def test_a_configuration_with_a_right_checksum_may_be_forged(runs, change):
+    record = run_in(runs / "forged")
+    own = record.config
+    whole = change.get("settings", {}).get("method")
+    settings = change["settings"] if whole else own["settings"] | change.get("settings", {})
+    text = json.dumps(summed(own | change | {"settings": settings}))
+    (runs / "forged" / "config.json").write_text(text)
+    assert "config.json is damaged: " in states(runs)["forged"]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"clients": 3},
+        {"clients": {"ids": [0, 1], "accuracy": [0.5]}},
+        {"clients": {"ids": [10**6]}},
+        {"clients": {"ids": [99], "accuracy": [0.5]}},
+        {"selected": {"round": "first", "clients": {"ids": [0]}}},
+        {"unseen": [-1]},
+        {"rounds": 10**400},
+    ],
+)
+def test_forged_results_are_damaged(runs, found):
+    record = run_in(runs / "forged")
+    record._write("results.json", json.dumps(summed({"method": "local-moml", **found})))
+    assert "results.json is damaged: " in states(runs)["forged"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"round": "1"},
+        {"round": 10**400},
+        {"round": 2, "cohort": 3},
+        {"round": 2, "names": {"first": "a"}},
+        {"round": 2, "absent": {"0": 1}},
+        {"round": 2, "bytes-sent": "many"},
+        {"round": 2, "deep": json.loads("[" * 100 + "]" * 100)},
+    ],
+)
+def test_forged_rows_are_left_out_with_a_warning(runs, row, warnings_of_engram, engram):
+    record = RunRecord.open(runs / "sound")
+    record.append(row)
+    record.append({"round": 3})
+    assert [one["round"] for one in record.rows()] == [1, 3]
+    assert "lines [2] are damaged" in warnings_of_engram.text
+    assert engram("status", runs / "sound")[0] == 0
+
+
+def test_files_that_do_not_fit_together_are_one_line(runs, engram):
+    record = run_in(runs / "lacking", method="fedavg")
+    record.append({"round": 2, "accuracy": 0.5, "scored": 1})
+    for command in ("show", "report"):
+        status, _, err = engram(command, record.folder)
+        assert (status, err.count("\n")) == (2, 1)
+        assert "lacking is damaged: its files do not fit together (KeyError: " in err
+
+
+def test_neither_pipes_nor_devices_hang(runs):
+    (runs / "sound" / "lock").unlink()
+    os.mkfifo(runs / "sound" / "lock")
+    for name in ("config.json", "comparison.json", "tuning.json", "plan.json"):
+        for kind in ("pipe", "zero"):
+            folder = runs / f"{kind}-{name}"
+            folder.mkdir()
+            os.mkfifo(folder / name) if kind == "pipe" else (folder / name).symlink_to("/dev/zero")
+    found = states(runs)
+    assert len(found) == 8
+    assert all(state and "finished" not in state for state in found.values())
+    with pytest.raises(OSError, match="Not a regular file"), RunRecord(runs / "sound").hold():
+        pass
+
+
+def test_links_are_not_followed(runs, tmp_path):
+    other = run_in(tmp_path / "elsewhere")
+    (runs / "linked").symlink_to(other.folder)
+    (runs / "inside").mkdir()
+    (runs / "inside" / "config.json").symlink_to(other.folder / "config.json")
+    found = states(runs)
+    assert found["linked"] == "a link, which is not followed"
+    assert "A link, which is not followed" in found["inside"]
+    with pytest.raises(Refused, match="there is no linked in"):
+        RunIndex(runs).path("linked")
+    plan = {"engine": "", "runs": {"a": {"method": "ditto"}}}
+    (runs / "plan").mkdir()
+    (runs / "plan" / "comparison.json").write_text(json.dumps(plan))
+    (runs / "plan" / "a").symlink_to(other.folder)
+    assert states(runs)["plan"] == "0 of 1 runs are done"
+    with pytest.raises(Refused, match="nothing to report"):
+        page(runs / "plan")
+
+
+def test_huge_files_are_not_read(runs):
+    for name, folder in (("config.json", "config"), ("metrics.jsonl", "metrics")):
+        record = run_in(runs / folder)
+        with (record.folder / name).open("r+b") as file:
+            file.truncate(3 * 2**30)  # without blocks on the disk
+    assert all("Larger than" in state for state in states(runs).values())
+
+
+def test_a_damaged_trial_is_one_line(runs, engram):
+    plan = {"fixed": {"ditto": {}}, "asked": ["eta=0.1,0.2"], "trials": 2, "seeds": [0]}
+    (runs / "search" / "ditto").mkdir(parents=True)
+    (runs / "search" / "tuning.json").write_text(json.dumps(plan))
+    row = {"number": "first", "settings": {}, "scores": [1.0]}
+    (runs / "search" / "ditto" / "trials.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
+    status, _, err = engram("show", runs / "search")
+    assert status == 2
+    assert err.endswith("trials.jsonl is damaged: line 1 is no trial\n")
+
+
+OF_A_RUN = [
+    "show both/old",
+    "show both",
+    "report both/old",
+    "report both",
+    "status both/old",
+    "track both/old --to tensorboard",
+    "export both/old --client 0",
+    "export both/old --common",
+    "adapt both/old --data rows.csv",
+    "run --resume both/old",
+    "compare --resume both",
+]
+
+
+@pytest.mark.parametrize("number", [None, 1, 3])
+def test_a_run_of_another_version_is_refused_in_one_line(number, engram, tmp_path):
+    old = run_in(tmp_path / "both" / "old").folder
+    config = {
+        k: v for k, v in json.loads((old / "config.json").read_text()).items() if k != "crc32"
+    }
+    del config["format"]
+    config |= {} if number is None else {"format": number}
+    (old / "config.json").write_text(json.dumps(summed(config)))
+    plan = {"engine": "vectorized", "runs": {"old": config["settings"]}}
+    (tmp_path / "both" / "comparison.json").write_text(json.dumps(plan))
+    (tmp_path / "rows.csv").write_text("x,y\n1,0\n")
+    for words in OF_A_RUN:
+        with entry(words), chdir(tmp_path):
+            status, _, err = engram(*words.split())
+            assert (status, err.count("\n")) == (2, 1)
+            assert "both/old was written by another version of Engram, whose runs this " in err
+    (row,) = (row for row in entries(tmp_path / "both") if row.name == "old")
+    assert "was written by another version of Engram" in row.state

@@ -1,0 +1,145 @@
+"""Only regular files are read, and of bounded size; whatever else is there is refused at once."""
+
+import ast
+import os
+import socket
+import tomllib
+
+import pytest
+
+from engram.data.readers.csv_files import read_csv
+from engram.data.readers.npz import read_npz
+from engram.data.schema.columns import File
+from engram.link.credentials import read_federation
+from engram.link.keys import read_certificate
+from engram.settings.errors import DataError, Refused
+from engram.settings.files import parse_toml, read_file, read_json
+from engram.settings.fingerprint import source_root
+from engram.settings.settings_files import read_settings
+from tests.samples import entry
+from tests.source import source_files
+
+
+@pytest.fixture(params=["pipe", "socket", "folder", "device", "dangling link", "loop", "missing"])
+def strange(request, tmp_path):
+    path = tmp_path / "federation.toml"
+    if request.param == "pipe":
+        os.mkfifo(path)
+    elif request.param == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)  # in this folder: names of sockets are short
+    elif request.param == "folder":
+        path.mkdir()
+    elif request.param == "device":
+        path.symlink_to("/dev/zero")
+    elif request.param != "missing":
+        path.symlink_to("nowhere" if request.param == "dangling link" else path.name)
+    return path
+
+
+def read_table(path):
+    return read_csv(path, File())
+
+
+READERS = [read_npz, read_table, read_settings, read_json, read_certificate, read_federation]
+
+
+def test_what_is_no_file_is_refused_without_waiting(strange):
+    for read in READERS:
+        with (
+            entry(read),
+            pytest.raises(Refused, match=r"cannot be read: |is missing: |has no federation.toml: "),
+        ):
+            read(strange)
+
+
+@pytest.mark.parametrize("read", [read_npz, read_table, read_settings, read_json, read_certificate])
+def test_impossible_names_are_refused(tmp_path, read):
+    for name in ["x" * 300, "a/" * 5000, "nul\0", "\ud800"]:
+        with entry(name):
+            with pytest.raises(Refused) as caught:
+                read(tmp_path / name)
+            assert len(str(caught.value)) <= 2000
+            assert str(caught.value).isprintable()
+
+
+def test_a_table_is_not_fetched(tmp_path):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_table(tmp_path / "http://127.0.0.1:1/x.csv")
+
+
+def test_files_of_settings_are_small(tmp_path):
+    path = tmp_path / "big.toml"
+    path.write_bytes(b"#" * 2**20 + b"\n")
+    with pytest.raises(Refused, match="cannot be read: Larger than 1048576 bytes"):
+        read_settings(path)
+    assert len(read_file(path)) == 2**20 + 1
+
+
+NO_TOML = ["a = " + "[" * 5000, "a = " + "9" * 5000, "a = " + "{b=" * 3000, "\xff", "a = \0"]
+
+
+def test_what_is_not_toml_is_one_short_line(tmp_path):
+    for text in NO_TOML:
+        with entry(text):
+            path = tmp_path / "strange.toml"
+            path.write_text(text, encoding="latin-1")
+            with pytest.raises(Refused, match="is not TOML: ") as caught:
+                read_settings(path)
+            assert len(str(caught.value)) < 1000
+
+
+PARTS = ["a", "'a.b'", '"a.b"', r'"\""', " a ", '\t"" ']
+KEYS = ["{} = 1", "[{}]", "[[{}]]", " [ {} ]", "x = {{{} = 1}}", "x = {{y = 1, {} = 1}}"]
+
+
+def test_a_key_takes_no_longer_than_it_is(monkeypatch):
+    """Python's reader takes the square of its parts: 20,000 of them take six seconds."""
+    for key in KEYS:
+        for part in PARTS:
+            with entry(key, part):
+                deep, deepest = (
+                    key.format(".".join([part] * count)).encode() for count in (20_000, 32)
+                )
+                assert parse_toml(b"z = 1\n" + deepest) == tomllib.loads(
+                    "z = 1\n" + deepest.decode()
+                )
+                with monkeypatch.context() as patched:
+                    patched.setattr(tomllib, "loads", None)  # it is not asked
+                    with pytest.raises(ValueError, match="a key has more than 32 parts"):
+                        parse_toml(b"z = 1\n" + deep)
+
+
+def test_dots_of_values_are_no_parts():
+    text = "x = '" + "a." * 1000 + "'\ny = [" + "1.5, " * 1000 + ']\nz = "' + "b.c " * 99 + '"'
+    assert parse_toml(text.encode()) == tomllib.loads(text)
+
+
+def test_toml_of_others_is_read_in_one_place():
+    root = source_root()
+    calls = {
+        str(path.relative_to(root))
+        for path in source_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and ast.unparse(node) in ("tomllib.loads", "tomllib.load")
+    }
+    assert calls == {
+        "engram/settings/files.py",
+        "engram/compare/suite/federations.py",
+    }  # the second: ours
+
+
+def test_what_is_no_json_object_is_one_short_line(tmp_path):
+    for text in ["[" * 100_000, "9" * 5000, "[]", "{", "\xff"]:
+        with entry(text):
+            path = tmp_path / "strange.json"
+            path.write_text(text, encoding="latin-1")
+            with pytest.raises(Refused, match="is damaged: ") as caught:
+                read_json(path)
+            assert len(str(caught.value)) < 1000
+
+
+def test_room_is_made_for_what_a_file_has_and_not_for_what_it_may_have(tmp_path):
+    (tmp_path / "file").write_bytes(b"small")
+    assert read_file(tmp_path / "file", most=2**60) == b"small"

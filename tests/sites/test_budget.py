@@ -1,0 +1,240 @@
+"""A node with a total epsilon: what it answers, what that costs, and when it stops."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, RecordDict
+
+from engram.client import app as module
+from engram.client.round_log import in_words
+from engram.cohort.trainer.chunks import ClientFailed
+from engram.cohort.trainer.trainer import Trainer
+from engram.core.clip_and_noise import Walker
+from engram.core.slots import flat
+from engram.guards.noise import simulated_noise
+from engram.guards.outgoing_updates import leave_clients
+from engram.settings.errors import REFUSED
+from engram.sites.audit import Audit
+from engram.wire.roster import read_entry
+from engram.wire.wire import CLIENTS, CONFIG, METRICS, MODEL, ROSTER_QUERY
+from tests.sites.budgets import (
+    LOCAL,
+    ask,
+    books,
+    content_of,
+    epsilon_of,
+    evaluate,
+    numbers,
+    policy,
+    roster,
+    told,
+    train,
+)
+from tests.support import initial_model, small_of_any, trainer
+
+pytestmark = pytest.mark.usefixtures("afresh")
+
+COST = (2 / LOCAL["noise_multiplier"]) ** 2  # of an answer: two clipped updates lie 2 clip apart
+
+
+def test_an_answer_costs_what_two_updates_are_apart(tmp_path):
+    policy(tmp_path)
+    assert read_entry(roster(tmp_path).content).clients == {0: 1}
+    assert books(tmp_path).lines == []
+    assert train(tmp_path).has_content()
+    assert evaluate(tmp_path).has_content()
+    lines = books(tmp_path).lines
+    assert [line["kind"] for line in lines] == ["train", "evaluate"]
+    assert [line["total"] for line in lines] == pytest.approx([COST, 2 * COST])
+    for count, line in enumerate(lines, start=1):
+        assert line["epsilon"] == pytest.approx(epsilon_of([COST] * count), rel=1e-6)
+        assert (line["run"], line["round"], line["noise-multiplier"]) == (1, 1, 8.0)
+    rows = len(trainer(small_of_any(**LOCAL)).data.train.rows[0])
+    assert lines[0]["rows"] == rows
+
+
+def accuracies(reply):
+    return {k: v for k, v in reply.content[CLIENTS].items() if k.startswith("accuracy")}
+
+
+def test_the_same_message_gets_the_same_answer_at_no_cost(tmp_path):
+    policy(tmp_path)
+    first, scored = train(tmp_path), evaluate(tmp_path)
+    module._node.cache_clear()  # as after a restart
+    assert np.array_equal(numbers(train(tmp_path)), numbers(first))
+    again = evaluate(tmp_path)
+    assert accuracies(again) == accuracies(scored)
+    assert len(books(tmp_path).lines) == 2
+    assert not np.array_equal(numbers(train(tmp_path, nonce="x")), numbers(first))
+    assert accuracies(evaluate(tmp_path, nonce="x")) != accuracies(scored)
+    assert len(books(tmp_path).lines) == 4
+    # The first reply is gone since another was kept: it costs again, with other noise.
+    assert not np.array_equal(numbers(train(tmp_path)), numbers(first))
+    assert len(books(tmp_path).lines) == 5
+
+
+def test_a_budget_that_is_spent_is_said_on_both_sides(tmp_path, warnings_of_engram):
+    policy(tmp_path, epsilon=2.0)
+    fits = next(n for n in range(1, 100) if epsilon_of([COST] * (n + 1)) > 2.0)
+    answers = [train(tmp_path, nonce=str(i)) for i in range(fits + 3)]
+    assert [answer.has_content() for answer in answers] == [True] * fits + [False] * 3
+    line = told(answers[-1])
+    assert line.startswith(
+        f"this site's privacy budget is spent: epsilon {epsilon_of([COST] * fits):.4g} of 2 at "
+        f"delta 1e-05, and {epsilon_of([COST] * (fits + 1)):.4g} after this answer"
+    )
+    assert line.endswith("or the site's operator allow more (epsilon in policy.toml)")
+    assert answers[-1].error.code == REFUSED
+    assert told(evaluate(tmp_path)) == line
+    assert told(roster(tmp_path)) == line
+    assert any("privacy budget is spent" in said for said in warnings_of_engram.messages)
+    # More noise costs less, and may still fit; so may a larger total.
+    assert len(books(tmp_path).lines) == fits
+    assert train(tmp_path, noise_multiplier=1000.0).has_content()
+    policy(tmp_path, epsilon=2.5)
+    assert train(tmp_path, nonce="more").has_content()
+
+
+def test_rounds_runs_methods_and_clients_share_one_account(tmp_path):
+    policy(tmp_path)
+    train(tmp_path)
+    train(tmp_path, run=2, seed=5)
+    train(tmp_path, server_round=7, method="fedavg", noise_multiplier=16.0)
+    costs = [COST, COST, COST / 4]
+    assert books(tmp_path).lines[-1]["epsilon"] == pytest.approx(epsilon_of(costs), rel=1e-6)
+    assert set(books(tmp_path).accounts.values()) == {0}
+
+
+@pytest.mark.parametrize("settings", [{"privacy": "none"}, {"privacy": "central"}])
+def test_without_local_privacy_nothing_is_answered(tmp_path, settings):
+    policy(tmp_path)
+    for answer in (roster, train, evaluate):
+        line = told(answer(tmp_path, **settings))
+        assert f"privacy must be local where epsilon has a total, got {settings['privacy']}" in line
+    assert books(tmp_path).lines == []
+
+
+def test_what_has_no_noise_is_refused_by_name(tmp_path):
+    content = RecordDict({CONFIG: ConfigRecord({MODEL: "x"})})
+    policy(tmp_path)
+    assert "epsilon is 4 in all, and scores" in told(ask(tmp_path, ROSTER_QUERY, content))
+    (other := tmp_path / "other").mkdir()
+    (other / "policy.toml").write_text('privacy = ["local"]\n')
+    line = told(ask(other, ROSTER_QUERY, content))
+    assert "privacy must be local, and scores of a given model have none" in line
+
+
+def test_rules_of_noise_and_clip_hold_whatever_is_asked(tmp_path):
+    policy(tmp_path, more="noise-multiplier = 4.0\nclip = 1.0")
+    for answer in (roster, train, evaluate):
+        line = told(answer(tmp_path, noise_multiplier=0.001, clip=3.0))
+        assert "noise-multiplier must be at least 4, got 0.001" in line
+        assert "clip must be above 0 and at most 1, got 3" in line
+
+
+def test_nothing_leaves_that_the_ledger_cannot_have(tmp_path, monkeypatch):
+    policy(tmp_path)
+    (tmp_path / "ledger").write_text("no folder")
+    line = told(train(tmp_path))
+    assert "this site's ledger cannot be" in line
+
+
+def test_a_damaged_ledger_stops_all_answers(tmp_path):
+    policy(tmp_path)
+    first = train(tmp_path)
+    assert first.has_content()
+    file = tmp_path / "ledger" / "ledger.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"round": 1', b'"round": 2'))
+    for answer in (roster, train, evaluate):
+        assert told(answer(tmp_path)).startswith("this site's ledger is damaged, so that nothing")
+
+
+def test_the_log_has_the_rows_and_epsilon_that_a_server_does_not_see(tmp_path):
+    policy(tmp_path)
+    reply = train(tmp_path)
+    (line,) = Audit(tmp_path / "log").read().lines
+    rows = len(trainer(small_of_any(**LOCAL)).data.train.rows[0])
+    assert line["rows"] == rows
+    assert reply.content[METRICS]["num-examples"] == 1
+    assert in_words(line).endswith(f"; epsilon {epsilon_of([COST]):.4g} so far")
+
+
+# --- What leaves is covered --------------------------------------------------------------------
+
+
+def test_a_client_that_diverges_sends_noise_alone(tmp_path, warnings_of_engram):
+    policy(tmp_path)
+    method = {"method": "fedavg"}
+    reply = train(tmp_path, eta=1e30, local_steps=5, **method)
+    assert any("clients [0] send noise alone" in line for line in warnings_of_engram.messages)
+    before = flat(initial_model(trainer(small_of_any(**LOCAL | method))))
+    start = np.concatenate([leaf.numpy().ravel() for leaf in before.values()])
+    drawn = (numbers(reply) - start) / (0.5 * 8.0)
+    assert abs(drawn.mean()) < 5 / math.sqrt(len(drawn))
+    assert abs(drawn.std() - 1) < 5 / math.sqrt(2 * len(drawn))
+
+
+@pytest.mark.parametrize(("answer", "name"), [(train, "train"), (evaluate, "recalled")])
+@pytest.mark.parametrize("kind", [ValueError, ClientFailed])
+def test_an_error_quotes_no_row(tmp_path, monkeypatch, warnings_of_engram, answer, name, kind):
+    def fails(*_, **__):
+        raise kind("row 42 has 17.5")
+
+    policy(tmp_path)
+    monkeypatch.setattr(Trainer, name, fails)
+    assert told(answer(tmp_path)) == "this node cannot answer: its log says why"
+    assert any("row 42 has 17.5" in line for line in warnings_of_engram.messages)
+    assert len(books(tmp_path).lines) == 1
+
+
+def test_a_server_cannot_weigh_clients_by_rows(tmp_path):
+    """Weights 1 / 2 each give noise of deviation z C / sqrt(2), whatever rows they have."""
+    policy(tmp_path, epsilon=1000.0)
+    node, wide = {"num-partitions": 1}, {"hidden": "256"}  # whose numbers tell 1 / 2 from 2 / 3
+    content = content_of((2, 12), **wide)
+    content[CONFIG]["most-examples"] = 10**6
+    reply = ask(tmp_path, "train", content, node=node, noise_multiplier=1000.0, **wide)
+    assert reply.content[METRICS]["num-examples"] == 2
+    assert reply.content[CLIENTS]["examples"] == [1, 1]
+    drawn = numbers(reply) / (0.5 * 1000.0 / math.sqrt(2))
+    assert abs(drawn.std() - 1) < 5 / math.sqrt(2 * len(drawn))
+
+
+def test_large_slots_do_not_round_a_change_up():
+    """At 2^24, float32 has even numbers alone, where 1.1 would be rounded to 2 without noise."""
+    size, deviation = 4096, 2.2
+    bound = 1.1 * math.sqrt(size)  # to which changes of 2 are clipped
+    settings = {"clip": bound, "noise_multiplier": deviation / bound}
+    e = small_of_any(**LOCAL | settings)
+    walker = Walker(trainer(small_of_any(**LOCAL)).method)
+    received = {"model": {"w": torch.full((size,), 2.0**24)}}
+    sent = {"model": {"w": torch.full((1, size), 2.0**24 + 2)}}
+    when = {"clients": [0], "server_round": 1, "noise": simulated_noise(0)}
+    left = leave_clients(e, walker, received, {}, sent, **when)["model"]["w"]
+    change = float((left.double() - 2.0**24).mean())
+    assert abs(change - 1.1) < 5 * deviation / math.sqrt(size)
+    assert left.dtype == torch.float32
+
+
+def test_scores_have_noise_of_their_range_and_losses_are_not_sent(tmp_path):
+    policy(tmp_path, epsilon=50.0)
+    replies = [evaluate(tmp_path, nonce=str(i)) for i in range(40)]
+    details = [dict(reply.content[CLIENTS]) for reply in replies]
+    assert all(one["queries"] == [1] for one in details)
+    names = [name for name in details[0] if name not in ("server-round", "ids", "queries")]
+    bounded = [name for name in names if "accuracy" in name]
+    assert bounded
+    assert all(math.isnan(one[name][0]) for one in details for name in names if "loss" in name)
+    values = np.array([[one[name][0] for name in bounded] for one in details])
+    deviation = 8.0 * math.sqrt(len(bounded)) / 2
+    assert abs(values.std() / deviation - 1) < 5 / math.sqrt(2 * values.size)
+    assert set(replies[0].content[METRICS]) == {"num-examples", *bounded}
+
+
+def test_methods_whose_scores_have_no_range_send_none(tmp_path):
+    policy(tmp_path)
+    line = told(evaluate(tmp_path, metrics="log-loss"))
+    assert "metrics must be some whose range has two ends" in line
+    assert books(tmp_path).lines == []

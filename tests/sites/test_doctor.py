@@ -1,0 +1,219 @@
+"""`engram doctor`: a folder in order, and each fault with what to do about it."""
+
+import json
+import os
+import re
+import sqlite3
+import time
+from collections import namedtuple
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+from engram.client.disk_memory import DiskStore
+from engram.link.node.fleet import Fleet, KeyRefused, Unreachable
+from engram.link.node.node import only_one
+from engram.link.server.invitations import invite
+from engram.server.status import FLEET, STARTER, Member
+from engram.settings.errors import RunStopped
+from engram.sites import doctor
+from engram.sites.doctor import look_over
+from tests.link.server.federations import make
+
+SERVER, CLIENT = Path("fed/server"), Path("fed/client-1")
+STATE = CLIENT / "state"
+
+
+@pytest.fixture(autouse=True)
+def _fed(tmp_path, monkeypatch):
+    """A federation whose SuperLink answers, knows both clients, and has the same time."""
+    make(days=90)
+    there = [Member("client-0", 7, "online", ""), Member("client-1", 8, "offline", "")]
+    monkeypatch.setattr(doctor, "members", lambda folder, control: there)
+    show_life(SERVER)
+    monkeypatch.setattr(Fleet, "greet", lambda self, known: timedelta(seconds=1))
+
+
+def show_life(server):
+    (server / "flwr").mkdir()
+    for name in (STARTER, FLEET):
+        (server / "flwr" / name).touch()
+
+
+def found(folder, **options):
+    return {each.about: each for each in look_over(folder, **options)}
+
+
+def wrong(folder, **options):
+    """The one thing that is not in order, and the reason."""
+    ((about, finding),) = [pair for pair in found(folder, **options).items() if not pair[1].ok]
+    return about, finding.text
+
+
+def test_a_new_federation_is_in_order(engram):
+    status, out, err = engram("doctor", SERVER)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert [line.split()[1] for line in lines] == [
+        *("keys", "database", "disk", "clock", "superlink")
+    ]
+    assert "online: client-0; offline: client-1" in out
+    assert all(each.ok for each in found(CLIENT).values())
+
+
+def test_who_is_invited_or_has_gone_lacks_no_key(engram):
+    clients = SERVER / "clients"
+    (clients / "client-1.pub").rename(clients / "client-1.8.removed")
+    invite(Path("fed"))
+    text = found(SERVER)["keys"].text
+    assert text.startswith("of 1 clients; ")
+    (clients / "client-0.pub").unlink()
+    assert wrong(SERVER)[1].endswith("/clients lacks the .pub of client-0: bring it here")
+
+
+def test_what_is_wrong_is_counted_in_the_end_and_is_json(engram):
+    os.chmod(CLIENT / "client.key", 0o644)
+    status, out, err = engram("doctor", CLIENT, "--json")
+    assert (status, err) == (1, "engram: 2 of 6 are not in order: keys, superlink\n")
+    first = json.loads(out)[0]
+    assert (first["about"], first["ok"]) == ("keys", False)
+    assert "chmod 600" in first["text"]
+
+
+def test_a_folder_of_neither_is_refused(engram):
+    status, out, err = engram("doctor", "fed")
+    assert (status, out) == (2, "")
+    assert "neither federation.toml nor node.toml" in err
+
+
+def at(days):
+    return datetime.now(UTC) + timedelta(days=days)
+
+
+def keys(folder, days):
+    """Findings on a folder's keys and certificates, so many days from now."""
+    return next(iter(look_over(Path(folder), at=at(days))))
+
+
+def test_certificates_are_told_of_a_month_before_they_end_and_when_they_have():
+    make("long", days=397)
+    assert keys("long/server", 366).ok
+    soon, ended = keys("long/server", 368), keys("long/server", 398)
+    assert not soon.ok
+    assert soon.text.endswith(f"server.crt expires on {at(397):%Y-%m-%d}: engram renew long/server")
+    assert not ended.ok
+    assert "server.crt expired on" in ended.text
+    assert ended.text.endswith("or engram renew long/server")
+
+
+def test_an_authority_is_told_of_a_month_before_it_ends_and_when_it_has():
+    make("long", days=3650)
+    assert keys("long/client-0", 3619).ok
+    text = keys("long/server", 3621).text
+    assert (
+        f"the authority's, expires on {at(3650):%Y-%m-%d}: engram renew long/server --new-" in text
+    )
+    assert "server.crt expires on" in text
+    soon, ended = keys("long/client-0", 3621), keys("long/client-0", 3651)
+    assert not soon.ok
+    assert "on the server, engram renew SERVER_FOLDER --new-authority" in soon.text
+    assert not ended.ok
+    assert "bring the federation's ca.crt of today" in ended.text
+
+
+def test_a_database_that_cannot_be_read_is_found():
+    with sqlite3.connect(SERVER / "superlink.db") as connection:
+        connection.execute("CREATE TABLE rows (x)")
+    assert found(SERVER)["database"].ok
+    (SERVER / "superlink.db").write_bytes(b"rubbish" * 1000)
+    about, text = wrong(SERVER)
+    assert about == "database"
+    assert "bring back a copy" in text
+
+
+def test_clients_that_the_superlink_does_not_know_are_named(monkeypatch):
+    monkeypatch.setattr(doctor, "members", lambda *_, **__: [Member("client-0", 7, "online", "")])
+    assert wrong(SERVER) == (
+        "superlink",
+        "the SuperLink does not know client-1: engram register fed/server",
+    )
+
+    def silent(folder, control):
+        raise RunStopped("no SuperLink answers: start it")
+
+    monkeypatch.setattr(doctor, "members", silent)
+    assert wrong(SERVER) == ("superlink", "no SuperLink answers: start it")
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [(STARTER, "what starts runs"), (FLEET, "what nodes connect to")]
+)
+def test_a_superlink_that_answers_though_a_part_of_it_is_silent_is_wrong(name, part):
+    alive = SERVER / "flwr" / name
+    os.utime(alive, (time.time() - 90, time.time() - 90))
+    about, text = wrong(SERVER)
+    assert about == "superlink"
+    assert re.fullmatch(
+        rf"the SuperLink answers, but no sign of life of {part} for 9\d s: start it again; .*", text
+    )
+    alive.unlink()
+    assert f"no sign of life of {part} yet" in wrong(SERVER)[1]
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (Unreachable("it does not answer"), "it does not answer: start it, or open the way to it"),
+        (KeyRefused("it refuses"), "it refuses: on the server, engram register; or .*"),
+    ],
+)
+def test_a_superlink_out_of_reach_is_told_of(monkeypatch, error, says):
+    def greet(self, known):
+        raise error
+
+    monkeypatch.setattr(Fleet, "greet", greet)
+    about, text = wrong(CLIENT)
+    assert about == "superlink"
+    assert text.startswith(says.removesuffix(".*"))
+
+
+def test_a_damaged_memory_is_named():
+    store = DiskStore(STATE / "memory" / "0123456789abcdef")
+    for client in (1, 3):
+        store.save(client, {"w": torch.ones(3)}, server_round=2, durable=0)
+    store.save_serving(3, {"w": torch.ones(3)}, server_round=2)
+    assert found(CLIENT)["memories"].text == "3, all as they were written"
+    (serving,) = store.serving(3).values()
+    whole = serving.read_bytes()
+    serving.write_bytes(whole[:-1])
+    assert "client-3/serves-2.memory" in wrong(CLIENT)[1]
+    serving.write_bytes(whole)
+    path = store.versions(3)[2]
+    path.write_bytes(path.read_bytes()[:-1])
+    about, text = wrong(CLIENT)
+    assert about == "memories"
+    assert "client-3/round-2.memory" in text
+
+
+def test_a_full_disk_and_a_clock_that_went_back_are_found(monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor.shutil, "disk_usage", lambda path: usage(9, 9, 2**28))
+        about, text = wrong(CLIENT)
+    assert (about, text) == ("disk", "0.2 GiB are free in fed/client-1: make room, 1 GiB at least")
+    ahead = time.time() + 9000
+    os.utime(SERVER / "federation.toml", (ahead, ahead))
+    about, text = wrong(SERVER)
+    assert about == "clock"
+    assert text.startswith("files here were written 2 hours from now: set the clock")
+
+
+def test_a_node_that_hears_nothing_is_found():
+    with only_one(STATE):
+        (STATE / "alive").touch()
+        assert found(CLIENT)["node"].text == "it runs, and hears of its SuperLink"
+        os.utime(STATE / "alive", (time.time() - 90, time.time() - 90))
+        assert wrong(CLIENT)[0] == "node"
+    assert found(CLIENT)["node"].text == "none is running: engram node fed/client-1"

@@ -1,0 +1,357 @@
+"""Sites that fail, lie, or are not there: left out by name, and the others as without them."""
+
+import numpy as np
+import pytest
+from flwr.app import MessageType
+
+from engram.client import app
+from engram.client.memory import RamStore
+from engram.data.schema.columns import Schema
+from engram.data.source import Source
+from engram.data.tables.tables import TableData, table_data
+from engram.link.node_config import NodeConfig
+from engram.runs.record import RunRecord
+from engram.server.run import run as run_on
+from engram.settings.errors import Refused, RunStopped
+from engram.simulations.grid import InProcessGrid
+from engram.sites.policy import UNLIMITED
+from engram.tables.federation.host import TableSites
+from engram.tables.federation.molar_messages import SITES
+from engram.tables.federation.strategy import Exchange
+from engram.wire.wire import ROSTER_QUERY
+from tests.server.late import Late
+from tests.support import write_npz
+from tests.tables.federation.sites import (
+    SITES_THERE,
+    assert_as_in_one_place,
+    error_instead,
+    in_one_place,
+    memories,
+    nan_coefficient,
+    odd,
+    run,
+    settings,
+    with_arrays,
+)
+
+FAULTS = {
+    "no reply": (lambda reply: None, "no reply"),
+    "an error": (
+        lambda reply: error_instead(reply, "out of disk"),
+        "out of disk",
+    ),
+    "not finite": (nan_coefficient, "some coefficients are NaN or infinite"),
+    "a size": (
+        lambda r: with_arrays(r, size=np.array([1e12])),
+        "it claims 1e+12 rows of 120",
+    ),
+    "a negative size": (lambda r: with_arrays(r, size=np.array([-5.0])), "it claims -5 rows"),
+    "a negative variance": (
+        lambda r: with_arrays(r, sigma=np.array([-1.0])),
+        "its noise has the standard deviation -1.0",
+    ),
+    "a variance that is none": (
+        lambda r: with_arrays(r, sigma=np.array([np.nan])),
+        "its noise has the standard deviation nan",
+    ),
+    "noise without an end": (
+        lambda r: with_arrays(r, sigma=np.array([np.inf])),
+        "it knows standard errors, and not its noise",
+    ),
+    "freedom that is none": (
+        lambda r: with_arrays(r, freedom=np.array([0.0])),
+        "its noise has 0.0 degrees of freedom",
+    ),
+    "no standard error": (
+        lambda r: with_arrays(r, scale=np.zeros((1, 21))),
+        "some standard errors are NaN, 0 or negative",
+    ),
+    "too few features": (
+        lambda r: with_arrays(r, coef=np.zeros((1, 20))),
+        "coef: 'float64' of (1, 20) instead of float64 of (1, 21)",
+    ),
+    "too coarse numbers": (
+        lambda r: with_arrays(r, coef=np.zeros((1, 21), dtype=np.float32)),
+        "coef: 'float32' of (1, 21) instead of",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), FAULTS.values(), ids=list(FAULTS))
+def test_whoever_fails_or_lies_is_left_out_and_named(tmp_path, change, reason):
+    grid = odd(lambda client, reply: change(reply) if client == 4 else reply)
+    found, kept = run(tmp_path / "run", grid=grid)
+    assert list(found["left-out"]) == ["4"]
+    assert reason in found["left-out"]["4"]
+    assert found["sites"] == SITES_THERE - 1
+    others = [client for client in range(SITES_THERE) if client != 4]
+    model = in_one_place(settings(), leave_out=[4])
+    assert_as_in_one_place(found, kept, model, others)
+    # What the others share is for it, too.
+    transferred = model.transfer(*table_data(settings()).train[4][:2], task=4)
+    np.testing.assert_allclose(kept[4][0, :20], transferred.coef_[-1], rtol=1e-10)
+
+
+def test_records_that_are_missing_are_no_reason_to_stop(tmp_path):
+    def strip(reply):
+        del reply.content.array_records[SITES]
+        return reply
+
+    grid = odd(lambda client, reply: strip(reply) if client < 2 else reply)
+    found, _ = run(tmp_path / "run", grid=grid)
+    assert found["left-out"] == dict.fromkeys("01", "its reply lacks 'sites'")
+
+
+def test_without_enough_sites_nothing_is_shared(tmp_path):
+    grid = odd(lambda client, reply: None if client < 3 else reply)
+    with pytest.raises(RunStopped, match="9 of 10 sites are usable; client 0: no reply"):
+        run(tmp_path / "run", grid=grid, min_clients=10)
+    assert RunRecord.open(tmp_path / "run").results is None
+    found, _ = run(tmp_path / "again", grid=grid, min_clients=9)
+    assert found["sites"] == 9
+
+
+def test_a_site_that_comes_after_the_estimates_gets_what_the_others_share(tmp_path):
+    experiment, store = settings(min_clients=3), RamStore()
+    sites = TableSites(experiment, table_data(experiment), store)
+    g = Late(sites, [[client] for client in range(SITES_THERE)], comes={5: 1})
+    found = run_on(g, experiment, tmp_path / "run", engine="vectorized", memories=store)
+    assert (found["sites"], found["left-out"]) == (SITES_THERE - 1, {"4": "no node hosts it"})
+    assert found["clients"]["ids"] == list(range(SITES_THERE))
+    model = in_one_place(settings(), leave_out=[4])
+    transferred = model.transfer(*table_data(settings()).train[4][:2], task=4)
+    kept = memories(store, sites.names, SITES_THERE)
+    np.testing.assert_allclose(kept[4][0, :20], transferred.coef_[-1], rtol=1e-10)
+
+
+def test_a_site_that_was_never_there_gets_it_when_the_run_is_resumed(tmp_path):
+    experiment, store = settings(num_clients=4), RamStore()
+    sites = TableSites(experiment, table_data(experiment), store)
+    hosts = [[client] for client in range(4)]
+    found = run_on(Late(sites, hosts, comes={2: 9}), experiment, tmp_path / "run", engine="flower")
+    assert found["clients"]["ids"] == [0, 2, 3]
+    again = settings(num_clients=4, resume=str(tmp_path / "run"))
+    later = run_on(Late(sites, hosts, comes={3: 9}), again, tmp_path / "run", engine="flower")
+    assert later["clients"]["ids"] == [0, 1, 3]
+    assert later["shared"] == found["shared"]
+
+
+def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, warnings_of_engram):
+    grid = odd(
+        lambda client, reply: error_instead(reply, "no such file") if client == 3 else reply,
+        kind=ROSTER_QUERY,
+    )
+    found, _ = run(tmp_path / "run", grid=grid)
+    assert found["left-out"] == {"3": "no node hosts it"}
+    assert (
+        "node 4 cannot serve this run: no such file; it is asked again" in warnings_of_engram.text
+    )
+
+
+def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, warnings_of_engram):
+    (tmp_path / "own.csv").write_text("age,days\nMiller,3\n61,2\n62,4\n")
+    e, own = settings(target_column="days"), f"csv:{tmp_path}/own.csv"
+    with pytest.raises(Refused, match="this node's data cannot be used: its log") as caught:
+        app._host(e, NodeConfig(2, 12, data=Source(own)), RamStore(), UNLIMITED)
+    assert "Miller" not in str(caught.value)
+    assert "Miller" in warnings_of_engram.text
+
+
+class Columns(InProcessGrid):
+    """A grid whose nodes host tables of their own."""
+
+    def __init__(self, hosts):
+        super().__init__(hosts[0], [[client] for client in range(len(hosts))])
+        self._each = hosts
+
+    def push_messages(self, messages):
+        names = []
+        for message in messages:
+            self._host = self._each[message.metadata.dst_node_id - 1]
+            names += super().push_messages([message])
+        return names
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        (
+            ["x0", "age", *(f"x{k}" for k in range(2, 20))],
+            "it lacks the inputs x1, and has age besides",
+        ),
+        ([f"x{k}" for k in range(18)], "it lacks the inputs x18, x19, and has none besides"),
+    ],
+)
+def test_a_site_with_other_columns_is_left_out_and_named(tmp_path, columns, reason):
+    experiment = settings(num_clients=4)
+    data = table_data(experiment)
+    hosts = [TableSites(experiment, data, RamStore()) for _ in range(4)]
+    own = [rows and rows._replace(x=rows.x[:, : len(columns)]) for rows in data.train]
+    hosts[0] = TableSites(
+        experiment, TableData(own, own, Schema.of_numbers(columns), data.names), RamStore()
+    )
+    found = run_on(Columns(hosts), experiment, tmp_path / "run", engine="vectorized")
+    assert list(found["left-out"]) == ["0"]
+    assert reason in found["left-out"]["0"]
+
+
+def test_reasons_quote_no_values_of_rows(tmp_path):
+    rng = np.random.default_rng(0)
+    x, task = rng.normal(size=(300, 3)), np.repeat(np.arange(3), 100)
+    y = (rng.random(300) < 0.5).astype(float)
+    y[100:200] = 0.123456
+    path = write_npz(tmp_path / "mine.npz", x=x, y=y, task=task)
+    found, _ = run(tmp_path / "run", dataset=path, num_clients=3, family="logistic")
+    assert found["left-out"] == {"1": "y must be 0 or 1 in every row"}
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_site_that_cannot_be_used_does_not_take_its_nodes_others_with_it(tmp_path, nodes):
+    rng = np.random.default_rng(0)
+    x, task = rng.normal(size=(300, 2)), np.repeat(np.arange(3), 100)
+    y = x @ [1, 2] + rng.normal(size=300)
+    x[210:290, 1] = np.nan
+    path = write_npz(tmp_path / "mine.npz", x=x, y=y, task=task)
+    found, kept = run(tmp_path / "run", dataset=path, num_clients=3, nodes=nodes)
+    assert "task 2: column x1 has NaN in row" in found["left-out"]["2"]
+    assert len(found["left-out"]) == 1
+    assert (sorted(kept), found["clients"]["ids"]) == ([0, 1], [0, 1])
+
+
+def test_wide_claims_of_one_site_widen_intervals_by_a_bounded_amount(tmp_path):
+    special = {"num_clients": 40, "nodes": 40, "site_weights": "equal"}
+    honest, _ = run(tmp_path / "honest", **special)
+
+    def lie(client, reply):
+        return with_arrays(reply, scale=np.full((1, 21), 1e300)) if client == 4 else reply
+
+    found, _ = run(tmp_path / "lied", grid=odd(lie), **special)
+    widths = [
+        np.array(f["shared"]["high"], float) - np.array(f["shared"]["low"], float)
+        for f in (honest, found)
+    ]
+    assert np.isfinite(widths[0]).sum() > 15
+    assert (np.nan_to_num(widths[1]) < 4 * np.nan_to_num(widths[0], nan=1.0)).all()
+
+
+def test_one_site_without_noise_does_not_speak_where_it_knows_nothing(tmp_path):
+    def lie(client, reply):
+        scale = reply.content.array_records[SITES]["scale"].numpy().copy()
+        scale[0, 0] = np.inf
+        sure = {"sigma": np.zeros(1), "freedom": np.array([np.inf])}
+        return with_arrays(reply, scale=scale, **sure) if client == 4 else reply
+
+    found, _ = run(tmp_path / "run", grid=odd(lie))
+    assert found["sites"] == SITES_THERE
+
+
+def test_clients_that_nobody_asked_for_have_no_vote(tmp_path):
+    experiment = settings(num_clients=2, min_clients=2)
+    data = table_data(settings(num_clients=6))
+    honest = TableSites(experiment, data, RamStore())
+    other = TableSites(
+        experiment, data._replace(schema=Schema.of_numbers(f"q{k}" for k in range(20))), RamStore()
+    )
+
+    class Both(InProcessGrid):
+        def push_messages(self, messages):
+            names = []
+            for message in messages:
+                self._host = other if message.metadata.dst_node_id == 3 else honest
+                names += super().push_messages([message])
+            return names
+
+    grid = Both(honest, [[0], [1], [2, 3, 4, 5]])
+    found = run_on(grid, experiment, tmp_path / "run", engine="vectorized")
+    assert (found["sites"], found["left-out"]) == (2, {})
+    assert found["shared"]["names"][0] == "x0"
+
+
+def test_a_run_that_goes_on_keeps_its_columns(tmp_path):
+    experiment = settings(num_clients=3)
+    data = table_data(experiment)
+    backwards = data._replace(schema=Schema.of_numbers(data.columns[::-1]))
+    grids = [
+        InProcessGrid(TableSites(experiment, d, RamStore()), [[0], [1], [2]])
+        for d in (data, backwards)
+    ]
+    run_on(grids[0], experiment, tmp_path / "run", engine="vectorized")
+    again = settings(num_clients=3, resume=str(tmp_path / "run"))
+    with pytest.raises(
+        RunStopped, match=r"0 of 3 clients .*clients \[0, 1, 2\]: its inputs are in the order x19"
+    ):
+        run_on(grids[1], again, tmp_path / "run", engine="vectorized")
+
+
+def test_scores_that_are_no_numbers_leave_the_means_of_the_others(tmp_path):
+    def change(client, reply):
+        if client == 1:
+            reply.content.config_records["clients"]["loss-own"] = [float("nan")]
+        if client == 2:
+            reply.content.config_records["clients"]["loss-personal"] = [float("inf")]
+        if client == 3:
+            reply.content.config_records["clients"]["rows"] = [2**63 - 1]
+        return reply
+
+    found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
+    assert found["scored"] == SITES_THERE - 3
+    assert found["loss-personal"] > 0
+    assert "held-out loss" in Exchange.in_words(found)
+
+
+def test_a_minority_moves_the_median_by_a_bounded_amount(tmp_path):
+    honest, _ = run(tmp_path / "honest")
+    data = table_data(settings())
+    owns = np.array([s.coef for s in in_one_place(settings()).sites_])[:, 0]
+
+    def lie(client, reply):
+        coef = np.full((1, 21), 1e6)
+        return with_arrays(reply, coef=coef) if client < 4 else reply
+
+    found, _ = run(tmp_path / "lied", grid=odd(lie))
+    moved = np.abs(np.subtract(found["shared"]["coef"], honest["shared"]["coef"]))
+    assert moved.max() < 0.3
+    assert owns[4:].min() <= found["shared"]["coef"][0] <= owns[4:].max()
+    # A mean, weighted as the median is, goes where they want it.
+    sizes = np.array([len(rows.y) for rows in data.train])
+    assert np.average(np.r_[np.full(4, 1e6), owns[4:]], weights=sizes) > 1e5
+
+
+def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
+    shapes = set()
+
+    def look(client, reply):
+        for name, record in reply.content.array_records.items():
+            shapes.update((name, array, record[array].shape) for array in record)
+        return reply
+
+    run(tmp_path / "run", grid=odd(look))
+    assert shapes == {
+        (SITES, "coef", (1, 21)),
+        (SITES, "scale", (1, 21)),
+        (SITES, "size", (1,)),
+        (SITES, "sigma", (1,)),
+        (SITES, "freedom", (1,)),
+    }
+    found = set()
+
+    def look_again(client, reply):
+        found.update(reply.content.array_records, reply.content.config_records["clients"])
+        return reply
+
+    run(tmp_path / "again", grid=odd(look_again, kind=MessageType.EVALUATE))
+    about = {"server-round", "ids", "failed", "reasons", "noted", "notes"}
+    assert found == about | {"rows", "loss-own", "loss-shared", "loss-personal"}
+
+
+def test_scores_that_are_nonsense_are_left_out(tmp_path, warnings_of_engram):
+    def change(client, reply):
+        if client == 1:
+            reply.content.config_records["clients"]["loss-own"] = [1.0, 2.0]
+        if client == 3:
+            del reply.content.config_records["clients"]["rows"]
+        return reply if client != 5 else error_instead(reply, "no room")
+
+    found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
+    assert found["clients"]["ids"] == [c for c in range(SITES_THERE) if c not in (1, 3, 5)]
+    assert "client 5 lacks scores: no room" in warnings_of_engram.text

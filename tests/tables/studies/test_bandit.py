@@ -1,0 +1,85 @@
+"""`engram reproduce molar-bandit`, as it is typed: results, resuming, refusals."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from engram.cli.cli import app
+from engram.settings.errors import Refused
+from engram.tables.studies.bandit import ACTIVATION, POLICIES, SHOWN, regrets, summarize, worlds
+from tests.samples import entry
+
+
+def invoke(*arguments):
+    fixed = ["reproduce", "molar-bandit", "--processes", "1"]
+    return CliRunner().invoke(app, [*fixed, *map(str, arguments)])
+
+
+def refusal(*arguments):
+    result = invoke(*arguments)
+    assert isinstance(result.exception, Refused), result.output
+    return str(result.exception)
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())["rows"]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_it_gives_a_table_and_a_figure(tmp_path):
+    out = tmp_path / "run"
+    result = invoke("--horizon", 130, "--trials", 3, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found == json.loads((out / "results.json").read_text())
+    assert (out / "regret.png").read_bytes().startswith(b"\x89PNG")
+    rows = {(row["policy"], row["task"]): row for row in found["rows"]}
+    assert len(rows) == len(POLICIES) * 4
+    played = np.array(
+        [
+            regrets(POLICIES["molar"].bandit, worlds("C", ACTIVATION, 130, trial), trial)[:, -1]
+            for trial in range(3)
+        ]
+    )
+    half = 1.96 * played.std(axis=0, ddof=1) / 3**0.5
+    for task, m in SHOWN.items():
+        row = rows["molar", task]
+        assert row["activation"] == ACTIVATION[m]
+        assert row["regret"] == pytest.approx(played[:, m].mean())
+        assert row["interval"] == pytest.approx(half[m])
+    assert rows["molar", "mean"]["regret"] == pytest.approx(played.mean())
+    assert rows["molar", "mean"]["of-ols"] == pytest.approx(
+        played.mean() / rows["ols", "mean"]["regret"]
+    )
+    for policy in POLICIES.values():
+        assert policy.title in result.stdout
+
+
+def test_tasks_shown_are_those_activated_most_least_and_between():
+    p = ACTIVATION[list(SHOWN.values())]
+    assert (p[0], p[2]) == (ACTIVATION.max(), ACTIVATION.min())
+    assert p[1] == np.sort(ACTIVATION)[9]  # of twenty, one of the two in the middle
+
+
+def test_one_trial_has_no_interval(tmp_path):
+    out = tmp_path / "run"
+    assert invoke("--horizon", 1, "--trials", 1, "--out", out).exit_code == 0
+    assert all(row["interval"] is None for row in results(out))
+
+
+def test_a_ratio_to_nothing_is_none():
+    (row, *_) = summarize([{"policy": name, "errors": [0.0] * 20} for name in POLICIES])
+    assert row["of-ols"] is None
+
+
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
+    for arguments, message in [
+        (["--horizon", 0], "horizon must be at least 1, got 0"),
+        (["--trials", 0], "trials must be at least 1, got 0"),
+        (["--horizon", 10**8], "trials of 100000000 rounds, 1 at once, needs"),
+    ]:
+        with entry(arguments):
+            assert message in refusal(*arguments)
+            assert list(tmp_path.iterdir()) == []
