@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from engram.core.checks import must
 from engram.core.streams import Stream
-from engram.guards.calibration import noise_multiplier, noise_of
+from engram.guards.accounting.calibration import noise_multiplier, noise_of
 from engram.guards.noise import secret_noise
 from engram.scoring.score_columns import COMMON, TUNED, Column
 from engram.settings.errors import Refused

@@ -6,7 +6,7 @@ from pathlib import Path
 from engram.core.checks import must
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.guards.calibration import noise_multiplier
+from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.noise import Noise
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused

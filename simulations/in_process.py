@@ -13,7 +13,7 @@ from engram.client.hosts.local import LocalHost
 from engram.core.method import Slots
 from engram.core.slots import over_slots
 from engram.core.types import Params
-from engram.guards.aggregation import Merge
+from engram.guards.merge import Merge
 from engram.scoring.metrics import Metric
 from engram.settings.errors import one_line
 from engram.strategies.base import Round

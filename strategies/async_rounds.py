@@ -16,7 +16,7 @@ from flwr.app import Message
 from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.types import Params
-from engram.guards.aggregation import Merge
+from engram.guards.merge import Merge
 from engram.scoring.metrics import Metric
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment

@@ -15,7 +15,7 @@ from engram.core.method import Slots
 from engram.core.slots import flat, unflat
 from engram.core.tree import multiplied
 from engram.core.types import Params
-from engram.guards.aggregation import server_step_notes
+from engram.guards.merge import server_step_notes
 from engram.guards.noise import Noise
 from engram.networks.registry import FLAT
 from engram.scoring.best_round import is_selection

@@ -17,7 +17,7 @@ from engram.core.streams import Stream, generator
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.guards.aggregation import Merge, merge_of
+from engram.guards.merge import Merge, merge_of
 from engram.guards.noise import Noise
 from engram.guards.secret_samples import secret_cohort
 from engram.guards.update_bounds import comparable, shortened

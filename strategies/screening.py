@@ -14,8 +14,8 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat, over_slots
 from engram.core.tree import distance, is_finite
 from engram.core.types import Params
-from engram.guards.aggregation import Merge
 from engram.guards.claimed_ranges import impossible, projected
+from engram.guards.merge import Merge
 from engram.networks.base import VARIANCE
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Names, few, one_line

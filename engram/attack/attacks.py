@@ -29,7 +29,7 @@ from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream, generator
 from engram.core.tree import multiplied
 from engram.data.federated import FederatedData, Split
-from engram.guards.aggregation import Merge
+from engram.guards.merge import Merge
 from engram.guards.noise import Noise
 from engram.home.run_models import Learned
 from engram.runs.record import RunRecord

@@ -11,7 +11,7 @@ import typer
 from engram.cli.console import out, table_of
 from engram.cli.options import Control, Json, Policy, Runs, State
 from engram.data.file_models import readable
-from engram.guards.client_epsilon import spent_by_client
+from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.link.addresses import parse_address
 from engram.link.credentials import read_server
 from engram.link.server.invitations import invitations

@@ -13,7 +13,7 @@ from engram.core.checks import require
 from engram.core.method import Method, Slots, Update
 from engram.core.slots import flat, mean_of, over_slots, pick, unflat, zeros
 from engram.core.tree import norm
-from engram.guards.gaussian import add_normal, clip
+from engram.guards.accounting.gaussian import add_normal, clip
 from engram.guards.robust import Center
 
 

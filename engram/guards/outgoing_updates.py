@@ -21,7 +21,7 @@ from engram.core.method_shapes import Shapes
 from engram.core.slots import flat, over_slots
 from engram.core.streams import Stream
 from engram.core.types import Params
-from engram.guards.calibration import noise_multiplier
+from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.delta_broadcast import advanced
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.update_codec import Codes

@@ -29,7 +29,7 @@ from engram.core.method import Objective
 from engram.core.slots import pick
 from engram.core.tree import multiplied, norm
 from engram.core.types import Batch, LossFn, Params, Sampled
-from engram.guards.gaussian import add_normal
+from engram.guards.accounting.gaussian import add_normal
 
 Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
 """``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``."""

@@ -19,7 +19,7 @@ from engram.cohort.draws import Sample
 from engram.core.arrays import Bools, Ints
 from engram.core.streams import Stream
 from engram.data.federated import Split
-from engram.guards.calibration import row_rate, sampling_rate
+from engram.guards.accounting.calibration import row_rate, sampling_rate
 from engram.guards.noise import Noise
 
 if TYPE_CHECKING:

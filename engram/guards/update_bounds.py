@@ -15,9 +15,9 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat, unflat
 from engram.core.tree import distance
 from engram.core.types import Params
-from engram.guards.aggregation import Merge
+from engram.guards.accounting.gaussian import clip
 from engram.guards.claimed_ranges import bounded
-from engram.guards.gaussian import clip
+from engram.guards.merge import Merge
 from engram.strategies.screening import Accepted, TrainReplies
 
 _LEAST: Final = 3  # updates among which one is usual: of two, nobody knows which

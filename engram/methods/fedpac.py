@@ -19,7 +19,7 @@ from engram.core.method import Client, Context, FromEach, Method, Phase, Served,
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import Tally, kinds_of, mean_of, or_common, pick, scatter
 from engram.core.tree import add_scaled, norm
-from engram.guards.gaussian import clip
+from engram.guards.accounting.gaussian import clip
 from engram.guards.weight_limit import weight_limit
 
 

@@ -4,7 +4,7 @@
 (each client's, one line an evaluation), ``checkpoints/round-N/`` (the last two), ``results.json``
 (once it is finished), ``exports.jsonl`` (one line an exported model). These have checksums. A run
 on nodes also has ``progress.json`` (see ``engram.runs.progress``), and a private one
-``clients-asked.txt`` (see ``engram.guards.accountant``).
+``clients-asked.txt`` (see ``engram.guards.accounting.accountant``).
 """
 
 import json

@@ -14,7 +14,7 @@ from engram.core.slots import has_common, has_tuned
 from engram.core.streams import scored
 from engram.core.types import Params
 from engram.data.clients import all_unseen
-from engram.guards.calibration import noise_multiplier, noise_of
+from engram.guards.accounting.calibration import noise_multiplier, noise_of
 from engram.scoring.best_round import Selection, selected_by
 from engram.scoring.evaluation import Evaluation, Scored, outlying, summary
 from engram.scoring.metrics import Metric

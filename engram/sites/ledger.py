@@ -3,9 +3,9 @@
 Every answer is a Gaussian release of sensitivity mu to the change of all data of a client: for
 ``privacy=local``, two clipped updates lie up to 2 C apart and have noise z C, so that mu = 2 / z.
 Releases add up as ``mu^2 = sum mu_i^2``, whatever a server asks for next, and epsilon is a function
-of that sum (``engram.guards.gaussian.epsilon_of``). For ``privacy=example`` the steps of an answer
+of that sum (``engram.guards.accounting.gaussian.epsilon_of``). For ``privacy=example`` the steps of an answer
 are Poisson-subsampled Gaussian releases to the change of one row, which are counted by multiplier
-and rate (``engram.guards.amplification.composed_epsilon``). A ledger that is deleted, or put back
+and rate (``engram.guards.accounting.amplification.composed_epsilon``). A ledger that is deleted, or put back
 as it was, is noticed by its head beside it: that is written after every line, so that it is the
 ledger's last line or, after a crash, an earlier one, and knows all that was spent.
 
@@ -387,10 +387,10 @@ _read: Final[dict[Path, tuple[tuple[int, ...] | None, Books]]] = {}
 
 def _epsilon(total: float, steps: Steps, delta: float) -> float:
     if not steps:
-        from engram.guards.gaussian import epsilon_of  # noqa: PLC0415 - torch, which commands can do without
+        from engram.guards.accounting.gaussian import epsilon_of  # noqa: PLC0415 - torch, which commands can do without
 
         return epsilon_of(math.sqrt(total), delta)
-    from engram.guards.amplification import composed_epsilon  # noqa: PLC0415 - rarely needed
+    from engram.guards.accounting.amplification import composed_epsilon  # noqa: PLC0415 - rarely needed
 
     parts = [[float(x) for x in key.split(" at ")] for key in steps]
     each = {(z, q): n for (z, q), n in zip(parts, steps.values(), strict=True)}

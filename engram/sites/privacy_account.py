@@ -7,7 +7,7 @@ from flwr.app import Message, MessageType
 
 from engram.client.requests import round_of
 from engram.data.digests import digest_of
-from engram.guards.calibration import noise_multiplier, reach, row_rate, row_releases
+from engram.guards.accounting.calibration import noise_multiplier, reach, row_rate, row_releases
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import EngramError, few
 from engram.settings.experiment import Experiment

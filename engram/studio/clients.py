@@ -12,7 +12,7 @@ from engram.compare.colors import looks_of
 from engram.compare.comparison_folder import Runs, trains_network
 from engram.compare.report_rows import client_scores, same_clients
 from engram.compare.reports.gain_plot import gain_lines
-from engram.guards.client_epsilon import spent_by_client
+from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.runs.record import RunRecord
 from engram.scoring.evaluation import center
 from engram.scoring.metrics import Metric

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from engram.client import app as module
 from engram.core.slots import flat
 from engram.data.federated import model_for
-from engram.guards.calibration import noise_of
+from engram.guards.accounting.calibration import noise_of
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.families import METHODS, family
 from engram.settings.fingerprint import source_root

@@ -7,9 +7,9 @@ import pytest
 
 from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows
-from engram.guards.accountant import PrivacyAccountant
-from engram.guards.amplification import poisson_epsilon, subset_epsilon
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.accountant import PrivacyAccountant
+from engram.guards.accounting.amplification import poisson_epsilon, subset_epsilon
+from engram.guards.accounting.gaussian import epsilon
 from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
 from engram.server import run as coordinator

@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from engram.core.method import Update
 from engram.guards.adaptive_clip import BOUND, adaptive, split
-from engram.guards.aggregation import Merge
+from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
 from engram.simulations.engine import simulate

@@ -9,8 +9,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from engram.guards.amplification import poisson_epsilon, subset_epsilon
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.amplification import poisson_epsilon, subset_epsilon
+from engram.guards.accounting.gaussian import epsilon
 from engram.settings.errors import Refused
 from tests.samples import entry
 

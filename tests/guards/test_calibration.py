@@ -5,9 +5,9 @@ import math
 import pytest
 from scipy.stats import norm
 
-from engram.guards.amplification import poisson_epsilon, subset_epsilon
-from engram.guards.calibration import noise_multiplier, sampling_rate
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.amplification import poisson_epsilon, subset_epsilon
+from engram.guards.accounting.calibration import noise_multiplier, sampling_rate
+from engram.guards.accounting.gaussian import epsilon
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from tests.samples import entry

@@ -5,7 +5,7 @@ import torch
 
 from engram.client.disk_memory import DiskStore
 from engram.core.method import Update
-from engram.guards.aggregation import merge_of
+from engram.guards.merge import merge_of
 from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
 from engram.settings.errors import EngramError, Refused

@@ -14,8 +14,8 @@ from dp_accounting.pld import PLDAccountant
 
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.accountant import PrivacyAccountant, spent
-from engram.guards.calibration import row_rate
+from engram.guards.accounting.accountant import PrivacyAccountant, spent
+from engram.guards.accounting.calibration import row_rate
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.guards.secret_samples import row_samples
 from engram.settings.errors import Refused

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.func import vmap
 
 from engram.core.tree import add_scaled, interpolate, norm
-from engram.guards.gaussian import add_normal, clip, concentrated_epsilon, epsilon
+from engram.guards.accounting.gaussian import add_normal, clip, concentrated_epsilon, epsilon
 from tests.samples import entry
 from tests.support import assert_same
 

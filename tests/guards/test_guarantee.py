@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from engram.guards.accountant import guarantee, is_weak
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.accountant import guarantee, is_weak
+from engram.guards.accounting.gaussian import epsilon
 from engram.settings.experiment import Experiment
 
 CENTRAL = {"privacy": "central", "clip": 0.5, "num_rounds": 20}

@@ -12,7 +12,7 @@ from torch import nn
 import engram
 from engram.core.method import Update
 from engram.core.slots import unflat
-from engram.guards.aggregation import merge_of
+from engram.guards.merge import merge_of
 from engram.guards.noise import simulated_noise
 from engram.settings.errors import Refused
 from engram.strategies.screening import Accepted

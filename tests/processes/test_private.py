@@ -2,8 +2,8 @@
 
 import pytest
 
-from engram.guards.amplification import poisson_epsilon
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.amplification import poisson_epsilon
+from engram.guards.accounting.gaussian import epsilon
 from engram.runs.record import RunRecord
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation

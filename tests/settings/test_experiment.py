@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import engram
-from engram.guards.aggregation import merge_of
+from engram.guards.merge import merge_of
 from engram.methods.pfedme import PFedMe as PFedMeItself
 from engram.scoring.metrics import METRICS
 from engram.settings import experiment

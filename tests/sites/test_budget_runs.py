@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.gaussian import epsilon
 from engram.runs.record import RunRecord
 from engram.server import run as coordinator
 from engram.settings.errors import RunStopped

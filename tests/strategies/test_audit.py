@@ -18,9 +18,9 @@ from scipy.stats import beta
 from engram.core.clip_and_noise import Walker
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
-from engram.guards.accountant import spent
-from engram.guards.aggregation import Merge
-from engram.guards.calibration import sampling_rate
+from engram.guards.accounting.accountant import spent
+from engram.guards.accounting.calibration import sampling_rate
+from engram.guards.merge import Merge
 from engram.guards.noise import simulated_noise
 from engram.guards.secret_samples import poisson_cohort, subset_cohort
 from engram.strategies.rounds import Rounds

@@ -11,7 +11,7 @@ from engram.core.method import Update
 from engram.core.rounds import merged
 from engram.core.slots import flat, over_slots, pick
 from engram.data.load_federation import federated_data
-from engram.guards.aggregation import merge_of
+from engram.guards.merge import merge_of
 from engram.guards.noise import secret_noise
 from engram.settings.families import METHODS
 from engram.strategies.rounds import Rounds

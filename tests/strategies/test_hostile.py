@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Error, Message
 
 from engram.core.method import FromEach
 from engram.core.slots import mean_of, replace
-from engram.guards.aggregation import Merge
+from engram.guards.merge import Merge
 from engram.settings.errors import RunStopped
 from engram.strategies.reply_border import Kind
 from engram.wire.wire import to_record

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Error, Message
 
 from engram.client.hosts.local import LocalHost
 from engram.core.slots import flat, unflat
-from engram.guards.aggregation import Merge
+from engram.guards.merge import Merge
 from engram.link.node_config import NodeConfig, hosted_clients
 from engram.server.roster import query_roster
 from engram.settings.errors import RunStopped

@@ -8,7 +8,7 @@ from engram.core.clip_and_noise import changes
 from engram.core.method import Update
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.tree import add_scaled, norm
-from engram.guards.gaussian import clip
+from engram.guards.accounting.gaussian import clip
 from engram.guards.noise import simulated_noise
 from engram.guards.robust import krum, median, trimmed_mean
 from engram.settings.families import METHODS

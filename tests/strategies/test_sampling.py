@@ -11,8 +11,8 @@ from scipy.stats import chisquare
 from engram.core.method import Update
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.amplification import poisson_epsilon, subset_epsilon
-from engram.guards.client_epsilon import spent_by_client
+from engram.guards.accounting.amplification import poisson_epsilon, subset_epsilon
+from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.guards.secret_samples import poisson_cohort, secret_cohort, subset_cohort
 from engram.runs.record import RunRecord

@@ -11,7 +11,7 @@ from engram.core.clip_and_noise import Walker
 from engram.core.method import Served
 from engram.core.method_shapes import Shapes
 from engram.core.tree import distance
-from engram.guards.aggregation import Merge
+from engram.guards.merge import Merge
 from engram.guards.noise import secret_noise
 from engram.link.flower import local_run
 from engram.methods.fedavg import FedAvg

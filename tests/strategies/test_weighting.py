@@ -7,7 +7,7 @@ import torch
 
 from engram.core.method import FromMean, Update
 from engram.core.slots import mean_of, over_slots
-from engram.guards.aggregation import merge_of
+from engram.guards.merge import merge_of
 from engram.settings.families import family
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import Rounds

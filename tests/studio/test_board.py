@@ -11,7 +11,7 @@ import pytest
 from dash import Dash
 from flask import Flask
 
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.gaussian import epsilon
 from engram.link.addresses import Address
 from engram.runs.progress import PROGRESS, RunProgress
 from engram.runs.record import RunRecord

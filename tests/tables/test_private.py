@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.gaussian import epsilon
 from engram.tables.private import estimate_of, noisy_statistics, statistics_size
 from engram.tables.site import Rows, estimate_site
 from tests.samples import entry

@@ -20,7 +20,7 @@ from engram.core.rounds import received_by
 from engram.core.slots import over_slots
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
-from engram.guards.aggregation import merge_of
+from engram.guards.merge import merge_of
 from engram.guards.noise import simulated_noise
 from engram.home.run_models import Learned
 from engram.scoring.tasks import task_of

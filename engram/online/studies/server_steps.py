@@ -21,7 +21,7 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.tree import interpolate
 from engram.core.types import Params
 from engram.data.federated import FederatedData, model_for
-from engram.guards.aggregation import Merge
+from engram.guards.merge import Merge
 from engram.guards.noise import secret_noise
 from engram.online.server_step import universal_step
 from engram.server.roster import query_roster

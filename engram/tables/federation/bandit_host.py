@@ -29,7 +29,7 @@ from engram.core.streams import Stream, generator
 from engram.core.types import Params
 from engram.data.schema.columns import Column, Kind, Schema
 from engram.data.tables.tables import TableData
-from engram.guards.calibration import noise_multiplier
+from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.noise import Noise, secret_noise
 from engram.settings.errors import UNNAMED, DataError, EngramError
 from engram.settings.experiment import Experiment

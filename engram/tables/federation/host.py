@@ -16,7 +16,7 @@ from engram.core.checks import Fault
 from engram.core.streams import Stream
 from engram.data.schema.columns import Kind
 from engram.data.tables.tables import TableData
-from engram.guards.calibration import noise_multiplier
+from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.noise import Noise, secret_noise
 from engram.settings.errors import DataError, EngramError, one_line
 from engram.settings.experiment import Experiment

@@ -10,9 +10,9 @@ from scipy.stats import norm
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
-from engram.guards.accountant import PrivacyAccountant, guarantee
-from engram.guards.calibration import noise_multiplier
-from engram.guards.client_epsilon import spent_by_client
+from engram.guards.accounting.accountant import PrivacyAccountant, guarantee
+from engram.guards.accounting.calibration import noise_multiplier
+from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.runs.record import RunRecord
 from engram.server.run import run as run_on

@@ -5,8 +5,8 @@ import pytest
 
 from engram.client.memory import RamStore
 from engram.data.tables.tables import table_data
-from engram.guards.calibration import noise_multiplier
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.calibration import noise_multiplier
+from engram.guards.accounting.gaussian import epsilon
 from engram.settings.errors import Refused
 from engram.tables.federation.host import TableSites
 from tests.samples import entry

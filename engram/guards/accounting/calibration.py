@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from engram.core.checks import must
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.gaussian import epsilon
 from engram.scoring.score_columns import Column
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
@@ -119,7 +119,7 @@ def sampled_epsilon(
     """
     if rate == 1:
         return epsilon(multiplier, releases, delta)
-    from engram.guards.amplification import poisson_epsilon, subset_epsilon  # noqa: PLC0415 - trainers do without
+    from engram.guards.accounting.amplification import poisson_epsilon, subset_epsilon  # noqa: PLC0415 - trainers do without
 
     amplified = subset_epsilon if sampling == "without-replacement" else poisson_epsilon
     return amplified(multiplier, rate, releases, delta)

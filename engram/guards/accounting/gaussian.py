@@ -79,7 +79,7 @@ def epsilon(multiplier: float, releases: int, delta: float) -> float:
         Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu) <= delta
 
     (Balle, Wang. Improving the Gaussian Mechanism. ICML 2018, Thm. 8). There is no amplification by
-    sampling, for which see ``engram.guards.amplification``. One release of multiplier
+    sampling, for which see ``engram.guards.accounting.amplification``. One release of multiplier
     ``sqrt(2 ln(1.25 / delta)) / epsilon``, as Flower's LocalDpMod has it, gives at most that
     epsilon where it is below 1, and less privacy than that far above.
 

@@ -23,7 +23,7 @@ from functools import lru_cache, reduce
 from typing import Any, Final
 
 from engram.core.checks import require
-from engram.guards.gaussian import epsilon, epsilon_of
+from engram.guards.accounting.gaussian import epsilon, epsilon_of
 from engram.settings.errors import Refused
 
 _ORDERS: Final = (*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512)

@@ -14,8 +14,8 @@ from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import Mean, merged, received_by, weighed
 from engram.core.slots import flat, mean_of
 from engram.core.streams import Stream, generator
+from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.adaptive_clip import adaptive, adaptive_mean
-from engram.guards.calibration import noise_multiplier
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.robust import (
     Center,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from flwr.app import Message
 
-from engram.guards.calibration import (
+from engram.guards.accounting.calibration import (
     looks,
     noise_multiplier,
     reach,
@@ -18,8 +18,8 @@ from engram.guards.calibration import (
     sampled_epsilon,
     sampling_rate,
 )
-from engram.guards.client_epsilon import releases_in
-from engram.guards.gaussian import concentrated_epsilon
+from engram.guards.accounting.client_epsilon import releases_in
+from engram.guards.accounting.gaussian import concentrated_epsilon
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.wire.wire import CLIENTS, NOISE, read_list

@@ -9,7 +9,7 @@ from engram.settings.experiment import FORMER, Experiment
 from engram.settings.files import read_json
 
 ASKED = "clients-asked.txt"
-"""The file of the clients that were asked, a line a release; see ``engram.guards.accountant``."""
+"""The file of the clients that were asked, a line a release; see ``engram.guards.accounting.accountant``."""
 
 
 def spent_by_client(record: RunRecord) -> dict[int, float]:
@@ -32,7 +32,7 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
         e = Experiment.from_config({k: v for k, v in settings.items() if k not in FORMER})
     except Refused:  # of a network or a loss that only the run's process knows
         return {}
-    from engram.guards.accountant import spent  # noqa: PLC0415 - torch, which most runs do not need
+    from engram.guards.accounting.accountant import spent  # noqa: PLC0415 - torch, which most runs do not need
 
     rows, file = record.rows(), record.folder / ASKED
     if file.is_file():

@@ -1,0 +1,1 @@
+"""Noise multipliers, and the epsilon of a run's releases."""
