@@ -13,10 +13,9 @@ from typing import NamedTuple, Self
 import torch
 from flwr.app import Message
 
-from engram.core.method import Slots, Update
+from engram.core.method import Slots
 from engram.core.slots import flat, unflat
 from engram.core.types import Params
-from engram.guards.merge import Merge
 from engram.scoring.metrics import Metric
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
@@ -229,36 +228,14 @@ def by_wave(replies: Iterable[Message], due: Sequence[Sent]) -> list[list[Messag
     return found
 
 
-def joined(
-    merge: Merge,
-    server: Slots,
-    server_round: int,
-    waves: Sequence[Wave],
-    each: Sequence[TrainReplies],
-) -> TrainReplies:
-    """Joins the replies of waves; updates of older slots count less, as changes of newer ones.
-
-    An update of slots after which t rounds have ended counts 1 / sqrt(1 + t) (Nguyen et al.,
-    AISTATS 2022, Sec. 5.1): see ``Walker.rebase``.
-    """
-    accepted = []
-    for wave, replies in zip(waves, each, strict=True):
-        weight = (1 + server_round - wave.server_round) ** -0.5
-        for clients, reply in replies.accepted:
-            updates = reply.updates
-            if wave.server_round != server_round:
-                updates = [_rebased(merge, wave.slots, server, u, weight) for u in updates]
-            accepted.append((clients, reply._replace(updates=updates)))
-    found = TrainReplies(accepted, [], [], Counter())
+def joined(each: Sequence[TrainReplies]) -> TrainReplies:
+    """Joins the replies of waves."""
+    found = TrainReplies([], [], [], Counter())
     for replies in each:
         found = found._replace(
+            accepted=found.accepted + replies.accepted,
             rejected=found.rejected + replies.rejected,
             silent=found.silent + replies.silent,
             others=found.others + replies.others,
         )
     return found
-
-
-def _rebased(merge: Merge, then: Slots, now: Slots, update: Update, weight: float) -> Update:
-    old, new = (merge.received(server, update) for server in (then, now))
-    return update._replace(slots=merge.walker.rebase(old, new, update.slots, weight))

@@ -59,7 +59,7 @@ class Traffic:
         """Builds it for a run; returns None where nothing is compressed."""
         if (e := rounds.settings).compress == "none":
             return None
-        return cls(Codes.of(e, rounds.shapes, rounds.merge.walker.running), clients)
+        return cls(Codes.of(e, rounds.shapes, rounds.merge.running), clients)
 
     @property
     def size(self) -> int:

@@ -34,7 +34,7 @@ from engram.strategies.base import Row, RunStrategy, strategies, widened
 from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
 from engram.strategies.reply_border import first_answers
 from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Wave
-from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
+from engram.strategies.screening import Admission, TrainReplies, in_numbers, mean_of, warn_of
 from engram.strategies.train_replies import collect_replies, screen
 from engram.wire.roster import Roster
 from engram.wire.tensors import difference
@@ -67,7 +67,7 @@ class Federated(RunStrategy):
         self._loss = task_of(e.task, e.loss).metric
         self.loss: Metric | None = self._loss  # of the last round; None if none are wanted
         self._watch = LossWatch(" or ".join(e.of(NetworkMethod).step_sizes()))
-        model, running = method.server.start.get("model", {}), rounds.merge.walker.running
+        model, running = method.server.start.get("model", {}), rounds.merge.running
         parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
         self._notes = server_step_notes(e, parameters)
         if self._notes and not self._notes["exp-concave"]:
@@ -84,6 +84,7 @@ class Federated(RunStrategy):
         self._warnings = ScoreWarnings(private=e.privacy == "example")
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
+        self._round = 0
         self.left_out: dict[int, str] = {}
 
     @property
@@ -253,7 +254,7 @@ class Federated(RunStrategy):
         self, server_round: int, model: Params, *, losses: bool, away: Set[int] = frozenset()
     ) -> None:
         """Begins a round: its ``slots``, its ``waves``, and whether losses are wanted."""
-        self.slots = self._whole(model)
+        self.slots, self._round = self._whole(model), server_round
         absent, unseen = self._nowhere | away, self._scores.scoring.unseen
         everyone = len(self.roster.nodes)
 
@@ -336,8 +337,8 @@ class Federated(RunStrategy):
         for sent, mine in zip(due, by_wave(came, due), strict=True):
             read = partial(
                 screen,
-                server_round=sent.wave.server_round,
                 rounds=self.rounds,
+                admission=self.admission(sent.wave),
                 most=self.most,
                 loss=sent.loss,
                 coded=traffic.coded(method, sent.wave) if traffic else None,
@@ -345,6 +346,11 @@ class Federated(RunStrategy):
             replied.append(collect_replies(mine, sent.asked, self.roster.examples, read))
         model, metrics = self.learn(server_round, *replied)
         return to_record(model), MetricRecord(metrics)
+
+    def admission(self, wave: Wave) -> Admission:
+        """Returns the slots that updates of a wave are compared with."""
+        latest = self._round, self.slots
+        return Admission(self.rounds.merge, *latest, wave.slots, wave.server_round)
 
     def learn(self, server_round: int, *replied: TrainReplies) -> tuple[Params, Row]:
         """Merges the updates of a round's waves.
@@ -364,13 +370,8 @@ class Federated(RunStrategy):
         """
         rounds, names = self.rounds, self.roster.names
         traffic = self._traffic.note(self.waves, replied) if self._traffic else {}
-        current = [wave.server_round for wave in self.waves] == [server_round]
-        whole = replied[0]
-        if not current:
-            whole = joined(rounds.merge, self.slots, server_round, self.waves, replied)
-        found = rounds.screened(self.slots, whole)
+        slots, found = rounds.learned(self.slots, joined(replied), server_round, names)
         self.left_out = dict.fromkeys(self._pacing.late, "late") | found.left_out
-        updates = rounds.updates(found, server_round, names)
         if not found.complete:
             found.log(server_round, names)
         losses, clients, ways, means = list[float](), list[int](), list[str](), dict[str, float]()
@@ -384,7 +385,7 @@ class Federated(RunStrategy):
             means |= {} if np.isnan(mean) else {"train-loss": mean}
             means["train-loss-median"] = median = float(np.median(losses))
             self._watch.see(server_round, median)
-        model = self._hold(rounds.merged(self.slots, updates, server_round))
+        model = self._hold(slots)
         bounded = self._weights.bounded(clients, self.roster.examples, server_round)
         return model, {
             "cohort": self.cohort,

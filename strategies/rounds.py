@@ -17,16 +17,16 @@ from engram.core.streams import Stream, generator
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.guards.merge import Merge, merge_of
+from engram.guards.guard import Refusal
+from engram.guards.merge import Merge, merge_of, updates_of
 from engram.guards.noise import Noise
 from engram.guards.secret_samples import secret_cohort
-from engram.guards.update_bounds import comparable, shortened
 from engram.guards.weight_limit import weight_limit
 from engram.settings.errors import UNNAMED, Names, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import client_axes, server_side
 from engram.strategies.base import Row
-from engram.strategies.screening import TrainReplies, first_of, implausible
+from engram.strategies.screening import TrainReplies, first_of
 
 _log = getLogger("flwr.engram")
 
@@ -109,33 +109,30 @@ class Rounds(NamedTuple):
         absent, size = {*absent, *unseen}, size or e.clients_per_round
         return draw_cohort(e.seed, server_round, clients, size, shards=e.shards, absent=absent)
 
-    def screened(self, server: Slots, replies: TrainReplies) -> TrainReplies:
-        """Compares updates: rejects those that lie much farther than most do, and bounds others."""
-        merge, e = self.merge, self.settings
-        # Under central privacy, what is made of a reply must not depend on the others.
-        if e.privacy == "central" or len(replies.accepted) < 2:
-            return replies
-        if not merge.bounded:
-            near, far = implausible(replies.accepted, merge, server)
-            replies = replies._replace(accepted=near, rejected=replies.rejected + far)
-        if merge.method.claims and not merge.centers:
-            replies = comparable(replies, merge, e.max_norm)
-        # A stream's next rows are so few that honest updates differ by more than any bound.
-        if merge.bounded or e.order == "stream":
-            return replies
-        return shortened(replies, merge, server, e.max_norm)
-
-    def updates(
-        self, replies: TrainReplies, server_round: int, names: Names = UNNAMED
-    ) -> list[Update]:
-        """Returns the usable updates of a round.
+    def learned(
+        self, server: Slots, replies: TrainReplies, server_round: int, names: Names = UNNAMED
+    ) -> tuple[Slots, TrainReplies]:
+        """Returns the server's slots after a round, and the replies that it has learned from.
 
         Where cohorts are secret there may be none, where nobody was asked or a single client is
-        missing, which counts as one that changed nothing.
+        missing, which counts as one that changed nothing. Such a round has noise, too.
 
         Raises:
-            RunStopped: Most of the cohort diverged, or too few updates are usable.
+            RunStopped: Most of the cohort diverged, too few updates are usable, or the merged slots
+                are not finite.
         """
+        merge, updates = self.merge, [u for _, reply in replies.accepted for u in reply.updates]
+        updates = updates or [merge.unchanged(server, self.shapes.sent)]
+        longer: list[Update] = []
+        found = merge.gather(server, updates, server_round, longer)
+        replies = replies.without([x for x in found if isinstance(x, Refusal)], longer)
+        self._check(replies, server_round, names)
+        slots = merge.after(server, updates_of(found))
+        if flat(slots) and not is_finite(flat(slots)):
+            raise RunStopped(f"round {server_round}: the merged model became non-finite")
+        return slots, replies
+
+    def _check(self, replies: TrainReplies, server_round: int, names: Names) -> None:
         usable, least = replies.usable, max(1, self.settings.min_clients)
         if not replies.complete and 2 * len(diverged := replies.diverged) > replies.asked:
             raise RunStopped(
@@ -145,22 +142,6 @@ class Rounds(NamedTuple):
         if usable < least and (replies.asked > 1 or not self.settings.secret_cohorts):
             count = f"{usable} of {least} usable replies" if usable else "no usable reply"
             raise RunStopped(f"round {server_round} has {count}; {replies.in_words(names)}")
-        return [update for _, reply in replies.accepted for update in reply.updates]
-
-    def merged(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
-        """Returns the server's slots after a round.
-
-        A round without updates has noise, too, on an update of no client that changes nothing.
-
-        Raises:
-            RunStopped: The merged slots are not finite.
-        """
-        if not updates:
-            updates = [Update(self.merge.unchanged(server, self.shapes.sent), 0, 0)]
-        slots = self.merge(server, updates, server_round)
-        if flat(slots) and not is_finite(flat(slots)):
-            raise RunStopped(f"round {server_round}: the merged model became non-finite")
-        return slots
 
 
 def draw_cohort(

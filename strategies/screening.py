@@ -1,21 +1,19 @@
 """Screening of updates, without messages. Nothing that a client sends is trusted."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from logging import getLogger
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
 from engram.core.arrays import Array, Bools
-from engram.core.clip_and_noise import origin_of
 from engram.core.method import Slots, Update
-from engram.core.rounds import received_by
 from engram.core.slots import flat, over_slots
-from engram.core.tree import distance, is_finite
+from engram.core.tree import is_finite
 from engram.core.types import Params
-from engram.guards.claimed_ranges import impossible, projected
-from engram.guards.merge import Merge
+from engram.guards.guard import Refusal
+from engram.guards.merge import Merge, updates_of
 from engram.networks.base import VARIANCE
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Names, few, one_line
@@ -25,7 +23,6 @@ from engram.wire.training_result import Trained
 _log = getLogger("flwr.engram")
 
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of losses, which models compute in float32
-_FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _ROUNDING: Final = 1e-6  # of the least possible loss
 _OWNS: Final = 10  # median distances from the median, times clients, of who owns a mean
 _TOLD: Final = 10  # most reasons that an error lists
@@ -42,6 +39,16 @@ class Accepted(NamedTuple):
     # each.
     failed: dict[int, str]
     way: str  # the way in which they were trained, one of ``WAYS``; empty if it is not known
+
+    def clients_of(self, update: Update) -> list[int]:
+        """Returns the clients that one of its updates is of."""
+        return self.clients if update.client is None else [update.client]
+
+    def without(self, gone: Collection[int]) -> Self:
+        """Returns the reply without some of its clients."""
+        stay = [i for i, client in enumerate(self.clients) if client not in gone]
+        losses = [self.losses[i] for i in stay] if self.losses else []
+        return self._replace(clients=[self.clients[i] for i in stay], losses=losses)
 
 
 class TrainReplies(NamedTuple):
@@ -93,6 +100,20 @@ class TrainReplies(NamedTuple):
         """Number of replies that are left out, by kind."""
         return self.others + Counter(reply.kind for _, reply in self.rejected)
 
+    def without(self, refused: Sequence[Refusal], longer: Sequence[Update]) -> Self:
+        """Returns the replies without updates that guards refuse; names those that were longer."""
+        why, long = {id(x.update): x for x in refused}, {*map(id, longer)}
+        accepted, rejected, named = [], [*self.rejected], list[int]()
+        for clients, reply in self.accepted:
+            gone = {c for u in reply.updates if id(u) in why for c in reply.clients_of(u)}
+            named += [c for u in reply.updates if id(u) in long for c in reply.clients_of(u)]
+            if gone:
+                x = next(why[id(u)] for u in reply.updates if id(u) in why)
+                rejected.append(([c for c in clients if c in gone], Rejected.of(x.kind, x.reason)))
+            if left := [c for c in clients if c not in gone]:
+                accepted.append((left, reply.without(gone)))
+        return self._replace(accepted=accepted, rejected=rejected, shortened=named)
+
     def in_words(self, names: Names) -> str:
         """Describes in words why replies are missing, with the clients' ``names``."""
         reasons = [f"clients {few(some, names)}: {reply.reason}" for some, reply in self.rejected]
@@ -124,22 +145,45 @@ class TrainReplies(NamedTuple):
             _log.warning("round %d: left out: %s", server_round, first_of(failed))
 
 
+class Admission(NamedTuple):
+    """The slots that updates of a round are compared with.
+
+    Attributes:
+        merge: The server's merge, on which depends whether an outcome has a mean or each client's
+            slots.
+        server_round: The round.
+        server: The server's slots before it.
+        then: Those that the clients received, of the round ``began``; older ones where clients are
+            at work for several rounds.
+        began: That round.
+    """
+
+    merge: Merge
+    server_round: int
+    server: Slots
+    then: Slots
+    began: int
+
+    def __call__(self, update: Update) -> Update | Refusal:
+        """Returns what guards make of an update, as a change of the server's slots of now."""
+        if self.began != self.server_round:
+            age = self.server_round - self.began
+            update = self.merge.rebased(self.server, self.then, update, age)
+        return self.merge.admit(self.server, update, self.server_round)
+
+
 def judged(
-    trained: Trained, *, most: int, merge: Merge, loss: Metric | None
+    trained: Trained, admission: Admission, *, most: int, loss: Metric | None
 ) -> Accepted | Rejected:
     """Checks the numbers of a well-formed outcome; arguments as for ``screen``."""
+    merge = admission.merge
     if not trained.clients:
         return Rejected("diverged", one_line(trained.reason, longest=REASONS))
     params, losses = flat(trained.slots), trained.losses
     if not ((not params or is_finite(params)) and np.all(np.abs(losses) <= _LARGEST)):
         return Rejected.of("non-finite", "some parameters or losses are NaN or infinite")
-    if merge.walker.running and _below_zero(params, merge):
+    if merge.running and _below_zero(params, merge):
         return Rejected.of("non-finite", "a running variance is below zero")
-    if claims := merge.method.claims:
-        if merge.settings.privacy == "local":  # whose noise moves honest claims, too
-            trained = trained._replace(slots=projected(claims, trained.slots))
-        elif wrong := impossible(claims, params):
-            return Rejected.of("range", wrong)
     low, most_loss = (loss.low, loss.most) if loss else (0.0, 0.0)
     if min(losses, default=low) < low - _ROUNDING:
         return Rejected.of("scores", f"losses must be {low:g} or more")
@@ -151,54 +195,21 @@ def judged(
             Update(over_slots(lambda leaf, i=i: leaf[i], trained.slots), weight, 1, client)
             for i, (client, weight) in enumerate(zip(trained.clients, weights, strict=True))
         ]
+    admitted = [admission(update) for update in updates]
+    if wrong := next((x for x in admitted if isinstance(x, Refusal)), None):
+        return Rejected.of(wrong.kind, wrong.reason)
     failed = {client: one_line(reason) for client, reason in trained.failures.items()}
     capped: list[float] = np.minimum(losses, most_loss).tolist()
-    return Accepted(trained.clients, updates, capped, failed, trained.way)
+    return Accepted(trained.clients, updates_of(admitted), capped, failed, trained.way)
 
 
 def _below_zero(params: Params, merge: Merge) -> bool:
     for path, leaf in params.items():
         slot, *rest = path.split("/")
-        running = rest and rest[-1] in merge.walker.running and merge.method.kinds[slot] == "model"
+        running = rest and rest[-1] in merge.running and merge.method.kinds[slot] == "model"
         if running and path.endswith(VARIANCE) and leaf.min() < 0:
             return True
     return False
-
-
-def implausible(
-    accepted: list[tuple[list[int], Accepted]], merge: Merge, server: Slots
-) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
-    """Rejects replies, of two or more, with models that moved much farther than most.
-
-    Finite numbers can be as harmful as infinite ones. Of two replies, and where most models have
-    not moved, there is no usual distance: one is then rejected if it is farther than the other by
-    that factor, and far beyond the old model's own size.
-    """
-    method = merge.method
-    received = {
-        update.client: received_by(method, server, update.client or 0)
-        for _, reply in accepted
-        for update in reply.updates
-    }
-    distances = [
-        max(
-            distance(flat(u.slots), flat(origin_of(method, received[u.client], u.slots)))
-            for u in reply.updates
-        )
-        for _, reply in accepted
-    ]
-    limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else 0.0
-    if limit == 0:
-        size = distance(flat(next(iter(received.values()))))
-        limit = _FAR * max(min(distances), _FAR * max(1.0, size))
-    near, far = [], []
-    for (clients, reply), moved in zip(accepted, distances, strict=True):
-        if moved > limit:
-            reason = f"its model moved by {moved:.3g}, {_FAR} times what is usual, or more"
-            far.append((clients, Rejected("size", reason)))
-        else:
-            near.append((clients, reply))
-    return near, far
 
 
 def first_of(reasons: Iterable[str]) -> str:

@@ -22,8 +22,8 @@ from engram.client.memory import MemoryStore, RamStore
 from engram.client.requests import Request, round_of
 from engram.cohort.trainer.chunks import score
 from engram.cohort.trainer.trainer import Trainer
+from engram.core.changes import origin_of
 from engram.core.checks import must
-from engram.core.clip_and_noise import origin_of
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream, generator
@@ -202,7 +202,7 @@ def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: 
         return sent
     origin = origin_of(merge.method, received, sent)
     change = flat(over_slots(torch.sub, sent, origin))
-    running = merge.walker.running
+    running = merge.running
     moved = {path: x for path, x in change.items() if path.rpartition("/")[2] not in running}
     own = {path: x[attacks] for path, x in moved.items()}
     if lies:

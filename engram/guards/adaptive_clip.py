@@ -1,107 +1,91 @@
-"""Clipping by a bound that follows a quantile of the norms of clients' updates.
+"""A clip whose bound follows a quantile of the norms of clients' changes.
 
 Andrew, Thakkar, McMahan, Ramaswamy. Differentially Private Learning with Adaptive Clipping. NeurIPS
-2021. Of a round's clients, b_i = 1 if client i's update is within the bound C, and 0 otherwise. For
-m expected clients, a quantile gamma and a rate eta_C = 0.2 (Alg. 1) ::
-
-    share = 1/2 + (sum_i (b_i - 1/2) + sigma_b xi) / m,    xi ~ N(0, 1)
-    C <- C exp(-eta_C (share - gamma))
-
-A client moves the sum of the b_i - 1/2 by 1/2. So the count with deviation sigma_b, and the sum of
-updates with multiplier z_d, cost together what one release with multiplier z costs, if
-z_d = (z^-2 - (2 sigma_b)^-2)^-1/2 (Thm. 1).
+2021, Alg. 1.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import torch
-from torch import Tensor
 
-from engram.core.clip_and_noise import Walker
 from engram.core.method import FromMean, Method, Slots, Update
+from engram.guards.changes import change_of, length_of, shortened
+from engram.guards.guard import At, Guard
 
 BOUND: Final = "clip"
 """Name of the server's slot that has the bound, a scalar."""
 
+_WITHIN: Final = "within"
 _RATE: Final = 0.2
 
 
-class Split(NamedTuple):
-    """The two releases of a round."""
+@dataclass(frozen=True)
+class AdaptiveClip:
+    """Clips by the server's bound C, and adds to a change whether that left it as it was.
 
-    updates: float  # noise multiplier of the sum of updates, z_d
-    deviation: float  # standard deviation of the noise on the count, sigma_b
+    b_i = 1 if client i's change is within C, and 0 otherwise. Its update has ``k C (b_i - 1/2)`` as
+    one more number; with the mean of these the server moves its bound by ::
 
+        C <- C exp(-eta (share - gamma)),    share = 1/2 + mean_i (b_i - 1/2)
 
-def split(multiplier: float, clients: int) -> Split:
-    """Splits a release into one of updates and one of the count, at the same cost.
-
-    The paper has sigma_b = m / 20. With less than 20 z clients that would take most of the budget,
-    or more than all of it; here sigma_b is z then, and z_d is 1.15 z.
+    One update has norm ``C sqrt(1 + k^2 / 4)`` at most, and is noised as one. With the multiplier z
+    of that, the change alone has ``z_d = z sqrt(1 + k^2 / 4)``, and the sum of the b_i has noise of
+    deviation ``s = z_d / k``; so ``z^-2 = z_d^-2 + (2 s)^-2``, as in Thm. 1: the split needs no
+    account of its own.
     """
-    count = max(clients / 20, multiplier)
-    return Split((multiplier**-2 - (2 * count) ** -2) ** -0.5, count)
+
+    first: float  # C before the first round, > 0
+    quantile: float  # gamma, share of changes within the bound, in (0, 1)
+    count: float  # k, weight of the count beside a change, in bounds, > 0
+
+    def build(self) -> Guard:
+        """Builds the guard, which counts at the server."""
+
+        def admit(at: At, update: Update) -> Update:
+            bound = float(at.server[BOUND])
+            within = length_of(change_of(at, update)) <= bound
+            near = shortened(at, update, bound)
+            number = torch.tensor(self.count * bound * (within - 0.5))
+            return near._replace(slots=near.slots | {_WITHIN: number})
+
+        def bound(at: At) -> float:
+            return float(at.server[BOUND]) * math.hypot(1, self.count / 2)
+
+        return Guard(
+            "adaptive-clip",
+            alike=True,
+            single=True,
+            admit=admit,
+            method=self._method,
+            bound=bound,
+        )
+
+    def _method(self, method: Method) -> Method:
+        server, inner = method.server, method.server.merge
+        if not isinstance(inner, FromMean):
+            raise ValueError("clip-quantile must be 0 for a method whose server sees every update")
+
+        def merge(slots: Slots, mean: Update) -> Slots:
+            rest, sent = dict(slots), dict(mean.slots)
+            bound, within = rest.pop(BOUND), sent.pop(_WITHIN)
+            share = 0.5 + within / (self.count * bound)
+            after = bound * torch.exp(-_RATE * (share - self.quantile))
+            return inner.merge(rest, mean._replace(slots=sent)) | {BOUND: after}
+
+        first = {BOUND: torch.tensor(self.first)}
+        return method._replace(
+            server=server._replace(start=server.start | first, merge=inner._replace(merge=merge)),
+            kinds={**method.kinds, BOUND: "statistic", _WITHIN: "statistic"},
+        )
 
 
-def adaptive(method: Method, first: float) -> Method:
-    """Wraps a method: its server holds the bound in a slot, ``first`` at the start.
+def count_of(multiplier: float, asked: int) -> float:
+    """Returns k at which the noise on the count has a deviation of a twentieth of the clients.
 
-    Its merge takes the next bound from the mean's slot of that name, see ``adaptive_mean``.
-
-    Raises:
-        ValueError: If the server sees every update, not their mean.
+    So the paper has it. With less than 20 z of them asked that would take most of the budget, or
+    more than all of it: here it is z then, and z_d is 1.15 z.
     """
-    merge = method.server.merge
-    if not isinstance(merge, FromMean):
-        raise ValueError("clip-quantile must be 0 for a method whose server sees every update")
-
-    def followed(server: Slots, mean: Update) -> Slots:
-        slots = dict(mean.slots)
-        bound = slots.pop(BOUND)
-        before = {slot: x for slot, x in server.items() if slot != BOUND}
-        return merge.merge(before, mean._replace(slots=slots)) | {BOUND: bound}
-
-    server = method.server._replace(
-        start={**method.server.start, BOUND: torch.tensor(first)},
-        merge=merge._replace(merge=followed),
-    )
-    return method._replace(server=server, kinds={**method.kinds, BOUND: "statistic"})
-
-
-def adaptive_mean(
-    walker: Walker,
-    server: Slots,
-    updates: Sequence[Update],
-    *,
-    quantile: float,
-    multiplier: float,
-    clients: int,
-    normal: Callable[[int], Tensor],
-    xi: float,
-) -> Update:
-    """Returns ``Walker.private_mean`` by the bound of the server's slot, and the next bound.
-
-    Args:
-        walker: The walker of a method of ``adaptive``.
-        server: The server's slots.
-        updates: An update of each client, which is not clipped yet.
-        quantile: gamma, in (0, 1).
-        multiplier: The noise multiplier z of both releases together; > 0.
-        clients: m; >= 1.
-        normal: ``size -> (size,)``, standard normal numbers.
-        xi: Another one, of its own.
-    """
-    bound, z = float(server[BOUND]), split(multiplier, clients)
-    received, _ = walker.method.server.send(server, [])
-    within = sum(
-        update.clients * ((walker.length(received, update.slots) <= bound) - 0.5)
-        for update in updates
-    )
-    mean = walker.private_mean(
-        server, updates, bound=bound, multiplier=z.updates, clients=clients, normal=normal
-    )
-    share = 0.5 + (within + z.deviation * xi) / clients
-    after = torch.full_like(server[BOUND], bound * math.exp(-_RATE * (share - quantile)))
-    return mean._replace(slots=mean.slots | {BOUND: after})
+    deviation = max(asked / 20, multiplier)
+    return ((deviation / multiplier) ** 2 - 0.25) ** -0.5

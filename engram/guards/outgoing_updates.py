@@ -4,7 +4,7 @@ What compression leaves out of an update stays in its client's memory, beside wh
 So does, where a server sends changes alone, what they are changes of.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from logging import getLogger
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,17 @@ from torch.func import vmap
 from engram.cohort.round import Held, Outcome
 from engram.cohort.trainer.chunks import Asked, Chunk
 from engram.cohort.trainer.client_memory import Recollection
-from engram.core.clip_and_noise import Walker, origin_of
+from engram.core.changes import origin_of
 from engram.core.method import Method, Slots
 from engram.core.method_shapes import Shapes
-from engram.core.slots import flat, over_slots
+from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream
 from engram.core.types import Params
-from engram.guards.accounting.calibration import noise_multiplier
+from engram.guards.changes import arrays_of, is_running, size_of
 from engram.guards.delta_broadcast import advanced
+from engram.guards.guard import Guard
 from engram.guards.noise import Noise, secret_noise
+from engram.guards.presets import guards_of
 from engram.guards.update_codec import Codes
 from engram.settings.errors import EngramError, Names, few
 from engram.wire.wire import CODE
@@ -54,8 +56,8 @@ class Sending:
         noise: Noise | None,
         covers: bool,
     ) -> None:
-        e = self._experiment = experiment
-        self._walker = Walker(method, running)
+        e, self._method, self._running = experiment, method, running
+        self._guard = guards_of(e, method, running)
         self._names, self._noise, self._covers = names, noise or secret_noise, covers
         self._paths = [*flat(shapes.common)]
         self._codes = None if e.compress == "none" else Codes.of(e, shapes, running)
@@ -64,31 +66,27 @@ class Sending:
         self, done: Outcome, asked: Asked, chunk: Chunk, memories: Recollection
     ) -> tuple[Outcome, list[Params]]:
         """Returns the updates that are sent, and arrays to keep beside the method's slots."""
-        left, e = done, self._experiment
-        if e.update_clip and not e.clip_quantile:  # else the server clips
+        left = done
+        if self._guard.leaves:
             left = self._protected(done, asked, chunk)
         if self._codes is None:
             return left, []
         return self._encoded(self._codes, left, asked, chunk.clients, memories)
 
     def _protected(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
-        e, (_, clients, own), server_round = self._experiment, chunk, asked.server_round
+        (_, clients, own), server_round = chunk, asked.server_round
         if done.broken and self._covers:
             _log.warning(
                 "clients %s send noise alone in round %d: their training diverged",
                 few([clients[i] for i in done.broken], self._names),
                 server_round,
             )
-        sent = leave_clients(
-            e,
-            self._walker,
-            asked.common,
-            own,
-            done.sent.stack(),
-            clients=clients,
-            server_round=server_round,
-            noise=self._noise,
-        )
+
+        def draw(size: int, stream: Stream) -> list[Tensor]:
+            return [self._noise(size, stream, server_round, client) for client in clients]
+
+        what = self._method, self._running, asked.common, own, done.sent.stack()
+        sent = leave_clients(self._guard, *what, draw)
         return done._replace(sent=Held(sent), broken={} if self._covers else done.broken)
 
     def _encoded(
@@ -163,69 +161,50 @@ class Sending:
 
 
 def leave_clients(
-    e: "Experiment",
-    walker: Walker,
+    guard: Guard,
+    method: Method,
+    running: Set[str],
     common: Slots,
     own: Slots,
     sent: Slots,
-    *,
-    clients: Sequence[int],
-    server_round: int,
-    noise: Noise,
+    draw: Callable[[int, Stream], Sequence[Tensor]],
 ) -> Slots:
-    """Clips clients' updates and adds local noise, before they leave the clients.
+    """Returns clients' updates as guards let them leave.
 
-        origin + min(1, C / |change|) change + z C xi,    xi ~ N(0, I)
+    Each depends on its client alone, so that a client's privacy does not depend on who else trains
+    or on how nodes host clients. A client that is asked again answers with new noise, at the same
+    privacy cost; a run reports the cost of what it asked for itself.
 
-    Each update depends on its client alone, so that a client's privacy does not depend on who else
-    trains or on how nodes host clients. A client that is asked again answers with new noise, at the
-    same privacy cost; a run reports the cost of what it asked for itself.
-
-    A server that wants more than the noise allows could send others: slots so large that a small
-    change is rounded up, or that training diverges on some rows and not on others. So noise is
-    added to the changes, in float64, before they are added to what was received, and rounding comes
-    last; and an update that is not finite counts as no change.
+    A server that wants more than noise allows could send others: slots so large that a small change
+    is rounded up, or that training diverges on some rows and not on others. So guards act on the
+    changes, in float64, before they are added to what was received, and rounding comes last.
 
     Args:
-        e: The settings: C is ``clip``, which is positive, and z the noise multiplier.
-        walker: The method's walker.
+        guard: The guards.
+        method: The method.
+        running: Names of running statistics.
         common: The slots that all of the clients received alike.
         own: Their own slots that they received, with a leading client axis.
         sent: The slots that they send, with a leading client axis.
-        clients: The clients.
-        server_round: The round.
-        noise: Source of the noise.
+        draw: ``(size, purpose)`` -> standard normal numbers of each client, (size,).
     """
-
-    def clipped(mine: Slots, update: Slots) -> Slots:
-        return walker.clip(common | mine, update, e.clip)
-
-    moved, rest = walker.apart(sent)
-    if e.privacy == "local" and flat(rest):
+    update = flat(sent)
+    paths = [path for path in update if not is_running(running, path)]
+    if guard.hides and len(paths) < len(update):
         raise EngramError("running statistics have no noise: they must not leave a client")
-    if not flat(moved):
+    if not paths:
         return sent
-    if e.privacy != "local":
-        near: Slots = vmap(clipped, in_dims=(0 if own else None, 0))(own, sent)
-        return near
-    exact = over_slots(Tensor.double, moved)
-    origin = origin_of(walker.method, over_slots(Tensor.double, common | own), exact)
-    change = over_slots(torch.sub, exact, origin)
-    rows = torch.cat([leaf.reshape(len(leaf), -1) for leaf in flat(change).values()], dim=1)
-    norms = torch.linalg.vector_norm(rows, dim=1)
-    scale = torch.where(norms.isfinite(), (e.clip / norms).clamp(max=1.0), 0.0)
-
-    def held(leaf: Tensor) -> Tensor:
-        near = leaf * scale.view(-1, *[1] * (leaf.ndim - 1))
-        return torch.where(near.isfinite(), near, 0.0)  # 0 times infinity
-
-    drawn = [noise(rows.shape[1], Stream.CLIENT_NOISE, server_round, c) for c in clients]
-    deviation = noise_multiplier(e) * e.clip
-    noisy: Slots = vmap(lambda x, normal: walker.add_noise(x, deviation, normal))(
-        over_slots(held, change), torch.stack(drawn).to(rows)
-    )
-    whole = over_slots(lambda x, y, like: (x + y).to(like.dtype), noisy, origin, moved)
-    return walker.joined(whole, rest, sent)
+    begun = flat(origin_of(method, common | own, sent))
+    change = {path: update[path].double() - begun[path].double() for path in paths}
+    size = size_of(change) // len(next(iter(change.values())))
+    drawn = {s: arrays_of(torch.stack([*draw(size, s)]), change) for s in guard.draws}
+    left: Params = vmap(guard.leave)(change, drawn)
+    after = dict(update)
+    for path, x in left.items():
+        moved = (begun[path].double() + x).to(update[path].dtype)
+        # What guards leave as it is stays so to the last bit.
+        after[path] = torch.where(x == change[path], update[path], moved)
+    return unflat(after, sent)
 
 
 def _base(version: int, clients: Sequence[int], memories: Recollection, at: int) -> Params:

@@ -155,21 +155,6 @@ def mixtures(models: Sequence[Params], malicious: int) -> list[Params]:
     return [_like(flat[some].mean(0), models[0]) for some in nearest.sort(dim=1).values]
 
 
-def bucketed(models: Sequence[Params], size: int, order: Sequence[int]) -> list[Params]:
-    """Returns the means of buckets of ``size`` models (Karimireddy et al. 2022, Alg. 1).
-
-    Means differ less than models do, so that a center takes fewer honest ones for attackers; but
-    each attacker spoils a bucket. The last bucket may have fewer.
-
-    ``order`` is a random permutation of 0 to n - 1; ``size`` 1 leaves the models as they are.
-    """
-    if size == 1:
-        return list(models)
-    starts = range(0, len(models), size)
-    parts = ([models[i] for i in order[start : start + size]] for start in starts)
-    return [_like(_stacked(part).mean(0), part[0]) for part in parts]
-
-
 def _krum_scores(flat: torch.Tensor, malicious: int) -> torch.Tensor:
     """Returns each model's sum of squared distances to its n - malicious - 2 nearest others."""
     n = len(flat)

@@ -3,9 +3,9 @@
 Every answer is a Gaussian release of sensitivity mu to the change of all data of a client: for
 ``privacy=local``, two clipped updates lie up to 2 C apart and have noise z C, so that mu = 2 / z.
 Releases add up as ``mu^2 = sum mu_i^2``, whatever a server asks for next, and epsilon is a function
-of that sum (``engram.guards.accounting.gaussian.epsilon_of``). For ``privacy=example`` the steps of an answer
+of that sum (``accounting.gaussian.epsilon_of``). For ``privacy=example`` the steps of an answer
 are Poisson-subsampled Gaussian releases to the change of one row, which are counted by multiplier
-and rate (``engram.guards.accounting.amplification.composed_epsilon``). A ledger that is deleted, or put back
+and rate (``accounting.amplification.composed_epsilon``). A ledger that is deleted, or put back
 as it was, is noticed by its head beside it: that is written after every line, so that it is the
 ledger's last line or, after a crash, an earlier one, and knows all that was spent.
 

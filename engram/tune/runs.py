@@ -31,7 +31,7 @@ from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.simulations.in_process import replies_of
 from engram.strategies.rounds import Rounds, RowWeights
-from engram.strategies.screening import TrainReplies
+from engram.strategies.screening import Admission, TrainReplies
 from engram.wire.training_result import Trained
 
 _log = getLogger("flwr.engram")
@@ -99,17 +99,17 @@ class Member:
         """Merges its clients' updates into the slots, or stops as a run would."""
         rounds = self._rounds
         try:
-            replies = rounds.screened(self.slots, self._replies(trained))
-            updates = rounds.updates(replies, server_round, self.data.names)
-            self.slots = rounds.merged(self.slots, updates, server_round)
+            replies = self._replies(trained, server_round)
+            self.slots, _ = rounds.learned(self.slots, replies, server_round, self.data.names)
         except RunStopped as error:
             self.stopped = str(error)
 
-    def _replies(self, trained: Trained) -> TrainReplies:
+    def _replies(self, trained: Trained, server_round: int) -> TrainReplies:
         """Replies of one node with all clients, or of a node for each."""
         each = [trained] if self._merge.combines else [*trained.apart()]
         groups = [[*some.clients, *some.failures] for some in each]
-        return replies_of(groups, each, most=self._most, merge=self._merge, loss=self._loss)
+        admission = Admission(self._merge, server_round, self.slots, self.slots, server_round)
+        return replies_of(groups, each, admission, most=self._most, loss=self._loss)
 
     def scores(self, server_round: int, adapt_lr: float | None = None) -> Scores:
         """Scores its clients in ``scored`` after a round, with its step size of fine-tuning."""

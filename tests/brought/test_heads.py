@@ -28,7 +28,7 @@ from engram.core import (
     pick,
     scatter,
 )
-from engram.core.clip_and_noise import changes
+from engram.core.changes import changes
 from engram.core.slots import flat, over_slots
 
 # --- The method ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg as Flowers
 from torch.testing import assert_close
 
 from engram.cohort.sequential import in_turn
-from engram.core.clip_and_noise import Walker, changes
+from engram.core.changes import Walker, changes
 from engram.core.method import FromMean, Update
 from engram.core.rounds import merged
 from engram.core.slots import flat, mean_of, unflat

@@ -11,7 +11,7 @@ from engram.client import app as module
 from engram.client.round_log import in_words
 from engram.cohort.trainer.chunks import ClientFailed
 from engram.cohort.trainer.trainer import Trainer
-from engram.core.clip_and_noise import Walker
+from engram.core.changes import Walker
 from engram.core.slots import flat
 from engram.guards.noise import simulated_noise
 from engram.guards.outgoing_updates import leave_clients

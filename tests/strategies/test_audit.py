@@ -15,7 +15,7 @@ import pytest
 import torch
 from scipy.stats import beta
 
-from engram.core.clip_and_noise import Walker
+from engram.core.changes import Walker
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
 from engram.guards.accounting.accountant import spent

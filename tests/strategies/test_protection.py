@@ -4,7 +4,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from engram.core.clip_and_noise import changes
+from engram.core.changes import changes
 from engram.core.method import Update
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.tree import add_scaled, norm

@@ -7,7 +7,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from engram.core.clip_and_noise import Walker
+from engram.core.changes import Walker
 from engram.core.method import Served
 from engram.core.method_shapes import Shapes
 from engram.core.tree import distance

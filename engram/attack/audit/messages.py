@@ -14,7 +14,7 @@ from engram.attack.inversion import recovered, rows_of_gradient, rows_of_layer
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
 from engram.cohort.trainer.worker_pool import training
-from engram.core.clip_and_noise import changes
+from engram.core.changes import changes
 from engram.core.method import Slots, Update
 from engram.core.rounds import received_by
 from engram.core.slots import over_slots

@@ -457,7 +457,7 @@ def _mechanism(e: "Experiment") -> "ByExamples | None":
 
 def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
     """Builds what changes updates; None where nothing does."""
-    if e.compress == "none" and (not e.update_clip or e.clip_quantile):
+    if e.compress == "none" and not e.update_clip:
         return None
     from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed
 

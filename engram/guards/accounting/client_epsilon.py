@@ -9,7 +9,7 @@ from engram.settings.experiment import FORMER, Experiment
 from engram.settings.files import read_json
 
 ASKED = "clients-asked.txt"
-"""The file of the clients that were asked, a line a release; see ``engram.guards.accounting.accountant``."""
+"""The file of the clients that were asked, a line a release; see ``accountant``."""
 
 
 def spent_by_client(record: RunRecord) -> dict[int, float]:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engram.core.changes import changes, origin_of
 from engram.core.checks import require
-from engram.core.clip_and_noise import changes, origin_of
 from engram.core.method import Method, Slots
 from engram.core.slots import flat, over_slots, unflat
 

@@ -14,15 +14,13 @@ from flwr.serverapp.strategy import FedAdam, FedYogi, Strategy
 from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
-from engram.core.clip_and_noise import Walker
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.streams import Stream, torch_generator
 from engram.core.tree import interpolate
 from engram.core.types import Params
 from engram.data.federated import FederatedData, model_for
-from engram.guards.merge import Merge
-from engram.guards.noise import secret_noise
+from engram.guards.merge import merge_of
 from engram.online.server_step import universal_step
 from engram.server.roster import query_roster
 from engram.server.run import train_round
@@ -56,8 +54,7 @@ def _ours(
         method = stepping(method, size)
         all_alike = {"max_weight": math.inf, "clients_per_round": e.num_clients}
         e = e.model_copy(update=all_alike)
-        merge = Merge(method, Walker(method, running), e, secret_noise)
-        return Federated(Rounds(merge, shapes), roster)
+        return Federated(Rounds(merge_of(e, method, running), shapes), roster)
 
     return build
 

@@ -6,6 +6,7 @@ inside, amounts and means of classes are bounded by comparison with those of oth
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,9 +16,63 @@ from torch import Tensor
 from engram.core.method import Claim, Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.types import Params
+from engram.guards.guard import At, Guard, Refusal
 from engram.guards.weight_limit import weight_limit
 
 _ROUNDING: Final = 1e-4  # of shares that add up to 1
+
+
+@dataclass(frozen=True)
+class ClaimedRanges:
+    """Holds statistics that serve as weights or denominators to their ranges.
+
+    Attributes:
+        claims: By ``slot/name``; a method declares its own.
+        mend: Whether claims are moved into their ranges, where noise takes honest ones out, too,
+            instead of refused.
+    """
+
+    claims: Mapping[str, Claim]
+    mend: bool = False
+
+    def build(self) -> Guard:
+        """Builds the guard."""
+
+        def admit(at: At, update: Update) -> Update | Refusal:
+            del at
+            if self.mend:
+                return update._replace(slots=projected(self.claims, update.slots))
+            wrong = impossible(self.claims, flat(update.slots))
+            return Refusal("range", wrong, update) if wrong else update
+
+        return Guard("claimed-ranges", admit=admit)
+
+
+@dataclass(frozen=True)
+class ComparedClaims:
+    """Bounds claims, each possible by itself, by comparison with those of a round's others.
+
+    Attributes:
+        claims: By ``slot/name``.
+        amount: An amount counts at most this many times the median one; see ``weight_limit``.
+        mean: A class's mean is at most this many times as long as the longest mean of the median
+            update.
+    """
+
+    claims: Mapping[str, Claim]
+    amount: float
+    mean: float
+
+    def build(self) -> Guard:
+        """Builds the guard."""
+
+        def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
+            del at
+            if len(updates) < 2:
+                return updates
+            return bounded(self.claims, updates, amount=self.amount, mean=self.mean)
+
+        return Guard("compared-claims", gather=gather)
 
 
 def impossible(claims: Mapping[str, Claim], sent: Params) -> str:

@@ -1,0 +1,42 @@
+"""Central differential privacy: noise on a round's mean. McMahan et al. ICLR 2018, Alg. 1."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engram.core.method import Update
+from engram.core.slots import flat, mean_of, unflat
+from engram.core.streams import Stream
+from engram.core.tree import add_scaled
+from engram.guards.changes import arrays_of, changed, is_running, size_of, sum_of
+from engram.guards.guard import At, Guard
+
+
+@dataclass(frozen=True)
+class CentralNoise:
+    """Adds noise of z bounds C, divided by the clients asked, to a round's mean.
+
+        origin + (1 / n) (sum_i (u_i - origin) + z C xi),    xi ~ N(0, I)
+
+    n is the number of clients that were *asked*: one whose reply is missing counts as one that
+    changed nothing. So adding or removing a client moves the sum by at most C, the bound of what
+    stands before this guard, whoever else replies: the Gaussian mechanism with multiplier z.
+    """
+
+    multiplier: float  # z > 0
+
+    def build(self) -> Guard:
+        """Builds the guard, whose noise is there even if nobody replied."""
+
+        def gather(at: At, updates: Sequence[Update]) -> list[Update]:
+            n, alike = at.asked, [u._replace(client=None) for u in updates]
+            total = sum_of(at, alike)
+            xi = arrays_of(at.normal(size_of(total), Stream.SERVER_NOISE), total)
+            noisy = add_scaled(total, self.multiplier * at.bound, xi)
+            mean = changed(at, alike[0], {path: x / n for path, x in noisy.items()})
+            if at.running and any(u.clients for u in updates):
+                means = flat(mean_of(updates, "clients").slots)
+                rest = {p: x for p, x in means.items() if is_running(at.running, p)}
+                mean = mean._replace(slots=unflat(flat(mean.slots) | rest, mean.slots))
+            return [mean._replace(rows=float(n), clients=float(n))]
+
+        return Guard("central-noise", alike=True, gather=gather)

@@ -1,0 +1,96 @@
+"""An update's change: each array's difference to what it would be if the client did nothing.
+
+Changes are by path, in float64, and have no running statistics: noise might make a variance
+negative.
+"""
+
+import math
+from collections.abc import Sequence, Set
+
+from torch import Tensor
+
+from engram.core.changes import origin_of
+from engram.core.method import Slots, Update
+from engram.core.slots import flat, unflat, zeros
+from engram.core.tree import norm
+from engram.core.types import Params
+from engram.guards.guard import At
+
+
+def is_running(running: Set[str], path: str) -> bool:
+    """Returns whether an array, ``slot/name``, is a running statistic."""
+    return path.rpartition("/")[2] in running
+
+
+def origin(at: At, update: Update) -> Params:
+    """Returns the arrays, by path, of an update that changes nothing."""
+    return flat(origin_of(at.method, at.received(update), update.slots))
+
+
+def change_of(at: At, update: Update) -> Params:
+    """Returns an update's change."""
+    begun, sent = origin(at, update), flat(update.slots)
+    paths = [path for path in sent if not is_running(at.running, path)]
+    return {path: sent[path].double() - begun[path].double() for path in paths}
+
+
+def changed(at: At, update: Update, change: Params) -> Update:
+    """Returns an update with another change: numbers are rounded here alone."""
+    begun, sent = origin(at, update), flat(update.slots)
+    near = {path: (begun[path].double() + x).to(sent[path].dtype) for path, x in change.items()}
+    return update._replace(slots=unflat(sent | near, update.slots))
+
+
+def length_of(change: Params) -> float:
+    """Returns the Euclidean norm of a change; 0 of none."""
+    return float(norm(change)) if change else 0.0
+
+
+def shortened(at: At, update: Update, bound: float) -> Update:
+    """Returns ``origin + min(1, bound / |change|) change``; an update within the bound as it is."""
+    change = change_of(at, update)
+    length = length_of(change)
+    if length <= bound:
+        return update
+    return changed(at, update, {path: x * (bound / length) for path, x in change.items()})
+
+
+def size_of(change: Params) -> int:
+    """Returns the number of a change's numbers."""
+    return sum(leaf.numel() for leaf in change.values())
+
+
+def arrays_of(normal: Tensor, change: Params) -> Params:
+    """Returns numbers, (size_of(change),), as arrays like those of a change.
+
+    Arrays take theirs in the order of their names, since a file may store another order. The change
+    and the numbers may have leading axes, the same ones.
+    """
+    lead, found, at = normal.ndim - 1, Params(), 0
+    for path, leaf in sorted(change.items()):
+        size = math.prod(leaf.shape[lead:])
+        found[path], at = normal[..., at : at + size].to(leaf).view(leaf.shape), at + size
+    return found
+
+
+def sum_of(at: At, updates: Sequence[Update]) -> Params:
+    """Returns the sum of changes, each as often as the update has clients."""
+    total = zeros(change_of(at, updates[0]))
+    for update in updates:
+        for path, leaf in change_of(at, update).items():
+            total[path].add_(leaf, alpha=update.clients)
+    return total
+
+
+def rebased(at: At, then: Slots, update: Update, age: int) -> Update:
+    """Makes a change of older slots a change of those that its client would receive now.
+
+        now + (u - then) / sqrt(1 + age)
+
+    (Nguyen et al. AISTATS 2022, Sec. 5.1.) So does every model and every difference; statistics are
+    left as they are. ``age`` are the rounds that have ended since ``then``.
+    """
+    change = change_of(at._replace(received=lambda _: then), update)
+    kinds = at.method.kinds
+    moved = {p: x for p, x in change.items() if kinds[p.partition("/")[0]] != "statistic"}
+    return changed(at, update, {path: x / math.sqrt(1 + age) for path, x in moved.items()})

@@ -1,0 +1,78 @@
+"""Bounded updates, and the Gaussian mechanism at each client."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from engram.core.method import Update
+from engram.core.streams import Stream
+from engram.core.tree import add_scaled, multiplied, norm
+from engram.core.types import Params
+from engram.guards.changes import change_of, shortened, size_of
+from engram.guards.guard import At, Drawn, Guard
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Bounds the norm of every client's change, ``min(1, C / |u - origin|) (u - origin)``.
+
+    A mean over several clients is clipped as one: if each is within the bound, so is the mean.
+    """
+
+    bound: float  # C > 0, over all slots
+
+    def build(self) -> Guard:
+        """Builds the guard; the server clips again, as a client may not have."""
+        return Guard(
+            "clip",
+            leave=lambda change, drawn: near(change, self.bound),
+            admit=lambda at, update: shortened(at, update, self.bound),
+            bound=lambda at: self.bound,
+        )
+
+
+@dataclass(frozen=True)
+class LocalNoise:
+    """The Gaussian mechanism at each client: noise of z C on each number of a clipped change.
+
+        min(1, C / |x|) x + z C xi,    xi ~ N(0, I),    x = u - origin
+
+    A client whose update is not finite sends noise alone. The server bounds what arrives by what an
+    honest update of d numbers exceeds once in 10^7 times at most: |N(0, I_d)| exceeds sqrt(d) + t
+    with a probability below exp(-t^2 / 2).
+    """
+
+    bound: float  # C > 0
+    multiplier: float  # z > 0
+
+    def build(self) -> Guard:
+        """Builds the guard. Clients do not say how many rows they have, and all count alike."""
+        deviation = self.multiplier * self.bound
+
+        def leave(change: Params, drawn: Drawn) -> Params:
+            finite = norm(change).isfinite()
+            clipped = {
+                path: torch.where(finite & x.isfinite(), x, 0.0)  # 0 times infinity
+                for path, x in near(change, self.bound).items()
+            }
+            return add_scaled(clipped, deviation, drawn[Stream.CLIENT_NOISE])
+
+        def admit(at: At, update: Update) -> Update:
+            size = size_of(change_of(at, update))
+            return shortened(at, update, self.bound + deviation * (math.sqrt(size) + 6.0))
+
+        return Guard(
+            "local-noise",
+            alike=True,
+            hides=True,
+            draws=frozenset({Stream.CLIENT_NOISE}),
+            leave=leave,
+            admit=admit,
+            bound=lambda at: math.inf,
+        )
+
+
+def near(change: Params, bound: float) -> Params:
+    """Returns ``min(1, bound / |change|) change``."""
+    return multiplied(change, (bound / norm(change)).clamp(max=1.0))

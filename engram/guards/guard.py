@@ -1,0 +1,165 @@
+"""Protections as values: the twin of the method protocol.
+
+A *guard* protects a federation at some places on the way of an update. Whoever runs a round chains
+the guards that were asked for, and calls the chain at these places; no engine, strategy or account
+knows a guard by name. Guards do not know each other either: the bound of an update's change is
+handed from guard to guard.
+
+    sent --leave--> travels --admit, of one update--> --gather, of a round--> merge
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from engram.core.method import Method, Slots, Update
+from engram.core.streams import Stream
+from engram.core.types import Params
+
+
+class Refusal(NamedTuple):
+    """Why an update is left out of a round.
+
+    Attributes:
+        kind: In a word, by which records count it: ``size``, ``range``.
+        reason: In a line.
+        update: The update, as it came to the first of the guards that looks at a round's.
+    """
+
+    kind: Literal["size", "range"]
+    reason: str
+    update: Update
+
+
+class At(NamedTuple):
+    """Where guards act.
+
+    Attributes:
+        method: The method, as the chain has changed it.
+        running: Names of running statistics, which no guard bounds or adds noise to.
+        asked: Clients asked in a round; of a random cohort, their expected number.
+        server: The server's slots.
+        received: ``update -> slots`` that its client received; of a mean, those of all alike.
+        normal: ``(size, stream) -> (size,)``, secret standard normal numbers; the same never twice.
+        drawn: ``stream -> generator``, which is a function of seed and round.
+        note: Called with an update that a guard has shortened for its length.
+        bound: Largest norm of an update's change where the guard stands; infinite: none is known.
+    """
+
+    method: Method
+    running: Set[str]
+    asked: int
+    server: Slots
+    received: Callable[[Update], Slots]
+    normal: Callable[[int, Stream], Tensor]
+    drawn: Callable[[Stream], np.random.Generator]
+    note: Callable[[Update], object]
+    bound: float = float("inf")
+
+
+Drawn = Mapping[Stream, Params]
+"""Numbers like those of a change, by purpose."""
+
+
+def _pass(at: At, x: Any) -> Any:
+    del at
+    return x
+
+
+def _stay(change: Params, drawn: Drawn) -> Params:
+    del drawn
+    return change
+
+
+def same(x: Any) -> Any:
+    """Returns its argument."""
+    return x
+
+
+class Guard(NamedTuple):
+    """A protection: by default it does nothing.
+
+    Attributes:
+        name: Its name, as in settings and messages.
+        alike: Whether clients must have equal weights.
+        hides: Whether a client does not say that it failed, but sends a change of nothing.
+        single: Whether it looks at single clients' updates, so that no node may add them up.
+        draws: Purposes of the standard normal numbers that ``leave`` takes, one for each number of
+            a change: they are secret, and no two draws alike.
+        leave: ``(change, drawn) -> change`` of one client, before its update leaves it: by path, in
+            float64, without running statistics. ``drawn`` has arrays like the change, by purpose.
+            Called under ``vmap``: it branches on no value.
+        admit: ``(at, update) -> update or Refusal``, of one update.
+        gather: ``(at, updates) -> updates and Refusals`` of a round: leaves out, bounds, mixes, or
+            makes one of them all. The mean of what is left goes to the merge; or, where a method's
+            server sees each update, all of it. ``updates`` has one of no client if none came.
+        method: Gives the server slots and a step of the guard's own.
+        bound: ``at -> `` the largest norm of an update's change after it.
+    """
+
+    name: str
+    alike: bool = False
+    hides: bool = False
+    single: bool = False
+    draws: Set[Stream] = frozenset()
+    leave: Callable[[Params, Drawn], Params] = _stay
+    admit: Callable[[At, Update], Update | Refusal] = _pass
+    gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
+    method: Callable[[Method], Method] = same
+    bound: Callable[[At], float] = lambda at: at.bound
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it acts on updates before they leave clients."""
+        return self.leave is not _stay
+
+
+def chain(*guards: Guard) -> Guard:
+    """Returns one guard that acts as all of them, one after the other."""
+
+    def bounds(at: At) -> list[float]:
+        found = [at.bound]
+        for guard in guards:
+            found.append(guard.bound(at._replace(bound=found[-1])))
+        return found
+
+    def leave(change: Params, drawn: Drawn) -> Params:
+        for guard in guards:
+            change = guard.leave(change, drawn)
+        return change
+
+    def admit(at: At, update: Update) -> Update | Refusal:
+        for guard, bound in zip(guards, bounds(at), strict=False):
+            found = guard.admit(at._replace(bound=bound), update)
+            if isinstance(found, Refusal):
+                return found
+            update = found
+        return update
+
+    def gather(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
+        refused = list[Refusal]()
+        for guard, bound in zip(guards, bounds(at), strict=False):
+            found = guard.gather(at._replace(bound=bound), updates)
+            refused += [x for x in found if isinstance(x, Refusal)]
+            updates = [x for x in found if not isinstance(x, Refusal)]
+        return [*updates, *refused]
+
+    def method(method: Method) -> Method:
+        for guard in guards:
+            method = guard.method(method)
+        return method
+
+    return Guard(
+        " + ".join(guard.name for guard in guards),
+        alike=any(guard.alike for guard in guards),
+        hides=any(guard.hides for guard in guards),
+        single=any(guard.single for guard in guards),
+        draws=frozenset[Stream]().union(*(guard.draws for guard in guards)),
+        leave=leave if any(guard.leaves for guard in guards) else _stay,
+        admit=admit if any(guard.admit is not _pass for guard in guards) else _pass,
+        gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
+        method=method,
+        bound=lambda at: bounds(at)[-1],
+    )

@@ -1,0 +1,111 @@
+"""Robust centers in place of a round's mean, and choices among its updates, as guards.
+
+Each client's update is looked at by itself, and counts once, whatever weight is claimed for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from engram.core.method import Update
+from engram.core.slots import flat, mean_of, unflat
+from engram.core.streams import Stream
+from engram.guards.changes import change_of, is_running
+from engram.guards.guard import At, Guard
+from engram.guards.robust import (
+    Center,
+    centered_clipping,
+    geometric_median,
+    krum,
+    median,
+    multi_krum,
+    nearest,
+    nearest_mixing,
+    trimmed_mean,
+)
+
+_CENTERS: Final[dict[str, Center]] = {
+    "median": median,
+    "geometric-median": geometric_median,
+    "centered-clipping": centered_clipping,
+}
+# Of which f models may be arbitrary. Krum chooses clients by their parameters, which tell nothing
+# of their running statistics: of these, the median is taken.
+_AGAINST: Final = {
+    "trimmed-mean": lambda f: partial(trimmed_mean, cut=f),
+    "nearest-mixing": lambda f: partial(nearest_mixing, malicious=f),
+    "krum": lambda f: partial(krum, malicious=f),
+    "multi-krum": lambda f: partial(multi_krum, malicious=f),
+}
+
+
+@dataclass(frozen=True)
+class RobustCenter:
+    """A robust center of a round's updates: see ``engram.guards.robust``."""
+
+    name: str
+    malicious: int = 0  # f, updates of a round that may be arbitrary; >= 0
+
+    def build(self) -> Guard:
+        """Builds the guard, which makes one update of all."""
+        against = _AGAINST.get(self.name)
+        center = against(self.malicious) if against else _CENTERS[self.name]
+        statistics = median if "krum" in self.name else center
+
+        def gather(at: At, updates: Sequence[Update]) -> list[Update]:
+            each = [flat(update.slots) for update in updates]
+            still = {path for path in each[0] if is_running(at.running, path)}
+            found = {}
+            for some, middle in ((each[0].keys() - still, center), (still, statistics)):
+                if some:  # a method may send nothing
+                    found |= middle([{p: x for p, x in own.items() if p in some} for own in each])
+            slots = unflat(found, updates[0].slots)
+            return [Update(slots, sum(u.rows for u in updates), len(updates))]
+
+        return Guard(self.name, alike=True, single=True, gather=gather)
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Leaves out the updates with the largest scores of Krum, for a server that sees each.
+
+    They are compared by the changes of models: statistics are of a client's own rows.
+    """
+
+    malicious: int  # f, as many of which are left out; >= 0
+
+    def build(self) -> Guard:
+        """Builds the guard."""
+
+        def gather(at: At, updates: Sequence[Update]) -> list[Update]:
+            kinds = at.method.kinds
+            moved = [
+                {p: x for p, x in change.items() if kinds[p.partition("/")[0]] != "statistic"}
+                for change in (change_of(at, update) for update in updates)
+            ]
+            return [updates[i] for i in nearest(moved, self.malicious)]
+
+        return Guard("multi-krum", single=True, gather=gather)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Means of ``size`` updates, drawn anew each round. Karimireddy, He, Jaggi. ICLR 2022, Alg. 1.
+
+    They differ less than clients do, so that a center takes fewer honest ones for attackers; but
+    each attacker spoils a bucket. The last bucket may have fewer.
+    """
+
+    size: int  # >= 1
+
+    def build(self) -> Guard:
+        """Builds the guard."""
+
+        def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
+            order = at.drawn(Stream.BUCKETS).permutation(len(updates)).tolist()
+            starts = range(0, len(order), self.size)
+            parts = ([updates[i] for i in order[start : start + self.size]] for start in starts)
+            return [mean_of(part, "clients") for part in parts]
+
+        return Guard("buckets", alike=True, single=True, gather=gather)

@@ -1,0 +1,100 @@
+"""Comparison of a round's updates by the norms of their changes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from engram.core.method import Update
+from engram.core.slots import flat
+from engram.core.tree import distance
+from engram.core.types import Params
+from engram.guards.changes import changed, is_running, origin
+from engram.guards.guard import At, Guard, Refusal
+
+_FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
+_LEAST: Final = 3  # updates among which one is usual: of two, nobody knows which
+
+
+def _refuse_far(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
+    if len(updates) < 2:
+        return updates
+    moved = [distance(flat(u.slots), origin(at, u)) for u in updates]
+    limit = _FAR * float(np.median(moved)) if len(updates) >= _LEAST else 0.0
+    if limit == 0:
+        size = distance(flat(at.received(updates[0])))
+        limit = _FAR * max(min(moved), _FAR * max(1.0, size))
+    reason = "its model moved by {:.3g}, {} times what is usual, or more"
+    return [
+        u if far <= limit else Refusal("size", reason.format(far, _FAR), u)
+        for u, far in zip(updates, moved, strict=True)
+    ]
+
+
+FAR: Final = Guard("distance", gather=_refuse_far)
+"""Refuses updates with models that moved much farther than most: finite numbers can be as harmful
+as infinite ones.
+
+Of two updates, and where most models have not moved, there is no usual distance: one is then
+refused if it is farther than the other by that factor, and far beyond the old model's own size.
+"""
+
+
+@dataclass(frozen=True)
+class NormBound:
+    """Shortens changes that are longer than ``most`` times the median one.
+
+    Sun, Kairouz, Suresh, McMahan. Can You Really Backdoor Federated Learning? 2019, have a constant
+    in its place. Models count together, since small parts of them differ most between honest
+    clients; running statistics, and every other slot, count by themselves: the length of a model's
+    change says nothing of that of a statistic. What most clients leave as it is has no usual
+    length, and no bound.
+    """
+
+    most: float  # largest norm of a change, in norms of the median one, >= 1
+
+    def build(self) -> Guard:
+        """Builds the guard."""
+
+        def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
+            if len(updates) < _LEAST:
+                return updates
+            lengths = [_lengths(at, update) for update in updates]
+            limits = {
+                group: self.most * float(np.median([own[group] for own in lengths]))
+                for group in lengths[0]
+            }
+            return [_bounded(at, u, own, limits) for u, own in zip(updates, lengths, strict=True)]
+
+        return Guard("norm-bound", gather=gather)
+
+
+def _bounded(at: At, update: Update, lengths: dict[str, float], limits: dict[str, float]) -> Update:
+    long = [group for group, length in lengths.items() if 0 < limits[group] < length]
+    if not long:
+        return update
+    at.note(update)
+    begun, sent, near = origin(at, update), flat(update.slots), Params()
+    for path in sent:
+        if (group := _group(at, path)) in long:
+            change = sent[path].double() - begun[path].double()
+            near[path] = change * (limits[group] / lengths[group])
+    return changed(at, update, near)
+
+
+def _lengths(at: At, update: Update) -> dict[str, float]:
+    """Returns the norms of an update's change, by group."""
+    begun, sent = origin(at, update), flat(update.slots)
+    groups: dict[str, list[str]] = {}
+    for path in sent:
+        groups.setdefault(_group(at, path), []).append(path)
+    return {group: distance({p: sent[p] for p in paths}, begun) for group, paths in groups.items()}
+
+
+def _group(at: At, path: str) -> str:
+    """Returns the arrays whose norms count together with this one."""
+    slot = path.partition("/")[0]
+    if at.method.kinds[slot] != "model":
+        return slot
+    return "running statistics" if is_running(at.running, path) else "models"
