@@ -121,11 +121,16 @@ class Rounds(NamedTuple):
             RunStopped: Most of the cohort diverged, too few updates are usable, or the merged slots
                 are not finite.
         """
-        merge, updates = self.merge, [u for _, reply in replies.accepted for u in reply.updates]
-        updates = updates or [merge.unchanged(server, self.shapes.sent)]
-        longer: list[Update] = []
-        found = merge.gather(server, updates, server_round, longer)
-        replies = replies.without([x for x in found if isinstance(x, Refusal)], longer)
+        merge, longer = self.merge, list[Update]()
+        while True:
+            updates = [u for _, reply in replies.accepted for u in reply.updates]
+            updates = updates or [merge.unchanged(server, self.shapes.sent)]
+            found = merge.gather(server, updates, server_round, longer)
+            # Of a node whose clients send an update each, none is taken where one is refused.
+            if not (refused := [x for x in found if isinstance(x, Refusal)]):
+                break
+            replies, longer = replies.without(refused), []
+        replies = replies.noting(longer)
         self._check(replies, server_round, names)
         slots = merge.after(server, updates_of(found))
         if flat(slots) and not is_finite(flat(slots)):

@@ -1,7 +1,7 @@
 """Screening of updates, without messages. Nothing that a client sends is trusted."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import getLogger
 from typing import Any, Final, NamedTuple, Self
 
@@ -39,16 +39,6 @@ class Accepted(NamedTuple):
     # each.
     failed: dict[int, str]
     way: str  # the way in which they were trained, one of ``WAYS``; empty if it is not known
-
-    def clients_of(self, update: Update) -> list[int]:
-        """Returns the clients that one of its updates is of."""
-        return self.clients if update.client is None else [update.client]
-
-    def without(self, gone: Collection[int]) -> Self:
-        """Returns the reply without some of its clients."""
-        stay = [i for i, client in enumerate(self.clients) if client not in gone]
-        losses = [self.losses[i] for i in stay] if self.losses else []
-        return self._replace(clients=[self.clients[i] for i in stay], losses=losses)
 
 
 class TrainReplies(NamedTuple):
@@ -100,19 +90,26 @@ class TrainReplies(NamedTuple):
         """Number of replies that are left out, by kind."""
         return self.others + Counter(reply.kind for _, reply in self.rejected)
 
-    def without(self, refused: Sequence[Refusal], longer: Sequence[Update]) -> Self:
-        """Returns the replies without updates that guards refuse; names those that were longer."""
-        why, long = {id(x.update): x for x in refused}, {*map(id, longer)}
-        accepted, rejected, named = [], [*self.rejected], list[int]()
+    def without(self, refused: Sequence[Refusal]) -> Self:
+        """Returns the replies without those of which guards refuse an update."""
+        why = {id(x.update): x for x in refused}
+        accepted, rejected = [], [*self.rejected]
         for clients, reply in self.accepted:
-            gone = {c for u in reply.updates if id(u) in why for c in reply.clients_of(u)}
-            named += [c for u in reply.updates if id(u) in long for c in reply.clients_of(u)]
-            if gone:
-                x = next(why[id(u)] for u in reply.updates if id(u) in why)
-                rejected.append(([c for c in clients if c in gone], Rejected.of(x.kind, x.reason)))
-            if left := [c for c in clients if c not in gone]:
-                accepted.append((left, reply.without(gone)))
-        return self._replace(accepted=accepted, rejected=rejected, shortened=named)
+            wrong = next((why[id(u)] for u in reply.updates if id(u) in why), None)
+            if wrong:
+                rejected.append((clients, Rejected.of(wrong.kind, wrong.reason)))
+            else:
+                accepted.append((clients, reply))
+        return self._replace(accepted=accepted, rejected=rejected)
+
+    def noting(self, shortened: Sequence[Update]) -> Self:
+        """Returns the replies with the clients of updates that guards have shortened."""
+        long, found = {*map(id, shortened)}, list[int]()
+        for _, reply in self.accepted:
+            for update in reply.updates:
+                if id(update) in long:
+                    found += reply.clients if update.client is None else [update.client]
+        return self._replace(shortened=found)
 
     def in_words(self, names: Names) -> str:
         """Describes in words why replies are missing, with the clients' ``names``."""

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from engram.attack import backdoor
 from engram.attack.attacks import claimed_score
 from engram.attack.forgeries import ON_UPDATES, alie_deviations, false_statistics
-from engram.guards.claimed_ranges import impossible
+from engram.guards.claims import impossible
 from engram.scoring.metrics import METRICS
 from engram.scoring.tasks import CLASSIFICATION
 from tests.samples import entry

@@ -8,12 +8,13 @@ import torch
 from scipy.stats import norm
 
 from engram.core.method import Update
-from engram.guards.adaptive_clip import BOUND, adaptive, split
-from engram.guards.merge import Merge
+from engram.guards.adaptive_clip import BOUND, AdaptiveClip, count_of
+from engram.guards.changes import change_of, length_of
 from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import Rounds
+from tests.guards.test_changes import at_of
 from tests.samples import entry
 from tests.support import assert_same, small, trainer
 
@@ -42,15 +43,29 @@ def silent(size, stream, *keys):
     return torch.zeros(size)
 
 
-def test_both_releases_cost_what_one_costs():
+def split(multiplier, clients):
+    """The paper's two releases: multiplier of the sum of updates, and deviation of the count."""
+    deviation = max(clients / 20, multiplier)
+    return (multiplier**-2 - (2 * deviation) ** -2) ** -0.5, deviation
+
+
+def test_one_release_of_both_is_the_papers_two_of_the_same_cost():
     """Gaussian releases compose by their inverse variances; the count's sensitivity is 1/2."""
     for multiplier, clients in [(1.0, 1000), (0.5, 100), (3.0, 10), (8.0, 4)]:
         with entry(multiplier, clients):
-            z = split(multiplier, clients)
-            assert z.updates**-2 + (z.deviation / 0.5) ** -2 == pytest.approx(multiplier**-2)
+            k = count_of(multiplier, clients)
+            updates, deviation = split(multiplier, clients)
+            # Noise of z C sqrt(1 + k^2 / 4) on each number: on changes, and on k C (b - 1/2).
+            assert multiplier * math.hypot(1, k / 2) == pytest.approx(updates)
+            assert multiplier * math.hypot(1, k / 2) / k == pytest.approx(deviation)
             if clients / 20 >= multiplier:
-                assert z.deviation == clients / 20  # the paper's
-            assert z.updates <= 2 / math.sqrt(3) * multiplier * (1 + 1e-12)
+                assert deviation == clients / 20  # the paper's
+            assert updates <= 2 / math.sqrt(3) * multiplier * (1 + 1e-12)
+
+
+def after_round(rounds, server, updates, server_round=1):
+    nobody = rounds.merge.unchanged(server, rounds.shapes.sent)
+    return rounds.merge(server, updates or [nobody], server_round)
 
 
 def test_the_bound_moves_by_the_share_of_updates_within_it():
@@ -59,7 +74,7 @@ def test_the_bound_moves_by_the_share_of_updates_within_it():
     assert float(server[BOUND]) == pytest.approx(0.1)
     updates = [moved(server, length) for length in (0.05, 0.099, 0.2, 0.3)]
     for count, within in ((4, 2), (3, 2), (1, 1), (0, 0)):
-        after = rounds.merged(server, updates[:count], 1)
+        after = after_round(rounds, server, updates[:count])
         # Who is missing counts as one half: the share is 1/2 + (within - count / 2) / 4.
         share = 0.5 + (within - count / 2) / 4
         assert float(after[BOUND]) == pytest.approx(0.1 * math.exp(-0.2 * (share - 0.5)))
@@ -68,7 +83,7 @@ def test_the_bound_moves_by_the_share_of_updates_within_it():
 def test_updates_are_clipped_to_the_bound_of_the_round_not_to_the_first():
     rounds = rounds_of(silent, clients_per_round=1)
     server = rounds.merge.method.server.start | {BOUND: torch.tensor(0.25)}
-    after = rounds.merged(server, [moved(server, 2.0)], 1)
+    after = rounds.merge(server, [moved(server, 2.0)], 1)
     far = torch.cat([(after["model"][n] - x).flatten() for n, x in server["model"].items()])
     assert float(far.norm()) == pytest.approx(0.25, rel=1e-4)
 
@@ -81,7 +96,7 @@ def test_the_bound_comes_to_the_quantile():
     bounds = []
     for server_round in range(1, 201):
         updates = [moved(server, float(x)) for x in np.exp(rng.standard_normal(20))]
-        server = rounds.merged(server, updates, server_round) | {
+        server = rounds.merge(server, updates, server_round) | {
             "model": rounds.merge.method.server.start["model"]
         }
         bounds.append(math.log(float(server[BOUND])))
@@ -98,12 +113,12 @@ def test_the_noise_is_that_of_the_split():
 
     rounds = Rounds.of(e, trainer(e).data.kind, noise)
     server = rounds.merge.method.server.start
-    after = rounds.merged(server, [], 7)
-    z = split(2.0, 10)
+    after = after_round(rounds, server, [], 7)
+    updates, deviation = split(2.0, 10)
     for name, leaf in server["model"].items():
-        torch.testing.assert_close(after["model"][name], leaf + z.updates * 0.1 / 10)
-    assert float(after[BOUND]) == pytest.approx(0.1 * math.exp(-0.2 * z.deviation / 10))
-    assert len({keys for _, keys in drawn}) == len(drawn) == 2  # no number is used twice
+        torch.testing.assert_close(after["model"][name], leaf + updates * 0.1 / 10)
+    assert float(after[BOUND]) == pytest.approx(0.1 * math.exp(-0.2 * deviation / 10))
+    assert drawn == [(1 + sum(x.numel() for x in server["model"].values()), (7,))]
 
 
 def test_a_run_records_its_bounds_and_goes_on_with_them(tmp_path):
@@ -127,11 +142,11 @@ def test_clients_send_updates_that_are_not_clipped_and_one_each():
     server = rounds.merge.method.server.start
     (sent,) = t.train({"model": server["model"]}, [[3]], server_round=1, durable=0)
     update = {"model": {n: leaf[0] for n, leaf in sent.slots["model"].items()}}
-    assert rounds.merge.walker.length({"model": server["model"]}, update) > 1e-4
+    at = at_of(t.method, {"model": server["model"]})
+    assert length_of(change_of(at, Update(update, 1))) > 1e-4
 
 
 def test_a_method_whose_server_sees_every_update_is_refused():
     e = small(method="fedamp")
-    merge: Merge = Rounds.of(e, trainer(e).data.kind, silent).merge
     with pytest.raises(ValueError, match="clip-quantile must be 0 for a method whose server sees"):
-        adaptive(merge.method, 1.0)
+        AdaptiveClip(1.0, 0.5, 0.2).build().method(trainer(e).method)

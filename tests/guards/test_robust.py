@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from engram.core.method import Update
 from engram.guards.robust import (
-    bucketed,
     centered_clipping,
     geometric_median,
     krum,
@@ -20,6 +20,10 @@ from engram.guards.robust import (
     nearest_mixing,
     trimmed_mean,
 )
+from engram.guards.robust_merge import Buckets
+from engram.methods.fedavg import FedAvg
+from tests.guards.test_changes import at_of
+from tests.methods.problem import built
 from tests.samples import entry
 from tests.support import assert_same, draw
 
@@ -131,10 +135,12 @@ def test_centered_clipping_is_its_definition():
 
 def test_buckets_are_means_in_the_order_that_is_drawn():
     x = rows(5)
-    found = bucketed(of_rows(x), 2, [3, 1, 4, 0, 2])
-    expected = [x[[3, 1]].mean(0), x[[4, 0]].mean(0), x[2]]
-    np.testing.assert_allclose([row_of(m) for m in found], expected)
-    assert bucketed(of_rows(x), 1, [3, 1, 4, 0, 2])[0]["a"].tolist() == of_rows(x)[0]["a"].tolist()
+    updates = [Update({"model": row}, 1) for row in of_rows(x)]
+    order = np.random.default_rng(0).permutation(5)
+    at = at_of(built(FedAvg()), {})._replace(drawn=lambda stream: np.random.default_rng(0))
+    found = Buckets(2).build().gather(at, updates)
+    expected = [x[order[:2]].mean(0), x[order[2:4]].mean(0), x[order[4]]]
+    np.testing.assert_allclose([row_of(u.slots["model"]) for u in found], expected, rtol=1e-6)
 
 
 def test_nearest_mixing_is_its_definition():

@@ -11,10 +11,10 @@ from engram.client import app as module
 from engram.client.round_log import in_words
 from engram.cohort.trainer.chunks import ClientFailed
 from engram.cohort.trainer.trainer import Trainer
-from engram.core.changes import Walker
 from engram.core.slots import flat
 from engram.guards.noise import simulated_noise
 from engram.guards.outgoing_updates import leave_clients
+from engram.guards.presets import guards_of
 from engram.settings.errors import REFUSED
 from engram.sites.audit import Audit
 from engram.wire.roster import read_entry
@@ -208,11 +208,15 @@ def test_large_slots_do_not_round_a_change_up():
     bound = 1.1 * math.sqrt(size)  # to which changes of 2 are clipped
     settings = {"clip": bound, "noise_multiplier": deviation / bound}
     e = small_of_any(**LOCAL | settings)
-    walker = Walker(trainer(small_of_any(**LOCAL)).method)
+    method = trainer(small_of_any(**LOCAL)).method
     received = {"model": {"w": torch.full((size,), 2.0**24)}}
     sent = {"model": {"w": torch.full((1, size), 2.0**24 + 2)}}
-    when = {"clients": [0], "server_round": 1, "noise": simulated_noise(0)}
-    left = leave_clients(e, walker, received, {}, sent, **when)["model"]["w"]
+    guard, noise = guards_of(e, method, frozenset()), simulated_noise(0)
+
+    def draw(size, stream):
+        return [noise(size, stream, 1, 0)]
+
+    left = leave_clients(guard, method, frozenset(), received, {}, sent, draw)["model"]["w"]
     change = float((left.double() - 2.0**24).mean())
     assert abs(change - 1.1) < 5 * deviation / math.sqrt(size)
     assert left.dtype == torch.float32

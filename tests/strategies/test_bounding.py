@@ -15,7 +15,7 @@ from engram.guards.merge import merge_of
 from engram.guards.noise import secret_noise
 from engram.settings.families import METHODS
 from engram.strategies.rounds import Rounds
-from engram.strategies.screening import Accepted, TrainReplies, judged
+from engram.strategies.screening import Accepted, Admission, TrainReplies, judged
 from engram.wire.training_result import Trained
 from tests.samples import entry
 from tests.support import (
@@ -48,19 +48,21 @@ def moved(r, moves):
     ]
 
 
-def after(found):
-    return [update for _, reply in found.accepted for update in reply.updates]
+def gathered(r, updates):
+    """What guards leave of a round's updates, and those that they have shortened."""
+    longer = []
+    return r.merge.gather(r.merge.method.server.start, updates, 1, longer), longer
 
 
 def test_a_change_longer_than_the_bound_is_scaled_down_to_it_and_named():
     r = rounds(max_norm=3.0)
     start = r.merge.method.server.start
     updates = moved(r, [0.1, -0.2, 0.3, -4.0])
-    found = r.screened(start, replies(updates))
-    assert (found.shortened, found.rejected) == ((3,), [])
-    for before, now in zip(updates[:3], after(found)[:3], strict=True):
-        assert all(torch.equal(before.slots["model"][n], x) for n, x in now.slots["model"].items())
-    for name, leaf in after(found)[3].slots["model"].items():
+    found, _ = gathered(r, updates)
+    assert all(u is v for u, v in zip(updates[:3], found[:3], strict=True))
+    _, learned = r.learned(start, replies(updates), 1)
+    assert (learned.shortened, learned.rejected) == ([3], [])
+    for name, leaf in found[3].slots["model"].items():
         # The median of 0.1, 0.2, 0.3 and 4 is 0.25.
         assert_close(leaf, start["model"][name] - 0.75, atol=1e-6, rtol=1e-6)
 
@@ -92,17 +94,25 @@ def test_nothing_is_scaled_down_where_something_else_bounds_it():
         with entry(settings):
             r = rounds(**settings)
             updates = moved(r, [0.1, -0.2, 0.3, -4.0])
-            found = r.screened(r.merge.method.server.start, replies(updates))
-            assert found.shortened == ()
-            assert [u is v for u, v in zip(updates, after(found), strict=True)] == [True] * 4
+            found, longer = gathered(r, updates)
+            assert longer == []
+            if "merge" not in settings:
+                assert [u is v for u, v in zip(updates, found, strict=True)] == [True] * 4
 
 
 def test_under_central_privacy_no_update_depends_on_others():
-    r = rounds("fedproto", privacy="central", clip=1.0)
-    updates = [Update(over_slots(torch.clone, sent_by(r)), 1.0, client=c) for c in range(4)]
-    updates[3].slots["prototypes"]["sums"] *= 1e6
-    found = r.screened(r.merge.method.server.start, replies(updates))
-    assert all(u is v for u, v in zip(updates, after(found), strict=True))
+    r = rounds("fedproto", privacy="central", clip=1.0, noise_multiplier=1e-6)
+    start = r.merge.method.server.start
+
+    def moved(*spoilt):
+        """Returns by how much a fourth client moves the sum."""
+        updates = [Update(over_slots(torch.clone, sent_by(r)), 1.0, client=c) for c in range(4)]
+        for client in spoilt:
+            updates[client].slots["prototypes"]["sums"] *= 1e6
+        three, four = (flat(r.merge(start, updates[:n], 1)) for n in (3, 4))
+        return {path: four[path] - leaf for path, leaf in three.items()}
+
+    assert_close(moved(), moved(0, 1), rtol=1e-3, atol=1e-4)
 
 
 def sent_by(r):
@@ -119,7 +129,7 @@ def test_one_of_twenty_cannot_move_a_prototype_beyond_the_bound():
     lie = updates[7].slots["prototypes"]
     lie["sums"][0], lie["shares"][0] = 1e4, 1e-12
     start = r.merge.method.server.start
-    server = r.merged(start, after(r.screened(start, replies(updates))), 1)
+    server, _ = r.learned(start, replies(updates), 1)
     prototype = server["prototypes"]["sums"][0] / server["prototypes"]["shares"][0]
     # Nineteen have means of ones. The liar's is at most five times as long, and hardly counts.
     assert_close(prototype, torch.ones_like(prototype), atol=0.01, rtol=0)
@@ -129,7 +139,9 @@ def test_a_reply_whose_claims_are_impossible_is_refused():
     r = rounds("fedproto")
     slots = over_slots(torch.clone, sent_by(r))
     slots["prototypes"]["shares"][0] = -0.5
-    verdict = judged(Trained([3], slots, [10], [], {}, ""), most=10, merge=r.merge, loss=None)
+    start = r.merge.method.server.start
+    admission = Admission(r.merge, 1, start, start, 1)
+    verdict = judged(Trained([3], slots, [10], [], {}, ""), admission, most=10, loss=None)
     assert verdict.kind == "range"
     assert verdict.reason == "prototypes/shares must be at least 0, got -0.5"
 

@@ -135,11 +135,12 @@ def test_replies_are_merged_in_the_order_of_their_clients(monkeypatch):
     # Clients dealt to nodes in another order than nodes are numbered in.
     seen = []
 
-    def merge(self, server, updates, server_round):
+    def gather(self, server, updates, *round_):
         seen.extend(float(u.slots["model"]["dense1.bias"][0]) for u in updates)
-        return server
+        return updates
 
-    monkeypatch.setattr(Merge, "__call__", merge)
+    monkeypatch.setattr(Merge, "gather", gather)
+    monkeypatch.setattr(Merge, "after", lambda self, server, updates: server)
     e = small(clients_per_round=6, merge="median")
     t = trainer(e)
     g = InProcessGrid(LocalHost(t), [[client] for client in reversed(range(20))])

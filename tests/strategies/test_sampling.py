@@ -115,7 +115,7 @@ def test_a_round_without_clients_has_noise_alone():
     e = small(**POISSON, method="scaffold", clients_per_round=2)
     rounds = Rounds.of(e, trainer(e).data.kind, simulated_noise(7))
     start = rounds.merge.method.server.start
-    after = rounds.merged(start, [], 5)
+    after, _ = rounds.learned(start, TrainReplies([], [], [], Counter()), 5)
     moved = torch.cat(
         [(after["model"][n] - leaf).flatten() for n, leaf in sorted(start["model"].items())]
     )
@@ -129,9 +129,10 @@ def test_a_single_client_that_is_missing_does_not_stop_a_run(kind):
     e = small(**kind, method="fedavg")
     rounds = Rounds.of(e, trainer(e).data.kind, simulated_noise(0))
     silent = TrainReplies([], [], [[3]], Counter())
-    assert rounds.updates(silent, 1) == []
+    start = rounds.merge.method.server.start
+    assert rounds.learned(start, silent, 1)[1].usable == 0
     with pytest.raises(RunStopped, match="round 1 has no usable reply"):
-        rounds.updates(silent._replace(silent=[[3], [4]]), 1)
+        rounds.learned(start, silent._replace(silent=[[3], [4]]), 1)
 
 
 def test_clients_that_are_there_are_divided_by_the_expected_number():
@@ -139,7 +140,7 @@ def test_clients_that_are_there_are_divided_by_the_expected_number():
     rounds = Rounds.of(e, trainer(e).data.kind, simulated_noise(0))
     start = rounds.merge.method.server.start
     moved = {"model": {n: leaf + 1.0 for n, leaf in start["model"].items()}}
-    after = rounds.merged(start, [Update(moved, 5.0), Update(moved, 1.0)], 1)
+    after = rounds.merge(start, [Update(moved, 5.0), Update(moved, 1.0)], 1)
     for name, leaf in flat(after).items():
         expected = flat(start)[name] + 2 / e.clients_per_round
         torch.testing.assert_close(leaf, expected, atol=1e-2, rtol=0)

@@ -7,18 +7,17 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from engram.core.changes import Walker
 from engram.core.method import Served
 from engram.core.method_shapes import Shapes
 from engram.core.tree import distance
-from engram.guards.merge import Merge
+from engram.guards.merge import merge_of
 from engram.guards.noise import secret_noise
 from engram.link.flower import local_run
 from engram.methods.fedavg import FedAvg
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION, loss, task_of
 from engram.strategies.reply_border import Rejected, read_reply
 from engram.strategies.rounds import Rounds
-from engram.strategies.screening import Accepted
+from engram.strategies.screening import Accepted, Admission
 from engram.strategies.train_replies import screen
 from engram.wire.wire import to_record
 from tests.methods.problem import built
@@ -45,7 +44,7 @@ def sent(params):
 def merge_by(merge="mean", running=()):
     """The server's merge of FedAvg, of networks with such running statistics."""
     settings = small(method="fedavg", merge=merge)
-    return Merge(FEDAVG, Walker(FEDAVG, frozenset(running)), settings, secret_noise)
+    return merge_of(settings, FEDAVG, frozenset(running), secret_noise)
 
 
 def reply(params=None, metrics=None, details=None, error=None):
@@ -72,14 +71,11 @@ def verdict(
     running=(),
     model=MODEL,
 ):
-    slots = {"model": model}
+    slots, by = {"model": model}, merge_by(merge, running)
     read = partial(
         screen,
-        server_round=5,
-        rounds=Rounds(
-            merge_by(merge, running),
-            Shapes(FEDAVG, slots, {}, slots, slots, {}, Served((model,))),
-        ),
+        rounds=Rounds(by, Shapes(FEDAVG, slots, {}, slots, slots, {}, Served((model,)))),
+        admission=Admission(by, 5, slots, slots, 5),
         asked=ASKED,
         examples=EXAMPLES,
         most=most,

@@ -57,7 +57,7 @@ def test_rows_and_clients_merge_into_the_means_that_they_name(method):
         if method == "ifca":
             slot = "model0"
             updates = [u._replace(slots=u.slots | {"choice": torch.zeros(())}) for u in updates]
-        after = found(server, updates, 1)
+        after = found.after(server, updates)
         if method == "cfl":  # all clients are of the first of its clusters
             after = {slot: {name: leaf[0] for name, leaf in after["models"].items()}}
         for name, leaf in after[slot].items():

@@ -9,11 +9,16 @@ from flwr.serverapp.strategy import FedAvg as Flowers
 from torch.testing import assert_close
 
 from engram.cohort.sequential import in_turn
-from engram.core.changes import Walker, changes
+from engram.core.changes import changes
 from engram.core.method import FromMean, Update
 from engram.core.rounds import merged
 from engram.core.slots import flat, mean_of, unflat
-from engram.guards.robust import median
+from engram.core.tree import add_scaled
+from engram.guards.central_noise import CentralNoise
+from engram.guards.changes import arrays_of, change_of, changed, rebased, shortened, size_of
+from engram.guards.clip import Clip
+from engram.guards.guard import At, chain
+from engram.guards.robust_merge import RobustCenter
 from engram.link.flower import local_run
 from engram.methods.fedavg import FedAvg
 from engram.methods.pfedme import PFedMe
@@ -43,22 +48,38 @@ def length(slots):
 EACH = {"ifca", "fedpac", "pfedhn", "fedamp", "fedfomo", "cfl", "fedas", "floco"}
 
 
+def at_of(method, received, *, asked=4, normal=torch.zeros, running=frozenset(), server=None):
+    """Where guards act, in a round in which every client received the same slots."""
+    return At(
+        method,
+        running,
+        asked,
+        received if server is None else server,
+        lambda update: received,
+        lambda size, stream: normal(size),
+        lambda stream: np.random.default_rng(0),
+        list,
+    )
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_updates_are_bounded_and_noised_in_every_slot(name):
     method, received, sent = update_of(CASES[name])
-    walker = Walker(method)
     kept = {slot: x for slot, x in sent.items() if not isinstance(x, dict) or x}
     assert_close(unflat(flat(sent)), kept, rtol=0, atol=0)
     assert isinstance(method.server.merge, FromMean) or name in EACH
-    assert_close(walker.rebase(received, received, sent, 1.0), sent)
-    noisy = flat(walker.add_noise(sent, 0.5, torch.ones(walker.size(sent))))
+    at, update = at_of(method, received), Update(sent, 1)
+    assert_close(rebased(at, received, update, 0).slots, sent)
+    change = change_of(at, update)
+    ones = arrays_of(torch.ones(size_of(change)), change)
+    noisy = flat(changed(at, update, add_scaled(change, 0.5, ones)).slots)
     assert_close(noisy, {n: leaf + 0.5 for n, leaf in flat(sent).items()})
-    near = walker.clip(received, sent, 0.01)
+    near = shortened(at, update, 0.01).slots
     if not flat(sent):
         assert near == sent
         return
     assert length(changes(method, received, near)) == pytest.approx(0.01, rel=1e-4)
-    far = walker.clip(received, sent, 1e6)
+    far = shortened(at, update, 1e6).slots
     assert_close(far, sent, rtol=0, atol=0)
     assert {n: leaf.dtype for n, leaf in flat(near).items()} == {
         n: leaf.dtype for n, leaf in flat(sent).items()
@@ -66,50 +87,29 @@ def test_updates_are_bounded_and_noised_in_every_slot(name):
 
 
 def test_noise_does_not_depend_on_the_order_of_names():
-    walker = Walker(built(Scaffold()))
-    sent = {"model": W, "change": W}
-    other = {s: dict(reversed(x.items())) for s, x in reversed(sent.items())}
-    normal = torch.randn(walker.size(sent), generator=torch.Generator().manual_seed(3))
-    assert_close(walker.add_noise(sent, 1.0, normal), walker.add_noise(other, 1.0, normal))
+    change = flat({"model": W, "change": W})
+    normal = torch.randn(size_of(change), generator=torch.Generator().manual_seed(3))
+    found = arrays_of(normal, dict(reversed(change.items())))
+    assert_close(found, arrays_of(normal, change), rtol=0, atol=0)
 
 
 def test_running_statistics_are_passed_over():
-    method = built(FedAvg())
-    walker = Walker(method, frozenset({"dense0.bias"}))
-    start, sent = {"model": W}, {"model": draw(9)}
-    assert walker.size(sent) == 8 * WIDTH + 3 * 8 + 3
-    for found in (
-        walker.clip(start, sent, 0.1),
-        walker.add_noise(sent, 1.0, torch.ones(8 * WIDTH + 27)),
-    ):
-        assert torch.equal(found["model"]["dense0.bias"], sent["model"]["dense0.bias"])
-        assert list(found["model"]) == list(W)
-        assert not torch.equal(found["model"]["dense0.weight"], sent["model"]["dense0.weight"])
+    at = at_of(built(FedAvg()), {"model": W}, running={"dense0.bias"})
+    update = Update({"model": draw(9)}, 1)
+    change = change_of(at, update)
+    assert size_of(change) == 8 * WIDTH + 3 * 8 + 3
+    found = shortened(at, update, 0.1).slots["model"]
+    assert torch.equal(found["dense0.bias"], update.slots["model"]["dense0.bias"])
+    assert list(found) == list(W)
+    assert not torch.equal(found["dense0.weight"], update.slots["model"]["dense0.weight"])
 
 
 def test_a_center_takes_the_place_of_the_mean():
-    method = built(FedAvg())
     updates = [Update({"model": draw(c)}, 10.0 * c, 1, c) for c in (1, 2, 3)]
-    found = Walker(method).center(updates, median, median)
+    (found,) = RobustCenter("median").build().gather(at_of(built(FedAvg()), {"model": W}), updates)
     middle = {n: torch.stack([draw(c)[n] for c in (1, 2, 3)]).median(0).values for n in W}
     assert_close(found.slots["model"], middle)
     assert (found.rows, found.clients) == (60.0, 3)
-
-
-def test_a_private_mean_clips_each_and_counts_whoever_was_asked():
-    method = built(FedAvg())
-    server, ends = {"model": W}, [draw(7), draw(8)]
-    updates = [Update({"model": end}, 10.0, 1, c) for c, end in enumerate(ends)]
-    found = Walker(method).private_mean(
-        server, updates, bound=0.5, multiplier=2.0, clients=4, normal=torch.ones
-    )
-    expected = {n: leaf.double() for n, leaf in W.items()}
-    for end in ends:
-        away = {n: end[n].double() - W[n].double() for n in W}
-        norm = torch.stack([leaf.square().sum() for leaf in away.values()]).sum().sqrt()
-        expected = {n: x + away[n] * min(1, 0.5 / norm) / 4 for n, x in expected.items()}
-    expected = {n: (x + 2.0 * 0.5 / 4).float() for n, x in expected.items()}
-    assert_close(found.slots["model"], expected, rtol=1e-5, atol=1e-6)
 
 
 ENDS = [draw(7), draw(8), W, {n: leaf + 1e-3 for n, leaf in W.items()}]
@@ -117,14 +117,22 @@ ENDS = [draw(7), draw(8), W, {n: leaf + 1e-3 for n, leaf in W.items()}]
 
 def private(ends=ENDS, settings=None, normal=torch.zeros, multiplier=2.0):
     """Returns the server's slots after updates were bounded by 0.5 and hidden, of 4 clients."""
-    method = built(settings or FedAvg())
+    method, server = built(settings or FedAvg()), {"model": W}
+    guard = chain(Clip(0.5).build(), CentralNoise(multiplier).build())
+    at = at_of(method, server, normal=normal)
     updates = [end if isinstance(end, Update) else Update({"model": end}, 10.0) for end in ends]
+    found = guard.gather(at, [guard.admit(at, update) for update in updates])
+    return merged(method, server, found)["model"]
 
-    def mean(updates, by):
-        how = {"bound": 0.5, "multiplier": multiplier, "clients": 4, "normal": normal}
-        return Walker(method).private_mean({"model": W}, updates, **how)
 
-    return merged(method, {"model": W}, updates, mean)["model"]
+def test_a_private_mean_clips_each_and_counts_whoever_was_asked():
+    expected = {n: leaf.double() for n, leaf in W.items()}
+    for end in ENDS[:2]:
+        away = {n: end[n].double() - W[n].double() for n in W}
+        norm = torch.stack([leaf.square().sum() for leaf in away.values()]).sum().sqrt()
+        expected = {n: x + away[n] * min(1, 0.5 / norm) / 4 for n, x in expected.items()}
+    expected = {n: (x + 2.0 * 0.5 / 4).float() for n, x in expected.items()}
+    assert_close(private(ENDS[:2], normal=torch.ones), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_client_more_or_less_moves_the_sum_by_the_bound_at_most():
@@ -138,8 +146,8 @@ def test_a_client_more_or_less_moves_the_sum_by_the_bound_at_most():
 
 
 def test_means_of_nodes_count_for_their_clients():
-    walker = Walker(built(FedAvg()))
-    near = [Update(walker.clip({"model": W}, {"model": end}, 0.5), 10.0) for end in ENDS]
+    at = at_of(built(FedAvg()), {"model": W})
+    near = [shortened(at, Update({"model": end}, 10.0), 0.5) for end in ENDS]
     node = mean_of(near[:3], "clients")
     assert_close(private([node, near[3]]), private(near))
 
@@ -150,11 +158,6 @@ def test_a_server_s_step_scales_the_noise_too():
     )
     step = 0.5 * 2.0 * 0.5 / 4  # of the server, and of the noise
     assert_close(noisy, {n: leaf + step for n, leaf in quiet.items()})
-
-
-def test_what_would_not_be_private_is_refused():
-    with pytest.raises(ValueError, match="noise-multiplier must be positive, got 0"):
-        private(multiplier=0.0)
 
 
 def test_it_is_flowers_wrapper_around_the_mean(monkeypatch):
@@ -177,10 +180,8 @@ def test_a_server_s_step_is_taken_towards_the_center():
     method = built(PFedMe(server_mix=0.25))
     updates = [Update({"model": draw(c)}, 10.0 * c, 1, c) for c in (1, 2, 3)]
 
-    def center(updates, by):
-        return Walker(method).center(updates, median, median)
-
-    found = merged(method, {"model": W}, updates, center)["model"]
+    center = RobustCenter("median").build().gather(at_of(method, {"model": W}), updates)
+    found = merged(method, {"model": W}, center)["model"]
     middle = {n: torch.stack([draw(c)[n] for c in (1, 2, 3)]).median(0).values for n in W}
     assert_close(found, plus(W, 0.25, plus(middle, -1.0, W)))
 
@@ -192,17 +193,18 @@ def test_changes_of_older_slots_become_changes_of_newer_ones():
         for x in (1.0, 3.0, 5.0)
     )
     update = {"model": sent["model"], "change": {"w": torch.tensor([8.0])}}
-    walker = Walker(method._replace(kinds={"model": "model", "change": "difference"}))
-    found = walker.rebase(then, now, update, 0.5)
-    assert found["model"]["w"].tolist() == [3.0 + 0.5 * (5.0 - 1.0)]
-    assert found["change"]["w"].tolist() == [4.0]
-    told = walker._replace(
-        method=method._replace(kinds={"model": "model", "change": "statistic"}), running={"v"}
-    )
+
+    def found(kind, running=frozenset()):
+        kinds = method._replace(kinds={"model": "model", "change": kind})
+        at = at_of(kinds, now, running=running)
+        return rebased(at, then, Update(update, 1), 3).slots
+
+    assert found("difference")["model"]["w"].tolist() == [3.0 + (5.0 - 1.0) / 2]  # 1 / sqrt(1 + 3)
+    assert found("difference")["change"]["w"].tolist() == [4.0]
     for slots, v in ((then, 1.0), (now, 2.0), (update, 9.0)):
         slots["model"]["v"] = torch.tensor([v])
-    found = told.rebase(then, now, update, 0.5)
-    assert found["model"]["w"].tolist() == [5.0]
-    assert found["model"]["v"].tolist() == [9.0]  # a running statistic, as it was sent
-    assert found["change"]["w"].tolist() == [8.0]
-    assert [*flat(found)] == [*flat(update)]
+    told = found("statistic", {"v"})
+    assert told["model"]["w"].tolist() == [5.0]
+    assert told["model"]["v"].tolist() == [9.0]  # a running statistic, as it was sent
+    assert told["change"]["w"].tolist() == [8.0]
+    assert [*flat(told)] == [*flat(update)]
