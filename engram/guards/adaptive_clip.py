@@ -51,7 +51,7 @@ class AdaptiveClip:
             return near._replace(slots=near.slots | {_WITHIN: number})
 
         def bound(at: At) -> float:
-            return float(at.server[BOUND]) * math.hypot(1, self.count / 2)
+            return math.hypot(1, self.count / 2) * float(at.server[BOUND])
 
         return Guard(
             "adaptive-clip",
@@ -88,4 +88,4 @@ def count_of(multiplier: float, asked: int) -> float:
     more than all of it: here it is z then, and z_d is 1.15 z.
     """
     deviation = max(asked / 20, multiplier)
-    return ((deviation / multiplier) ** 2 - 0.25) ** -0.5
+    return 1 / math.sqrt((deviation / multiplier) ** 2 - 0.25)

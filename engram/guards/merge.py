@@ -78,7 +78,7 @@ class Merge:
             partial(self.received, server),
             lambda size, stream: self.noise(size, stream, number),
             lambda stream: generator(e.seed, stream, number),
-            [].append if shortened is None else shortened.append,
+            (list[Update]() if shortened is None else shortened).append,
         )
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:

@@ -3,14 +3,14 @@
 Each client's update is looked at by itself, and counts once, whatever weight is claimed for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from engram.core.method import Update
 from engram.core.slots import flat, mean_of, unflat
 from engram.core.streams import Stream
+from engram.core.types import Params
 from engram.guards.changes import change_of, is_running
 from engram.guards.guard import At, Guard
 from engram.guards.robust import (
@@ -32,11 +32,11 @@ _CENTERS: Final[dict[str, Center]] = {
 }
 # Of which f models may be arbitrary. Krum chooses clients by their parameters, which tell nothing
 # of their running statistics: of these, the median is taken.
-_AGAINST: Final = {
-    "trimmed-mean": lambda f: partial(trimmed_mean, cut=f),
-    "nearest-mixing": lambda f: partial(nearest_mixing, malicious=f),
-    "krum": lambda f: partial(krum, malicious=f),
-    "multi-krum": lambda f: partial(multi_krum, malicious=f),
+_AGAINST: Final[dict[str, Callable[[Sequence[Params], int], Params]]] = {
+    "trimmed-mean": trimmed_mean,
+    "nearest-mixing": nearest_mixing,
+    "krum": krum,
+    "multi-krum": multi_krum,
 }
 
 
@@ -50,13 +50,13 @@ class RobustCenter:
     def build(self) -> Guard:
         """Builds the guard, which makes one update of all."""
         against = _AGAINST.get(self.name)
-        center = against(self.malicious) if against else _CENTERS[self.name]
+        center = (lambda x: against(x, self.malicious)) if against else _CENTERS[self.name]
         statistics = median if "krum" in self.name else center
 
         def gather(at: At, updates: Sequence[Update]) -> list[Update]:
             each = [flat(update.slots) for update in updates]
             still = {path for path in each[0] if is_running(at.running, path)}
-            found = {}
+            found = Params()
             for some, middle in ((each[0].keys() - still, center), (still, statistics)):
                 if some:  # a method may send nothing
                     found |= middle([{p: x for p, x in own.items() if p in some} for own in each])
