@@ -37,6 +37,19 @@ def interpolate(x: Params, y: Params, weight: Scale) -> Params:
     return {name: torch.lerp(leaf, y[name], weight) for name, leaf in x.items()}
 
 
+def clip(params: Params, origin: Params, bound: float) -> Params:
+    """Returns ``origin + min(1, bound / |params - origin|) (params - origin)``.
+
+    A model within the bound is returned as it is, to the last bit. Under ``vmap``, each of a
+    stack. In float64, where no finite float32 overflows.
+    """
+    start = {name: leaf.double() for name, leaf in origin.items()}
+    end = {name: leaf.double() for name, leaf in params.items()}
+    scale = (bound / norm(add_scaled(end, -1.0, start))).clamp(max=1.0)
+    held = interpolate(start, end, scale)
+    return {name: leaf.to(params[name].dtype) for name, leaf in held.items()}
+
+
 def norm(x: Params, leading: int = 0) -> Tensor:
     """Returns the Euclidean norm over all leaves, separately for each of stacked models.
 

@@ -27,9 +27,9 @@ from torch.utils._pytree import tree_map
 
 from engram.core.method import Objective
 from engram.core.slots import pick
-from engram.core.tree import multiplied, norm
+from engram.core.tree import add_scaled, multiplied, norm
 from engram.core.types import Batch, LossFn, Params, Sampled
-from engram.guards.accounting.gaussian import add_normal
+from engram.guards.changes import arrays_of
 
 Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
 """``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``."""
@@ -50,8 +50,8 @@ def by_examples(sums: Sums, how: ByExamples) -> Objective:
 
     def gradient(w: Params, batch: Sampled, names: Set[str] | None = None) -> Params:
         total = sums(w, batch.batch, batch.taken, how.bound, names)
-        noisy = add_normal(total, how.multiplier * how.bound, batch.normal)
-        return multiplied(noisy, 1 / batch.expected)
+        xi = arrays_of(batch.normal, total)
+        return multiplied(add_scaled(total, how.multiplier * how.bound, xi), 1 / batch.expected)
 
     def refused(*args: Any, **kwargs: Any) -> Any:
         del args, kwargs

@@ -18,8 +18,7 @@ from engram.core.class_statistics import (
 from engram.core.method import Client, Context, FromEach, Method, Phase, Served, Server
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import Tally, kinds_of, mean_of, or_common, pick, scatter
-from engram.core.tree import add_scaled, norm
-from engram.guards.accounting.gaussian import clip
+from engram.core.tree import add_scaled, clip, norm
 from engram.guards.weight_limit import weight_limit
 
 

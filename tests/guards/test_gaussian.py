@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import vmap
 
-from engram.core.tree import add_scaled, interpolate, norm
-from engram.guards.accounting.gaussian import add_normal, clip, concentrated_epsilon, epsilon
+from engram.core.tree import add_scaled, clip, interpolate, norm
+from engram.guards.accounting.gaussian import concentrated_epsilon, epsilon
+from engram.guards.changes import arrays_of
 from tests.samples import entry
 from tests.support import assert_same
 
@@ -74,14 +75,12 @@ def test_a_mean_of_clipped_updates_is_within_the_bound(entries):
 
 
 def test_noise_is_dealt_to_the_leaves_by_name():
-    noisy = add_normal(MODEL, 0.1, torch.tensor([1.0, 2.0, 3.0]))
-    assert_same(noisy, moved(0.1, 0.2, 0.3), atol=1e-6)
-    other = add_normal(dict(reversed(MODEL.items())), 0.1, torch.tensor([1.0, 2.0, 3.0]))
-    assert_same(other, noisy)
-    assert list(other) == ["b", "a"]
+    numbers = torch.tensor([1.0, 2.0, 3.0])
+    found = arrays_of(numbers, dict(reversed(MODEL.items())))
+    assert_same(found, {"a": torch.tensor([[1.0, 2.0]]), "b": torch.tensor([3.0])})
     stack = {name: torch.stack([leaf, leaf]) for name, leaf in MODEL.items()}
-    both = add_normal(stack, 0.1, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
-    assert_same({name: leaf[1] for name, leaf in both.items()}, moved(0.4, 0.5, 0.6), atol=1e-6)
+    both = arrays_of(torch.stack([numbers, numbers + 3]), stack)
+    assert_same({name: leaf[1] for name, leaf in both.items()}, arrays_of(numbers + 3, MODEL))
 
 
 # --- What it is worth ------------------------------------------------------------------------

@@ -7,8 +7,7 @@ from flwr.app import ConfigRecord
 from engram.core.changes import changes
 from engram.core.method import Update
 from engram.core.slots import flat, over_slots, unflat
-from engram.core.tree import add_scaled, norm
-from engram.guards.accounting.gaussian import clip
+from engram.core.tree import add_scaled, clip, norm
 from engram.guards.noise import simulated_noise
 from engram.guards.robust import krum, median, trimmed_mean
 from engram.settings.families import METHODS

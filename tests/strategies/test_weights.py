@@ -6,7 +6,7 @@ import torch
 from flwr.app import ConfigRecord
 
 from engram.core.slots import unflat
-from engram.guards.accounting.gaussian import clip
+from engram.core.tree import clip
 from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
 from engram.server.roster import query_roster

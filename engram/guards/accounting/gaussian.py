@@ -1,4 +1,4 @@
-"""Clipping of updates, Gaussian noise, and the exact epsilon of its releases.
+"""The exact epsilon of Gaussian noise on clipped updates.
 
 An update is a client's model minus the common model w. After clipping, its Euclidean norm over all
 parameters is at most C, so one client moves a sum of updates by at most C, and normal noise of
@@ -15,41 +15,8 @@ Significance of the Least Significant Bits for Differential Privacy. CCS 2012).
 import math
 
 import torch
-from torch import Tensor
 
 from engram.core.checks import require
-from engram.core.tree import add_scaled, interpolate, norm
-from engram.core.types import Params
-
-
-def clip(params: Params, origin: Params, bound: float) -> Params:
-    """Returns ``origin + min(1, bound / |params - origin|) (params - origin)``.
-
-    A model within the bound is returned as it is, to the last bit. Under ``vmap``, each of a
-    stack. In float64, where no finite float32 overflows.
-    """
-    start = {name: leaf.double() for name, leaf in origin.items()}
-    end = {name: leaf.double() for name, leaf in params.items()}
-    scale = (bound / norm(add_scaled(end, -1.0, start))).clamp(max=1.0)
-    held = interpolate(start, end, scale)
-    return {name: leaf.to(params[name].dtype) for name, leaf in held.items()}
-
-
-def add_normal(params: Params, deviation: float, normal: Tensor) -> Params:
-    """Returns ``params + deviation * normal``.
-
-    Args:
-        params: Leaves (..., shape) with the leading axes of ``normal``.
-        deviation: Standard deviation of the noise on every coordinate.
-        normal: Standard normal numbers (..., d), d for the parameters of one model. They are
-            assigned to leaves in the order of their names, since a file may store another order.
-    """
-    result, at = dict(params), 0
-    for name, leaf in sorted(params.items()):
-        size = math.prod(leaf.shape[normal.ndim - 1 :])
-        part = normal[..., at : at + size].to(leaf).view(leaf.shape)
-        result[name], at = torch.add(leaf, part, alpha=deviation), at + size
-    return result
 
 
 def concentrated_epsilon(rho: float, delta: float) -> float:

@@ -53,7 +53,7 @@ def _ours(
         method, shapes, running = server_side(e, roster.kind)
         method = stepping(method, size)
         all_alike = {"max_weight": math.inf, "clients_per_round": e.num_clients}
-        e = e.model_copy(update=all_alike)
+        e = e.model_copy(update={**all_alike, "server_step": "replace"})
         return Federated(Rounds(merge_of(e, method, running), shapes), roster)
 
     return build
