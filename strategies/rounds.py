@@ -124,7 +124,7 @@ class Rounds(NamedTuple):
         merge, longer = self.merge, list[Update]()
         while True:
             updates = [u for _, reply in replies.accepted for u in reply.updates]
-            updates = updates or [merge.unchanged(server, self.shapes.sent)]
+            updates = updates or [merge.nobodys(server, self.shapes.sent, server_round)]
             found = merge.gather(server, updates, server_round, longer)
             # Of a node whose clients send an update each, none is taken where one is refused.
             if not (refused := [x for x in found if isinstance(x, Refusal)]):

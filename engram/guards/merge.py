@@ -115,11 +115,13 @@ class Merge:
             return self.method.server.send(server, [])[0]
         return received_by(self.method, server, update.client)
 
-    def unchanged(self, server: Slots, sent: Slots) -> Update:
-        """Returns an update of no client that changes nothing; ``sent`` has names and shapes."""
+    def nobodys(self, server: Slots, sent: Slots, server_round: int) -> Update:
+        """Returns the update of no client, which changes nothing; ``sent`` has names and shapes."""
         received, _ = self.method.server.send(server, [])
         zeros = tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), sent)
-        return Update(origin_of(self.method, received, zeros), 0, 0)
+        nothing = Update(origin_of(self.method, received, zeros), 0, 0)
+        (update,) = updates_of([self.admit(server, nothing, server_round)])
+        return update
 
 
 def updates_of(found: Sequence[Update | Refusal]) -> list[Update]:

@@ -24,7 +24,9 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     found += [*_bounds(e)]
     if e.privacy != "central":  # else what is made of an update must not depend on the others
         found += [*_comparisons(e, method, running)]
-    if e.privacy == "central" and e.aggregation == "plain":  # else its sites have added noise
+    if _noisy_sum(e):
+        found.append(Guard("noisy sum", alike=True))
+    elif e.privacy == "central":
         found.append(CentralNoise(noise_multiplier(e)).build())
     if e.compress != "none":
         found.append(Guard(e.compress, single=True, method=partial(written, e, running=running)))
@@ -39,7 +41,12 @@ def _bounds(e: Experiment) -> list[Guard]:
     if e.clip_quantile:
         count = count_of(noise_multiplier(e), e.clients_per_round)
         return [AdaptiveClip(e.clip, e.clip_quantile, count).build()]
-    return [Clip(e.clip).build()]
+    return [Clip(e.clip, again=not _noisy_sum(e)).build()]
+
+
+def _noisy_sum(e: Experiment) -> bool:
+    """Returns whether sites add the noise of central privacy to a secure sum, in shares."""
+    return e.privacy == "central" and e.aggregation == "secure"
 
 
 def _comparisons(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:

@@ -64,8 +64,10 @@ def test_one_release_of_both_is_the_papers_two_of_the_same_cost():
 
 
 def after_round(rounds, server, updates, server_round=1):
-    nobody = rounds.merge.unchanged(server, rounds.shapes.sent)
-    return rounds.merge(server, updates or [nobody], server_round)
+    if updates:
+        return rounds.merge(server, updates, server_round)
+    nobody = rounds.merge.nobodys(server, rounds.shapes.sent, server_round)
+    return rounds.merge.after(server, rounds.merge.gather(server, [nobody], server_round))
 
 
 def test_the_bound_moves_by_the_share_of_updates_within_it():

@@ -1,0 +1,62 @@
+"""Chains of guards, and the chains that settings name."""
+
+import pytest
+import torch
+
+from engram.core.method import Update
+from engram.guards.changes import change_of, length_of
+from engram.guards.clip import Clip, LocalNoise
+from engram.guards.guard import Guard, Refusal, chain
+from engram.guards.merge import merge_of, updates_of
+from engram.guards.screening import FAR
+from engram.methods.fedavg import FedAvg
+from tests.guards.test_changes import at_of
+from tests.methods.problem import W, built, draw
+from tests.support import small, trainer
+
+AT = at_of(built(FedAvg()), {"model": W})
+
+
+def refuse(reason):
+    return Guard(reason, admit=lambda at, update: Refusal("range", reason, update))
+
+
+def test_guards_act_one_after_the_other_and_the_first_refusal_stands():
+    update = Update({"model": draw(1)}, 1.0)
+    bounded = chain(Clip(0.5).build(), Clip(0.2).build()).admit(AT, update)
+    assert length_of(change_of(AT, bounded)) == pytest.approx(0.2, rel=1e-5)
+    assert chain(refuse("one"), refuse("other")).admit(AT, update).reason == "one"
+    assert chain().admit(AT, update) is update
+
+
+def test_a_guard_is_told_the_bound_of_what_stands_before_it():
+    seen = []
+    look = Guard("look", gather=lambda at, updates: seen.append(at.bound) or updates)
+    chain(look, Clip(0.5).build(), look, LocalNoise(0.5, 1.0).build(), look).gather(AT, [])
+    assert seen == [float("inf"), 0.5, float("inf")]
+
+
+def test_refused_updates_go_no_further_and_are_named():
+    updates = [Update({"model": draw(c)}, 1.0, 1, c) for c in range(4)]
+    updates[2] = updates[2]._replace(slots={"model": {n: 1e6 * x for n, x in W.items()}})
+    counted = []
+    count = Guard("count", gather=lambda at, some: counted.append(len(some)) or some)
+    found = chain(FAR, count).gather(AT, updates)
+    assert counted == [3]
+    assert [u.client for u in updates_of(found)] == [0, 1, 3]
+    (refused,) = (x for x in found if isinstance(x, Refusal))
+    assert (refused.update, refused.kind) == (updates[2], "size")
+
+
+def test_a_sum_with_noise_of_its_sites_is_not_clipped_and_counts_clients():
+    secure = {"aggregation": "secure", "clip": 0.1, "clients_per_round": 4}
+    for privacy, kept in (("none", 0.1), ("central", 5.0)):
+        e = small(method="fedavg", privacy=privacy, **secure)
+        merge = merge_of(e, trainer(e).method, frozenset())
+        server = merge.method.server.start
+        size = sum(x.numel() for x in server["model"].values())
+        far = {n: x + 5.0 / size**0.5 for n, x in server["model"].items()}
+        after = merge(server, [Update({"model": far}, 40.0, 4)], 1)["model"]
+        moved = torch.cat([(after[n] - x).flatten() for n, x in server["model"].items()])
+        assert float(moved.norm()) == pytest.approx(kept, rel=1e-4)
+        assert merge.by == ("clients" if privacy == "central" else "rows")
