@@ -301,7 +301,8 @@ def asked(cells: Cells, target: Cells | None = None) -> Question | None:
     """Returns the first question of a rule about a column of inputs; None if no rule asks."""
     if not len(cells.texts):
         return None
-    for rule in RULES:
+    are_declared = {*map(str, cells.texts)} <= {*cells.column.values}
+    for rule in () if are_declared else RULES:
         if (question := rule(cells)) is not None:
             return question._replace(rule=rule.__name__)
     return copies(cells, target) if target else None
