@@ -21,6 +21,7 @@ from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.tune.runs import LockStep
 from engram.wire.roster import describe_node, read_entry
+from tests.samples import entry
 from tests.simulations.apart import run_apart
 
 CLIENTS, ROWS, COLUMNS = 3, 20, 4
@@ -49,38 +50,28 @@ def csv(folder, **more):
 class Curved(nn.Module):
     """No dense network, and none that grouped convolutions run."""
 
-    def __init__(self, width=COLUMNS):
+    def __init__(self):
         super().__init__()
-        self.one, self.two = nn.Linear(width, 6), nn.Linear(6, 1)
+        self.one, self.two = nn.Linear(COLUMNS, 6), nn.Linear(6, 1)
 
     def forward(self, x):
         return self.two(torch.tanh(self.one(x)))
 
 
-def dense(width=COLUMNS):
-    return nn.Sequential(nn.Linear(width, 6), nn.ReLU(), nn.Linear(6, 1))
+def dense():
+    return nn.Sequential(nn.Linear(COLUMNS, 6), nn.ReLU(), nn.Linear(6, 1))
 
 
 NETWORKS = {"dense": dense, "curved": Curved}
-ONE = {"task": "regression", "partition": "natural", "num_clients": CLIENTS, "batch_size": 12} | {
-    "clients_per_round": CLIENTS,
-    "validation_fraction": 0.0,
-    "adapt_steps": 1,
-    "adapt_lr": 0.1,
-    "progress": False,
-}
-SETTINGS = ONE | {
-    "method": "fedavg",
-    "eta": ETA,
-    "local_epochs": EPOCHS,
-    "num_rounds": ROUNDS,
-    "eval_every": ROUNDS,
-}
+SETTINGS = {"task": "regression", "partition": "natural", "num_clients": CLIENTS, "batch_size": 12}
+SETTINGS |= {"clients_per_round": CLIENTS, "validation_fraction": 0.0, "progress": False}
+SETTINGS |= {"adapt_steps": 1, "adapt_lr": 0.1, "method": "fedavg", "eta": ETA}
+SETTINGS |= {"local_epochs": EPOCHS, "num_rounds": ROUNDS, "eval_every": ROUNDS}
 
 
-def started(name, width=COLUMNS):
+def started(name):
     torch.manual_seed(3)
-    return NETWORKS[name](width)
+    return NETWORKS[name]()
 
 
 def rows_of(run):
@@ -290,23 +281,6 @@ def test_nodes_with_tables_of_their_own_fit_one_scale(tmp_path):
     assert run.metrics.loc[0, "units"] == run.units.to_json()
 
 
-def test_tables_of_any_reader_are_standardized_alike(tmp_path):
-    runs = [simulated(tmp_path, "dense", "auto")]
-    x, y, whose = table()
-    frame = pd.DataFrame({"task": whose, "y": y, **{f"x{k}": x[:, k] for k in range(COLUMNS)}})
-    frame.to_parquet(tmp_path / "rows.parquet")
-    given = {"dataset": f"parquet:{tmp_path}/rows.parquet"}
-    runs += [simulated(tmp_path / "parquet", "dense", "auto", **given)]
-    inputs = [frame[whose == c].filter(like="x") for c in range(CLIENTS)]
-    frames = {str(c): (inputs[c], y[whose == c]) for c in range(CLIENTS)}
-    model = started("dense")
-    runs += [engram.simulate(frames, model=model, out=tmp_path / "frames", **SETTINGS)]
-    for run in runs[1:]:
-        np.testing.assert_allclose(run.units.inputs, runs[0].units.inputs, rtol=1e-5, atol=1e-5)
-        for name, leaf in runs[0].model.items():
-            torch.testing.assert_close(run.model[name], leaf, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("mode", ["auto", "client"])
 def test_runs_that_are_tuned_train_as_they_do_alone(tmp_path, mode):
     given = {"model": "mlp", "hidden": "6", "standardize": mode, "dataset": csv(tmp_path)}
@@ -392,11 +366,9 @@ def test_what_has_no_columns_is_refused_in_one_line(tmp_path):
     data = [(np.zeros((20, 1, 4, 4), dtype=np.float32), np.arange(20.0))] * CLIENTS
     with pytest.raises(Refused, match=r"^standardize must be auto or none .* float32\[1,4,4\]$"):
         engram.simulate(data, model="linear", out=tmp_path, **SETTINGS | {"standardize": "client"})
+    private = SETTINGS | {"standardize": "federation", "privacy": "central", "clip": 1.0}
     with pytest.raises(Refused, match="standardize must be auto, client or none where privacy is"):
-        engram.simulate(
-            data,
-            **SETTINGS | {"standardize": "federation", "privacy": "central", "clip": 1.0},
-        )
+        engram.simulate(data, **private)
 
 
 def test_with_privacy_nothing_is_told(tmp_path):
@@ -467,10 +439,13 @@ def test_training_does_not_depend_on_the_targets_units(tmp_path):
 METHODS = ("ditto", "fedem", "fedper", "ifca", "pfedme", "scaffold")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_no_method_depends_on_the_targets_units(tmp_path, method):
-    given = {"method": method, "clients_per_round": 4, "num_rounds": 2}
-    far, near = (forecast(tmp_path / str(unit), 300 * unit, 1 + unit, **given) for unit in (1, 0))
-    for name in ("rmse", "loss"):
-        times = 4 if name.startswith("loss") else 2
-        assert far.results[name] == pytest.approx(times * near.results[name], rel=1e-2), name
+def test_no_method_depends_on_the_targets_units(tmp_path):
+    for method in METHODS:
+        given = {"method": method, "clients_per_round": 4, "num_rounds": 2}
+        far, near = (
+            forecast(tmp_path / f"{method}-{unit}", 300 * unit, 1 + unit, **given)
+            for unit in (1, 0)
+        )
+        for name, times in (("rmse", 2), ("loss", 4)):
+            with entry(method, name):
+                assert far.results[name] == pytest.approx(times * near.results[name], rel=1e-2)

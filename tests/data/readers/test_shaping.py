@@ -1,5 +1,6 @@
 """Rows of users: in their own shape but for images, and grey levels by each client's own type."""
 
+import itertools
 import logging
 
 import numpy as np
@@ -107,29 +108,23 @@ def test_of_several_inputs_none_is_an_image():
 
 def everyone(data):
     """Each client's rows as networks get them, sorted, by client."""
-    return [
-        torch.cat(
-            [split.take(torch.from_numpy(split.rows[c]))[0] for split in (data.train, data.test)]
-        )
-        .flatten(1)
-        .sort(0)[0]
-        for c in range(len(data.train.rows))
-    ]
 
+    def rows(split, client):
+        return split.take(torch.from_numpy(split.rows[client]))[0].flatten(1)
 
-def as_arrays(x, y):
-    return x, y
+    each = ((rows(data.train, c), rows(data.test, c)) for c in range(len(data.train.rows)))
+    return [torch.cat(both).sort(0)[0] for both in each]
 
 
 def as_data_set(x, y):
     return TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
 
 
-@pytest.mark.parametrize("given", [as_arrays, as_data_set])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_grey_levels_are_scaled_whatever_the_others_have(dtype, given):
-    for grey in [(0, 1, 2), (0,), (1, 2), ()]:
-        with entry(grey):
+@pytest.mark.parametrize("given", [lambda x, y: (x, y), as_data_set])
+def test_grey_levels_are_scaled_whatever_the_others_have(given):
+    kinds = itertools.product([(0, 1, 2), (0,), (1, 2), ()], ["float32", "float64"])
+    for grey, dtype in kinds:
+        with entry(grey, dtype):
             raw = [numbers(4, 4, dtype="uint8", low=40 * c, high=40 * c + 50) for c in range(3)]
             rows = [x if c in grey else (x / 255).astype(dtype) for c, x in enumerate(raw)]
             data = read([given(x, Y) for x in rows], model="cnn")
@@ -145,12 +140,7 @@ def test_a_node_alone_has_what_one_process_has(plug_ins):
         whole = everyone(federated_data(e))
         for client in range(mixed.CLIENTS):
             for part in (federated_data(e, hosted=[client]), own_data(e, e.source, client)):
-                rows = part.train.rows[client], part.test.rows[client]
-                found = [
-                    split.take(torch.from_numpy(own))[0]
-                    for split, own in zip((part.train, part.test), rows, strict=True)
-                ]
-                assert torch.cat(found).flatten(1).sort(0)[0].equal(whole[client])
+                assert everyone(part)[client].equal(whole[client])
 
 
 def test_types_of_which_networks_would_get_other_rows_are_refused():
