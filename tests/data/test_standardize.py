@@ -10,9 +10,8 @@ from torch import nn
 
 import engram
 from engram.core.standardization import Moments, Units
-from engram.data.load_federation import own_data
 from engram.data.schema.columns import Kind, Told
-from engram.data.source import DATASETS, Source
+from engram.data.source import DATASETS
 from engram.data.standardize import own_units
 from engram.home.exported import load_model
 from engram.home.predicting import predict
@@ -137,29 +136,6 @@ def check_model(run, module):
         torch.testing.assert_close(run.model[name].double(), leaf, rtol=1e-5, atol=1e-5)
 
 
-CASES = [
-    ("dense", "auto", "vectorized"),
-    ("dense", "auto", "sequential"),
-    ("dense", "client", "vectorized"),
-    ("curved", "auto", "vectorized"),
-    ("curved", "client", "sequential"),
-]
-
-
-@pytest.mark.parametrize(("name", "mode", "engine"), CASES)
-def test_training_is_a_plain_loop_on_standardized_rows(tmp_path, name, mode, engine):
-    run = simulated(tmp_path, name, mode, engine)
-    rows, (_, deviation) = standardized(rows_of(run), mode)
-    module = loop(started(name), rows)
-    check_model(run, module)
-    for client, (_, (x, y)) in enumerate(rows):
-        scores = run.clients.iloc[client]
-        with torch.no_grad():  # in the targets' own units
-            error = float(deviation * (module(x)[:, 0] - y).square().mean().sqrt())
-        assert scores["rmse"] == pytest.approx(error, rel=1e-4)
-        assert scores["loss"] == pytest.approx(error**2, rel=1e-4)
-
-
 def tame(folder):
     """Columns and targets that need no standardization."""
     rng, client = np.random.default_rng(1), np.repeat(np.arange(CLIENTS), ROWS)
@@ -169,11 +145,30 @@ def tame(folder):
     return f"csv:{folder}/tame.csv"
 
 
-@pytest.mark.parametrize(("name", "engine"), [("dense", "vectorized"), ("curved", "sequential")])
-def test_none_is_plain_torch(tmp_path, name, engine):
-    run = simulated(tmp_path, name, "none", engine, dataset=tame(tmp_path))
-    assert run.units == Units()
-    check_model(run, loop(started(name), rows_of(run)))
+CASES = [
+    ("dense", "auto", "vectorized"),
+    ("dense", "auto", "sequential"),
+    ("dense", "client", "vectorized"),
+    ("curved", "auto", "vectorized"),
+    ("curved", "client", "sequential"),
+    ("dense", "none", "vectorized"),
+    ("curved", "none", "sequential"),
+]
+
+
+@pytest.mark.parametrize(("name", "mode", "engine"), CASES)
+def test_training_is_a_plain_loop_on_standardized_rows(tmp_path, name, mode, engine):
+    run = simulated(tmp_path, name, mode, engine, dataset=tame(tmp_path) if mode == "none" else "")
+    assert (run.units == Units()) == (mode == "none")
+    rows, (_, deviation) = standardized(rows_of(run), mode)
+    module = loop(started(name), rows)
+    check_model(run, module)
+    for client, (_, (x, y)) in enumerate(rows):
+        scores = run.clients.iloc[client]
+        with torch.no_grad():  # in the targets' own units
+            error = float(deviation * (module(x)[:, 0] - y).square().mean().sqrt())
+        assert scores["rmse"] == pytest.approx(error, rel=1e-4)
+        assert scores["loss"] == pytest.approx(error**2, rel=1e-4)
 
 
 @pytest.mark.parametrize(("name", "engine"), [("dense", "vectorized"), ("curved", "sequential")])
@@ -262,23 +257,6 @@ def test_nodes_that_see_their_own_rows_train_as_one_process(tmp_path, site, mode
     for name, leaf in one.model.items():
         torch.testing.assert_close(nodes.model[name], leaf, rtol=1e-5, atol=1e-6)
     assert one.results["rmse"] == pytest.approx(nodes.results["rmse"], rel=1e-5)
-
-
-def test_nodes_with_tables_of_their_own_fit_one_scale(tmp_path):
-    def own(client):
-        x, y, whose = table()
-        frame = pd.DataFrame({f"x{k}": x[whose == client, k] for k in range(COLUMNS)})
-        frame.assign(y=y[whose == client]).to_csv(tmp_path / f"{client}.csv", index=False)
-        return f"csv:{tmp_path}/{client}.csv"
-
-    run = run_apart(tmp_path / "run", experiment(dataset=own(0), model="linear"), own)
-    e = run.experiment
-    data = [own_data(e, Source(own(client)), client).train for client in range(CLIENTS)]
-    seen = [split.x[split.rows[client]].double() for client, split in enumerate(data)]
-    mean, deviation = standards(seen)
-    np.testing.assert_allclose(run.units.inputs.mean, mean, rtol=1e-6)
-    np.testing.assert_allclose(run.units.inputs.deviation, deviation, rtol=1e-5)
-    assert run.metrics.loc[0, "units"] == run.units.to_json()
 
 
 @pytest.mark.parametrize("mode", ["auto", "client"])

@@ -337,22 +337,6 @@ def test_a_text_is_the_only_input_of_a_schema(csv):
             federated_data(Experiment(**SETTINGS | {"dataset": csv, "schema": more}))
 
 
-def test_cells_beside_a_text_are_copied_as_they_are_written(tmp_path):
-    frame = news(300).assign(id=[f"{k:04}" for k in range(300)])
-    frame.to_csv(tmp_path / "rows.csv", index=False, sep=";", encoding="cp1252")
-    schema = 'file.separator = ";"\nfile.encoding = "cp1252"\ncolumns.text = {kind = "text"}'
-    given = SETTINGS | {"dataset": f"csv:{tmp_path}/rows.csv", "schema": schema, "num_rounds": 1}
-    folder = engram.simulate(progress=False, **given).export(out=tmp_path / "model")
-    (tmp_path / "new.csv").write_bytes(b'id;text;"by"\n"007";goal;M\xe4rz\n08;"oil; bank";\n')
-    table = predict(folder, tmp_path / "new.csv", tmp_path / "out.csv").table
-    head, *rows = (tmp_path / "out.csv").read_bytes().splitlines()
-    assert head.startswith(b'id;"by";predicted;')
-    for row, cells, predicted in zip(
-        rows, (b'"007";M\xe4rz', b"08;"), table.predicted, strict=True
-    ):
-        assert row.startswith(cells + b";" + predicted.encode() + b";")
-
-
 def test_a_numbers_column_is_no_text():
     frame = pd.DataFrame({"desk": ["a", "b"] * 20, "text": range(40)})
     with pytest.raises(DataError, match="text must hold texts, got 0 in row 0"):

@@ -45,18 +45,12 @@ def read_csv(
         DataError: It cannot be read, is no table, or may be read in several ways; it says which
             lines of a schema name one.
     """
-    file = dialect(path, file)
+    file, text = _begun(path, file)
+    names = [*file.names] or _names(path, text, file)
+    only = [name for name in names if name in only or not only]
+    skip = file.skip + (0 if file.names else _lines_of_header(text, file))
     try:
         with reading_text(path, file), open_file(path) as opened:
-            head = opened.read(_HEAD).decode(file.encoding, errors="ignore")
-            text = below_titles(head, file)
-            names = [*file.names]
-            if not names:
-                records = _by_line(text, file.separator)
-                names = [name.strip() for name in records[0][1]]
-                check_names(path, names, len(records))
-            only = [name for name in names if name in only or not only]
-            skip = file.skip + (0 if file.names else _lines_of_header(text, file))
             try:
                 return _read(opened, file, names, skip, numbers, only)
             except pa.ArrowInvalid as error:
@@ -75,11 +69,22 @@ def dialect(path: Path, file: File) -> File:
     Raises:
         DataError: It cannot be read, is empty, or may be read in several ways.
     """
+    return _begun(path, file)[0]
+
+
+def _begun(path: Path, file: File) -> tuple[File, str]:
     with reading_text(path, file), open_file(path) as opened:
         head = opened.read(_HEAD)
         file = _encoded(path, head, file)
         text = below_titles(head.decode(file.encoding, errors="ignore"), file)
-        return _separated(path, text, file)
+        return _separated(path, text, file), text
+
+
+def _names(path: Path, text: str, file: File) -> list[str]:
+    records = _by_line(text, file.separator)
+    names = [name.strip() for name in records[0][1]]
+    check_names(path, names, len(records))
+    return names
 
 
 @contextmanager
@@ -113,8 +118,10 @@ def as_frame(table: pa.Table, schema: Schema) -> Any:
     numbers = dict(zip(names, plain_columns([table[name] for name in names]), strict=True))
     found = (numbers.get(name) for name in table.column_names)
     each = [given if new is None else new for given, new in zip(table.columns, found, strict=True)]
-    frame = pa.table(each, table.column_names).to_pandas()
-    del table, each
+    converted = pa.table(each, table.column_names)
+    del table, each, numbers, found
+    frame = converted.to_pandas(self_destruct=True)
+    del converted
     pa.default_memory_pool().release_unused()  # as much as the frame has, or more
     return frame
 

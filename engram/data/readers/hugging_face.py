@@ -38,13 +38,7 @@ _IPC_FILE: Final = b"ARROW1"  # how Arrow's file format begins; its other format
 
 
 def read_columns(
-    kind: str,
-    path: Path,
-    columns: Declared,
-    targets: Targets,
-    cache: Path,
-    *,
-    alpha: bool = False,
+    kind: str, path: Path, columns: Declared, targets: Targets, cache: Path, *, alpha: bool = False
 ) -> dict[str, _Array | Lazy]:
     """Reads x, y and task, and the part of each row.
 

@@ -1,5 +1,6 @@
 """Rows of users: in their own shape but for images, and grey levels by each client's own type."""
 
+import copy
 import itertools
 import logging
 
@@ -202,16 +203,16 @@ def test_a_row_without_a_number_is_named(value, tmp_path):
         federated_data(Experiment(dataset=dataset, task="regression", **given))
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_float_images_whose_channels_are_last_are_told_the_way(channels):
-    model(lambda: nn.Sequential(nn.Conv2d(channels, 2, 3), nn.Flatten(), nn.LazyLinear(2)), "Conv")
-    data = read([(numbers(8, 6, channels), Y)] * 2, model="Conv", images="none")
-    words = r"set images=channels-last if rows are images \(height, width, channels\)"
-    e = Experiment(model="Conv", method="fedavg", batch_size=2)
-    with pytest.raises(Refused, match=words) as caught:
-        model_for(e, data.kind)
-    assert "\n" not in str(caught.value)
-    last = read([(numbers(8, 6, channels), Y)] * 2, model="Conv", images="channels-last")
-    assert model_for(e, last.kind).parameters
+def test_float_images_whose_channels_are_last_are_told_the_way():
+    words = r"^[^\n]*set images=channels-last if rows are images \(height, width, chan[^\n]*$"
+    for channels in (1, 3, 4):
+        layers = nn.Conv2d(channels, 2, 3), nn.Flatten(), nn.LazyLinear(2)
+        model(lambda layers=layers: nn.Sequential(*copy.deepcopy(layers)), f"Conv{channels}")
+        e = Experiment(model=f"Conv{channels}", method="fedavg", batch_size=2)
+        given = [(numbers(8, 6, channels), Y)] * 2
+        data, last = (read(given, model=e.model, images=how) for how in ("none", "channels-last"))
+        with entry(channels), pytest.raises(Refused, match=words):
+            model_for(e, data.kind)
+        assert model_for(e, last.kind).parameters
     with pytest.raises(DataError, match=r"images=channels-last if they are \(height, width, chan"):
         read([(numbers(8, 6, 4), Y)] * 2, model="cnn")

@@ -149,6 +149,7 @@ TARGETS = [
     ([-1, 1] * 100, False),
     ([k % 20 for k in range(N)], False),
     ([k % 21 for k in range(N)], True),
+    ([0, 1, 3] * 50, True),
     ([0, 1, 3, 5] * 50, True),
     (Z, False),
     (["a", "b", "c", "d"] * 50, False),
