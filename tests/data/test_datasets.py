@@ -57,7 +57,7 @@ def test_all_clients_are_as_in_memory():
         )
 
 
-def test_a_node_reads_its_own_clients_and_holds_what_one_process_has_of_them():
+def test_a_node_reads_its_own_clients_and_holds_them_as_one_process_does():
     seen = []
     e = sites(seen)
     whole = federated_data(e)
@@ -105,7 +105,7 @@ UNREADABLE = [
 ]
 
 
-def test_what_cannot_be_read_is_told_in_one_line():
+def test_faults_of_functions_are_told_in_one_line():
     for function, settings, words in UNREADABLE:
         with entry(function, settings, words):
             function.__name__ = "wrong"

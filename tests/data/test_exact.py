@@ -100,7 +100,7 @@ def test_an_export_tells_seconds_apart(tmp_path):
     torch.testing.assert_close(found, again.float(), rtol=1e-4, atol=1e-4)
 
 
-def test_targets_whose_differences_float32_does_not_keep_are_refused(tmp_path):
+def test_targets_too_close_for_float32_are_refused(tmp_path):
     settings = {"task": "regression", "num_clients": 3, "partition": "natural"}
     dataset = write_npz(tmp_path / "rows.npz", x=X, y=X[:, 1], task=SITE)
     words = r"y must be numbers whose differences float32 keeps, got \S+ to \S+: take off a const"

@@ -130,7 +130,7 @@ NO_CLASSES = [
 ]  # fmt: skip
 
 
-def test_what_is_no_class_is_refused_in_one_line():
+def test_other_targets_than_classes_are_refused_in_one_line():
     for y, settings, words in NO_CLASSES:
         one_line = f"^[^\n]*{words}[^\n]*$"
         with entry(y, settings, words), pytest.raises(DataError, match=one_line):
@@ -195,7 +195,7 @@ def test_the_task_is_that_of_the_targets():
             assert likely_task(np.asarray(y)) == task
 
 
-def test_targets_of_which_several_tasks_may_be_meant_need_one(tmp_path):
+def test_targets_that_fit_several_tasks_need_one(tmp_path):
     for y, words in (
         (NUMBERS.astype("float32"), r"few whole numbers, as floats \(0, 1, 2\): set task=classif"),
         (np.eye(3)[NUMBERS], r"3 zeros and ones a row: set task=classification \(one-hot"),

@@ -108,7 +108,7 @@ def test_arrays_that_name_nobody_are_refused(kind, tmp_path):
                 federated_data(e)
 
 
-def test_what_is_asked_for_stands_and_is_said_or_refused(tmp_path, warnings_of_engram):
+def test_another_partition_or_number_of_clients_stands_or_is_refused(tmp_path, warnings_of_engram):
     given = {"method": "fedavg", "dataset": written("npz", tmp_path), "task-column": "user"}
     assert follow_rows(given | {"partition": "iid"}) == given | {"partition": "iid"}
     (line,) = warnings_of_engram.messages

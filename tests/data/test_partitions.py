@@ -183,7 +183,7 @@ def test_halves_needs_as_many_rows_of_a_class_as_it_gives_out():
                     given_out(np.delete(exact, np.argmax(exact == label)))
 
 
-def test_what_a_network_lacks_is_told_with_what_the_rows_lack(tasks):
+def test_faults_of_the_network_are_told_with_those_of_the_rows(tasks):
     with pytest.raises(DataError, match=r"be scored: .*; input of a cnn must be"):
         federated_data(
             few_shot(dataset=tasks, partition="natural", num_clients=5, adapt_shots=90, model="cnn")

@@ -48,7 +48,7 @@ def test_the_median_is_compared():
             assert bool(far_away(HEIGHT, {"height": np.array(values)})) == far
 
 
-def test_what_is_told_names_the_numbers():
+def test_the_warning_names_the_numbers():
     (told,) = far_away(HEIGHT, {"height": np.array([171.23]), "weight": np.array([1e9])})
     assert told == "height: 171 against 1.5 to 1.9"
 

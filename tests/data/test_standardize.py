@@ -340,7 +340,7 @@ def test_arrays_stay_as_they_are_and_different_scales_are_said(tmp_path, caplog)
     assert "standardize=federation" in said[0]
 
 
-def test_what_has_no_columns_is_refused_in_one_line(tmp_path):
+def test_inputs_without_columns_are_refused_in_one_line(tmp_path):
     data = [(np.zeros((20, 1, 4, 4), dtype=np.float32), np.arange(20.0))] * CLIENTS
     with pytest.raises(Refused, match=r"^standardize must be auto or none .* float32\[1,4,4\]$"):
         engram.simulate(data, model="linear", out=tmp_path, **SETTINGS | {"standardize": "client"})

@@ -175,7 +175,7 @@ def test_nodes_with_files_of_their_own_make_one_vocabulary_and_export_it(tmp_pat
     assert '"by": "words"' in note
 
 
-def test_what_a_node_tells_is_checked():
+def test_words_that_a_node_tells_are_checked():
     told = Told(words={"fever": 6, "caf\u00e9": 5})
     found = read_entry(describe_node({0: 10}, Kind("int64[4]", 2), told=told))
     assert found.told == told
@@ -265,7 +265,7 @@ def odd(texts):
     return table
 
 
-def test_texts_are_what_is_written(tmp_path):
+def test_texts_are_read_as_they_are_written(tmp_path):
     texts = ["NA", "none", "007", "1,5", "e\u0301t\u00e9 \u4e2d\u6587", " ", "word " * 10**5]
     found = read(odd(texts), tmp_path)
     there = {text for split in (found.train, found.test) for text in split.x.texts}

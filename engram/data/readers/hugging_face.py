@@ -106,7 +106,7 @@ def _class_names(feature: Any) -> dict[str, _Array]:
 
 
 def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
-    """Returns a column of the data, for which Parquet is not unpacked; nothing if it is not there.
+    """Returns a column of the data; nothing if it is not there. Parquet is not unpacked for it.
 
     For the other arguments and errors see ``read_columns``.
     """

@@ -95,7 +95,7 @@ TYPES = {
 }
 
 
-def test_the_same_cells_are_the_same_rows_whatever_holds_them():
+def test_the_same_cells_of_any_type_are_the_same_rows():
     plain = loaded(clients())
     for name, change in TYPES.items():
         with entry(name):

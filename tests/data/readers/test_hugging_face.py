@@ -327,7 +327,7 @@ def test_a_refused_run_leaves_nothing_unpacked(tmp_path, settings, says):
     assert sorted(data.rglob("*")) == before
 
 
-def test_a_run_whose_network_does_not_fit_leaves_nothing_unpacked(tmp_path):
+def test_a_run_with_a_too_large_network_leaves_nothing_unpacked(tmp_path):
     dataset = stored("parquet", femnist()[1], tmp_path)
     data = tmp_path / "new" / "data"
     own = WRITERS | {"data_dir": str(data), "memory_budget": 1e-9, "method": "fedavg"}
@@ -338,7 +338,7 @@ def test_a_run_whose_network_does_not_fit_leaves_nothing_unpacked(tmp_path):
         assert not (tmp_path / "new").exists()
 
 
-def test_an_arrow_file_whose_offsets_lead_out_of_it_is_refused(tmp_path):
+def test_an_arrow_file_with_offsets_beyond_its_end_is_refused(tmp_path):
     table = pa.table({"x": ["one", "two", "three", "four"], "y": [0, 1, 0, 1]})
     with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table.schema) as writer:
         writer.write_table(table)

@@ -143,7 +143,7 @@ ELSE = [
 ]
 
 
-def test_what_else_items_are_is_asked():
+def test_other_items_are_refused():
     way = r"items must be pairs \(x, y\), such as .* for several inputs, or named fields"
     for item, got in ELSE:
         words = rf"^client 1: {way}.*, got {got}$"

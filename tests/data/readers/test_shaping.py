@@ -91,7 +91,7 @@ AMBIGUOUS = [
 ]
 
 
-def test_what_may_be_two_things_is_refused():
+def test_ambiguous_shapes_are_refused():
     for shape, settings, words in AMBIGUOUS:
         with entry(shape, settings, words), pytest.raises(DataError, match=words):
             alone(numbers(*shape), **settings)
@@ -122,7 +122,7 @@ def as_data_set(x, y):
 
 
 @pytest.mark.parametrize("given", [lambda x, y: (x, y), as_data_set])
-def test_grey_levels_are_scaled_whatever_the_others_have(given):
+def test_grey_levels_are_scaled_beside_any_other_type(given):
     kinds = itertools.product([(0, 1, 2), (0,), (1, 2), ()], ["float32", "float64"])
     for grey, dtype in kinds:
         with entry(grey, dtype):
@@ -134,7 +134,7 @@ def test_grey_levels_are_scaled_whatever_the_others_have(given):
                 np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
 
 
-def test_a_node_alone_has_what_one_process_has(plug_ins):
+def test_a_node_alone_has_the_rows_of_one_process(plug_ins):
     for function in (mixed.all_grey, mixed.some_grey, mixed.none_grey):
         engram.data(function)
         e = mixed.experiment(function)
@@ -144,7 +144,7 @@ def test_a_node_alone_has_what_one_process_has(plug_ins):
                 assert everyone(part)[client].equal(whole[client])
 
 
-def test_types_of_which_networks_would_get_other_rows_are_refused():
+def test_types_that_give_networks_other_rows_are_refused():
     grey, shares = numbers(8, 6, dtype="uint8"), numbers(8, 6) / 200
     data = {"elm": as_data_set(grey, Y), "oak": as_data_set(shares, Y)}
     with pytest.raises(DataError, match=r"^[^\n]*of client oak[^\n]*say by images what they are$"):
@@ -203,7 +203,7 @@ def test_a_row_without_a_number_is_named(value, tmp_path):
         federated_data(Experiment(dataset=dataset, task="regression", **given))
 
 
-def test_float_images_whose_channels_are_last_are_told_the_way():
+def test_float_images_with_channels_last_are_told_the_way():
     words = r"^[^\n]*set images=channels-last if rows are images \(height, width, chan[^\n]*$"
     for channels in (1, 3, 4):
         layers = nn.Conv2d(channels, 2, 3), nn.Flatten(), nn.LazyLinear(2)

@@ -148,7 +148,7 @@ def test_cifar_loads(tmp_path, monkeypatch):
     assert (superclasses.y_train.tolist(), superclasses.outputs) == ([13, 8], 20)
 
 
-def test_says_where_to_put_what_cannot_be_downloaded(tmp_path, monkeypatch):
+def test_a_failed_download_says_where_to_put_the_files(tmp_path, monkeypatch):
     from torchvision.datasets import MNIST
 
     def no_network(self):

@@ -91,7 +91,7 @@ def test_dates_are_days_since_one_that_is_named(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_codes_mean_what_the_schema_says(kind, tmp_path):
+def test_codes_mean_their_values_in_the_schema(kind, tmp_path):
     cells = rng.choice(["01", "02"], N)
     line = 'columns.v = {kind = "category", values = {"01" = "M", "02" = "F"}}'
     data, _ = loaded(kind, cells, tmp_path, schema=line)
@@ -116,7 +116,7 @@ def test_cells_that_are_declared_to_stand_for_nothing_are_missing(kind, tmp_path
 
 @pytest.mark.parametrize("kind", [*FORMATS, "parts"])
 @pytest.mark.parametrize("missing", ["median", "indicator"])
-def test_medians_of_a_clients_training_rows_or_marks_stand_for_what_is_missing(
+def test_medians_of_a_clients_training_rows_or_marks_stand_for_missing_values(
     missing, kind, tmp_path
 ):
     ages = np.where(rng.random(N) < 0.3, np.nan, rng.integers(100, size=N))

@@ -98,5 +98,5 @@ def test_codes_are_called_as_they_are_written(tmp_path, code):
         read(path, f'columns.dose = {{missing = ["{code}"]}}')
 
 
-def test_whole_numbers_are_called_so_whatever_their_type():
+def test_whole_numbers_of_any_type_are_shown_as_such():
     assert named_cells(pd.Series([1.5, 999.0]), np.arange(2), [1]) == "'999' in row 1"

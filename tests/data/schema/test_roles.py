@@ -45,7 +45,7 @@ def rows_in(split, client):
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
-def test_a_column_says_which_rows_are_for_what(kind, tmp_path):
+def test_a_column_tells_rows_for_training_validation_and_testing(kind, tmp_path):
     e = Experiment(**GIVEN, dataset=source(kind, tmp_path), schema=SCHEMA)
     data = federated_data(e)
     assert data.schema.names == ("a", "b")

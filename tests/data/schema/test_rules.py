@@ -83,7 +83,7 @@ def test_a_column_that_may_be_several_things_is_asked_about():
                 assert not fitted(cells, choice).questions, choice
 
 
-def test_what_is_taken_off_numbers_is_named():
+def test_units_and_marks_around_numbers_are_named():
     for name, (cells, _, line) in NUMBERS.items():
         with entry(name):
             (question,) = fitted(cells).questions
@@ -99,7 +99,7 @@ def test_a_column_that_is_one_thing_is_not_asked_about():
             assert not fitted(cells).questions
 
 
-def test_a_column_whose_values_are_all_declared_is_not_asked_about():
+def test_a_column_of_declared_values_is_not_asked_about():
     values = 'columns.v = {values = ["1", "2", "3", "other"]}'
     found = fitted(["1", "2", "3", "other"] * 20, values)
     assert not found.questions
@@ -173,7 +173,7 @@ def test_a_column_that_is_the_target_again_is_asked_about():
     assert question.column == "code"
 
 
-def test_what_says_nothing_is_counted_and_no_value():
+def test_cells_for_nothing_are_counted_and_are_no_values():
     found = fitted(["NA", "ZA", "BW", "None"] * 10)
     assert found.schema.by_name["v"].values == ("BW", "ZA")
     assert found.notes == [
@@ -192,7 +192,7 @@ def test_missing_codes_are_of_one_column():
     assert found.schema.by_name["children"].kind == "whole"
 
 
-def test_the_line_of_a_question_is_toml_whatever_the_column_is_called():
+def test_the_line_of_a_question_is_toml_for_any_name_of_a_column():
     frame = pd.DataFrame({'county.name, "old"': [f"P{k:05}" for k in range(N)]})
     (question,) = fit(frame, Schema()).questions
     for choice in question.choices:

@@ -63,7 +63,7 @@ def test_columns_are_found_by_name_in_any_order():
     np.testing.assert_array_equal(x[:, 4], frame["sex"].isna())
 
 
-def test_medians_are_each_owners_and_everybodys_for_whoever_has_none():
+def test_medians_are_each_owners_or_else_everybodys():
     frame, owner = wards(), np.arange(24) % 3
     frame.loc[owner == 2, "age"] = np.nan
     schema = fitted(frame)

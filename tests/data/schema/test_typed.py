@@ -42,7 +42,7 @@ def test_kinds_of_numbers():
             np.testing.assert_array_equal(found, wanted)
 
 
-def test_values_are_what_codes_mean():
+def test_codes_are_read_as_their_values():
     column = Column("sex", "category", values=("F", "M"), codes={"1": "M", "2": "F", "m ": "M"})
     found = typed(column, pd.Series(["1", "2", "m ", "F", None, " M"]))
     assert found.tolist()[:4] == ["M", "F", "M", "F"]
