@@ -41,8 +41,8 @@ def federated_data(
             one, the others have no rows here.
 
     Raises:
-        DataError: As ``loading.load`` and ``partitions.partition`` say; along with whatever of the
-            network does not fit, either.
+        DataError: As ``loading.load`` and ``partitions.partition`` say; along with what the network
+            lacks, if that does not fit, either.
         Refused: If the device is not there.
     """
     with unless_refused(experiment.source, Path(experiment.data_dir)):
@@ -95,7 +95,7 @@ def _of_clients(experiment: Experiment, source: Source, clients: Sequence[int]) 
 
 
 def _of_able(data: FederatedData, clients: Sequence[int], e: Experiment) -> FederatedData:
-    """Leaves clients with too few rows out, or refuses data of which too few have."""
+    """Leaves out clients with too few rows, and refuses data if too few clients remain."""
     out = data.validation or data.train._replace(rows=[own[:0] for own in data.train.rows])
     parts = data.train, out, data.test
     sizes = [(client, *(len(part.rows[client]) for part in parts)) for client in clients]

@@ -92,26 +92,19 @@ def _halves(
     one client more.
     """
     a = e.rows_per_class if setting == "rows-per-class" else e.test_rows_per_class
-    counts = _counts_of_halves(classes, e, a)
+    first, n_even = _half(classes, e)
+    turns = np.arange(e.num_clients - n_even)
     held: list[list[RowNumbers]] = [[] for _ in range(e.num_clients)]
     for label in range(classes):
         rng = generator(e.seed, Stream.PARTITION, label, 0 if setting == "rows-per-class" else 1)
         rows = rng.permutation(np.flatnonzero(y == label))
-        ends = counts[:, label].cumsum()
+        even = np.full(n_even, a if label < first else 0, dtype=np.int64)
+        odd = np.where(turns % first == label, a // 2, 0)
+        odd += np.where(first + turns % (classes - first) == label, 2 * a, 0)
+        ends = np.concatenate([even, odd]).cumsum()
         for client, part in enumerate(np.split(rows[: ends[-1]], ends[:-1])):
             held[client].append(part)
     return [np.concatenate(parts) for parts in held]
-
-
-def _counts_of_halves(classes: int, e: Experiment, a: int) -> npt.NDArray[np.int64]:
-    """Rows of each client and class, (num_clients, classes), as ``_halves`` gives them out."""
-    first, n_even = classes // 2, (e.num_clients + 1) // 2
-    counts = np.zeros((e.num_clients, classes), dtype=np.int64)
-    counts[:n_even, :first] = a
-    turns = np.arange(e.num_clients - n_even)
-    counts[n_even + turns, turns % first] = a // 2
-    counts[n_even + turns, first + turns % (classes - first)] = 2 * a
-    return counts
 
 
 def _natural(task: Any, seed: int, tasks: int) -> list[RowNumbers]:
@@ -249,31 +242,39 @@ def _one_sided(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
 
 def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
     """Yields classes with fewer rows than ``_halves`` needs."""
+    first, n_even = _half(arrays.outputs, e)
+    n_odd, rest = e.num_clients - n_even, arrays.outputs - first
     called = arrays.class_names or range(arrays.outputs)
     for setting, a, y in (
         ("rows-per-class", e.rows_per_class, arrays.y_train),
         ("test-rows-per-class", e.test_rows_per_class, arrays.y_test),
     ):
-        there = np.bincount(y, minlength=arrays.outputs)
-        needed = _counts_of_halves(arrays.outputs, e, a).sum(axis=0)
-        for label in np.flatnonzero(there < needed):
-            yield Fault(
-                (setting,),
-                f"class {called[label]} has {there[label]} rows, but partition halves needs "
-                f"{needed[label]} of it: lower {setting} (now {a}) or num-clients "
-                f"(now {e.num_clients})",
-            )
+        for label, count in enumerate(np.bincount(y, minlength=arrays.outputs).tolist()):
+            if label < first:
+                needed = a * n_even + a // 2 * len(range(label, n_odd, first))
+            else:
+                needed = 2 * a * len(range(label - first, n_odd, rest))
+            if count < needed:
+                yield Fault(
+                    (setting,),
+                    f"class {called[label]} has {count} rows, but partition halves needs {needed} "
+                    f"of it: lower {setting} (now {a}) or num-clients (now {e.num_clients})",
+                )
+
+
+def _half(classes: int, e: Experiment) -> tuple[int, int]:
+    """Number of classes in their first half, and of clients that hold these."""
+    return classes // 2, (e.num_clients + 1) // 2
 
 
 def _unscored_halves(classes: int, e: Experiment) -> Iterator[Fault]:
     """Yields why the first client of a half cannot be scored: the others have as many rows."""
-    train, test = (
-        _counts_of_halves(classes, e, a).sum(axis=1).tolist()
-        for a in (e.rows_per_class, e.test_rows_per_class)
-    )
-    first = [0, (e.num_clients + 1) // 2][: e.num_clients]
-    held_out = {c: e.validation_rows(train[c]) for c in first}
-    parted = [(c, train[c] - held_out[c], held_out[c], test[c]) for c in first]
+    first, n_even = _half(classes, e)
+    a, b = e.rows_per_class, e.test_rows_per_class
+    sizes = [(0, first * a, first * b)]
+    if n_even < e.num_clients:
+        sizes.append((n_even, a // 2 + 2 * a, b // 2 + 2 * b))
+    parted = [(c, n - (out := e.validation_rows(n)), out, tested) for c, n, tested in sizes]
     for client, reason in shortage(parted, e).unscored.items():
         advice = "lower adapt-shots, or raise test-rows-per-class"
         yield Fault(("adapt-shots",), f"client {client}: {reason}: {advice}")

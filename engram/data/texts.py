@@ -69,9 +69,9 @@ def told_words(
 
 
 def tokenizer_for(text: Column) -> Callable[[Iterable[Mapping[str, int]]], Tokenizer]:
-    """A function that fits the tokenizer of a run to nodes' words, or has read it from a file.
+    """Makes a function that fits the tokenizer of a run to nodes' words.
 
-    It raises ``Refused`` if nobody tells a word.
+    It is one from a file, which is read at once; or fitted, and ``Refused`` if nobody tells a word.
 
     Raises:
         Refused: As for ``read_tokenizer``.

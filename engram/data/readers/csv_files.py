@@ -45,7 +45,7 @@ def read_csv(
         DataError: It cannot be read, is no table, or may be read in several ways; it says which
             lines of a schema name one.
     """
-    file, text = _begun(path, file)
+    file, text = _first_lines(path, file)
     names = [*file.names] or _names(path, text, file)
     only = [name for name in names if name in only or not only]
     skip = file.skip + (0 if file.names else _lines_of_header(text, file))
@@ -69,10 +69,10 @@ def dialect(path: Path, file: File) -> File:
     Raises:
         DataError: It cannot be read, is empty, or may be read in several ways.
     """
-    return _begun(path, file)[0]
+    return _first_lines(path, file)[0]
 
 
-def _begun(path: Path, file: File) -> tuple[File, str]:
+def _first_lines(path: Path, file: File) -> tuple[File, str]:
     with reading_text(path, file), open_file(path) as opened:
         head = opened.read(_HEAD)
         file = _encoded(path, head, file)

@@ -139,11 +139,10 @@ def read_text(path: Path, file: File) -> CsvText:
         DataError: As for ``read_csv``.
     """
     file = dialect(path, file)
-    try:
+    with reading_text(path, file):
         text = below_titles(read_file(path).decode(file.encoding), file)
+    try:
         rows = [*_rows(text, file.separator, file.skip + 1)]
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise DataError(f"{path} is no table: {error}") from error
     _, header, end = rows[0]
