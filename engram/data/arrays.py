@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,21 +64,22 @@ class Arrays(NamedTuple):
     validated: _Array | None = None
 
 
+def settled(drawn: _Array, tested: _Array | None) -> _Array:
+    """Test rows, (n,): those that are drawn, but where ``tested``, as ``PART``, says it."""
+    return drawn if tested is None else np.where(tested < 0, drawn, tested == 1)
+
+
 def train_and_test(x: Any, y: _Array, task: _Array | None, classes: int, test: _Array) -> Arrays:
     """Parts rows into those for training and those for testing.
 
     ``task`` says whose row each is; ``classes`` is 0 if rows have none.
     """
-    return Arrays(
-        x_train=_each(x, lambda leaf: _taken(leaf, ~test)),
-        y_train=y[~test],
-        x_test=_each(x, lambda leaf: _taken(leaf, test)),
-        y_test=y[test],
-        task_train=None if task is None else task[~test],
-        task_test=None if task is None else task[test],
-        outputs=classes,
-        numbers=(np.flatnonzero(~test), np.flatnonzero(test)),
-    )
+    parts = ~test, test
+    x_train, x_test = (_each(x, partial(_taken, which=part)) for part in parts)
+    y_train, y_test = (y[part] for part in parts)
+    task_train, task_test = (None if task is None else task[part] for part in parts)
+    found = Arrays(x_train, y_train, x_test, y_test, task_train, task_test, classes)
+    return found._replace(numbers=(np.flatnonzero(~test), np.flatnonzero(test)))
 
 
 def held_out(
@@ -113,7 +115,7 @@ def held_out(
             rng = generator(seed, Stream.DATA_SPLIT, clients[tasks[at]], int(kinds[label]))
         rows = rng.permutation(some)
         held[rows[: round(fraction * len(rows))]] = True
-    return held if tested is None else np.where(tested < 0, held, tested == 1)
+    return settled(held, tested)
 
 
 def held_by_hash(
@@ -136,8 +138,7 @@ def held_by_hash(
         return drawn
     owner = np.zeros(len(y), dtype=np.int64) if task is None else task
     owner = np.take(clients, owner, mode="clip") if clients else owner
-    held = row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < fraction
-    return held if tested is None else np.where(tested < 0, held, tested == 1)
+    return settled(row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < fraction, tested)
 
 
 def _say_copies(path: Path, found: Arrays) -> None:
@@ -269,25 +270,15 @@ class Own(NamedTuple):
             DataError: If they are not what the task's targets may be.
         """
         if self.targets == "classes":
-            return classes_of(
-                place,
-                y,
-                column=self.target,
-                alone=self.alone,
-                num_classes=self.num_classes,
-                names=names,
-            )
+            column, alone, known = self.target, self.alone, self.num_classes
+            return classes_of(place, y, column=column, alone=alone, num_classes=known, names=names)
         if self.targets == "tokens":
             return *_tokens(self.path, y, self.num_classes), ()
-        wanted = "numbers, one or more" if self.targets == "values" else "zeros and ones, several"
-        if (
-            y.ndim < (1 if self.targets == "values" else 2)
-            or y.dtype.kind not in "buif"
-            or 0 in y.shape
-        ):
-            raise DataError(
-                f"{self.path}: y must be {wanted} a row, got {y.dtype} of shape {y.shape}"
-            )
+        wanted, axes = "numbers, one or more", 1
+        if self.targets == "labels":
+            wanted, axes = "zeros and ones, several", 2
+        if y.ndim < axes or y.dtype.kind not in "buif" or 0 in y.shape:
+            raise place.fault(f"{wanted} a row", f"{y.dtype} of shape {y.shape}")
         flat = y.reshape(len(y), -1)
         for k in lost_columns(flat)[:1]:
             raise place.fault(

@@ -1,19 +1,12 @@
 """Clients with too few rows: those that take no part in a run, and those that are not scored."""
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from engram.core.checks import must
 from engram.core.streams import unseen
-from engram.settings.errors import Names, Refused, few, one_line
-
-if TYPE_CHECKING:
-    from engram.settings.experiment import Experiment
-
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
-
-from engram.settings.errors import DataError
+from engram.settings.errors import DataError, Names, Refused, few, one_line
 from engram.settings.experiment import Experiment
 
 _LONGEST: Final = 60  # characters of a name
@@ -47,18 +40,15 @@ def _too_few_to_train(rows: int, held_out: int, least: int) -> str:
     beside = f" beside {held_out} held out for validation" if held_out else ""
     if not rows:
         return f"it has no training rows{beside}"
-    return (
-        f"it has {rows} training row{beside}, and this network, which normalizes by its batches, "
-        f"needs {least}"
-    )
+    network = f"this network, which normalizes by its batches, needs {least}"
+    return f"it has {rows} training row{beside}, and {network}"
 
 
 def _why_unscored(n_train: int, held_out: int, n_test: int, e: Experiment) -> str:
     """The reason why a client cannot be scored; "" if it can."""
     if e.protocol == "few-shot" and n_test <= e.adapt_shots:
-        shots = f"adapt-shots = {e.adapt_shots}"
-        rows = "1 test row" if n_test == 1 else f"{n_test} test rows"
-        return f"it has {rows}, not more than {shots}, so that none is left to score"
+        rows = f"{n_test} test row{'s' * (n_test != 1)}, not more than adapt-shots"
+        return f"it has {rows} = {e.adapt_shots}, so that none is left to score"
     if not n_test:
         return "it has no test rows to be scored on"
     if e.validates and not held_out:
@@ -130,7 +120,7 @@ def checked_names(given: Names, num_clients: int) -> dict[int, str]:
             names[client] = one_line(name, longest=_LONGEST - len(end)) + end
 
 
-def all_unseen(experiment: "Experiment", names: Names) -> frozenset[int]:
+def all_unseen(experiment: Experiment, names: Names) -> frozenset[int]:
     """Returns the clients that never train, where all clients' names are known.
 
     Raises:

@@ -172,6 +172,12 @@ class FederatedData(NamedTuple):
             return self.schema
         return self.schema.with_fills([values[task] for values in self.fills])
 
+    def with_inputs(self, train: Inputs, test: Inputs) -> "FederatedData":
+        """Returns the same rows with other inputs."""
+        held_out = self.validation and self.validation._replace(x=train)
+        learned, tested = self.train._replace(x=train), self.test._replace(x=test)
+        return self._replace(train=learned, test=tested, validation=held_out)
+
     @property
     def kind(self) -> Kind:
         """Shapes and types of its rows."""
@@ -201,10 +207,9 @@ def parameters_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = N
         Refused: If a row alone needs more memory than is free.
         ValueError: If the network is unknown, or does not fit the rows.
     """
-    numbers = size(kind.inputs)
+    e, numbers = experiment, size(kind.inputs)
     check_room(f"a row of {numbers} numbers", 16 * numbers, "take smaller rows")
     tried = example(kind.inputs) if rows is None else rows
-    e = experiment
     outputs, hidden, tokens = kind.outputs, e.hidden_widths, e.num_tokens
     return count_parameters(e.model, tried, outputs=outputs, hidden=hidden, tokens=tokens)
 
@@ -258,12 +263,7 @@ def model_for(experiment: "Experiment", kind: Kind, rows: Inputs | None = None) 
         check_fit(model, start, task_of(e.task, e.loss), tried, kind.outputs)
         local = e.statistics == "local"
         if e.personal or (local and model.running):
-            model = with_personal(
-                model,
-                start,
-                personal=e.personal,
-                running=local,
-            )
+            model = with_personal(model, start, personal=e.personal, running=local)
         return model
     except ValueError as error:
         hint = _HINT if _LAST.fullmatch(kind.inputs) and e.images == "auto" else ""
@@ -298,12 +298,7 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: "Experiment
         known(tree_map(torch.from_numpy, rows), tokens)
         return rows
 
-    def checked(split: Split) -> Split:
-        return split._replace(x=known(split.x, model.tokens))
-
-    train = checked(data.train)
-    held_out = data.validation and data.validation._replace(x=train.x)
-    return data._replace(train=train, test=checked(data.test), validation=held_out)
+    return data.with_inputs(*(known(split.x, model.tokens) for split in data[:2]))
 
 
 _DTYPES: Final = {"float32": torch.float32, "int64": torch.int64}
@@ -362,32 +357,21 @@ def size(text: str) -> int:
     return sum(math.prod(int(n) for n in shape.split(",") if n) for _, shape in _LEAF.findall(text))
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"inputs must be described as float32[3] is, got {text[:40]!r}") from error
-
-
 def _made(text: str, make: Callable[[torch.dtype, tuple[int, ...]], Any]) -> Any:
     def made(kind: Any) -> Any:
-        if isinstance(kind, dict):
-            return {name: made(one) for name, one in kind.items() if _flat(one)}
-        if isinstance(kind, list):
-            return tuple(made(one) for one in kind if _flat(one))
         match = _LEAF.fullmatch(kind) if isinstance(kind, str) else None
         if match is None:
             raise ValueError(f"inputs must be described as float32[3] is, got {str(kind)[:40]!r}")
         dtype, shape = match.groups()
         return make(_DTYPES[dtype], tuple(int(n) for n in shape.split(",") if n))
 
-    return made(text if _LEAF.fullmatch(text) else _parsed(text))
-
-
-def _flat(kind: Any) -> bool:
-    if isinstance(kind, dict | list):
-        raise ValueError("inputs must be one tensor, or a tuple or dictionary of tensors")
-    return True
+    try:
+        parsed = text if _LEAF.fullmatch(text) else json.loads(text)
+    except (ValueError, RecursionError):
+        parsed = text
+    if isinstance(parsed, dict):
+        return {name: made(one) for name, one in parsed.items()}
+    return tuple(map(made, parsed)) if isinstance(parsed, list) else made(parsed)
 
 
 def augmented(change: Augmentation, x: Inputs, seeds: Tensor) -> Inputs:

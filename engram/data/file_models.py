@@ -98,7 +98,7 @@ def fits(kind: type[Stored], contents: Any) -> bool:
 
 @contextmanager
 def readable(folder: Path) -> Iterator[None]:
-    """Refuses a folder whose files do not fit together.
+    """Refuses a folder of files that do not fit together.
 
     Raises:
         Refused: In place of the error that reading them has raised.

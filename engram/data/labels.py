@@ -108,7 +108,7 @@ def classes_of(
 
 
 def is_whole(name: str) -> bool:
-    """Returns whether a class's name is a whole number."""
+    """Whether a class's name is a whole number."""
     return name.removeprefix("-").isdecimal()
 
 
@@ -140,8 +140,7 @@ def _places(place: Place, y: _Array, names: _Array) -> npt.NDArray[np.int64]:
 def _whole(place: Place, y: _Array) -> _Array:
     if y.dtype.kind != "f":
         return y
-    strange = ~np.isfinite(y) | (y != np.round(y))
-    if strange.any():
+    if (strange := ~np.isfinite(y) | (y != np.round(y))).any():
         lacking = np.isnan(y).any()
         advice = "a row needs one" if lacking else "set task=regression for numbers"
         first = place.first(y, np.isnan(y) if lacking else strange)
@@ -152,32 +151,27 @@ def _whole(place: Place, y: _Array) -> _Array:
 def _hot(place: Place, y: _Array) -> npt.NDArray[np.int64]:
     if y.dtype.kind not in "buif" or not len(y):
         raise place.fault("one class a row", f"{y.dtype} of shape {y.shape}")
-    strange = ~np.isin(y, (0, 1))
-    if strange.any():
+    if (strange := ~np.isin(y, (0, 1))).any():
+        first = f"shape {y.shape} with {place.first(y, strange)}"
         advice = "set task=regression for numbers, or task=next-token for tokens"
-        raise place.fault(
-            "one class a row", f"shape {y.shape} with {place.first(y, strange)}: {advice}"
-        )
+        raise place.fault("one class a row", f"{first}: {advice}")
     counts = y.sum(axis=1)
-    if (counts != 1).any():
-        ones = place.first(counts, counts != 1)
-        raise place.fault(
-            "one class a row", f"a sum of {ones}: set task=multi-label if rows have several"
-        )
+    if (strange := counts != 1).any():
+        ones = f"a sum of {place.first(counts, strange)}"
+        raise place.fault("one class a row", f"{ones}: set task=multi-label if rows have several")
     return np.asarray(y.argmax(axis=1))
 
 
 def _numbers(place: Place, y: _Array, column: str, others: bool, num_classes: int) -> Classes:
-    held = np.unique(y)
     if num_classes:
-        strange = (y < 0) | (y >= num_classes)
-        if strange.any():
+        if (strange := (y < 0) | (y >= num_classes)).any():
             raise place.fault(
                 f"classes 0 to {num_classes - 1} (num-classes is {num_classes})",
                 f"{place.first(y, strange)}: leave num-classes out, or declare the classes, as "
                 f"{declaring(column)}",
             )
         return Classes(y.astype(np.int64), num_classes)
+    held = np.unique(y)
     gaps, shown = held[-1] - held[0] >= len(held), few_names(held.tolist())
     if held[0] == 0 and not gaps:
         found = Classes(y.astype(np.int64), len(held))

@@ -250,10 +250,10 @@ def _content(rows: Ints, leaf: Any) -> Any:
 
 
 def is_frame(value: object) -> bool:
-    """Returns whether something is a data frame; pandas is not loaded to tell."""
+    """Whether something is a data frame; pandas is not loaded to tell."""
     return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].DataFrame)
 
 
 def is_column(value: object) -> bool:
-    """Returns whether something is a series of pandas, likewise."""
+    """Whether something is a series of pandas, likewise."""
     return "pandas" in sys.modules and isinstance(value, sys.modules["pandas"].Series)

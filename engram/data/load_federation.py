@@ -71,10 +71,8 @@ def _federated(experiment: Experiment, named: bool, hosted: Sequence[int] | None
 def own_data(experiment: Experiment, source: Source, client: int) -> FederatedData:
     """Loads a data set that is one client's, and no other's, on the experiment's device.
 
-    Args:
-        experiment: The settings; ``num-classes`` says how many classes the federation has.
-        source: The data set. A task column in it is not looked at.
-        client: Whose it is. The others have no rows here.
+    A task column in it is not looked at. The other clients have no rows here. The setting
+    ``num-classes`` says how many classes the federation has.
 
     Raises:
         DataError: As ``loading.load`` says; or it has too few rows.
@@ -97,11 +95,7 @@ def _of_clients(experiment: Experiment, source: Source, clients: Sequence[int]) 
 
 
 def _of_able(data: FederatedData, clients: Sequence[int], e: Experiment) -> FederatedData:
-    """Leaves clients with too few rows out.
-
-    Raises:
-        DataError: Too few of them have; or the network does not fit the data, either.
-    """
+    """Leaves out clients with too few rows, and refuses data if too few clients remain."""
     out = data.validation or data.train._replace(rows=[own[:0] for own in data.train.rows])
     parts = data.train, out, data.test
     sizes = [(client, *(len(part.rows[client]) for part in parts)) for client in clients]
@@ -117,13 +111,10 @@ def _of_able(data: FederatedData, clients: Sequence[int], e: Experiment) -> Fede
         rows = [own[:0] if c in found.left_out else own for c, own in enumerate(split.rows)]
         return split._replace(rows=rows)
 
-    return data._replace(
-        train=without(data.train),
-        test=without(data.test),
-        validation=data.validation and without(data.validation),
-        left_out=found.left_out,
-        unscored=found.unscored,
-    )
+    train, test = (without(split) for split in data[:2])
+    held_out = data.validation and without(data.validation)
+    data = data._replace(train=train, test=test, validation=held_out)
+    return data._replace(left_out=found.left_out, unscored=found.unscored)
 
 
 def _to_clients(
@@ -183,14 +174,13 @@ def _hold(
         parts = [drawn(client, own) for client, own in enumerate(train)]
     else:
         parts = [(own[~named[own]], own[named[own]]) for own in train]
+    held_out = learned._replace(rows=[out for _, out in parts])
     return FederatedData(
         train=learned._replace(rows=[kept for kept, _ in parts]),
         test=hold(arrays.x_test, arrays.y_test, test, 1),
         outputs=arrays.outputs,
         names=names,
-        validation=learned._replace(rows=[out for _, out in parts])
-        if experiment.validates
-        else None,
+        validation=held_out if experiment.validates else None,
         classes=arrays.class_names,
         schema=arrays.schema,
         fills=arrays.fills,

@@ -267,11 +267,9 @@ def follow_rows(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_clients(source: Source, task_column: str, data_dir: Path, file: File = _FILE) -> int:
-    """Number of clients that rows name.
+    """Number of clients that rows name; 0 if none, or if they cannot be read.
 
-    It is 0 if they name none, or cannot be read: whoever loads them says why.
-
-    ``file`` says how a text file writes them.
+    Whoever loads them says why. ``file`` says how a text file writes them.
     """
     try:
         labels = _labels(source, task_column, data_dir, file)

@@ -187,8 +187,8 @@ class Newcomer(NamedTuple):
 def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:
     """Reads rows, with targets if there are some; for the formats see ``read_new_rows``.
 
-    A CSV or Excel file has targets if it has the target's column; another file, if it has ``y``; a
-    folder of images, if these are in folders of their classes.
+    A table has targets if it has the target's column; another file, if it has ``y``; a folder of
+    images, if these are in folders of their classes.
 
     Raises:
         DataError: If they cannot be read, or are other rows.

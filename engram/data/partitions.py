@@ -122,14 +122,11 @@ def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[RowNumbe
     for the classes in turn, and a drawing is never repeated inside (``min_partition_size=0``).
     """
     order = generator(seed, Stream.PARTITION).permutation(len(y))
-    labels = (
-        y[order].astype(np.int64).tobytes() if e.partition in ("dirichlet", "pathological") else b""
-    )
+    labels = b"" if e.partition == "iid" else y[order].astype(np.int64).tobytes()
     given = {"dirichlet": e.dirichlet_alpha, "pathological": e.classes_per_client}
+    own = given.get(e.partition, 0)
     try:
-        found = _positions(
-            e.partition, given.get(e.partition, 0), e.num_clients, seed, len(y), labels
-        )
+        found = _positions(e.partition, own, e.num_clients, seed, len(y), labels)
     except (ValueError, KeyError, IndexError) as error:
         raise DataError(
             f"partition {e.partition} cannot be made of {len(y)} rows for {e.num_clients} clients: "
@@ -185,9 +182,8 @@ def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
     """Yields faults before rows are given out."""
     classes = e.task == CLASSIFICATION.name and arrays.y_train.ndim == 1
     if not classes and e.partition in ("halves", "dirichlet", "pathological"):
-        none = (
-            "whose rows have no class" if arrays.y_train.ndim < 3 else "with several classes a row"
-        )
+        several = arrays.y_train.ndim >= 3
+        none = "with several classes a row" if several else "whose rows have no class"
         wanted = f"iid, natural or blocks for task {e.task}, {none}"
         yield clash("partition", e.partition, wanted)
         return

@@ -53,7 +53,7 @@ def in_units(data: FederatedData, units: Units) -> FederatedData:
     found, text, device = data._replace(units=units), units.text, data.train.y.device
     if text is None or not isinstance(data.train.x, Texts):
         return found
-    return _with_inputs(found, *(torch.from_numpy(s.x.tokens(text)).to(device) for s in data[:2]))
+    return found.with_inputs(*(torch.from_numpy(s.x.tokens(text)).to(device) for s in data[:2]))
 
 
 def standardized(experiment: "Experiment", data: FederatedData) -> FederatedData:
@@ -65,7 +65,7 @@ def standardized(experiment: "Experiment", data: FederatedData) -> FederatedData
     if standardized_by(experiment, data) == "client":
         return _by_client(data, _numeric(experiment, data))
     inputs = data.units.inputs
-    return data if inputs is None else _with_inputs(data, *(_all(s, inputs) for s in data[:2]))
+    return data if inputs is None else data.with_inputs(*(_all(s, inputs) for s in data[:2]))
 
 
 def own_units(experiment: "Experiment", data: FederatedData, client: int) -> Units:
@@ -162,12 +162,6 @@ def _targets(split: Split, rows: Sequence[RowNumbers]) -> Moments | None:
 # --- Rows ----------------------------------------------------------------------------------------
 
 
-def _with_inputs(data: FederatedData, train: Any, test: Any) -> FederatedData:
-    held_out = data.validation and data.validation._replace(x=train)
-    learned, tested = data.train._replace(x=train), data.test._replace(x=test)
-    return data._replace(train=learned, test=tested, validation=held_out)
-
-
 def _all(split: Split, standard: Standard) -> Any:
     if not isinstance(split.x, Lazy):
         return standard.standardized(split.x).float()
@@ -190,7 +184,7 @@ def _by_client(data: FederatedData, numeric: Bools) -> FederatedData:
         test[tested] = standard.standardized(test[tested])
         learned = np.union1d(rows, held_out[client])
         train[learned] = standard.standardized(train[learned])
-    return _with_inputs(data, train.float(), test.float())
+    return data.with_inputs(train.float(), test.float())
 
 
 def _seen(split: Split) -> Tensor:

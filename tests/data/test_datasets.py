@@ -18,13 +18,8 @@ from engram.settings.experiment import Experiment
 from tests.samples import entry
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
-FOUR = {
-    "num_clients": 4,
-    "clients_per_round": 4,
-    "partition": "natural",
-    "protocol": "few-shot",
-    "adapt_shots": 1,
-}
+FOUR = {"num_clients": 4, "clients_per_round": 4, "partition": "natural"}
+FOUR |= {"protocol": "few-shot", "adapt_shots": 1}
 
 
 def rows(client):
@@ -62,7 +57,7 @@ def test_all_clients_are_as_in_memory():
         )
 
 
-def test_a_node_reads_its_own_clients_and_holds_what_one_process_has_of_them():
+def test_a_node_reads_its_own_clients_and_holds_them_as_one_process_does():
     seen = []
     e = sites(seen)
     whole = federated_data(e)
@@ -73,9 +68,8 @@ def test_a_node_reads_its_own_clients_and_holds_what_one_process_has_of_them():
         assert seen == hosted
         for split, other in ((part.train, whole.train), (part.test, whole.test)):
             for client in range(4):
-                assert len(split.rows[client]) == (
-                    len(other.rows[client]) if client in hosted else 0
-                )
+                expected = len(other.rows[client]) if client in hosted else 0
+                assert len(split.rows[client]) == expected
             for client in hosted:
                 torch.testing.assert_close(
                     everything(split, client), everything(other, client), rtol=0, atol=0
@@ -96,22 +90,6 @@ def test_tables_of_clients_are_read_one_by_one():
     assert whole.columns == part.columns == ["x0", "x1", "x2"]
 
 
-def test_rows_of_torchs_data_sets_are_read_as_they_are_drawn():
-    @engram.data
-    def lazy(client):
-        return TensorDataset(*map(torch.from_numpy, rows(client)))
-
-    def arrays(client):
-        return rows(client)
-
-    engram.data(arrays)
-    found, held = (federated_data(Experiment(dataset=name, **FOUR)) for name in ("lazy", "arrays"))
-    for client in range(4):
-        torch.testing.assert_close(
-            everything(found.test, client), everything(held.test, client), rtol=0, atol=0
-        )
-
-
 UNREADABLE = [
     (lambda client: 1 / 0, {}, "dataset wrong cannot be read: ZeroDivisionError: division by"),
     (lambda: None, {}, "dataset wrong: data must be .*, got None"),
@@ -123,15 +101,11 @@ UNREADABLE = [
         {"num_clients": 2, "clients_per_round": 2, "num_classes": 2},
         r"no client has enough rows to be scored: clients \[0, 1\]: it has 0 test rows, n",
     ),
-    (
-        lambda: rows(0),
-        {},
-        "natural needs a task column, .* and dataset wrong has none",
-    ),
+    (lambda: rows(0), {}, "natural needs a task column, .* and dataset wrong has none"),
 ]
 
 
-def test_what_cannot_be_read_is_told_in_one_line():
+def test_faults_of_functions_are_told_in_one_line():
     for function, settings, words in UNREADABLE:
         with entry(function, settings, words):
             function.__name__ = "wrong"
@@ -167,24 +141,15 @@ NO_DATA = [
     ([(X, Y), (X[:, :2], Y)], r"rows of x of client 1 must be of shape \(3,\) .* got \(2,\)"),
     ([(X, Y), (X, Y[:, None])], r"rows of y of client 1 must be of shape \(\) .* got \(1,\)"),
     ([(X, Y), (X[1:], Y)], "x of client 1 must have a row for each of the 20 .*, got 19 rows"),
-    (
-        {"elm": (X, Y), "oak": ((X, X), Y)},
-        "client oak must have x, y as client elm has, got x.0",
-    ),
+    ({"elm": (X, Y), "oak": ((X, X), Y)}, "client oak must have x, y as client elm has, got x.0"),
     ({"elm": (X, Y), "oak": (X[:0], [])}, "client oak has no rows"),
-    (
-        {(2, 3): (X, Y), "oak": (X, Y)},
-        r"a client's name must be text or a number, got \(2, 3\)",
-    ),
+    ({(2, 3): (X, Y)}, r"a client's name must be text or a number, got \(2, 3\)"),
     (([[1, 2], [3]], [0, 1]), "x of data must be .* list of length 2 whose entries differ in"),
     ((X, 5), "y of data must be an array of numbers, got 5"),
     ((X, torch.ones(20, requires_grad=True)), "y of data must be .*: Can't call numpy"),
     ([(X, Y), (X, [None] * 20)], r"y of client 1 must be .*, got object of shape \(20,\)"),
     ([pairs(0, 1), pairs()], "client 1 has no rows"),
-    (
-        TensorDataset(torch.zeros(4, 3)),
-        r"data: items must be pairs \(x, y\), .*, got tuple of length 1",
-    ),
+    (TensorDataset(torch.zeros(4, 3)), r"data: items must be pairs .*, got tuple of length 1"),
     (Endless(), "data must be a data set whose rows have numbers, got Endless"),
 ]
 

@@ -26,7 +26,9 @@ X = np.column_stack([SECONDS, 1e8 + RNG.normal(size=ROWS)])
 Y = (SECONDS > 1.7e9).astype("int64")
 SITE = np.repeat(["a", "b", "c"], ROWS // 3)
 NAMES = ["seconds", "offset"]
-SCHEMA = 'columns.seconds = {kind = "number"}'  # whole numbers of one length are asked about
+SETTINGS = {"method": "fedavg", "partition": "natural", "num_clients": 3, "model": "linear"}
+# Whole numbers of one length are asked about.
+SETTINGS |= {"schema": 'columns.seconds = {kind = "number"}'}
 
 
 def frame():
@@ -62,38 +64,28 @@ GIVEN = {
 
 
 @pytest.mark.parametrize("kind", [*FILES, *GIVEN])
-@pytest.mark.parametrize("mode", ["federation", "client"])
-def test_standardized_columns_have_the_variation_that_numpy_finds(tmp_path, kind, mode):
-    e = Experiment(
-        dataset=by_site(GIVEN[kind]) if kind in GIVEN else written(tmp_path, kind),
-        method="fedavg",
-        partition="natural",
-        num_clients=3,
-        clients_per_round=3,
-        standardize=mode,
-        model="linear",
-        schema=SCHEMA,
-    )
-    data = fitted(e, federated_data(e))
-    found = standardized(e, data)
+def test_standardized_columns_have_the_variation_that_numpy_finds(tmp_path, kind):
+    dataset = by_site(GIVEN[kind]) if kind in GIVEN else written(tmp_path, kind)
     x = np.round(X) if kind == "whole numbers" else X.copy()
     if kind == "mixed types":
         x[40:80] = np.round(x[40:80])
-    for split, seen in ((data.train, found.train), (data.test, found.test)):
-        for client in range(3):
-            own = data.train.rows
-            learned = own[client] if mode == "client" else np.concatenate(own)
-            fit = x[data.train.given[learned]]
-            expected = (x[split.given[split.rows[client]]] - fit.mean(axis=0)) / fit.std(axis=0)
-            rows, _ = seen.take(torch.from_numpy(split.rows[client]))
-            assert rows.dtype == torch.float32
-            np.testing.assert_allclose(rows.numpy(), expected, atol=1e-5)
+    for mode in ("federation", "client"):
+        e = Experiment(dataset=dataset, standardize=mode, clients_per_round=3, **SETTINGS)
+        data = fitted(e, federated_data(e))
+        found, own = standardized(e, data), data.train.rows
+        for split, seen in ((data.train, found.train), (data.test, found.test)):
+            for client, rows in enumerate(split.rows):
+                learned = own[client] if mode == "client" else np.concatenate(own)
+                fit = x[data.train.given[learned]]
+                expected = (x[split.given[rows]] - fit.mean(axis=0)) / fit.std(axis=0)
+                shown, _ = seen.take(torch.from_numpy(rows))
+                assert shown.dtype == torch.float32
+                np.testing.assert_allclose(shown.numpy(), expected, atol=1e-5)
 
 
 def test_an_export_tells_seconds_apart(tmp_path):
-    settings = {"method": "fedavg", "num_rounds": 2, "model": "linear", "progress": False}
-    settings |= {"schema": SCHEMA}
-    run = engram.simulate(dataset=written(tmp_path, "csv"), out=tmp_path / "run", **settings)
+    quick = {"num_rounds": 2, "progress": False, "out": tmp_path / "run"}
+    run = engram.simulate(dataset=written(tmp_path, "csv"), **quick, **SETTINGS)
     new = pd.DataFrame({"seconds": 1.7e9 + np.arange(41.0), "offset": 1e8})
     new.to_csv(tmp_path / "new.csv", index=False)
     for form in ("safetensors", "onnx"):
@@ -108,7 +100,7 @@ def test_an_export_tells_seconds_apart(tmp_path):
     torch.testing.assert_close(found, again.float(), rtol=1e-4, atol=1e-4)
 
 
-def test_targets_whose_differences_float32_does_not_keep_are_refused(tmp_path):
+def test_targets_too_close_for_float32_are_refused(tmp_path):
     settings = {"task": "regression", "num_clients": 3, "partition": "natural"}
     dataset = write_npz(tmp_path / "rows.npz", x=X, y=X[:, 1], task=SITE)
     words = r"y must be numbers whose differences float32 keeps, got \S+ to \S+: take off a const"

@@ -1,7 +1,5 @@
 """Test rows that a caller gives, and which rows are for training, validation and testing."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +7,7 @@ import torch
 
 import engram
 from engram.settings.errors import DataError, Refused
+from tests.samples import entry
 
 QUICK = {"num_rounds": 2, "local_steps": 2, "hidden": "6", "progress": False}
 CLASSES = np.array(["no", "yes"])
@@ -119,25 +118,19 @@ def test_copies_on_both_sides_are_said_once(tmp_path, warnings_of_engram):
     ]
 
 
-@pytest.mark.parametrize(
-    ("client", "message"),
-    [
-        (
-            (*rows(1, 9), rows(2, 9)[0]),
-            r"client 1 must be \(x, y\) or \(x, y, x_test, y_test\), got t",
-        ),
-        ((*rows(1, 9), *rows(2, 0)), "the test set of client 1 has no rows"),
-        (
-            (*rows(1, 9), np.zeros((4, 2)), CLASSES[[0, 1, 0, 1]]),
-            r"rows of x of the test set of client 1 must be of shape \(3,\) as those of client 0",
-        ),
-        (
-            (*rows(1, 9), rows(2, 9)[0], [0] * 9),
-            "y of the test set of client 1 must be <U3 as that",
-        ),
-    ],
-)
-def test_test_rows_unlike_the_others_are_refused(client, message, tmp_path):
-    with pytest.raises(DataError, match=message):
-        engram.simulate([rows(0, 9), client], out=tmp_path / "run", **QUICK)
-    assert not Path(tmp_path / "run").exists()
+UNLIKE = [
+    ((*rows(1, 9), rows(2, 9)[0]), r"client 1 must be \(x, y\) or \(x, y, x_test, y_test\), got t"),
+    ((*rows(1, 9), *rows(2, 0)), "the test set of client 1 has no rows"),
+    (
+        (*rows(1, 9), np.zeros((4, 2)), CLASSES[[0, 1, 0, 1]]),
+        r"rows of x of the test set of client 1 must be of shape \(3,\) as those of client 0",
+    ),
+    ((*rows(1, 9), rows(2, 9)[0], [0] * 9), "y of the test set of client 1 must be <U3 as that"),
+]
+
+
+def test_test_rows_unlike_the_others_are_refused(tmp_path):
+    for client, message in UNLIKE:
+        with entry(message), pytest.raises(DataError, match=message):
+            engram.simulate([rows(0, 9), client], out=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run").exists()

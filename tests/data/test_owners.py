@@ -95,17 +95,20 @@ def test_rows_that_name_nobody_and_those_that_are_not_there_are_left_to_the_load
             assert follow_rows({"dataset": dataset}) == {"dataset": dataset}
 
 
-@pytest.mark.parametrize("named", [np.ones((60, 2)), np.array(3), np.zeros(60, "V4")])
 @pytest.mark.parametrize("kind", ["npz", "npz of parts", "npy"])
-def test_what_names_nobody_is_refused(kind, named, tmp_path):
-    dataset = written(kind, tmp_path, named)
-    assert count_clients(Source(dataset), "user", tmp_path) == 0
-    e = small(dataset=dataset, task_column="user", partition="natural", num_clients=60)
-    with pytest.raises(DataError, match=r"user(_train)? must be one column of numbers or text"):
-        federated_data(e)
+def test_arrays_that_name_nobody_are_refused(kind, tmp_path):
+    words = r"user(_train)? must be one column of numbers or text"
+    for named in (np.ones((60, 2)), np.array(3), np.zeros(60, "V4")):
+        (folder := tmp_path / str(named.ndim) / named.dtype.kind).mkdir(parents=True)
+        dataset = written(kind, folder, named)
+        e = small(dataset=dataset, task_column="user", partition="natural", num_clients=60)
+        with entry(named):
+            assert count_clients(Source(dataset), "user", tmp_path) == 0
+            with pytest.raises(DataError, match=words):
+                federated_data(e)
 
 
-def test_what_is_asked_for_stands_and_is_said_or_refused(tmp_path, warnings_of_engram):
+def test_another_partition_or_number_of_clients_stands_or_is_refused(tmp_path, warnings_of_engram):
     given = {"method": "fedavg", "dataset": written("npz", tmp_path), "task-column": "user"}
     assert follow_rows(given | {"partition": "iid"}) == given | {"partition": "iid"}
     (line,) = warnings_of_engram.messages

@@ -10,9 +10,8 @@ from torch import nn
 
 import engram
 from engram.core.standardization import Moments, Units
-from engram.data.load_federation import own_data
 from engram.data.schema.columns import Kind, Told
-from engram.data.source import DATASETS, Source
+from engram.data.source import DATASETS
 from engram.data.standardize import own_units
 from engram.home.exported import load_model
 from engram.home.predicting import predict
@@ -21,6 +20,7 @@ from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.tune.runs import LockStep
 from engram.wire.roster import describe_node, read_entry
+from tests.samples import entry
 from tests.simulations.apart import run_apart
 
 CLIENTS, ROWS, COLUMNS = 3, 20, 4
@@ -49,38 +49,28 @@ def csv(folder, **more):
 class Curved(nn.Module):
     """No dense network, and none that grouped convolutions run."""
 
-    def __init__(self, width=COLUMNS):
+    def __init__(self):
         super().__init__()
-        self.one, self.two = nn.Linear(width, 6), nn.Linear(6, 1)
+        self.one, self.two = nn.Linear(COLUMNS, 6), nn.Linear(6, 1)
 
     def forward(self, x):
         return self.two(torch.tanh(self.one(x)))
 
 
-def dense(width=COLUMNS):
-    return nn.Sequential(nn.Linear(width, 6), nn.ReLU(), nn.Linear(6, 1))
+def dense():
+    return nn.Sequential(nn.Linear(COLUMNS, 6), nn.ReLU(), nn.Linear(6, 1))
 
 
 NETWORKS = {"dense": dense, "curved": Curved}
-ONE = {"task": "regression", "partition": "natural", "num_clients": CLIENTS, "batch_size": 12} | {
-    "clients_per_round": CLIENTS,
-    "validation_fraction": 0.0,
-    "adapt_steps": 1,
-    "adapt_lr": 0.1,
-    "progress": False,
-}
-SETTINGS = ONE | {
-    "method": "fedavg",
-    "eta": ETA,
-    "local_epochs": EPOCHS,
-    "num_rounds": ROUNDS,
-    "eval_every": ROUNDS,
-}
+SETTINGS = {"task": "regression", "partition": "natural", "num_clients": CLIENTS, "batch_size": 12}
+SETTINGS |= {"clients_per_round": CLIENTS, "validation_fraction": 0.0, "progress": False}
+SETTINGS |= {"adapt_steps": 1, "adapt_lr": 0.1, "method": "fedavg", "eta": ETA}
+SETTINGS |= {"local_epochs": EPOCHS, "num_rounds": ROUNDS, "eval_every": ROUNDS}
 
 
-def started(name, width=COLUMNS):
+def started(name):
     torch.manual_seed(3)
-    return NETWORKS[name](width)
+    return NETWORKS[name]()
 
 
 def rows_of(run):
@@ -146,29 +136,6 @@ def check_model(run, module):
         torch.testing.assert_close(run.model[name].double(), leaf, rtol=1e-5, atol=1e-5)
 
 
-CASES = [
-    ("dense", "auto", "vectorized"),
-    ("dense", "auto", "sequential"),
-    ("dense", "client", "vectorized"),
-    ("curved", "auto", "vectorized"),
-    ("curved", "client", "sequential"),
-]
-
-
-@pytest.mark.parametrize(("name", "mode", "engine"), CASES)
-def test_training_is_a_plain_loop_on_standardized_rows(tmp_path, name, mode, engine):
-    run = simulated(tmp_path, name, mode, engine)
-    rows, (_, deviation) = standardized(rows_of(run), mode)
-    module = loop(started(name), rows)
-    check_model(run, module)
-    for client, (_, (x, y)) in enumerate(rows):
-        scores = run.clients.iloc[client]
-        with torch.no_grad():  # in the targets' own units
-            error = float(deviation * (module(x)[:, 0] - y).square().mean().sqrt())
-        assert scores["rmse"] == pytest.approx(error, rel=1e-4)
-        assert scores["loss"] == pytest.approx(error**2, rel=1e-4)
-
-
 def tame(folder):
     """Columns and targets that need no standardization."""
     rng, client = np.random.default_rng(1), np.repeat(np.arange(CLIENTS), ROWS)
@@ -178,11 +145,30 @@ def tame(folder):
     return f"csv:{folder}/tame.csv"
 
 
-@pytest.mark.parametrize(("name", "engine"), [("dense", "vectorized"), ("curved", "sequential")])
-def test_none_is_plain_torch(tmp_path, name, engine):
-    run = simulated(tmp_path, name, "none", engine, dataset=tame(tmp_path))
-    assert run.units == Units()
-    check_model(run, loop(started(name), rows_of(run)))
+CASES = [
+    ("dense", "auto", "vectorized"),
+    ("dense", "auto", "sequential"),
+    ("dense", "client", "vectorized"),
+    ("curved", "auto", "vectorized"),
+    ("curved", "client", "sequential"),
+    ("dense", "none", "vectorized"),
+    ("curved", "none", "sequential"),
+]
+
+
+@pytest.mark.parametrize(("name", "mode", "engine"), CASES)
+def test_training_is_a_plain_loop_on_standardized_rows(tmp_path, name, mode, engine):
+    run = simulated(tmp_path, name, mode, engine, dataset=tame(tmp_path) if mode == "none" else "")
+    assert (run.units == Units()) == (mode == "none")
+    rows, (_, deviation) = standardized(rows_of(run), mode)
+    module = loop(started(name), rows)
+    check_model(run, module)
+    for client, (_, (x, y)) in enumerate(rows):
+        scores = run.clients.iloc[client]
+        with torch.no_grad():  # in the targets' own units
+            error = float(deviation * (module(x)[:, 0] - y).square().mean().sqrt())
+        assert scores["rmse"] == pytest.approx(error, rel=1e-4)
+        assert scores["loss"] == pytest.approx(error**2, rel=1e-4)
 
 
 @pytest.mark.parametrize(("name", "engine"), [("dense", "vectorized"), ("curved", "sequential")])
@@ -273,40 +259,6 @@ def test_nodes_that_see_their_own_rows_train_as_one_process(tmp_path, site, mode
     assert one.results["rmse"] == pytest.approx(nodes.results["rmse"], rel=1e-5)
 
 
-def test_nodes_with_tables_of_their_own_fit_one_scale(tmp_path):
-    def own(client):
-        x, y, whose = table()
-        frame = pd.DataFrame({f"x{k}": x[whose == client, k] for k in range(COLUMNS)})
-        frame.assign(y=y[whose == client]).to_csv(tmp_path / f"{client}.csv", index=False)
-        return f"csv:{tmp_path}/{client}.csv"
-
-    run = run_apart(tmp_path / "run", experiment(dataset=own(0), model="linear"), own)
-    e = run.experiment
-    data = [own_data(e, Source(own(client)), client).train for client in range(CLIENTS)]
-    seen = [split.x[split.rows[client]].double() for client, split in enumerate(data)]
-    mean, deviation = standards(seen)
-    np.testing.assert_allclose(run.units.inputs.mean, mean, rtol=1e-6)
-    np.testing.assert_allclose(run.units.inputs.deviation, deviation, rtol=1e-5)
-    assert run.metrics.loc[0, "units"] == run.units.to_json()
-
-
-def test_tables_of_any_reader_are_standardized_alike(tmp_path):
-    runs = [simulated(tmp_path, "dense", "auto")]
-    x, y, whose = table()
-    frame = pd.DataFrame({"task": whose, "y": y, **{f"x{k}": x[:, k] for k in range(COLUMNS)}})
-    frame.to_parquet(tmp_path / "rows.parquet")
-    given = {"dataset": f"parquet:{tmp_path}/rows.parquet"}
-    runs += [simulated(tmp_path / "parquet", "dense", "auto", **given)]
-    inputs = [frame[whose == c].filter(like="x") for c in range(CLIENTS)]
-    frames = {str(c): (inputs[c], y[whose == c]) for c in range(CLIENTS)}
-    model = started("dense")
-    runs += [engram.simulate(frames, model=model, out=tmp_path / "frames", **SETTINGS)]
-    for run in runs[1:]:
-        np.testing.assert_allclose(run.units.inputs, runs[0].units.inputs, rtol=1e-5, atol=1e-5)
-        for name, leaf in runs[0].model.items():
-            torch.testing.assert_close(run.model[name], leaf, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("mode", ["auto", "client"])
 def test_runs_that_are_tuned_train_as_they_do_alone(tmp_path, mode):
     given = {"model": "mlp", "hidden": "6", "standardize": mode, "dataset": csv(tmp_path)}
@@ -388,15 +340,13 @@ def test_arrays_stay_as_they_are_and_different_scales_are_said(tmp_path, caplog)
     assert "standardize=federation" in said[0]
 
 
-def test_what_has_no_columns_is_refused_in_one_line(tmp_path):
+def test_inputs_without_columns_are_refused_in_one_line(tmp_path):
     data = [(np.zeros((20, 1, 4, 4), dtype=np.float32), np.arange(20.0))] * CLIENTS
     with pytest.raises(Refused, match=r"^standardize must be auto or none .* float32\[1,4,4\]$"):
         engram.simulate(data, model="linear", out=tmp_path, **SETTINGS | {"standardize": "client"})
+    private = SETTINGS | {"standardize": "federation", "privacy": "central", "clip": 1.0}
     with pytest.raises(Refused, match="standardize must be auto, client or none where privacy is"):
-        engram.simulate(
-            data,
-            **SETTINGS | {"standardize": "federation", "privacy": "central", "clip": 1.0},
-        )
+        engram.simulate(data, **private)
 
 
 def test_with_privacy_nothing_is_told(tmp_path):
@@ -467,10 +417,13 @@ def test_training_does_not_depend_on_the_targets_units(tmp_path):
 METHODS = ("ditto", "fedem", "fedper", "ifca", "pfedme", "scaffold")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_no_method_depends_on_the_targets_units(tmp_path, method):
-    given = {"method": method, "clients_per_round": 4, "num_rounds": 2}
-    far, near = (forecast(tmp_path / str(unit), 300 * unit, 1 + unit, **given) for unit in (1, 0))
-    for name in ("rmse", "loss"):
-        times = 4 if name.startswith("loss") else 2
-        assert far.results[name] == pytest.approx(times * near.results[name], rel=1e-2), name
+def test_no_method_depends_on_the_targets_units(tmp_path):
+    for method in METHODS:
+        given = {"method": method, "clients_per_round": 4, "num_rounds": 2}
+        far, near = (
+            forecast(tmp_path / f"{method}-{unit}", 300 * unit, 1 + unit, **given)
+            for unit in (1, 0)
+        )
+        for name, times in (("rmse", 2), ("loss", 4)):
+            with entry(method, name):
+                assert far.results[name] == pytest.approx(times * near.results[name], rel=1e-2)

@@ -11,6 +11,7 @@ from engram.data.source import Source
 from engram.data.tables.tables import own_table, read_table, table_data
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError
+from tests.samples import entry
 from tests.support import declared_values, small, write_npz
 
 
@@ -79,38 +80,40 @@ def read_died(folder, kind, died, declared="", family="logistic", **how):
     return read_table(Source(path), columns(target, "hospital", settings, **how), family=family)
 
 
+WORDS, BITS = ["no", "yes", "yes", "no", "yes", "yes"], [0, 1, 1, 0, 1, 1]
+TWO_VALUES = [
+    (WORDS, "", BITS, ("no", "yes")),
+    (WORDS, "yes|no", [1, 0, 0, 1, 0, 0], ("yes", "no")),
+    # Numbers stay, so that a site with numbers has the kind of another with text.
+    (BITS, "", BITS, ()),
+    (BITS, "no|yes", BITS, ("no", "yes")),
+    (BITS, "1|0", BITS, ()),
+    ([*map(bool, BITS)], "", BITS, ()),
+]
+
+
 @pytest.mark.parametrize("kind", ["csv", "npz"])
-@pytest.mark.parametrize(
-    ("died", "declared", "y", "classes"),
-    [
-        (["no", "yes", "yes", "no", "yes", "yes"], "", [0, 1, 1, 0, 1, 1], ("no", "yes")),
-        (["no", "yes", "yes", "no", "yes", "yes"], "yes|no", [1, 0, 0, 1, 0, 0], ("yes", "no")),
-        # Numbers stay, so that a site with numbers has the kind of another with text.
-        ([0, 1, 1, 0, 1, 1], "", [0, 1, 1, 0, 1, 1], ()),
-        ([0, 1, 1, 0, 1, 1], "no|yes", [0, 1, 1, 0, 1, 1], ("no", "yes")),
-        ([0, 1, 1, 0, 1, 1], "1|0", [0, 1, 1, 0, 1, 1], ()),
-        ([False, True, True, False, True, True], "", [0, 1, 1, 0, 1, 1], ()),
-    ],
-)
-def test_targets_of_two_values(tmp_path, kind, died, declared, y, classes):
-    table = read_died(tmp_path, kind, died, declared=declared)
-    assert (table.y.tolist(), table.classes) == (y, classes)
+def test_targets_of_two_values(tmp_path, kind):
+    for died, declared, y, classes in TWO_VALUES:
+        with entry(died, declared):
+            table = read_died(tmp_path, kind, died, declared=declared)
+            assert (table.y.tolist(), table.classes) == (y, classes)
 
 
-@pytest.mark.parametrize(
-    ("died", "how", "message"),
-    [
-        ("no yes maybe no no no", {}, "died must have two values, got maybe, no, yes"),
-        ("yes yes yes yes yes yes", {}, "died must hold at least 2 classes, got one"),
-        ("no NA yes no no no", {}, "died is missing in row 3"),
-        ("no yes yes no no no", {"alone": True, "drop": ("smoker",)}, "died is text, whose values"),
-        ("0 1 1 0 1 no", {}, "died has 'no' in row 7 among numbers"),
-        ("no yes yes no no no", {"family": "linear"}, "text is a target of .* family=logistic"),
-    ],
-)
-def test_targets_that_are_not_of_two_values_are_refused(tmp_path, died, how, message):
-    with pytest.raises(DataError, match=message):
-        read_died(tmp_path, "csv", died.split(), **how)
+NOT_TWO = [
+    ("no yes maybe no no no", {}, "died must have two values, got maybe, no, yes"),
+    ("yes yes yes yes yes yes", {}, "died must hold at least 2 classes, got one"),
+    ("no NA yes no no no", {}, "died is missing in row 3"),
+    ("no yes yes no no no", {"alone": True, "drop": ("smoker",)}, "died is text, whose values"),
+    ("0 1 1 0 1 no", {}, "died has 'no' in row 7 among numbers"),
+    ("no yes yes no no no", {"family": "linear"}, "text is a target of .* family=logistic"),
+]
+
+
+def test_targets_that_are_not_of_two_values_are_refused(tmp_path):
+    for died, how, message in NOT_TWO:
+        with entry(died, how), pytest.raises(DataError, match=message):
+            read_died(tmp_path, "csv", died.split(), **how)
 
 
 def test_columns_that_are_left_out(tmp_path):
@@ -134,14 +137,8 @@ def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
     data = pd.concat([frame()] * 10, ignore_index=True)
     data["age"] = np.arange(60) / 2
     dataset = csv(tmp_path / "a.csv", data)
-    e = small(
-        method="molar",
-        dataset=dataset,
-        num_clients=2,
-        target_column="pressure",
-        task_column="hospital",
-        test_fraction=0.25,
-    )
+    named = {"target_column": "pressure", "task_column": "hospital"}
+    e = small(method="molar", dataset=dataset, num_clients=2, test_fraction=0.25, **named)
     held = table_data(e)
     assert held.names == {0: "north", 1: "south"}
     for client, name in held.names.items():
@@ -193,42 +190,27 @@ def test_a_client_of_few_rows_keeps_one_to_learn_from(tmp_path):
 
 
 def test_other_data_sets_are_refused():
-    with pytest.raises(
-        DataError, match="dataset must be csv:PATH, xlsx:PATH, npz:PATH, or simulated: spa"
-    ):
+    with pytest.raises(DataError, match="dataset must be csv:PATH, xlsx:PATH, npz:PATH, or simul"):
         read_table(Source("digits"), columns())
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"x": np.ones((4, 2))}, "it lacks y"),
-        ({"x": np.ones(4), "y": np.ones(4)}, "x must be numbers of shape"),
-        ({"x": np.ones((4, 2)), "y": np.ones(3)}, "y must have shape"),
-        ({"x": np.ones((4, 2)), "y": np.ones(4), "task": np.ones(3)}, "task must have shape"),
-        (
-            {"x": np.ones((4, 2)), "y": np.ones(4), "x_names": np.array(["a"])},
-            "x_names must name 2 columns, got a",
-        ),
-        (
-            {"x": np.ones((4, 2)), "y": np.ones((4, 2)), "y_names": np.array(7)},
-            "y_names must name 2 columns, got 7",
-        ),
-        ({"x": np.ones((0, 2)), "y": np.ones(0), "task": np.ones(0)}, "must hold some rows"),
-        (
-            {
-                "x": np.ones((4, 2)),
-                "y": np.ones(4),
-                "task": np.arange(4),
-                "task_names": np.array(["a"]),
-            },
-            "task must number the 1 task_names from 0",
-        ),
-    ],
-)
-def test_npz_files_that_cannot_be(tmp_path, arrays, message):
-    with pytest.raises(DataError, match=message):
-        read_table(Source(write_npz(tmp_path / "a.npz", **arrays)), columns(alone=True))
+FOUR = {"x": np.ones((4, 2)), "y": np.ones(4)}
+NO_TABLES = [
+    ({"x": np.ones((4, 2))}, "it lacks y"),
+    ({"x": np.ones(4), "y": np.ones(4)}, "x must be numbers of shape"),
+    (FOUR | {"y": np.ones(3)}, "y must have shape"),
+    (FOUR | {"task": np.ones(3)}, "task must have shape"),
+    (FOUR | {"x_names": np.array(["a"])}, "x_names must name 2 columns, got a"),
+    (FOUR | {"y": np.ones((4, 2)), "y_names": np.array(7)}, "y_names must name 2 columns, got 7"),
+    ({"x": np.ones((0, 2)), "y": np.ones(0), "task": np.ones(0)}, "must hold some rows"),
+    (FOUR | {"task": np.arange(4), "task_names": np.array(["a"])}, "number the 1 task_names from"),
+]
+
+
+def test_npz_files_that_cannot_be(tmp_path):
+    for arrays, message in NO_TABLES:
+        with entry(message), pytest.raises(DataError, match=message):
+            read_table(Source(write_npz(tmp_path / "a.npz", **arrays)), columns(alone=True))
 
 
 def test_simulated_sites_differ_in_two_coefficients_and_fit_their_family():

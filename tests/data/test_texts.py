@@ -45,6 +45,7 @@ TOPICS = {
     "world": "minister election treaty border parliament army embassy vote",
 }
 COMMON = ("the", "of", "in", "on", "and", "for", "with", "after", "new", "says", "to", "as", "at")
+WORDS = (*COMMON, *" ".join(TOPICS.values()).split())
 
 
 def text_schema(vocabulary=300, length=24, **entries):
@@ -54,23 +55,10 @@ def text_schema(vocabulary=300, length=24, **entries):
     return f'columns.text = {{kind = "text", {", ".join(each)}}}'
 
 
-SETTINGS = {
-    "method": "fedavg",
-    "schema": text_schema(),
-    "target_column": "topic",
-    "task_column": "desk",
-    "partition": "natural",
-    "num_clients": DESKS,
-    "clients_per_round": DESKS,
-    "model": "text-mean",
-    "hidden": "16",
-    "optimizer": "adam",
-    "eta": 0.02,
-    "local_epochs": 2,
-    "num_rounds": 5,
-    "eval_every": 5,
-    "validation_fraction": 0.0,
-}
+SETTINGS = {"method": "fedavg", "schema": text_schema(), "model": "text-mean", "hidden": "16"}
+SETTINGS |= {"target_column": "topic", "task_column": "desk", "partition": "natural"}
+SETTINGS |= {"num_clients": DESKS, "clients_per_round": DESKS, "validation_fraction": 0.0}
+SETTINGS |= {"optimizer": "adam", "eta": 0.02, "local_epochs": 2, "num_rounds": 5, "eval_every": 5}
 
 
 def news(rows=900, seed=0):
@@ -118,12 +106,6 @@ def test_a_mean_of_embeddings_is_as_good_as_a_logistic_regression_of_counts(run)
     assert np.average(found, weights=sizes) > reference - 0.03
 
 
-def test_a_convolution_learns_too(csv, tmp_path):
-    given = SETTINGS | {"model": "text-cnn", "hidden": "8", "dataset": csv}
-    run = engram.simulate(out=tmp_path / "run", progress=False, **given)
-    assert run.clients["accuracy-common"].mean() > 0.7
-
-
 def expected_words(parts, least=5, most=300):
     """The vocabulary of training texts by sets and counts alone, of each client's texts."""
     total = Counter()
@@ -160,15 +142,9 @@ def desk():
 def test_nodes_that_see_their_own_texts_train_as_one_process(tmp_path, desk, tokenizer):
     if tokenizer == "file":
         tokenizer = str(tmp_path / "words.txt")
-        (tmp_path / "words.txt").write_text(
-            "\n".join([*COMMON, *" ".join(TOPICS.values()).split()])
-        )
-    given = {
-        "dataset": "desk",
-        "schema": text_schema(tokenizer=tokenizer),
-        "num_rounds": 2,
-        "num_classes": 4,
-    }
+        (tmp_path / "words.txt").write_text("\n".join(WORDS))
+    given = {"dataset": "desk", "schema": text_schema(tokenizer=tokenizer)}
+    given |= {"num_rounds": 2, "num_classes": 4}
     own = {k: v for k, v in (SETTINGS | given).items() if k not in ("target_column", "task_column")}
     one = engram.simulate(out=tmp_path / "one", progress=False, **own)
     nodes = run_apart(tmp_path / "nodes", Experiment(**own))
@@ -199,7 +175,7 @@ def test_nodes_with_files_of_their_own_make_one_vocabulary_and_export_it(tmp_pat
     assert '"by": "words"' in note
 
 
-def test_what_a_node_tells_is_checked():
+def test_words_that_a_node_tells_are_checked():
     told = Told(words={"fever": 6, "caf\u00e9": 5})
     found = read_entry(describe_node({0: 10}, Kind("int64[4]", 2), told=told))
     assert found.told == told
@@ -238,12 +214,8 @@ def test_a_tokenizer_travels_in_messages():
 
 
 def test_an_exported_model_predicts_texts_with_its_tokenizer(run, tmp_path):
-    rows = pd.DataFrame(
-        {
-            "id": ["01", "02", "03", "04"],
-            "text": ["Coach says: GOAL in the final", "bank profit, oil", "None", "?"],
-        }
-    )
+    texts = ["Coach says: GOAL in the final", "bank profit, oil", "None", "?"]
+    rows = pd.DataFrame({"id": ["01", "02", "03", "04"], "text": texts})
     rows.to_csv(tmp_path / "new.csv", index=False)
     graph = run.export(out=tmp_path / "graph", format="onnx")
     table = predict(graph, tmp_path / "new.csv", tmp_path / "out.csv").table
@@ -293,7 +265,7 @@ def odd(texts):
     return table
 
 
-def test_texts_are_what_is_written(tmp_path):
+def test_texts_are_read_as_they_are_written(tmp_path):
     texts = ["NA", "none", "007", "1,5", "e\u0301t\u00e9 \u4e2d\u6587", " ", "word " * 10**5]
     found = read(odd(texts), tmp_path)
     there = {text for split in (found.train, found.test) for text in split.x.texts}
@@ -335,7 +307,7 @@ def test_texts_of_other_tables_are_the_same(csv, tmp_path, source):
             part.to_parquet(path if name else tmp_path / "rows.parquet", index=False)
         path = tmp_path / ("rows" if source == "parts" else "rows.parquet")
         run = engram.simulate(dataset=f"parquet:{path}", data_dir=f"{tmp_path}/data", **given)
-    assert set(run.units.text.words) <= {*COMMON, *" ".join(TOPICS.values()).split()}
+    assert set(run.units.text.words) <= {*WORDS}
     assert run.learned.data.train.x.shape[1] == 24
 
 
@@ -357,28 +329,12 @@ def test_a_column_of_kind_text_is_the_text_column(csv):
     assert Experiment(**given | {"dataset": csv, "schema": written}).text == short.text
 
 
-@pytest.mark.parametrize("kind", ["text", "number", "category"])
-def test_a_text_is_the_only_input_of_a_schema(csv, kind):
-    more = f'{text_schema()}\ncolumns.page = {{kind = "{kind}"}}'
+def test_a_text_is_the_only_input_of_a_schema(csv):
     words = r'no input beside the text text, got page: write columns\.page = {kind = "ignored"}'
-    with pytest.raises(DataError, match=words):
-        federated_data(Experiment(**SETTINGS | {"dataset": csv, "schema": more}))
-
-
-def test_cells_beside_a_text_are_copied_as_they_are_written(tmp_path):
-    frame = news(300).assign(id=[f"{k:04}" for k in range(300)])
-    frame.to_csv(tmp_path / "rows.csv", index=False, sep=";", encoding="cp1252")
-    schema = 'file.separator = ";"\nfile.encoding = "cp1252"\ncolumns.text = {kind = "text"}'
-    given = SETTINGS | {"dataset": f"csv:{tmp_path}/rows.csv", "schema": schema, "num_rounds": 1}
-    folder = engram.simulate(progress=False, **given).export(out=tmp_path / "model")
-    (tmp_path / "new.csv").write_bytes(b'id;text;"by"\n"007";goal;M\xe4rz\n08;"oil; bank";\n')
-    table = predict(folder, tmp_path / "new.csv", tmp_path / "out.csv").table
-    head, *rows = (tmp_path / "out.csv").read_bytes().splitlines()
-    assert head.startswith(b'id;"by";predicted;')
-    for row, cells, predicted in zip(
-        rows, (b'"007";M\xe4rz', b"08;"), table.predicted, strict=True
-    ):
-        assert row.startswith(cells + b";" + predicted.encode() + b";")
+    for kind in ("text", "number", "category"):
+        more = f'{text_schema()}\ncolumns.page = {{kind = "{kind}"}}'
+        with entry(kind), pytest.raises(DataError, match=words):
+            federated_data(Experiment(**SETTINGS | {"dataset": csv, "schema": more}))
 
 
 def test_a_numbers_column_is_no_text():
@@ -407,11 +363,8 @@ def test_a_network_for_numbers_is_refused_with_those_for_texts(csv):
 def test_rows_of_privacy_are_held_out_by_their_texts(tmp_path):
     (tmp_path / "words.txt").write_text("\n".join(COMMON))
     own = {"privacy": "example", "clip": 1.0, "optimizer": "sgd", "noise_multiplier": 1.0}
-    own |= {
-        "schema": text_schema(tokenizer=f"{tmp_path}/words.txt"),
-        "local_epochs": 0,
-        "local_steps": 2,
-    }
+    own |= {"schema": text_schema(tokenizer=f"{tmp_path}/words.txt")}
+    own |= {"local_epochs": 0, "local_steps": 2}
     e = Experiment(**SETTINGS | own | {"dataset": "csv:rows.csv"})
     table, kept = news(240), {}
     for name, some in (("all", table), ("less", table.drop(index=7))):
@@ -430,13 +383,9 @@ def test_rows_of_privacy_are_held_out_by_their_texts(tmp_path):
 
 
 def test_a_tokenizer_json_is_read_where_the_run_is_started(csv, tmp_path):
-    words = ["[UNK]", *COMMON, *" ".join(TOPICS.values()).split()]
-    (tmp_path / "tokenizer.json").write_text(library(words))
-    given = SETTINGS | {
-        "dataset": csv,
-        "schema": text_schema(tokenizer=f"{tmp_path}/tokenizer.json"),
-        "num_rounds": 4,
-    }
+    (tmp_path / "tokenizer.json").write_text(library(["[UNK]", *WORDS]))
+    schema = text_schema(tokenizer=f"{tmp_path}/tokenizer.json")
+    given = SETTINGS | {"dataset": csv, "schema": schema, "num_rounds": 4}
     run = engram.simulate(out=tmp_path / "run", progress=False, **given)
     assert run.clients["accuracy-common"].mean() > 0.7
     folder = run.export(out=tmp_path / "model")
@@ -446,43 +395,30 @@ def test_a_tokenizer_json_is_read_where_the_run_is_started(csv, tmp_path):
     assert table["predicted"].tolist() == ["sports"]
 
 
-@pytest.mark.parametrize(
-    ("name", "contents", "why"),
-    [
-        ("none.txt", None, "tokenizer must be words, characters or a file, got .*No such file"),
-        ("large.txt", b"a\n" * 2**23 + b"b", "Larger than 16777216 bytes"),
-        (
-            "two.txt",
-            b"blood pressure",
-            "cannot be the tokenizer: line 1 of a vocabulary must be one word",
-        ),
-        ("bytes.txt", b"\xff\xfe", "cannot be the tokenizer"),
-        (
-            "many.txt",
-            "\n".join(f"w{k}" for k in range(301)).encode(),
-            "vocabulary must be at least 301",
-        ),
-        ("other.json", b"{}", "cannot be the tokenizer: it is no tokenizer.json"),
-    ],
-)
-def test_other_files_are_refused_before_anything_trains(csv, tmp_path, name, contents, why):
-    if contents is not None:
-        (tmp_path / name).write_bytes(contents)
-    schema = text_schema(tokenizer=f"{tmp_path}/{name}")
-    given = SETTINGS | {"dataset": csv, "schema": schema}
-    with pytest.raises(Refused, match=why):
-        engram.simulate(out=tmp_path / "run", progress=False, **given)
+NO_TOKENIZERS = [
+    ("none.txt", None, "tokenizer must be words, characters or a file, got .*No such file"),
+    ("large.txt", b"a\n" * 2**23 + b"b", "Larger than 16777216 bytes"),
+    ("two.txt", b"blood pressure", "cannot be the tokenizer: line 1 .* must be one word"),
+    ("bytes.txt", b"\xff\xfe", "cannot be the tokenizer"),
+    ("many.txt", b"\n".join(b"w%d" % k for k in range(301)), "vocabulary must be at least 301"),
+    ("other.json", b"{}", "cannot be the tokenizer: it is no tokenizer.json"),
+]
 
 
-def test_a_tokenizer_json_needs_the_library(csv, tmp_path, monkeypatch):
+def test_other_files_are_refused_before_anything_trains(csv, tmp_path, monkeypatch):
+    def refused(name, why):
+        schema = text_schema(tokenizer=f"{tmp_path}/{name}")
+        with entry(name), pytest.raises(Refused, match=why):
+            engram.simulate(progress=False, **SETTINGS | {"dataset": csv, "schema": schema})
+
+    monkeypatch.chdir(tmp_path)
+    for name, contents, why in NO_TOKENIZERS:
+        if contents is not None:
+            (tmp_path / name).write_bytes(contents)
+        refused(name, why)
     (tmp_path / "tokenizer.json").write_text(library(["a"]))
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    given = SETTINGS | {
-        "dataset": csv,
-        "schema": text_schema(tokenizer=f"{tmp_path}/tokenizer.json"),
-    }
-    with pytest.raises(Refused, match=r"pip install 'engram\[text\]'"):
-        engram.simulate(out=tmp_path / "run", progress=False, **given)
+    refused("tokenizer.json", r"pip install 'engram\[text\]'")
 
 
 def test_a_vocabulary_without_words_is_refused(csv, tmp_path):

@@ -21,9 +21,7 @@ from engram.data.schema.typed import is_plain, plain_numbers
 from engram.settings.errors import DataError, few_names, one_line
 from engram.settings.files import open_file
 
-SEPARATORS: Final = (",", ";", "\t", "|")
-"""Separators that are looked for."""
-
+SEPARATORS: Final = (",", ";", "\t", "|")  # that are looked for
 _HEAD: Final = 2**20  # bytes that are looked at for the dialect
 _RECORDS: Final = 100  # likewise
 _NO_NUMBER: Final = "In CSV column"  # how Arrow's message begins
@@ -47,18 +45,12 @@ def read_csv(
         DataError: It cannot be read, is no table, or may be read in several ways; it says which
             lines of a schema name one.
     """
-    file = dialect(path, file)
+    file, text = _first_lines(path, file)
+    names = [*file.names] or _names(path, text, file)
+    only = [name for name in names if name in only or not only]
+    skip = file.skip + (0 if file.names else _lines_of_header(text, file))
     try:
         with reading_text(path, file), open_file(path) as opened:
-            head = opened.read(_HEAD).decode(file.encoding, errors="ignore")
-            text = below_titles(head, file)
-            names = [*file.names]
-            if not names:
-                records = _records(text, file.separator)
-                names = [name.strip() for name in records[0]]
-                check_names(path, names, len(records))
-            only = [name for name in names if name in only or not only]
-            skip = file.skip + (0 if file.names else _lines_of_header(text, file))
             try:
                 return _read(opened, file, names, skip, numbers, only)
             except pa.ArrowInvalid as error:
@@ -77,11 +69,22 @@ def dialect(path: Path, file: File) -> File:
     Raises:
         DataError: It cannot be read, is empty, or may be read in several ways.
     """
+    return _first_lines(path, file)[0]
+
+
+def _first_lines(path: Path, file: File) -> tuple[File, str]:
     with reading_text(path, file), open_file(path) as opened:
         head = opened.read(_HEAD)
         file = _encoded(path, head, file)
         text = below_titles(head.decode(file.encoding, errors="ignore"), file)
-        return _separated(path, text, file)
+        return _separated(path, text, file), text
+
+
+def _names(path: Path, text: str, file: File) -> list[str]:
+    records = _by_line(text, file.separator)
+    names = [name.strip() for name in records[0][1]]
+    check_names(path, names, len(records))
+    return names
 
 
 @contextmanager
@@ -106,10 +109,7 @@ def below_titles(text: str, file: File) -> str:
 
 
 def as_frame(table: pa.Table, schema: Schema) -> Any:
-    """Converts columns of texts that are all numbers.
-
-    Texts of a column stay if its schema says that it is something else.
-    """
+    """Converts columns of texts that are all numbers, unless the schema says something else."""
     names = [
         name
         for name, kind in zip(table.column_names, table.schema.types, strict=True)
@@ -118,8 +118,10 @@ def as_frame(table: pa.Table, schema: Schema) -> Any:
     numbers = dict(zip(names, plain_columns([table[name] for name in names]), strict=True))
     found = (numbers.get(name) for name in table.column_names)
     each = [given if new is None else new for given, new in zip(table.columns, found, strict=True)]
-    frame = pa.table(each, table.column_names).to_pandas()
-    del table, each
+    converted = pa.table(each, table.column_names)
+    del table, each, numbers, found
+    frame = converted.to_pandas(self_destruct=True)
+    del converted
     pa.default_memory_pool().release_unused()  # as much as the frame has, or more
     return frame
 
@@ -140,12 +142,7 @@ def _read(
         opened,
         arrow.ReadOptions(block_size=_BLOCK, encoding=encoding, column_names=names, skip_rows=skip),
         arrow.ParseOptions(delimiter=file.separator, newlines_in_values=True),
-        arrow.ConvertOptions(
-            column_types=types,
-            include_columns=only,
-            strings_can_be_null=False,
-            null_values=sorted(NOTHING),
-        ),
+        arrow.ConvertOptions(column_types=types, include_columns=only, null_values=sorted(NOTHING)),
     )
 
 
@@ -171,10 +168,6 @@ def _not_utf8(path: Path, some: bytes) -> DataError:
     )
 
 
-def _records(text: str, separator: str) -> list[list[str]]:
-    return [record for _, record in _by_line(text, separator)]
-
-
 def _by_line(text: str, separator: str) -> list[tuple[int, list[str]]]:
     """The first records with their lines; the last may be cut off, and is not one."""
     found, line = list[tuple[int, list[str]]](), 1
@@ -198,8 +191,7 @@ def _separated(path: Path, text: str, file: File) -> File:
         return file
     found = []
     for separator in SEPARATORS:
-        records = _records(text, separator)
-        widths = {len(record) for record in records}
+        widths = {len(record) for _, record in _by_line(text, separator)}
         if len(widths) == 1 and widths.pop() > 1:
             found.append(separator)
     if len(found) > 1:
@@ -215,7 +207,7 @@ def _separated(path: Path, text: str, file: File) -> File:
 def _ragged(text: str, skip: int) -> str:
     """The line of a record with another number of cells; "" of one cell each."""
     below = [(line, mark) for mark in SEPARATORS if (line := _below_titles(text, mark))]
-    named = [mark for mark in SEPARATORS if len(_records(text, mark)[0]) > 1]
+    named = [mark for mark in SEPARATORS if len(_by_line(text, mark)[0][1]) > 1]
     line, separator = min(below, default=(0, (*named, ",")[0]))
     records = _by_line(text, separator)
     first = len(records[0][1])
@@ -263,12 +255,8 @@ def check_names(path: Path, names: list[str], lines: int) -> None:
 
 
 def _lines_of_header(text: str, file: File) -> int:
-    """Returns the number of lines that the first record takes."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=file.separator)
-    for record in reader:
-        if record:
-            return reader.line_num
-    return 1
+    return reader.line_num if any(reader) else 1
 
 
 def plain_columns(columns: Sequence[Any]) -> list[npt.NDArray[np.float64] | None]:

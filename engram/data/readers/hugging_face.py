@@ -38,13 +38,7 @@ _IPC_FILE: Final = b"ARROW1"  # how Arrow's file format begins; its other format
 
 
 def read_columns(
-    kind: str,
-    path: Path,
-    columns: Declared,
-    targets: Targets,
-    cache: Path,
-    *,
-    alpha: bool = False,
+    kind: str, path: Path, columns: Declared, targets: Targets, cache: Path, *, alpha: bool = False
 ) -> dict[str, _Array | Lazy]:
     """Reads x, y and task, and the part of each row.
 
@@ -55,8 +49,8 @@ def read_columns(
     Args:
         kind: ``parquet`` or ``arrow``, a file or a folder, or ``hf``, a data set of the Hub.
         path: Where it is; for ``hf`` its name, or NAME:SUBSET.
-        columns: What its columns are.
-        targets: What targets are.
+        columns: Its columns.
+        targets: The kind of targets.
         cache: Folder to unpack to, and to download to.
         alpha: Whether transparency of images is a channel.
 
@@ -112,9 +106,9 @@ def _class_names(feature: Any) -> dict[str, _Array]:
 
 
 def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
-    """Returns a column of the data; nothing if there is no such column.
+    """Returns a column of the data; nothing if it is not there. Parquet is not unpacked for it.
 
-    Parquet is not unpacked for it. For the other arguments and errors see ``read_columns``.
+    For the other arguments and errors see ``read_columns``.
     """
 
     def packed() -> list[Dataset]:
@@ -127,10 +121,7 @@ def read_column(kind: str, path: Path, name: str, cache: Path) -> list[_Array]:
 
 
 def read_table(kind: str, path: Path, cache: Path) -> Any:
-    """Returns all rows as a data frame, without columns of images and lists.
-
-    For its arguments and errors see ``read_columns``.
-    """
+    """Returns all rows as a data frame, without columns of images and lists."""
     parts = _parts(kind, path, cache)
     names = [n for n in parts[0].column_names if _kind(parts[0].features[n]) != "array"]
     return pd.concat([p.select_columns(names).to_pandas() for p in parts], ignore_index=True)
@@ -204,9 +195,8 @@ def _with_images(rows: Dataset) -> Dataset:
 def _check_whole(path: Path, rows: Dataset, names: list[str]) -> None:
     """Refuses columns in which a value is missing, by name and first row."""
     table = _in_arrow(rows, names)
-    first = {name: _first_missing(table.column(name)) for name in names}
-    lacking = [f"{name} is missing in row {row}" for name, row in first.items() if row >= 0]
-    if lacking:
+    first = [(name, _first_missing(table.column(name))) for name in names]
+    if lacking := [f"{name} is missing in row {row}" for name, row in first if row >= 0]:
         raise DataError(f"{path}: {few_names(lacking)}: a row needs one")
 
 

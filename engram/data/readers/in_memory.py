@@ -74,15 +74,12 @@ def read_given(source: Source, clients: Sequence[int]) -> Mapping[str, Any]:
 
 
 def arrays_of(data: Data) -> Arrays:
-    """Returns rows by the names that an npz file has for them; with ``task`` if clients have them.
+    """Returns rows, as ``engram.simulate`` takes them, by the names that an npz file has for them.
 
-    Where some have test rows of their own, ``PART`` says which those are.
-
-    Args:
-        data: As ``engram.simulate`` takes it.
+    Several clients' have ``task``; and where some have test rows of their own, ``PART``.
 
     Raises:
-        DataError: It is something else; a client has no rows, or other rows than the first has.
+        DataError: They are something else; a client has none, or other rows than the first has.
     """
     if isinstance(data, Dataset) or (isinstance(data, tuple) and len(data) in (2, 4)):
         rows, _ = _in_parts([("data", data)])
@@ -117,10 +114,7 @@ def _in_parts(clients: Sequence[tuple[str, Any]]) -> tuple[Arrays, npt.NDArray[n
 
 
 def _joined(parts: Sequence[tuple[str, Any]]) -> tuple[Arrays, list[int]]:
-    """Joins parts, and counts the rows of each.
-
-    ``parts`` are what messages call each, and its rows.
-    """
+    """Joins parts, each with its name in messages, and counts the rows of each."""
     sets = [isinstance(part, Dataset) for _, part in parts]
     if all(sets):
         return _of_data_sets(parts)
@@ -145,8 +139,8 @@ def _joined(parts: Sequence[tuple[str, Any]]) -> tuple[Arrays, list[int]]:
         arrays = [rows[name] for rows in found]
         if is_frame(first[name]):
             together[name] = joined(called, arrays)
-            continue
-        together[name] = np.concatenate(arrays if name == "y" else _in_one_scale(name, arrays))
+        else:
+            together[name] = np.concatenate(arrays if name == "y" else _in_one_scale(name, arrays))
     if is_frame(together["y"]):
         together |= targets_in(together["y"])
     else:

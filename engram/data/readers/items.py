@@ -16,8 +16,6 @@ from engram.data.readers.images import pixels
 from engram.settings.errors import DataError, brief, few_names
 
 _NAMES: Final = ("y", "label", "labels", "target", "targets")
-
-
 _ITEMS: Final = (
     "pairs (x, y), such as ((x0, x1), y) for several inputs, or named fields, one of them "
     f"{', '.join(_NAMES)}"
@@ -59,11 +57,8 @@ def class_names(part: Any, y: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
     names = np.array([*map(str, getattr(whole, "classes", ()))])
     if y.ndim != 1 or y.dtype.kind not in "iu" or len(np.unique(names)) < len(names):
         return None
-    stored = _stored(part)
-    if stored is None:
-        changed = getattr(whole, "target_transform", None) is not None
-    else:
-        changed = not np.array_equal(stored, y)
+    stored, change = _stored(part), getattr(whole, "target_transform", None)
+    changed = change is not None if stored is None else not np.array_equal(stored, y)
     return None if changed or y.min() < 0 or y.max() >= len(names) else names
 
 

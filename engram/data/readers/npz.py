@@ -129,26 +129,24 @@ def named_labels(
 
 
 def _size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
-    """Returns the bytes of an array, as its header claims and the archive confirms.
-
-    Raises:
-        ValueError: They differ, or it is an array of objects; besides, one of ``UNREADABLE``.
-    """
+    """Returns the bytes of an array, as its header claims and the archive confirms."""
     with archive.open(member) as stream:
-        shape, _, dtype = array_header(stream)
-        size = math.prod(shape) * dtype.itemsize
-        if dtype.hasobject or min(shape, default=0) < 0 or stream.tell() + size != member.file_size:
+        *_, size = _header(stream)
+        if stream.tell() + size != member.file_size:
             raise ValueError("it is not what its header claims")
     return size
 
 
-def array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Returns an array's shape, whether it is in Fortran order, and its dtype.
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Returns an array's shape, whether it is in Fortran order, its dtype and its bytes.
 
     Raises:
-        ValueError: The stream is none; or another one of ``UNREADABLE``.
+        ValueError: It is none, or one of objects; or another one of ``UNREADABLE``.
     """
-    return _HEADER[np.lib.format.read_magic(stream)](stream)
+    shape, in_columns, dtype = _HEADER[np.lib.format.read_magic(stream)](stream)
+    if dtype.hasobject or min(shape, default=0) < 0:
+        raise ValueError("an array of objects")
+    return shape, in_columns, dtype, math.prod(shape) * dtype.itemsize
 
 
 def read_npy(folder: Path) -> dict[str, npt.NDArray[Any] | Lazy]:
@@ -164,10 +162,8 @@ def read_npy(folder: Path) -> dict[str, npt.NDArray[Any] | Lazy]:
 
 def _read(path: Path) -> npt.NDArray[Any] | Lazy:
     with reading(path, "a plain array, as numpy.save writes it"), open_file(path) as file:
-        shape, in_columns, dtype = array_header(file)
-        start, size = file.tell(), math.prod(shape) * dtype.itemsize
-        if dtype.hasobject or min(shape, default=0) < 0:
-            raise ValueError("an array of objects")
+        shape, in_columns, dtype, size = _header(file)
+        start = file.tell()
         if start + size != os.fstat(file.fileno()).st_size:
             raise DataError(f"{path} is cut short: its header says that {size} bytes follow it")
         if path.stem.partition(".")[0] in _INPUTS and shape:

@@ -26,7 +26,7 @@ from engram.data.schema.columns import File
 from engram.settings.errors import DataError, Refused, few_names, one_line
 from engram.settings.files import open_file, read_file
 
-_BLOCK: Final = 2**24  # bytes that are read at once
+_BLOCK: Final = 2**20  # bytes that are read at once
 _END: Final = r"\r\n?|\n"
 EXCEL: Final = (".xlsx", ".xlsm")
 TEXTS: Final = (".csv", ".tsv", ".txt")
@@ -34,16 +34,14 @@ TABLES: Final = (*TEXTS, *EXCEL)
 """Endings of the names of files with a line of names, and a row in each other one."""
 
 
-def read_rows(
-    path: Path, file: File, numbers: Collection[str] = (), only: Collection[str] = ()
-) -> Any:
+def read_rows(path: Path, file: File, only: Collection[str] = ()) -> Any:
     """Reads a table as a data frame; for arguments and errors see ``read_csv``.
 
     Raises:
         Refused: Excel's are not read here, since a package is missing.
     """
     if path.suffix.lower() not in EXCEL:
-        return by_line(path, file, read_csv(path, file, numbers, only).to_pandas())
+        return by_line(path, file, read_csv(path, file, only=only).to_pandas())
     if find_spec("openpyxl") is None:
         raise Refused(f"{path} needs one more package: pip install 'engram[excel]'")
     with reading(path, "a workbook as Excel writes it (.xlsx)"), open_file(path) as opened:
@@ -141,11 +139,10 @@ def read_text(path: Path, file: File) -> CsvText:
         DataError: As for ``read_csv``.
     """
     file = dialect(path, file)
-    try:
+    with reading_text(path, file):
         text = below_titles(read_file(path).decode(file.encoding), file)
+    try:
         rows = [*_rows(text, file.separator, file.skip + 1)]
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise DataError(f"{path} is no table: {error}") from error
     _, header, end = rows[0]

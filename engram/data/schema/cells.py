@@ -14,14 +14,10 @@ from engram.settings.errors import DataError, brief, few_names
 NOTHING: Final = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "<NA>"})
 """Cells that count as missing unless a schema has them among a column's values."""
 
+# A number as programs write it; digits that are a code, since a number begins with no zero.
 NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-"""A number as programs write it."""
-
 CODE: Final = re.compile(r"[+-]?0\d+", re.ASCII)
-"""Digits that are a code, since a number does not begin with a zero."""
-
-EXACT: Final = 2**53
-"""Whole numbers below it are float64."""
+EXACT: Final = 2**53  # whole numbers below it are float64
 
 
 def meant(column: Column, cell: str) -> str | None:

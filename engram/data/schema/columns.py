@@ -23,16 +23,7 @@ MOST_ROWS: Final = 2**31
 """Rows are weights: a client must have fewer."""
 
 ColumnKind = Literal[
-    "",
-    "number",
-    "whole",
-    "category",
-    "ordered",
-    "truth",
-    "text",
-    "date",
-    "identifier",
-    "ignored",
+    "", "number", "whole", "category", "ordered", "truth", "text", "date", "identifier", "ignored"
 ]
 Role = Literal["input", "target", "client", "part", "weight", "event"]
 

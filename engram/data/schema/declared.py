@@ -1,7 +1,7 @@
 """Settings of a table as one schema: its columns' kinds and roles."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -74,10 +74,7 @@ class Declared(NamedTuple):
 def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...] = ()) -> Declared:
     """Writes settings of a table into a schema.
 
-    Args:
-        settings: The settings.
-        alone: Whether the table's rows are one client's.
-        drop: Columns that are no inputs.
+    For ``alone`` and ``drop`` see ``Declared``.
 
     Raises:
         DataError: Settings cannot be read, or do not go together.
@@ -92,7 +89,8 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
     if both := [name for name in inputs if name in roles]:
         wanted = f"without {few_names(both)}, which are targets or clients"
         raise DataError(clash("input-columns", s.input_columns, wanted))
-    columns = {name: replace(_known(written.by_name, name), role=roles[name]) for name in roles}
+    known = written.by_name
+    columns = {name: replace(known.get(name, Column(name)), role=roles[name]) for name in roles}
     columns |= {c.name: c for c in written.columns if c.name not in roles}
     if text:
         _check_alone(written, text.name, roles)
@@ -147,10 +145,6 @@ def _check_roles(schema: Schema, target: str, inputs: Collection[str]) -> None:
             f"{weight} is the weight of rows (columns.{weight}.role), which training has "
             f'none for yet: write columns.{weight} = {{kind = "ignored"}}'
         )
-
-
-def _known(columns: Mapping[str, Column], name: str) -> Column:
-    return columns.get(name, Column(name))
 
 
 def fault_of_values(column: Column, values: Sequence[str], *, alone: bool) -> str:

@@ -1,4 +1,8 @@
-"""Rows of a table as inputs, by its schema."""
+"""Rows of a table as inputs, by its schema.
+
+Rows, ``cells``, are as ``read_cells`` returns them; ``path`` is where they are, for messages;
+``owner``, (n,), numbers the owner of each row from 0.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +25,8 @@ _LACKING: Final = "the model has learned from rows where none is missing"
 def encode(schema: Schema, path: Path, cells: Any, fills: Sequence[Any] | None = None) -> Array:
     """Returns rows as inputs, (n, d).
 
-    Args:
-        schema: The schema.
-        path: Where the rows are, for messages.
-        cells: The rows, as ``read_cells`` returns them.
-        fills: For each column, the value that stands for a missing one in each row, (n,); None
-            for each column's ``fill``, or else its ``default``.
+    ``fills`` are for each column the values that stand for a missing one in each row, (n,); None
+    for each column's ``fill``, or else its ``default``.
 
     Raises:
         DataError: Values are missing where none may be; it names all of these columns.
@@ -35,11 +35,10 @@ def encode(schema: Schema, path: Path, cells: Any, fills: Sequence[Any] | None =
         check_there(path, dict(cells.items()), _LACKING)
     fills = [_stand_in(column) for column in schema.columns] if fills is None else fills
     found = np.empty((len(cells), len(schema.inputs)))
-    at = 0
+    places = iter(found.T)
     for column, fill, (_, given) in zip(schema.columns, fills, cells.items(), strict=True):
         for values in _encoded(schema, column, given, fill):
-            found[:, at] = values
-            at += 1
+            next(places)[:] = values
     return found
 
 
@@ -48,12 +47,8 @@ def encode_learned(
 ) -> tuple[Array, Schema, list[npt.NDArray[Any]]]:
     """Encodes rows with owners' medians for missing values, where they may.
 
-    Args:
-        schema: The schema.
-        path: Where the rows are, for messages.
-        cells: The rows, as ``read_cells`` returns them.
-        owner: The owner of each row, (n,), from 0; None if all have one.
-        learned: Which rows medians, and commonest values, are of, (n,).
+    ``owner`` is None if all rows have one; ``learned``, (n,), are the rows that medians, and
+    commonest values, are of.
 
     Returns:
         The inputs, (n, d); the schema with what stands for missing values of whoever is no owner;
@@ -79,11 +74,8 @@ def gaps(schema: Schema, cells: Any) -> Bools:
 def read_cells(schema: Schema, path: Path, frame: Any) -> Any:
     """Returns the columns of a schema as a data frame of numbers and values, as ``typed`` does.
 
-    Args:
-        schema: The schema.
-        path: Where the rows are, for messages.
-        frame: The rows, with these columns among others, in any order; in one that lacks a column
-            with a ``default``, all its values are missing.
+    The rows of ``frame`` have these columns among others, in any order; where one with a
+    ``default`` is lacking, all its values are missing.
 
     Raises:
         DataError: A column is lacking, or cells are not what the schema says, or infinite; it
@@ -138,12 +130,6 @@ def usual(schema: Schema, cells: Any, owner: Ints, owners: int) -> list[npt.NDAr
     """Returns for each column the median, or commonest value, of each owner's rows.
 
     Where an owner has no value it is the column's own, if it has one, and else NaN or None.
-
-    Args:
-        schema: The schema.
-        cells: The rows, as ``read_cells`` returns them.
-        owner: The owner of each row, (n,), from 0.
-        owners: Number of owners.
     """
     found = []
     for column in schema.columns:

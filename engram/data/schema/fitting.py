@@ -85,9 +85,7 @@ def fit(
 
 
 def _completed(column: Column, cells: Cells) -> Column:
-    kind = column.kind or (
-        "number" if column.unit else kind_of(cells)
-    )  # what has a unit is measured
+    kind = column.kind or ("number" if column.unit else kind_of(cells))  # a unit: it is measured
     values = column.values
     if not values and kind in ("category", "ordered"):
         keys = cells.texts if cells.numbers is None else cells.numbers
@@ -96,10 +94,9 @@ def _completed(column: Column, cells: Cells) -> Column:
 
 
 def _notes(cells: Cells) -> list[str]:
-    return [
-        f"{cells.name}: {count} cells say {text!r}, and count as missing unless it is of its values"
-        for text, count in cells.nothing.items()
-    ]
+    unless = "and count as missing unless it is of its values"
+    each = cells.nothing.items()
+    return [f"{cells.column.name}: {count} cells say {text!r}, {unless}" for text, count in each]
 
 
 def _codes(frame: Any, written: Schema) -> list[str]:

@@ -115,19 +115,17 @@ def identifiers(cells: Cells) -> Question | None:
     many = len(cells.texts)
     if many <= FEW or (cells.numbers is not None and not cells.whole):
         return None
+    looks, other = "", "category"
     if cells.numbers is not None:
-        low, high = cells.numbers.min(), cells.numbers.max()
-        consecutive = many == cells.size and high - low == many - 1
-        one_length = low >= 10**_DIGITS and len(f"{low:.0f}") == len(f"{high:.0f}")
-        if not consecutive and not one_length:
-            return None
-        looks = "is consecutive numbers" if consecutive else "is numbers of one length"
+        low, high, other = cells.numbers.min(), cells.numbers.max(), "whole"
+        if many == cells.size and high - low == many - 1:
+            looks = "is consecutive numbers"
+        elif low >= 10**_DIGITS and len(f"{low:.0f}") == len(f"{high:.0f}"):
+            looks = "is numbers of one length"
     elif many >= _UNIQUE * cells.size and not _sentences(cells) and parsed(cells) is None:
         looks = f"is text that differs in {many} of {cells.size} rows"
-    else:
-        return None
-    others = {"kind": "whole"} if cells.numbers is not None else {"kind": "category"}
-    return _asks(cells, f"{looks}, as identifiers are", {"kind": "identifier"}, others)
+    choices = {"kind": "identifier"}, {"kind": other}
+    return _asks(cells, f"{looks}, as identifiers are", *choices) if looks else None
 
 
 def decorated(cells: Cells) -> Question | None:
@@ -160,7 +158,7 @@ def parsed(cells: Cells) -> list[dict[str, str]] | None:
     for decimal, thousands in _MARKS:
         marks = {"decimal": decimal} if decimal != "." else {}
         marks |= {"thousands": thousands} if thousands else {}
-        column = Column(cells.name, decimal=decimal, thousands=thousands)
+        column = Column(cells.column.name, decimal=decimal, thousands=thousands)
         there = all(any(mark in each for each in numbers) for mark in marks.values())
         if there and all(number(column, each) is not None for each in numbers):
             found.append(unit | marks)
@@ -190,10 +188,10 @@ def codes(cells: Cells) -> Question | None:
     if not found.any():
         return None
     written = cells.texts[found] if cells.texts.dtype.kind == "O" else cells.numbers[found]
-    listed = (code if isinstance(code, str) else f"{code:g}" for code in written)
+    listed = (*(code if isinstance(code, str) else f"{code:g}" for code in written),)
     looks = f"has {cells.named(found)}, far from its other numbers"
-    choices = {"missing": (*listed,)}, {"kind": kind_of(cells)}
-    return _asks(cells, looks, *choices)._replace(cells=())
+    asks = _asks(cells, looks, {"missing": listed}, {"kind": kind_of(cells)})
+    return asks._replace(cells=())
 
 
 def _is_code(cells: Cells, code: int) -> bool:
@@ -241,18 +239,11 @@ def blanks(cells: Cells) -> Question | None:
 
 def copies(cells: Cells, target: Cells) -> Question | None:
     """Each value of text, or each code, stands beside one value of the target, and the reverse."""
-    if cells.numbers is not None and not (cells.whole and len(cells.texts) <= CLASSES):
+    are_codes = cells.numbers is None or (cells.whole and len(cells.texts) <= CLASSES)
+    if not (are_codes and _one_to_one(cells, target)):
         return None
-    return (
-        _asks(
-            cells,
-            f"tells {target.name} by itself: each value beside one of its",
-            {"kind": "ignored"},
-            {"kind": kind_of(cells)},
-        )
-        if _one_to_one(cells, target)
-        else None
-    )
+    looks = f"tells {target.column.name} by itself: each value beside one of its"
+    return _asks(cells, looks, {"kind": "ignored"}, {"kind": kind_of(cells)})
 
 
 def _one_to_one(one: Cells, other: Cells) -> bool:
@@ -293,15 +284,16 @@ def classes(cells: Cells) -> Question | None:
 
 
 def _asks(cells: Cells, looks: str, *choices: Mapping[str, Any]) -> Question:
-    lines = tuple(line(cells.name, choice) for choice in choices)
-    return Question(cells.name, cells.shown(), looks, lines)
+    lines = tuple(line(cells.column.name, choice) for choice in choices)
+    return Question(cells.column.name, cells.shown(), looks, lines)
 
 
 def asked(cells: Cells, target: Cells | None = None) -> Question | None:
     """Returns the first question of a rule about a column of inputs; None if no rule asks."""
     if not len(cells.texts):
         return None
-    for rule in RULES:
+    are_declared = {*map(str, cells.texts)} <= {*cells.column.values}
+    for rule in () if are_declared else RULES:
         if (question := rule(cells)) is not None:
             return question._replace(rule=rule.__name__)
     return copies(cells, target) if target else None

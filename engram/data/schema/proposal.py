@@ -23,7 +23,7 @@ _KINDS: Final = {
 
 
 def described(data: str, overrides: Mapping[str, Any]) -> str:
-    """Returns the schema of a table as TOML, with comments on what is uncertain.
+    """Returns the schema of a table as TOML, with comments on uncertain columns.
 
     Args:
         data: A file, or KIND:PATH.

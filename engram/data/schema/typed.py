@@ -63,10 +63,10 @@ def typed(column: Column, cells: Any) -> Any:
     wrong = [k for k, text in enumerate(texts) if text is not None and values[k] is None]
     if wrong:
         raise _fault(column, named_cells(cells, rows, wrong))
+    values.append(None)  # for the row -1 of a missing cell
     if read is _value and column.kind != "date":
-        found = pd.array([*values, None], dtype="string")
-        return pd.Series(found[rows], index=cells.index)  # of -1, the last
-    numbers = np.array([*values, None], dtype=np.float64)
+        return pd.Series(pd.array(values, dtype="string")[rows], index=cells.index)
+    numbers = np.array(values, dtype=np.float64)
     return pd.Series(numbers[rows] * column.factor, index=cells.index)
 
 
@@ -101,16 +101,10 @@ def _whole(column: Column, text: str) -> float | None:
     return None if found is None or found % 1 else found
 
 
-def _truth(column: Column, text: str) -> float | None:
-    known = column.values or _TRUTH
-    return _place(known, text if column.values else text.lower())
-
-
-def _ordered(column: Column, text: str) -> float | None:
-    return _place(column.values, text)
-
-
-def _place(known: tuple[str, ...], text: str) -> float | None:
+def _place(column: Column, text: str) -> float | None:
+    known = column.values
+    if column.kind == "truth" and not known:
+        known, text = _TRUTH, text.lower()
     return float(known.index(text)) if text in known else None
 
 
@@ -147,8 +141,8 @@ def _value(column: Column, text: str) -> str | None:
 _READERS: Final[Mapping[str, Callable[[Column, str], float | str | None]]] = {
     "number": number,
     "whole": _whole,
-    "truth": _truth,
-    "ordered": _ordered,
+    "truth": _place,
+    "ordered": _place,
 }
 
 
@@ -224,11 +218,6 @@ class Cells(NamedTuple):
         )
 
     @property
-    def name(self) -> str:
-        """The column's name."""
-        return self.column.name
-
-    @property
     def counts(self) -> npt.NDArray[np.int64]:
         """Counts of each of ``texts``."""
         return np.bincount(self.rows[self.rows >= 0], minlength=len(self.texts))
@@ -244,7 +233,7 @@ class Cells(NamedTuple):
         return self.numbers is not None and bool(np.all(np.trunc(self.numbers) == self.numbers))
 
     def all(self, test: Callable[[str], object]) -> bool:
-        """Whether a test holds for every cell, of which there is one."""
+        """Whether a test holds for every cell, of which there must be one."""
         return len(self.texts) > 0 and all(test(str(text)) for text in self.texts)
 
     def shown(self) -> tuple[str, ...]:

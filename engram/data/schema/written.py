@@ -58,7 +58,7 @@ class Question(NamedTuple):
 
 
 def read_schema(given: str) -> Schema:
-    """Reads a schema: the name of a file of TOML, or lines of it, such as those of a question.
+    """Reads a schema: the name of a file of TOML, or lines of it.
 
     Raises:
         Refused: The file cannot be read, or an entry is unknown or impossible; it names all.
@@ -142,12 +142,8 @@ def to_toml(schema: Schema, questions: Sequence[Question] = ()) -> str:
 
 
 def _lines(head: str, found: Any, notes: Sequence[str]) -> list[str]:
-    entries = {
-        field.name: getattr(found, field.name)
-        for field in fields(found)
-        if field.name == "kind" or getattr(found, field.name) != _default(field)
-    }
-    entries.pop("name", None)
+    each = ((field, getattr(found, field.name)) for field in fields(found) if field.name != "name")
+    entries = {f.name: value for f, value in each if f.name == "kind" or value != _default(f)}
     if codes := entries.pop("codes", None):
         entries["values"] = codes
     body = [f"{key} = {_value(value)}" for key, value in entries.items()]

@@ -149,8 +149,7 @@ def _described(column: Column, given: Any, cells: Any, least: int) -> DescribedC
     if len(there) < least:
         return DescribedColumn(replace(told, kind=""), **figures)
     counts = there.value_counts()
-    shared = counts[counts >= least].index
-    values: list[str] = []
+    shared, values = counts[counts >= least].index, list[str]()
     if column.kind == "category":
         few = len(counts) <= min(MOST_VALUES, len(there) / 2)
         values = sorted(value for value in shared if len(value) <= LONGEST) if few else []
@@ -179,13 +178,10 @@ def _figures(numbers: npt.NDArray[np.float64], least: int) -> dict[str, Any]:
     for name, parts in (("mean", apart), ("deviation", apart**2)):
         if parts[len(parts) - (least - 1) :].sum() > parts.sum() / 2:
             del figures[name]
-    rounded = {name: _rounded(figure, spread) for name, figure in figures.items()}
+    # To a hundredth of their distance, or less: to a power of ten.
+    digits = -floor(log10(spread / 100)) if spread else None
+    rounded = {n: f if digits is None else round(f, digits) for n, f in figures.items()}
     return rounded | _counted(np.sort(numbers), low, high, least)
-
-
-def _rounded(figure: float, spread: float) -> float:
-    """Returns a figure to a hundredth of a distance, or less: to a power of ten."""
-    return round(figure, -floor(log10(spread / 100))) if spread else figure
 
 
 def _counted(
@@ -218,5 +214,4 @@ def _hashes(cells: Mapping[str, Any]) -> list[int]:
         else column.astype(object).where(column.notna(), None)
         for name, column in cells.items()
     }
-    found: list[int] = pd.util.hash_pandas_object(pd.DataFrame(plain), index=False).tolist()
-    return found
+    return [*pd.util.hash_pandas_object(pd.DataFrame(plain), index=False).tolist()]

@@ -66,14 +66,8 @@ def of_frame(
     """Returns ``x``, its ``schema`` and ``y``; ``task``, ``PART``, ``CLASSES`` where it has them.
 
     Of columns ``x`` is a frame as ``read_cells`` returns it, which is encoded once it is known
-    which rows are learned from. Of texts it is ``Texts``, without a schema.
-
-    Args:
-        path: Where it is, for messages.
-        frame: The frame.
-        declared: What its columns are.
-        y: Targets that are given beside it.
-        task: Clients that are given beside it.
+    which rows are learned from. Of texts it is ``Texts``, without a schema. ``y`` and ``task`` are
+    targets and clients that are given beside the frame; ``path`` is where it is, for messages.
 
     Raises:
         DataError: It lacks a column, the client or target of some rows, or values where none may
@@ -194,12 +188,9 @@ def inputs_of(path: Path, declared: Declared, names: Any, target: str) -> list[s
 def of_arrays(path: Path, arrays: Mapping[str, Any], declared: Declared) -> dict[str, Any]:
     """Returns arrays, by the names that an .npz file has for them, as a table.
 
-    Args:
-        path: Where they are, for messages.
-        arrays: Inputs ``x``, a data frame or an array (n, d) whose columns ``x_names`` may name;
-            targets ``y``, of several columns the one that ``y_names`` calls as the target is; and
-            clients, in an array of the task column's name or in a column of the frame.
-        declared: What its columns are.
+    They are inputs ``x``, a data frame or an array (n, d) whose columns ``x_names`` may name;
+    targets ``y``, of several columns the one that ``y_names`` calls as the target is; and clients,
+    in an array of the task column's name or in a column of the frame.
 
     Raises:
         DataError: They are something else.

@@ -14,6 +14,7 @@ from engram.core.arrays import Bools, Ints
 from engram.core.checks import clash, must, require
 from engram.core.machine import check_room, rows_in_memory
 from engram.core.streams import Stream, generator
+from engram.data.arrays import settled
 from engram.data.clients import checked_names
 from engram.data.image_axes import PART
 from engram.data.labels import classes_of, is_text, is_whole
@@ -112,9 +113,7 @@ class TableData(NamedTuple):
 def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> TableData:
     """Loads the experiment's table, and gives each client its rows.
 
-    Args:
-        experiment: The settings.
-        hosted: Clients whose rows are wanted, where clients are read one by one; None for all.
+    ``hosted`` are clients whose rows are wanted, where clients are read one by one; None for all.
 
     Raises:
         DataError: If it cannot be read, or its number of tasks differs from num-clients.
@@ -166,13 +165,14 @@ def _dealt(
     client's other rows stand for missing values.
     """
     own = [np.flatnonzero(codes == k) for k in range(len(clients))]
-    held = np.zeros(len(table.y), dtype=bool)
     if e.privacy == "example":
         owner = np.array(clients)[codes]
         held = row_hashes(table.x, table.y, owner, e.seed, Stream.DATA_SPLIT) < e.test_fraction
-    for client, rows in zip(clients, own, strict=True) if e.privacy != "example" else ():
-        held[rows] = _held_out(len(rows), e, client)
-    held = held if table.tested is None else np.where(table.tested < 0, held, table.tested == 1)
+    else:
+        held = np.zeros(len(table.y), dtype=bool)
+        for client, rows in zip(clients, own, strict=True):
+            held[rows] = _held_out(len(rows), e, client)
+    held = settled(held, table.tested)
     if lost := [client for client, rows in zip(clients, own, strict=True) if held[rows].all()]:
         raise DataError(f"clients {few(lost, names)} have no training rows: lower test-fraction")
     x, fills = table.x, dict[int, Sequence[Any]]()

@@ -13,6 +13,7 @@ from engram.data.schema.columns import File
 from engram.data.schema.proposal import described
 from engram.home.predicting import predict
 from engram.settings.errors import DataError, Refused
+from tests.samples import entry
 
 openpyxl = pytest.importorskip("openpyxl", reason="the extra excel brings it")
 
@@ -73,26 +74,14 @@ def test_times_truth_values_and_large_numbers_are_written_in_full(tmp_path):
     moment = datetime.datetime(2024, 3, 1, 10, 30, 5)
     cells = [moment, datetime.time(7, 45), True, 12345678901234, 0.1, "007", "NA", None]
     path = write(tmp_path / "t.xlsx", a=[[*"abcdefgh"], cells, cells])
-    assert read_rows(path, File()).iloc[0].tolist() == [
-        "2024-03-01T10:30:05",
-        "07:45:00",
-        "True",
-        "12345678901234",
-        "0.1",
-        "007",
-        "NA",
-        "",
-    ]
+    wanted = ["2024-03-01T10:30:05", "07:45:00", "True", "12345678901234", "0.1", "007", "NA", ""]
+    assert read_rows(path, File()).iloc[0].tolist() == wanted
 
 
-@pytest.mark.parametrize("method", ["fedavg", "molar"])
-def test_a_run_is_that_of_the_same_table_in_text(book, tmp_path, method):
-    target = {"target_column": "age"} if method == "molar" else {}
+def test_a_run_is_that_of_the_same_table_in_text(book, tmp_path):
     TABLE.to_csv(tmp_path / "t.csv", index=False)
-    given = {key: GIVEN[key] for key in ("task_column", "missing", "progress")}
-    given = {**given, **target, "method": method} if method == "molar" else GIVEN
     one, two = (
-        engram.simulate(dataset=f"{kind}:{tmp_path}/t.{kind}", schema=SCHEMA, **given)
+        engram.simulate(dataset=f"{kind}:{tmp_path}/t.{kind}", schema=SCHEMA, **GIVEN)
         for kind in ("csv", "xlsx")
     )
     pd.testing.assert_frame_equal(one.clients, two.clients)
@@ -124,47 +113,30 @@ def test_the_only_table_is_found_among_sheets_and_blank_lines(tmp_path):
     with pytest.raises(DataError, match=r"file.skip = 1 into the schema"):
         read_rows(path, File())
     found = read_rows(path, File(skip=1))
-    assert (found.to_dict("list"), found.index.tolist()) == (
-        {"a": ["1", "3"], "b": ["2", "4"], "c": ["5", "6"]},
-        [4, 6],
-    )
+    assert found.to_dict("list") == {"a": ["1", "3"], "b": ["2", "4"], "c": ["5", "6"]}
+    assert found.index.tolist() == [4, 6]
 
 
-REFUSED = {
-    "two tables": (
-        {},
-        r'tables in several sheets: write file.sheet = "one", or file.sheet = "two"',
-    ),
-    "no such sheet": ({"sheet": "three"}, "has no sheet 'three'; it has one, two"),
-    "names": ({"sheet": "one", "names": ("a",)}, "file.names must name each of the 8 columns"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_which_sheet_is_meant_is_asked(name, tmp_path):
-    how, words = REFUSED[name]
-    path = write(tmp_path / "t.xlsx", one=TABLE.assign(x=1), two=TABLE)
-    with pytest.raises(DataError, match=words):
-        read_rows(path, File(**how))
-    assert read_rows(path, File(sheet="two")).shape == (N, 7)
-
-
-def test_a_line_of_a_refusal_chooses_the_sheet_of_a_run(tmp_path):
-    path = write(tmp_path / "t.xlsx", one=TABLE, two=TABLE[:30])
-    with pytest.raises(DataError, match="several sheets"):
-        engram.simulate(dataset=f"xlsx:{path}", schema=SCHEMA, **GIVEN)
+def test_the_sheet_of_several_is_asked_about(tmp_path):
+    path = write(tmp_path / "t.xlsx", one=TABLE.assign(x=1), two=TABLE[:30])
+    for how, words in (
+        ({}, r'tables in several sheets: write file.sheet = "one", or file.sheet = "two"'),
+        ({"sheet": "three"}, "has no sheet 'three'; it has one, two"),
+        ({"sheet": "one", "names": ("a",)}, "file.names must name each of the 8 columns"),
+    ):
+        with entry(how), pytest.raises(DataError, match=words):
+            read_rows(path, File(**how))
     lines = f'{SCHEMA}\nfile.sheet = "two"'
     run = engram.simulate(dataset=f"xlsx:{path}", schema=lines, **GIVEN)
     assert sum(len(rows) for each in ("east", "west") for rows in run.split(each).values()) == 30
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04no", b"<html><table></table></html>", b"\xd0\xcf\x11"]
-)
-def test_what_is_no_workbook_is_refused(content, tmp_path):
-    (tmp_path / "t.xlsx").write_bytes(content)
-    with pytest.raises(DataError, match=r"must be a workbook as Excel writes it \(\.xlsx\)"):
-        read_rows(tmp_path / "t.xlsx", File())
+def test_other_files_are_refused(tmp_path):
+    for content in (b"", b"PK\x03\x04no", b"<html><table></table></html>", b"\xd0\xcf\x11"):
+        (tmp_path / "t.xlsx").write_bytes(content)
+        words = r"must be a workbook as Excel writes it \(\.xlsx\)"
+        with entry(content), pytest.raises(DataError, match=words):
+            read_rows(tmp_path / "t.xlsx", File())
     with pytest.raises(DataError, match="cannot be read: No such file"):
         read_rows(tmp_path / "no.xlsx", File())
 

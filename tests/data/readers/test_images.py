@@ -1,5 +1,8 @@
 """Image files as a viewer shows them, with all their levels."""
 
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,7 @@ from engram.data.readers.images import read_images
 from engram.networks.registry import model
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
+from tests.samples import entry
 
 RNG = np.random.default_rng(0)
 DEEP = RNG.integers(3000, 9000, (12, 5, 4)).astype("uint16")
@@ -58,16 +62,13 @@ def told(caplog):
     return lambda: [r.getMessage() for r in caplog.records if "of the images" in r.getMessage()]
 
 
-@pytest.mark.parametrize("ending", ["png", "tif"])
-@pytest.mark.parametrize("network", ["Own", "cnn"])
+@pytest.mark.parametrize(("ending", "network"), [("png", "Own"), ("tif", "cnn")])
 def test_levels_of_16_bits_are_shares_of_the_largest(tmp_path, told, ending, network):
     paths = write(tmp_path / "scans16", map(Image.fromarray, DEEP), ending)
-    np.testing.assert_allclose(
-        seen(tmp_path / "scans16", model=network), arrays(paths) / 65535, rtol=1e-6
-    )
-    assert [text.partition("scans16: ")[2] for text in told()] == [
-        "of the images, levels of 16 bits are shares of 65535"
-    ]
+    found = seen(tmp_path / "scans16", model=network)
+    np.testing.assert_allclose(found, arrays(paths) / 65535, rtol=1e-6)
+    (text,) = told()
+    assert text.endswith("scans16: of the images, levels of 16 bits are shares of 65535")
 
 
 def test_levels_of_32_bits_are_used_as_they_are(tmp_path, told):
@@ -77,9 +78,6 @@ def test_levels_of_32_bits_are_used_as_they_are(tmp_path, told):
 
 
 def test_colors_of_16_bits_of_which_8_would_be_read_are_refused(tmp_path):
-    import struct
-    import zlib
-
     def chunk(kind, content):
         crc = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + crc
@@ -89,10 +87,11 @@ def test_colors_of_16_bits_of_which_8_would_be_read_are_refused(tmp_path):
     header = struct.pack(">IIBBBBB", 4, 5, 16, 2, 0, 0, 0)
     parts = (b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
     content = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
-    for kind in ("cat", "dog"):
-        (tmp_path / "a" / kind).mkdir(parents=True)
-        (tmp_path / "a" / kind / "0.png").write_bytes(content)
-    with pytest.raises(DataError, match=r"0\.png has 16 bits a color, of which Pillow reads 8: sa"):
+    for path in write(tmp_path, [Image.new("RGB", (4, 5))] * 4):
+        path.write_bytes(content)
+    with pytest.raises(
+        DataError, match=r"\d\.png has 16 bits a color, of which Pillow reads 8: sa"
+    ):
         read_images(tmp_path)
 
 
@@ -155,14 +154,15 @@ def test_a_palette_may_have_a_transparent_color(tmp_path):
     np.testing.assert_allclose(seen(tmp_path), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("turn", range(1, 9))
-def test_photos_are_turned_as_they_are_shown(tmp_path, turn):
-    exif = Image.Exif()
-    exif[0x0112] = turn
-    paths = write(tmp_path, map(Image.fromarray, COLOR), exif=exif)
-    expected = arrays(paths, ImageOps.exif_transpose) / 255
-    assert expected.shape[2:] == ((5, 4) if turn < 5 else (4, 5))
-    np.testing.assert_allclose(seen(tmp_path), expected, rtol=1e-6)
+def test_photos_are_turned_as_they_are_shown(tmp_path):
+    for turn in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = turn
+        paths = write(tmp_path, map(Image.fromarray, COLOR), exif=exif)
+        expected = arrays(paths, ImageOps.exif_transpose) / 255
+        with entry(turn):
+            assert expected.shape[2:] == ((5, 4) if turn < 5 else (4, 5))
+            np.testing.assert_allclose(seen(tmp_path), expected, rtol=1e-6)
 
 
 def test_several_frames_are_said(tmp_path, told):
@@ -182,16 +182,18 @@ def test_new_images_are_read_as_those_of_the_run(tmp_path):
 # --- Parts -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("test", ["test", "val", "valid", "validation"])
-def test_folders_of_train_and_test_are_parts_and_no_clients(tmp_path, test):
-    write(tmp_path, map(Image.fromarray, COLOR[:8]), clients=("train", "train"))
-    write(tmp_path, map(Image.fromarray, COLOR[8:]), clients=(test, test))
-    data = read(tmp_path, partition="iid")
-    assert (len(data.train.y), len(data.test.y), data.names) == (8, 4, {})
-    paths = sorted((tmp_path / test).rglob("*.png"))
-    found = data.test.take(torch.arange(4))[0]
-    np.testing.assert_allclose(found.numpy(), arrays(paths) / 255, rtol=1e-6)
-    assert data.test.y.tolist() == [0, 0, 1, 1]
+def test_folders_of_train_and_test_are_parts_and_no_clients(tmp_path):
+    for test in ("test", "val", "valid", "validation"):
+        folder = tmp_path / f"for {test}"
+        write(folder, map(Image.fromarray, COLOR[:8]), clients=("train", "train"))
+        write(folder, map(Image.fromarray, COLOR[8:]), clients=(test, test))
+        data = read(folder, partition="iid")
+        with entry(test):
+            assert (len(data.train.y), len(data.test.y), data.names) == (8, 4, {})
+            paths = sorted((folder / test).rglob("*.png"))
+            found = data.test.take(torch.arange(4))[0]
+            np.testing.assert_allclose(found.numpy(), arrays(paths) / 255, rtol=1e-6)
+            assert data.test.y.tolist() == [0, 0, 1, 1]
 
 
 LAYOUTS = {
@@ -201,20 +203,18 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("validation", ["val", "valid", "validation"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "validation"), zip(LAYOUTS, ("val", "valid", "validation"), strict=True)
+)
 def test_folders_are_parts_above_and_below_those_of_clients(tmp_path, layout, validation, caplog):
     paths = {}
     for part, count in (("train", 8), (validation, 4), ("test", 4), ("notes", 4)):
         for k in range(count):
-            folder = tmp_path.joinpath(
-                *LAYOUTS[layout](part, "ab"[k % 2]), ("cat", "dog")[k // 2 % 2]
-            )
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(RNG.integers(0, 256, (5, 4, 3)).astype("uint8")).save(
-                folder / f"{k}.png"
-            )
-            paths.setdefault(part, []).append(folder / f"{k}.png")
+            folder = tmp_path.joinpath(*LAYOUTS[layout](part, "ab"[k % 2]))
+            path = folder / ("cat", "dog")[k // 2 % 2] / f"{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(RNG.integers(0, 256, (5, 4, 3), dtype="uint8")).save(path)
+            paths.setdefault(part, []).append(path)
     clients = "CLIENT" in layout
     named = {"partition": "natural" if clients else "blocks"}
     data = read(tmp_path, **named, validation_fraction=0.25, patience=2)

@@ -9,10 +9,9 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from engram.data.load_federation import federated_data
-from engram.data.readers.in_memory import arrays_of, hold
+from engram.data.readers.in_memory import arrays_of
 from engram.settings.errors import DataError
-from engram.settings.experiment import Experiment
+from tests.data.readers.test_shaping import read
 from tests.samples import entry
 
 ROWS = 300
@@ -40,23 +39,17 @@ class Rows(Dataset):
         return self.item(row)
 
 
-def read(*data, **settings):
-    given = {"partition": "natural", "num_clients": len(data), "clients_per_round": 1}
-    given |= {"method": "fedavg", "validation_fraction": 0, "batch_size": 2} | settings
-    return federated_data(Experiment(dataset=hold(arrays_of(list(data))), **given))
-
-
 # --- Masks ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [lambda x: x, list])
-def test_masked_values_are_missing_and_not_what_lies_behind_the_mask(rows):
+def test_masked_values_are_missing_and_not_those_behind_the_mask():
     for dtype in ["float32", "float64", "int32", "uint8"]:
-        with entry(dtype):
-            values = np.abs(X * 50).astype(dtype)
-            found = arrays_of((rows(np.ma.array(values, mask=HOLES)), Y))["x"]
-            np.testing.assert_array_equal(np.isnan(found), HOLES)
-            np.testing.assert_array_equal(found[~HOLES], values[~HOLES])
+        values = np.abs(X * 50).astype(dtype)
+        masked = np.ma.array(values, mask=HOLES)
+        for rows in (masked, [*masked]):
+            with entry(dtype, type(rows)):
+                found = arrays_of((rows, Y))["x"]
+                np.testing.assert_array_equal(found, np.where(HOLES, np.nan, values))
 
 
 def test_a_mask_that_hides_nothing_changes_nothing():
@@ -65,35 +58,32 @@ def test_a_mask_that_hides_nothing_changes_nothing():
     np.testing.assert_array_equal(found, X)
 
 
+HIDDEN = np.arange(ROWS) == 7
 MASKED = [
     ((np.ma.array(X, mask=HOLES), Y), {}, "x must be finite, got nan in row 5 of client 0"),
     (
-        (X, np.ma.array(Y, mask=np.arange(ROWS) == 7)),
+        (X, np.ma.array(Y, mask=HIDDEN)),
         {},
-        "y must be one class a row, got float64, nan in row 7 of client 0: a row needs one",
+        "one class a row, got .* nan in row 7 of client 0: a row",
     ),
+    ((X, np.ma.array(X[:, 0], mask=HIDDEN)), {"task": "regression"}, "finite, got nan in row 7 of"),
     (
-        (X, np.ma.array(X[:, 0], mask=np.arange(ROWS) == 7)),
-        {"task": "regression"},
-        "y must be finite, got nan in row 7 of client 0",
-    ),
-    (
-        (X, np.ma.array(Y.astype(str), mask=np.arange(ROWS) == 7)),
+        (X, np.ma.array(Y.astype(str), mask=HIDDEN)),
         {},
-        "y of client 0 must be an array of numbers: masked entries of .* have no value",
+        "numbers: masked entries of .* have no value",
     ),
 ]
 
 
-def test_what_is_masked_is_refused_where_none_may_be_missing():
+def test_masked_values_are_refused_where_none_may_be_missing():
     for data, settings, words in MASKED:
         with entry(data, settings, words), pytest.raises(DataError, match=words):
-            read(data, **settings)
+            read([data], **settings)
 
 
 def test_items_may_be_masked():
     masked = np.ma.array(X, mask=HOLES)
-    data = read(Rows(lambda row: (masked[row], Y[row])))
+    data = read([Rows(lambda row: (masked[row], Y[row]))])
     with pytest.raises(DataError, match="x must be finite, got nan"):
         data.train.take(torch.arange(60))
     labels = np.ma.array(Y, mask=HOLES.any(axis=1))
@@ -104,11 +94,11 @@ def test_items_may_be_masked():
 # --- Sparse matrices -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.coo_array])
-def test_sparse_matrices_are_told_the_way(kind):
+def test_sparse_matrices_are_told_the_way():
     words = r"x of client 0 must be an array of numbers: a sparse one is given by its toarray\(\)"
-    with pytest.raises(DataError, match=words):
-        read((kind(X), Y))
+    for kind in (scipy.sparse.csr_matrix, scipy.sparse.coo_array):
+        with pytest.raises(DataError, match=words):
+            read([(kind(X), Y)])
 
 
 # --- Items of data sets --------------------------------------------------------------------------
@@ -153,7 +143,7 @@ ELSE = [
 ]
 
 
-def test_what_else_items_are_is_asked():
+def test_other_items_are_refused():
     way = r"items must be pairs \(x, y\), such as .* for several inputs, or named fields"
     for item, got in ELSE:
         words = rf"^client 1: {way}.*, got {got}$"
@@ -178,18 +168,18 @@ def test_targets_that_are_the_items_own_spare_reading_all_of_them():
     assert data.read <= 210
 
 
-@pytest.mark.parametrize(
-    ("row", "count", "targets"),
-    [
-        (lambda row: (X[-1 - row], Y[-1 - row]), ROWS, Y),  # in another order
-        (lambda row: (X[row], CODES[row] % 2), ROWS, torch.tensor(CODES)),  # of another task
-        (lambda row: (X[2 * row], Y[2 * row]), ROWS // 2, Y),  # of some rows
-        (lambda row: (X[row], Y[row]), ROWS, [{"boxes": []}] * ROWS),
-    ],
-)
-def test_targets_that_are_others_are_not_believed(row, count, targets):
-    for tiled in [1, 5]:
-        with entry(tiled):
-            data = Rows(lambda number: row(number % count), [*targets] * tiled, count * tiled)
-            expected = [row(number % count)[1] for number in range(count * tiled)]
-            np.testing.assert_array_equal(arrays_of(data)["y"], expected)
+NOT_THEIRS = [
+    (lambda row: (X[-1 - row], Y[-1 - row]), ROWS, Y),  # in another order
+    (lambda row: (X[row], CODES[row] % 2), ROWS, torch.tensor(CODES)),  # of another task
+    (lambda row: (X[2 * row], Y[2 * row]), ROWS // 2, Y),  # of some rows
+    (lambda row: (X[row], Y[row]), ROWS, [{"boxes": []}] * ROWS),
+]
+
+
+def test_targets_that_are_others_are_not_believed():
+    for row, count, targets in NOT_THEIRS:
+        for tiled in [1, 5]:
+            with entry(row, tiled):
+                data = Rows(lambda k, r=row, n=count: r(k % n), [*targets] * tiled, count * tiled)
+                expected = [row(number % count)[1] for number in range(count * tiled)]
+                np.testing.assert_array_equal(arrays_of(data)["y"], expected)

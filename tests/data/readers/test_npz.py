@@ -25,7 +25,7 @@ def archive(path, data, how=zipfile.ZIP_DEFLATED, name="x.npy"):
     return path
 
 
-def test_what_numpy_writes_is_read(tmp_path):
+def test_archives_of_numpy_are_read(tmp_path):
     arrays = {"x": np.ones((3, 2), order="F"), "y": np.arange(3), "n": np.array(["a", "é"])}
     arrays |= {"none": np.empty((0, 5)), "one": np.array(7)}
     for save in (np.savez, np.savez_compressed):
@@ -64,7 +64,7 @@ def test_false_claims_are_refused(tmp_path):
             read_npz(path)
 
 
-def test_what_would_not_fit_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+def test_too_large_arrays_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
     path = archive(tmp_path / "bomb.npz", header("(524288,)") + b"\0" * 2**22)
     assert path.stat().st_size < 10_000
     monkeypatch.setattr(machine, "available", lambda device: 2**21)

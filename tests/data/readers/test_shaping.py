@@ -1,5 +1,7 @@
 """Rows of users: in their own shape but for images, and grey levels by each client's own type."""
 
+import copy
+import itertools
 import logging
 
 import numpy as np
@@ -89,7 +91,7 @@ AMBIGUOUS = [
 ]
 
 
-def test_what_may_be_two_things_is_refused():
+def test_ambiguous_shapes_are_refused():
     for shape, settings, words in AMBIGUOUS:
         with entry(shape, settings, words), pytest.raises(DataError, match=words):
             alone(numbers(*shape), **settings)
@@ -107,29 +109,23 @@ def test_of_several_inputs_none_is_an_image():
 
 def everyone(data):
     """Each client's rows as networks get them, sorted, by client."""
-    return [
-        torch.cat(
-            [split.take(torch.from_numpy(split.rows[c]))[0] for split in (data.train, data.test)]
-        )
-        .flatten(1)
-        .sort(0)[0]
-        for c in range(len(data.train.rows))
-    ]
 
+    def rows(split, client):
+        return split.take(torch.from_numpy(split.rows[client]))[0].flatten(1)
 
-def as_arrays(x, y):
-    return x, y
+    each = ((rows(data.train, c), rows(data.test, c)) for c in range(len(data.train.rows)))
+    return [torch.cat(both).sort(0)[0] for both in each]
 
 
 def as_data_set(x, y):
     return TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
 
 
-@pytest.mark.parametrize("given", [as_arrays, as_data_set])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_grey_levels_are_scaled_whatever_the_others_have(dtype, given):
-    for grey in [(0, 1, 2), (0,), (1, 2), ()]:
-        with entry(grey):
+@pytest.mark.parametrize("given", [lambda x, y: (x, y), as_data_set])
+def test_grey_levels_are_scaled_beside_any_other_type(given):
+    kinds = itertools.product([(0, 1, 2), (0,), (1, 2), ()], ["float32", "float64"])
+    for grey, dtype in kinds:
+        with entry(grey, dtype):
             raw = [numbers(4, 4, dtype="uint8", low=40 * c, high=40 * c + 50) for c in range(3)]
             rows = [x if c in grey else (x / 255).astype(dtype) for c, x in enumerate(raw)]
             data = read([given(x, Y) for x in rows], model="cnn")
@@ -138,22 +134,17 @@ def test_grey_levels_are_scaled_whatever_the_others_have(dtype, given):
                 np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
 
 
-def test_a_node_alone_has_what_one_process_has(plug_ins):
+def test_a_node_alone_has_the_rows_of_one_process(plug_ins):
     for function in (mixed.all_grey, mixed.some_grey, mixed.none_grey):
         engram.data(function)
         e = mixed.experiment(function)
         whole = everyone(federated_data(e))
         for client in range(mixed.CLIENTS):
             for part in (federated_data(e, hosted=[client]), own_data(e, e.source, client)):
-                rows = part.train.rows[client], part.test.rows[client]
-                found = [
-                    split.take(torch.from_numpy(own))[0]
-                    for split, own in zip((part.train, part.test), rows, strict=True)
-                ]
-                assert torch.cat(found).flatten(1).sort(0)[0].equal(whole[client])
+                assert everyone(part)[client].equal(whole[client])
 
 
-def test_types_of_which_networks_would_get_other_rows_are_refused():
+def test_types_that_give_networks_other_rows_are_refused():
     grey, shares = numbers(8, 6, dtype="uint8"), numbers(8, 6) / 200
     data = {"elm": as_data_set(grey, Y), "oak": as_data_set(shares, Y)}
     with pytest.raises(DataError, match=r"^[^\n]*of client oak[^\n]*say by images what they are$"):
@@ -212,16 +203,16 @@ def test_a_row_without_a_number_is_named(value, tmp_path):
         federated_data(Experiment(dataset=dataset, task="regression", **given))
 
 
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_float_images_whose_channels_are_last_are_told_the_way(channels):
-    model(lambda: nn.Sequential(nn.Conv2d(channels, 2, 3), nn.Flatten(), nn.LazyLinear(2)), "Conv")
-    data = read([(numbers(8, 6, channels), Y)] * 2, model="Conv", images="none")
-    words = r"set images=channels-last if rows are images \(height, width, channels\)"
-    e = Experiment(model="Conv", method="fedavg", batch_size=2)
-    with pytest.raises(Refused, match=words) as caught:
-        model_for(e, data.kind)
-    assert "\n" not in str(caught.value)
-    last = read([(numbers(8, 6, channels), Y)] * 2, model="Conv", images="channels-last")
-    assert model_for(e, last.kind).parameters
+def test_float_images_with_channels_last_are_told_the_way():
+    words = r"^[^\n]*set images=channels-last if rows are images \(height, width, chan[^\n]*$"
+    for channels in (1, 3, 4):
+        layers = nn.Conv2d(channels, 2, 3), nn.Flatten(), nn.LazyLinear(2)
+        model(lambda layers=layers: nn.Sequential(*copy.deepcopy(layers)), f"Conv{channels}")
+        e = Experiment(model=f"Conv{channels}", method="fedavg", batch_size=2)
+        given = [(numbers(8, 6, channels), Y)] * 2
+        data, last = (read(given, model=e.model, images=how) for how in ("none", "channels-last"))
+        with entry(channels), pytest.raises(Refused, match=words):
+            model_for(e, data.kind)
+        assert model_for(e, last.kind).parameters
     with pytest.raises(DataError, match=r"images=channels-last if they are \(height, width, chan"):
         read([(numbers(8, 6, 4), Y)] * 2, model="cnn")

@@ -13,14 +13,16 @@ from engram.data.source import Source
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
 from tests.data.schema.test_rules import ASKED, NUMBERS, N
+from tests.samples import entry
 from tests.support import declared_values
 
 rng = np.random.default_rng(1)
 SETTINGS = {"method": "fedavg", "protocol": "standard", "num_clients": 2, "clients_per_round": 2}
 SETTINGS |= {"partition": "natural", "target_column": "died", "task_column": "ward"}
 FORMATS = ("csv", "parquet", "frames", "node")
-COLUMNS = {name: cells for name, (cells, _) in ASKED.items() if len(cells) == N}
-COLUMNS |= {name: cells for name, (cells, *_) in NUMBERS.items()}
+# Of ``ASKED`` and ``NUMBERS``, those that formats hold in different types.
+ANY_TYPE = ("names", "row numbers, typed", "days, typed", "lab values")
+MARKED = ("percent", "German thousands")
 
 
 def loaded(kind, cells, folder, more=MappingProxyType({}), **settings):
@@ -45,36 +47,38 @@ def loaded(kind, cells, folder, more=MappingProxyType({}), **settings):
     return federated_data(e.model_copy(update={"dataset": Source.of(dataset)})), table
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", COLUMNS)
-def test_every_kind_is_asked_about_wherever_it_is(name, kind, tmp_path):
-    with pytest.raises(DataError, match=r"column v .* write columns\.v = ") as caught:
-        loaded(kind, COLUMNS[name], tmp_path)
-    assert "\n" not in str(caught.value)
-    assert {column for fault in caught.value.faults for column in fault.columns} == {"v"}
+def inputs_of(data, columns=1):
+    """The first columns of training and test rows."""
+    return np.concatenate([np.asarray(split.x[:, :columns]) for split in (data.train, data.test)])
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_are_read_once_it_is_said_how(name, kind, tmp_path):
-    cells, numbers, line = NUMBERS[name]
-    data, _ = loaded(kind, cells, tmp_path, schema=f"columns.v = {{{line}}}")
-    assert data.schema.inputs == ("v", "z")
-    rows = data.train.given if kind != "node" else None
-    x, wanted = np.asarray(data.train.x[:, 0]), np.asarray(numbers)
-    if rows is not None:
-        np.testing.assert_allclose(x, wanted[rows], atol=0.00501, rtol=1e-6)
-    else:
-        held = np.sort(np.concatenate([x, np.asarray(data.test.x[:, 0])]))
-        np.testing.assert_allclose(held, np.sort(wanted), atol=0.00501, rtol=1e-6)
+def test_every_type_is_asked_about_wherever_it_is(kind, tmp_path):
+    for name in (*ANY_TYPE, *MARKED):
+        cells = (ASKED | NUMBERS)[name][0]
+        words = r"^[^\n]*column v .* write columns\.v = [^\n]*$"
+        with entry(name), pytest.raises(DataError, match=words) as caught:
+            loaded(kind, cells, tmp_path)
+        assert {column for fault in caught.value.faults for column in fault.columns} == {"v"}
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("what", ["identifier", "ignored"])
-def test_what_is_no_input_does_not_reach_a_model(what, kind, tmp_path):
-    cells = [f"P{k:05}" for k in range(N)]
-    data, _ = loaded(kind, cells, tmp_path, schema=f'columns.v = {{kind = "{what}"}}')
-    assert data.schema.inputs == ("z",)
+def test_numbers_are_read_once_it_is_said_how(kind, tmp_path):
+    for name in MARKED:
+        cells, numbers, line = NUMBERS[name]
+        with entry(name):
+            data, _ = loaded(kind, cells, tmp_path, schema=f"columns.v = {{{line}}}")
+            assert data.schema.inputs == ("v", "z")
+            rows = np.r_[data.train.given, data.test.given]
+            np.testing.assert_allclose(inputs_of(data)[:, 0], numbers[rows], atol=0.00501)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_identifiers_and_ignored_columns_do_not_reach_a_model(kind, tmp_path):
+    for what in ("identifier", "ignored"):
+        cells, line = [f"P{k:05}" for k in range(N)], f'columns.v = {{kind = "{what}"}}'
+        with entry(what):
+            assert loaded(kind, cells, tmp_path, schema=line)[0].schema.inputs == ("z",)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -83,39 +87,36 @@ def test_dates_are_days_since_one_that_is_named(kind, tmp_path):
     line = 'columns.v = {kind = "date", since = "2020-01-01"}'
     data, _ = loaded(kind, days.strftime("%Y-%m-%d"), tmp_path, schema=line)
     wanted = np.sort((days - pd.Timestamp("2020-01-01")).days)
-    held = np.concatenate([np.asarray(split.x[:, 0]) for split in (data.train, data.test)])
-    np.testing.assert_array_equal(np.sort(held), wanted)
+    np.testing.assert_array_equal(np.sort(inputs_of(data)[:, 0]), wanted)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_codes_mean_what_the_schema_says(kind, tmp_path):
+def test_codes_mean_their_values_in_the_schema(kind, tmp_path):
     cells = rng.choice(["01", "02"], N)
     line = 'columns.v = {kind = "category", values = {"01" = "M", "02" = "F"}}'
     data, _ = loaded(kind, cells, tmp_path, schema=line)
     assert data.schema.inputs == ("v=F", "v=M", "z")
-    held = np.concatenate([np.asarray(split.x[:, 0]) for split in (data.train, data.test)])
-    assert held.sum() == (cells == "02").sum()
+    assert inputs_of(data).sum() == (cells == "02").sum()
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize(
-    "how", ['file.missing = ["?", "-9"]', 'columns.v = {missing = ["?", "-9"]}']
-)
-def test_cells_that_are_declared_to_stand_for_nothing_are_missing(how, kind, tmp_path):
+def test_cells_that_are_declared_to_stand_for_nothing_are_missing(kind, tmp_path):
     cells = np.where(np.arange(N) % 7 == 3, "?", np.where(np.arange(N) % 7 == 5, "-9", "3.5"))
-    data, _ = loaded(kind, cells, tmp_path, missing="indicator", schema=how)
-    assert data.schema.inputs == ("v", "v is missing", "z", "z is missing")
-    held = np.concatenate([np.asarray(split.x[:, :2]) for split in (data.train, data.test)])
     there = np.count_nonzero(cells == "3.5")
-    assert sorted(map(tuple, held)) == [(0, 1)] * (N - there) + [(3.5, 0)] * there
     row = 5 if kind in ("csv", "node") else 3  # of a file, the line
-    with pytest.raises(DataError, match=f"v is missing in row {row}"):
-        loaded(kind, cells, tmp_path, schema=how)
+    for how in ('file.missing = ["?", "-9"]', 'columns.v = {missing = ["?", "-9"]}'):
+        with entry(how):
+            data, _ = loaded(kind, cells, tmp_path, missing="indicator", schema=how)
+            assert data.schema.inputs == ("v", "v is missing", "z", "z is missing")
+            found = sorted(map(tuple, inputs_of(data, 2)))
+            assert found == [(0, 1)] * (N - there) + [(3.5, 0)] * there
+            with pytest.raises(DataError, match=f"v is missing in row {row}"):
+                loaded(kind, cells, tmp_path, schema=how)
 
 
 @pytest.mark.parametrize("kind", [*FORMATS, "parts"])
 @pytest.mark.parametrize("missing", ["median", "indicator"])
-def test_medians_of_a_clients_training_rows_or_marks_stand_for_what_is_missing(
+def test_medians_of_a_clients_training_rows_or_marks_stand_for_missing_values(
     missing, kind, tmp_path
 ):
     ages = np.where(rng.random(N) < 0.3, np.nan, rng.integers(100, size=N))
@@ -142,24 +143,8 @@ def test_medians_of_a_clients_training_rows_or_marks_stand_for_what_is_missing(
         np.testing.assert_array_equal(x, expected.astype(np.float32))
 
 
-@pytest.mark.parametrize("kind", ["csv", "node"])
-def test_the_schema_says_how_a_file_is_written(kind, tmp_path, monkeypatch):
-    written = pd.DataFrame.to_csv
-    monkeypatch.setattr(pd.DataFrame, "to_csv", lambda t, p, **how: written(t, p, sep="#", **how))
-    data, _ = loaded(kind, [0.5, 1.5] * (N // 2), tmp_path, schema='file.separator = "#"')
-    assert data.schema.inputs == ("v", "z")
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet", "frames"])
-def test_proposals_are_taken_where_that_is_asked(kind, tmp_path):
-    data, _ = loaded(kind, [f"P{k:05}" for k in range(N)], tmp_path, strict=False)
-    assert data.schema.inputs == ("z",)
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_numbers_are_multiplied_by_their_factor(kind, tmp_path):
-    numbers = rng.normal(size=N)
-    line = 'columns.v = {kind = "number", factor = 0.5}'
-    data, _ = loaded(kind, numbers, tmp_path, schema=line)
-    held = np.concatenate([np.asarray(split.x[:, 0]) for split in (data.train, data.test)])
-    np.testing.assert_allclose(np.sort(held), np.sort(numbers / 2), rtol=1e-6)
+def test_proposals_are_taken_where_that_is_asked(tmp_path):
+    for kind in ("csv", "parquet", "frames"):
+        with entry(kind):
+            data, _ = loaded(kind, [f"P{k:05}" for k in range(N)], tmp_path, strict=False)
+            assert data.schema.inputs == ("z",)

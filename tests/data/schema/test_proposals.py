@@ -11,6 +11,7 @@ from engram.data.schema.written import read_schema
 from engram.data.tables.raw_tables import of_file
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError
+from tests.samples import entry
 
 DAYS = pd.date_range("2023-01-25", periods=40)
 
@@ -26,14 +27,14 @@ def read(path, schema):
     return of_file(path, declare(DataSettings.model_validate(settings)))["x"]
 
 
-@pytest.mark.parametrize("how", ["%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%Y%m%d", "%d.%m.%y %H:%M"])
-def test_the_line_for_dates_reads_them(tmp_path, how):
-    path = written(tmp_path, pd.DataFrame({"seen": DAYS.strftime(how), "dose": np.arange(40) / 4}))
-    with pytest.raises(DataError, match="looks like dates") as asked:
-        read(path, "")
-    *_, line = str(asked.value).split(": write ")[-1].split(", or ")
-    found = read(path, line)["seen"]
-    assert (found == (DAYS - pd.Timestamp("2000-01-01")).days).all()
+def test_the_line_for_dates_reads_them(tmp_path):
+    for how in ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%Y%m%d", "%d.%m.%y %H:%M"):
+        frame = pd.DataFrame({"seen": DAYS.strftime(how), "dose": np.arange(40) / 4})
+        path = written(tmp_path, frame)
+        with entry(how), pytest.raises(DataError, match="looks like dates") as asked:
+            read(path, "")
+        *_, line = str(asked.value).split(": write ")[-1].split(", or ")
+        assert (read(path, line)["seen"] == (DAYS - pd.Timestamp("2000-01-01")).days).all()
 
 
 def test_days_and_months_that_may_be_exchanged_are_two_choices(tmp_path):
@@ -77,12 +78,14 @@ def test_rows_are_called_by_the_lines_of_an_editor(tmp_path, note):
         read(path, 'columns.dose = {kind = "number"}\ncolumns.note = {kind = "ignored"}')
 
 
-@pytest.mark.parametrize("name", ["t.csv", "csv:t.csv", "T.CSV", "t.tsv", "csv:t.data"])
-def test_a_file_of_text_goes_by_its_name_or_kind(tmp_path, monkeypatch, name):
+def test_a_file_of_text_goes_by_its_name_or_kind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frame = pd.DataFrame({"dose": np.arange(40) / 4, "sex": ["f", "m"] * 20})
-    frame.to_csv(name.removeprefix("csv:"), sep="\t", index=False)
-    assert [c.kind for c in read_schema(described(name, {})).columns] == ["number", "category"]
+    for name in ("t.csv", "csv:t.csv", "T.CSV", "t.tsv", "csv:t.data"):
+        frame.to_csv(name.removeprefix("csv:"), sep="\t", index=False)
+        with entry(name):
+            columns = read_schema(described(name, {})).columns
+            assert [column.kind for column in columns] == ["number", "category"]
 
 
 @pytest.mark.parametrize("code", [-99.0, 999])
@@ -95,5 +98,5 @@ def test_codes_are_called_as_they_are_written(tmp_path, code):
         read(path, f'columns.dose = {{missing = ["{code}"]}}')
 
 
-def test_whole_numbers_are_called_so_whatever_their_type():
+def test_whole_numbers_of_any_type_are_shown_as_such():
     assert named_cells(pd.Series([1.5, 999.0]), np.arange(2), [1]) == "'999' in row 1"

@@ -16,6 +16,7 @@ from engram.data.tables.tables import table_data
 from engram.home.predicting import predict
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
+from tests.samples import entry
 from tests.support import small
 
 HERE = Path("rows.csv")
@@ -53,21 +54,16 @@ def test_columns_are_found_by_name_in_any_order():
     x = encoded(schema, frame)
     other = frame.assign(patient=range(len(frame)))[["patient", "dose", "sex", "age"]]
     np.testing.assert_array_equal(encoded(schema, other), x)
-    assert schema.inputs == (
-        *("age", "age is missing", "sex=f", "sex=m", "sex is missing"),
-        *("dose", "dose is missing"),
-    )
-    assert [n for n, number in zip(schema.inputs, schema.numeric, strict=True) if number] == [
-        "age",
-        "dose",
-    ]
+    sexes = ("sex=f", "sex=m", "sex is missing")
+    assert schema.inputs == ("age", "age is missing", *sexes, "dose", "dose is missing")
+    assert schema.numeric == (True, False, False, False, False, True, False)
     plain = by_hand(frame, 0.0, "")
     np.testing.assert_array_equal(x[:, [0, 2, 3, 5]], plain)
     np.testing.assert_array_equal(x[:, 1], frame["age"].isna())
     np.testing.assert_array_equal(x[:, 4], frame["sex"].isna())
 
 
-def test_medians_are_each_owners_and_everybodys_for_whoever_has_none():
+def test_medians_are_each_owners_or_else_everybodys():
     frame, owner = wards(), np.arange(24) % 3
     frame.loc[owner == 2, "age"] = np.nan
     schema = fitted(frame)
@@ -122,44 +118,32 @@ def test_it_is_read_back_as_it_was_written():
     assert Schema.from_json(plain.to_json()).of_arrays
 
 
-@pytest.mark.parametrize("form", [json.dumps, dict])
-def test_schemas_that_were_stored_without_kinds_read_numbers_and_values(form):
-    columns = [
-        {"name": "age"},
-        {"name": "sex", "values": ["f", "m"]},
-        {"name": "dose", "fill": 2.0},
-    ]
+def test_schemas_that_were_stored_without_kinds_read_numbers_and_values():
+    columns = [{"name": "age"}, {"name": "sex", "values": ["f", "m"]}]
+    columns += [{"name": "dose", "fill": 2.0}]
     stored = {"columns": columns, "missing": "median", "missing_values": ["?"]}
-    schema = Schema.from_json(form(stored))
-    rows = pd.DataFrame(
-        {"sex": ["f", "m", "?"], "dose": ["1.5", "?", "3"], "age": ["61", "72", "?"]}
-    )
+    schema = Schema.from_json(stored)
+    rows = {"sex": ["f", "m", "?"], "dose": ["1.5", "?", "3"], "age": ["61", "72", "?"]}
     wanted = [[61, 1, 0, 1.5], [72, 0, 1, 2], [0, 0, 0, 3]]
-    np.testing.assert_array_equal(encoded(schema, rows), wanted)
+    np.testing.assert_array_equal(encoded(schema, pd.DataFrame(rows)), wanted)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        "{}",
-        "7",
-        "null",
-        "[" * 10**5,
-        '{"columns": 3}',
-        '{"columns": ["age"]}',
-        '{"columns": [{"name": 3}]}',
-        '{"columns": [{"name": "age", "values": "fm"}]}',
-        '{"columns": [{"name": "age", "values": [1]}]}',
-        '{"columns": [{"name": "age", "fill": []}]}',
-        '{"columns": [], "missing": "guess"}',
-        '{"columns": [], "missing": []}',
-        '{"columns": [], "missing_values": [3]}',
-    ],
-)
-def test_what_is_none_is_refused(text):
-    with pytest.raises(ValueError, match=r"^schema must be columns with names, got .{,90}$"):
-        Schema.from_json(text)
+NO_SCHEMAS = [
+    *("[]", "{}", "7", "null", "[" * 10**5, '{"columns": 3}', '{"columns": ["age"]}'),
+    '{"columns": [{"name": 3}]}',
+    '{"columns": [{"name": "age", "values": "fm"}]}',
+    '{"columns": [{"name": "age", "values": [1]}]}',
+    '{"columns": [{"name": "age", "fill": []}]}',
+    *('{"columns": [], "missing": "guess"}', '{"columns": [], "missing": []}'),
+    '{"columns": [], "missing_values": [3]}',
+]
+
+
+def test_another_text_is_no_schema():
+    words = r"^schema must be columns with names, got .{,90}$"
+    for text in NO_SCHEMAS:
+        with entry(text), pytest.raises(ValueError, match=words):
+            Schema.from_json(text)
 
 
 def test_named_arrays_are_predicted_by_their_names(tmp_path, monkeypatch):
