@@ -7,12 +7,7 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.tables.lasso import (
-    DEBIASING_SCALE,
-    LASSO_SCALE,
-    debias,
-    high_dim,
-)
+from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, debias, high_dim
 from engram.tables.median import trimmed_mean
 from engram.tables.model import Numbers
 from engram.tables.shrinkage import combine
@@ -25,14 +20,9 @@ Center = Literal["median", "trimmed-mean", "transfer"]
 
 
 class _Linear(Numbers):
-    """A linear model for each task.
+    """A linear model for each task, with an intercept that is not penalized.
 
-    Arguments common to all subclasses:
-
-    - ``fit_intercept``: whether each task has its own intercept, which is not penalized;
-    - ``standardize``: see ``MolarRegressor``. It is on by default in penalized models, since
-      penalties depend on the columns' units;
-    - ``unseen``: see ``MolarRegressor``.
+    Penalized models are standardized by default, since penalties depend on the columns' units.
     """
 
     family = "linear"
@@ -92,9 +82,7 @@ class LassoRegressor(_Linear):
     Args:
         c: Scale of the penalty in units of the task's noise, >= 0; 0.05 as J.1 tuned it.
         sigma: Standard deviation of the noise, or None to estimate each task's.
-        fit_intercept: See ``IndividualRegressor``.
-        standardize: Likewise.
-        unseen: Likewise.
+        fit_intercept, standardize, unseen: See ``MolarRegressor``.
     """
 
     c: float = LASSO_SCALE
@@ -120,9 +108,7 @@ class DebiasedRegressor(_Linear):
             1 for ``transfer``.
         proportion: Share of tasks that are trimmed at either end.
         sigma: Standard deviation of the noise, or None to estimate each task's.
-        fit_intercept: See ``IndividualRegressor``.
-        standardize: Likewise.
-        unseen: Likewise.
+        fit_intercept, standardize, unseen: See ``MolarRegressor``.
     """
 
     center: Center = "trimmed-mean"

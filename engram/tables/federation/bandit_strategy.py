@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from logging import getLogger
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from engram.core.types import Params
-from engram.guards.noise import Noise
 from engram.guards.weight_limit import bounded
 from engram.scoring.score_columns import LARGEST
 from engram.settings.errors import brief
@@ -51,19 +50,13 @@ class BanditExchange(SiteStrategy):
     scored_from = None
 
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
-        super().__init__(roster.sites(), least=experiment.least_clients)
-        self._experiment, self._own = experiment, experiment.of(MolarBandit)
+        super().__init__(experiment, roster)
+        self._own = experiment.of(MolarBandit)
         self._turns = self._own.first_batch  # of a batch, which bounds what sites can claim
         self._sent: dict[int, list[SiteEstimate | None]] = {}
         self._outcomes: dict[int, tuple[float, ...]] = {}
         self._heard = False
         self.state: Params = {}
-
-    @classmethod
-    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Builds the strategy of a run."""
-        del noise
-        return cls(experiment, roster)
 
     def init(self) -> ArrayRecord:
         """Initializes the state; returns no arrays, since nothing is shared yet."""
@@ -111,7 +104,7 @@ class BanditExchange(SiteStrategy):
         self.check_enough(len(self._outcomes))
         senders = sorted(self._sent)
         sent = [self._sent[client] for client in senders]
-        answers = exchange(self._own.policy(self._experiment).site.method, sent)
+        answers = exchange(self._own.policy(self._experiment).method, sent)
         # All sites that sent an estimate of a parameter get the same answer; share it with all.
         shared = [
             next((own[p] for own in answers if own[p] is not None), None)
