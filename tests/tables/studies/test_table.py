@@ -68,8 +68,9 @@ def results(folder):
 @pytest.mark.usefixtures("drawn")
 def test_a_csv_file(tmp_path):
     out = tmp_path / "run"
-    result = done(csv(frame()), *PAPER, "--splits", 3, "--out", out, "--json")
-    found = json.loads(result.stdout.splitlines()[-1])
+    options = ["--splits", 2, "--seed", 3, "--train", 0.4, "--out", out, "--json"]
+    text = done(csv(frame()), *PAPER, *options).stdout
+    found = json.loads(text.splitlines()[-1])
     assert found == results(out)
     assert found["rows"] == 320
     data = frame()
@@ -79,48 +80,41 @@ def test_a_csv_file(tmp_path):
     assert [row["coefficient"] for row in found["shared"][:3]] == pytest.approx(model.shared_coef_)
     assert found["shared"][1]["tasks-that-differ"] == model.support_[:, 1].sum() >= 1
     lines = pd.read_csv(out / "coefficients.csv")
-    assert len(lines) == 8 * 4
-    limits = model.confidence_intervals()
-    for m, name in enumerate(NAMES):
-        own = lines[lines["task"] == name]
-        assert own["column"].tolist() == [*COLUMNS, "intercept"]
-        full = [*model.coef_[m], model.intercept_[m]]
-        assert own["coefficient"].tolist() == pytest.approx(full)
-        assert own["low"].tolist()[:3] == pytest.approx(limits.low[m])
-        assert own["high"].tolist()[:3] == pytest.approx(limits.high[m])
-        assert own["own"].tolist()[:3] == pytest.approx(model.individual_coef_[m])
-        assert own["own-error"].tolist() == pytest.approx(model.sites_[m].standard_error)
-        assert own["differs"].astype(str).tolist()[:3] == [str(x) for x in model.support_[m]]
-        assert own["differs"].isna().tolist() == [False] * 3 + [True]
+    assert lines["task"].tolist() == np.repeat(NAMES, 4).tolist()
+    assert lines["column"].tolist() == [*COLUMNS, "intercept"] * 8
     assert [row["coefficient"] for row in found["tasks"]] == pytest.approx(lines["coefficient"])
+    slopes = lines[lines["column"] != "intercept"]
+    limits = model.confidence_intervals()
+    for name, expected in {
+        "coefficient": model.coef_,
+        "low": limits.low,
+        "high": limits.high,
+        "own": model.individual_coef_,
+        "own-error": np.stack([site.standard_error[:3] for site in model.sites_]),
+    }.items():
+        np.testing.assert_allclose(slopes[name], expected.ravel(), rtol=1e-6, err_msg=name)
+    assert slopes["differs"].astype(str).tolist() == model.support_.ravel().astype(str).tolist()
+    intercepts = lines[lines["column"] == "intercept"]
+    assert intercepts["coefficient"].tolist() == pytest.approx(model.intercept_)
+    assert intercepts["differs"].isna().all()
     assert (out / "heterogeneity.png").read_bytes().startswith(b"\x89PNG")
-    text = result.stdout
     assert "table.csv: 320 rows of 8 tasks, 3 columns" in text
-    assert "dose [mg]" in text
     assert all(name in text for name in NAMES)  # 32 lines: all are shown
     assert "left out" not in text
-    methods = [row["method"] for row in found["comparison"]]
-    assert methods == ["OLS", "LASSO", "Pool", "RM", "MOLAR, hard", "MOLAR, soft"]
-    assert all(method in text for method in methods)
-    assert found["comparison"][2]["of-first"] > 2  # Pool knows nothing of oslo
-
-
-def test_the_comparison_is_that_of_the_library(tmp_path):
-    out = tmp_path / "run"
-    done(csv(frame()), *PAPER, "--splits", 2, "--seed", 3, "--train", 0.4, "--out", out)
-    data = frame()
+    # The comparison is that of the library.
     table = comparison.Table(
         data[COLUMNS].to_numpy(), data["pressure"].to_numpy(), data["hospital"].to_numpy(), COLUMNS
     )
     shares = comparison.Shares(0.4, 0.2)
-    expected = list(comparison.compare(table, "linear", shares, splits=2, seed=3, paper=True))
-    for row in results(out)["comparison"]:
-        for split, scores in zip(row["splits"], expected, strict=True):
+    each = list(comparison.compare(table, "linear", shares, splits=2, seed=3, paper=True))
+    assert [row["method"] for row in found["comparison"]] == list(each[0])
+    for row in found["comparison"]:
+        for split, scores in zip(row["splits"], each, strict=True):
             score = scores[row["method"]]
-            assert (split["c"], split["edge"]) == (score.c, score.edge)
+            assert split["c"] == score.c
             assert split["loss"] == pytest.approx(score.loss)
-            assert split["distance"] == pytest.approx(score.distance)
             assert split["tasks"] == pytest.approx(score.tasks)
+    assert found["comparison"][2]["of-first"] > 2  # Pool knows nothing of oslo
 
 
 def test_an_npz_file_gives_the_same(tmp_path):
@@ -250,8 +244,6 @@ def test_tables_that_cannot_be(tmp_path):
             lambda d: d.assign(age=d["age"].where(d.index != 41)),
             "missing in age, first in row 43",
         ),
-        (lambda d: d.assign(pressure=3), "the target is 3 in all rows"),
-        (lambda d: d.iloc[:0], "0 rows"),
         (lambda d: d[["hospital", "pressure"]], "a column besides pressure to learn from"),
         (lambda d: d.iloc[:40], "at least 2 different labels, got only 'bern'"),
         (lambda d: without("ulm", 2), "task 'ulm' has 2 rows, and 3 parts need one each; --spl"),
