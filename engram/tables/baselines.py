@@ -1,5 +1,6 @@
 """Baselines for MOLAR (Section 4.1, Appendix E), as estimators with the same interface."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -127,16 +128,21 @@ class DebiasedRegressor(_Linear):
             return high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
         c = DEBIASING_SCALE if self.c is None else self.c
         sites = self._sites(rows, self.sigma)
-        center = self._center(sites)
+        proportion = self.proportion if self.center == "trimmed-mean" else 0.0
+        center = trimmed_center(sites, proportion, self.column_names)
+        if self.center == "median":
+            center = combine(sites).coef
         return debias(rows, sites, center, c, free=self._free), center
 
-    def _center(self, sites: list[SiteEstimate]) -> Array:
-        known = np.stack([site.determined for site in sites])
-        if not known.any(axis=0).all():
-            name = self.column_names[int(np.argmin(known.any(axis=0)))]
-            raise ValueError(f"column {name} is determined by the rows of no task")
-        if self.center == "median":
-            return combine(sites).coef
-        coefs = np.array([site.coef for site in sites], dtype=np.float64)
-        coefs[~known] = np.nan
-        return trimmed_mean(coefs, self.proportion)
+
+def trimmed_center(sites: Sequence[SiteEstimate], proportion: float, names: Sequence[str]) -> Array:
+    """Returns the trimmed mean of the tasks' own estimates, shape (d,).
+
+    Raises:
+        ValueError: If the proportion is out of range, or a column is determined by no task.
+    """
+    known = np.stack([site.determined for site in sites])
+    if not known.any(axis=0).all():
+        name = names[int(np.argmin(known.any(axis=0)))]
+        raise ValueError(f"column {name} is determined by the rows of no task")
+    return trimmed_mean(np.where(known, [site.coef for site in sites], np.nan), proportion)

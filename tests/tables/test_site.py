@@ -1,4 +1,4 @@
-"""What one task says of its coefficients, against textbook formulas."""
+"""Estimates of one task, against textbook formulas; and of the rows of all."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from engram.tables.families import FAMILIES
-from engram.tables.site import Rows, estimate_site, why_undetermined
+from engram.tables.site import Rows, condense, estimate_site, pool, why_undetermined
 from tests.samples import entry
 
 NAMES = ["a", "b", "c", "intercept"]
@@ -121,7 +121,7 @@ def test_without_more_rows_than_coefficients_nothing_is_determined():
             )
 
 
-def test_classes_that_are_told_apart_have_no_estimate():
+def test_classes_that_are_told_apart_and_counts_of_nothing_have_no_estimate():
     x = np.stack([np.arange(-10.0, 10), np.ones(20)], axis=1)
     rows = Rows(x, (x[:, 0] > 0).astype(float))
     assert not estimate_site(rows, family="logistic").determined.any()
@@ -130,13 +130,10 @@ def test_classes_that_are_told_apart_have_no_estimate():
     assert not estimate_site(one, family="logistic").determined.any()
     reason = why_undetermined(one, ["a", "intercept"], family="logistic")
     assert reason == "all its rows are of one class"
-
-
-def test_counts_of_nothing_have_no_estimate():
-    x, _ = table()
-    rows = Rows(x, np.zeros(60))
-    assert not estimate_site(rows, family="poisson").determined.any()
-    assert why_undetermined(rows, NAMES, family="poisson") == "all its counts are 0"
+    none = Rows(x, np.zeros(20))
+    assert not estimate_site(none, family="poisson").determined.any()
+    reason = why_undetermined(none, ["a", "intercept"], family="poisson")
+    assert reason == "all its counts are 0"
 
 
 @given(st.integers(-6, 6), st.integers(-6, 6))
@@ -187,3 +184,33 @@ def test_an_intercept_does_what_centering_does_but_for_a_degree_of_freedom():
     assert own.coef[3] == pytest.approx(y.mean() - x[:, :3].mean(axis=0) @ within.coef)
     assert own.freedom == within.freedom - 1
     assert own.sigma**2 * own.freedom == pytest.approx(within.sigma**2 * within.freedom)
+
+
+# --- Rows of all tasks --------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 3, 5, 6, 30]))
+def test_condensed_rows_have_the_same_products_and_size(seed, n):
+    rng = np.random.default_rng(seed)
+    x, y, counts = rng.normal(size=(n, 4)), rng.normal(size=n), rng.integers(0, 4, n) + 0.5
+    u, v, sizes = condense(Rows(x, y, counts)).counted()
+    assert len(v) <= min(n, 5)
+    whole, triangle = np.column_stack([x, y]), np.column_stack([u, v])
+    expected = whole.T @ (counts[:, None] * whole)
+    np.testing.assert_allclose(triangle.T @ (sizes[:, None] * triangle), expected, atol=1e-9)
+    assert sizes.sum() == pytest.approx(counts.sum())
+
+
+def test_pooling_fits_the_rows_of_all_tasks():
+    x, targets = table()
+    weights = np.random.default_rng(1).integers(1, 4, 60).astype(float)
+    for family, y in targets.items():
+        parts = [Rows(x[some], y[some], weights[some]) for some in (slice(40), slice(40, 60))]
+        expected = estimate_site(Rows(x, y, weights), family=family)
+        for one, other in zip(pool(parts, family=family), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, err_msg=family)
+    # By hand: of one column, sum xy / sum xx over the rows of both tasks.
+    line = [Rows(np.array([[1.0], [2.0]]), np.array([3.0, 1.0])), Rows(np.ones((1, 1)), np.ones(1))]
+    assert pool(line).coef.tolist() == pytest.approx([(3 + 2 + 1) / (1 + 4 + 1)])
+    with pytest.raises(ValueError, match="number of tasks must be at least 1, got 0"):
+        pool([])

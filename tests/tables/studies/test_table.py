@@ -180,13 +180,12 @@ def test_classes_and_counts(tmp_path):
     for family, target in (("logistic", "died"), ("poisson", "visits")):
         table = csv(data[[*columns, target]])
         options = f"--family {family} --task hospital --target {target} --splits 1 --paper".split()
-        result = done(table, *options, "--out", family)
-        assert "Held-out deviance" in result.stdout
-        assert "A.R.E." not in result.stdout
-        alone, *others = results(tmp_path / family)["comparison"]
-        assert alone["method"] == "alone"
-        assert [row["method"] for row in others] == ["MOLAR, hard", "MOLAR, soft"]
-        assert alone["are"] is None
+        text = done(table, *options, "--out", family).stdout
+        assert "Held-out deviance" in text
+        assert "A.R.E." not in text
+        rows = results(tmp_path / family)["comparison"]
+        assert [row["method"] for row in rows] == ["alone", "MOLAR, hard", "MOLAR, soft"]
+        assert rows[0]["are"] is None
 
 
 # --- Adaptive MOLAR, which is the default ---------------------------------------------------
@@ -272,21 +271,12 @@ def test_options_that_cannot_be(tmp_path):
     for arguments, message in [
         (["table.xls", *H], "TABLE must be a .csv, .xlsx or .npz file, got table.xls"),
         (["none.csv", *H], "none.csv cannot be read: No such file"),
-        (
-            ["table.csv", "--task", "age", "--target", "age"],
-            "different columns, got 'age'",
-        ),
-        (["table.csv", *H, "--family", "gamma"], "one of linear, logistic, poisson, got 'gamma'"),
+        (["table.csv", "--task", "age", "--target", "age"], "different columns, got 'age'"),
         (["table.csv", *H, "--family", "logistic"], "must be 0 or 1 for family logistic, got 1"),
-        (["table.csv", *H, "--c", -1], "c must be at least 0, got -1"),
         (["table.csv", *H, "--c", 0], "--c must be above 0 without --paper, got 0"),
         (["table.csv", *H, "--soft"], "--soft needs --paper"),
         (["table.csv", *H, "--intervals", "shared"], "--intervals shared needs --paper"),
         (["table.csv", *H, "--level", 95], "--level must be between 0 and 1, got 95"),
-        (
-            ["table.csv", *H, "--missing", "mean"],
-            "missing must be one of error, indicator, got 'mean'",
-        ),
         (["table.csv", *H, "--train", 0.9], "leave rows to be predicted, got 0.9 and 0.2"),
         (["table.csv", *H, "--validation", 0], "must be above 0, and leave rows"),
         (["table.csv", *H, "--drop", "sex"], "no feature 'sex' to be left out; it has age, dose"),
