@@ -19,7 +19,6 @@ from engram.tables.federation.host import TableSites
 from engram.tables.federation.molar_messages import SITES, impossible
 from engram.tables.federation.strategy import Exchange
 from engram.tables.site import SiteEstimate
-from engram.wire.wire import ROSTER_QUERY
 from tests.samples import entry
 from tests.server.late import Late
 from tests.support import write_npz
@@ -125,18 +124,6 @@ def test_a_site_that_was_never_there_gets_it_when_the_run_is_resumed(tmp_path):
     later = run_on(Late(sites, hosts, comes={3: 9}), again, tmp_path / "run", engine="flower")
     assert later["clients"]["ids"] == [0, 1, 3]
     assert later["shared"] == found["shared"]
-
-
-def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, warnings_of_engram):
-    grid = odd(
-        lambda client, reply: error_instead(reply, "no such file") if client == 3 else reply,
-        kind=ROSTER_QUERY,
-    )
-    found, _ = run(tmp_path / "run", grid=grid)
-    assert found["left-out"] == {"3": "no node hosts it"}
-    assert (
-        "node 4 cannot serve this run: no such file; it is asked again" in warnings_of_engram.text
-    )
 
 
 def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, warnings_of_engram):
