@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, RecordDict
 from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables, shared_by
 from engram.client.memory import MemoryStore
-from engram.client.requests import by_client, round_of, split
+from engram.client.requests import round_of, split
 from engram.core.arrays import Array
 from engram.core.checks import Fault
 from engram.data.schema.columns import Kind
@@ -201,7 +201,7 @@ class TableSites(SiteHost):
     def _evaluated(self, content: RecordDict, clients: Iterable[int]) -> RecordDict:
         shared, half = shared_by(content, lambda record: read_shared(record, len(self.names)))
         told, number = self._told(content), round_of(content)
-        found, failed = by_client(
+        found, failed = self._by_client(
             clients,
             lambda client: self.personalize(client, shared, half, server_round=number, told=told),
         )

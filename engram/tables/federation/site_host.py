@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from logging import getLogger
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -17,6 +18,8 @@ from engram.tables.federation.molar_messages import SITES
 from engram.tables.private import estimate_of, noisy_statistics, statistics_size
 from engram.tables.site import Rows, SiteEstimate
 from engram.wire.wire import CLIENTS, METRICS
+
+_log = getLogger("flwr.engram")
 
 _T = TypeVar("_T")
 
@@ -52,9 +55,16 @@ class SiteHost:
     def _by_client(
         self, clients: Iterable[int], answer: Callable[[int], _T]
     ) -> tuple[dict[int, _T], dict[int, str]]:
-        """Returns the answers of clients, and the reasons of those that have none."""
+        """Returns the answers of clients, and the reasons of those that have none.
+
+        With ``covers`` these stay in the log: they may name a row, or a column.
+        """
         found, failed = by_client(clients, answer)
-        return found, dict.fromkeys(failed, "its log says why") if self.covers else failed
+        if not self.covers:
+            return found, failed
+        for client, reason in failed.items():
+            _log.error("client %d: %s", client, reason)
+        return found, dict.fromkeys(failed, "its log says why")
 
     def _noised(self, rows: Rows, client: int, server_round: int) -> SiteEstimate:
         """Estimate from one noisy look at these rows; the noise is new at each call."""
