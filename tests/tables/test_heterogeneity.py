@@ -8,13 +8,6 @@ from scipy.stats import multivariate_normal
 from engram.tables.heterogeneity import estimate_heterogeneity, restricted
 
 
-def test_tasks_that_scatter_less_than_their_noise_are_alike():
-    gaps, variances = np.array([[0.0], [1.0], [2.0]]), np.array([[1.0], [2.0], [4.0]])
-    found = estimate_heterogeneity(gaps, variances)
-    assert found.variance[0] == 0
-    assert found.center[0] == pytest.approx((0 + 1 / 2 + 2 / 4) / (1 + 1 / 2 + 1 / 4))
-
-
 def test_the_p_value_is_that_of_cochrans_q():
     gaps = np.random.default_rng(0).normal(size=(10, 4000))
     p_value = estimate_heterogeneity(gaps, np.ones((10, 4000))).p_value
@@ -114,10 +107,3 @@ def test_columns_that_scatter_are_never_alike():
         np.testing.assert_array_equal(found.variance > 0, scattered)
     # Two tasks do not show how much.
     assert estimate_heterogeneity(gaps[:2], np.ones((2, 4)), scattered=scattered).variance[3] == 0
-
-
-def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="reach must be above 0, got 0"):
-        estimate_heterogeneity(np.zeros((3, 1)), np.ones((3, 1)), reach=0)
-    with pytest.raises(ValueError, match=r"alike must be in \[0, 1\], got"):
-        estimate_heterogeneity(np.zeros((3, 1)), np.ones((3, 1)), alike=2)

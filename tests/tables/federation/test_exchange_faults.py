@@ -74,6 +74,7 @@ def test_estimates_that_cannot_be_are_said_in_words():
         ("linear", {"size": 1e12}, "it claims 1e+12 rows of 120"),
         ("linear", {"size": -5.0}, "it claims -5 rows of 120"),
         ("linear", {"sigma": -1.0}, "its noise has the standard deviation -1.0"),
+        ("linear", {"sigma": 1e200}, "its noise has the standard deviation 1e+200"),
         ("linear", {"sigma": np.nan}, "its noise has the standard deviation nan"),
         ("linear", {"sigma": np.inf}, "it knows standard errors, and not its noise"),
         ("linear", {"freedom": 0.0}, "its noise has 0.0 degrees of freedom"),
@@ -190,7 +191,7 @@ def test_wide_claims_of_one_site_widen_intervals_by_a_bounded_amount(tmp_path):
     honest, _ = run(tmp_path / "honest", **special)
 
     def lie(client, reply):
-        return with_arrays(reply, scale=np.full((1, 21), 1e300)) if client == 4 else reply
+        return with_arrays(reply, scale=np.full((1, 21), 1e30)) if client == 4 else reply
 
     found, _ = run(tmp_path / "lied", grid=odd(lie), **special)
     widths = [

@@ -62,15 +62,6 @@ def test_counts_and_classes_have_no_noise_of_their_own(tmp_path):
     assert "its noise has the standard deviation 1e-09" in found["left-out"]["4"]
 
 
-def test_noise_beyond_measure_has_no_weight(tmp_path):
-    def lie(client, reply):
-        return with_arrays(reply, sigma=np.array([1e200])) if client == 4 else reply
-
-    found, _ = run(tmp_path / "run", grid=odd(lie))
-    alone, _ = run(tmp_path / "without", grid=odd(lambda c, r: None if c == 4 else r))
-    np.testing.assert_allclose(found["shared"]["coef"], alone["shared"]["coef"], rtol=1e-9)
-
-
 def test_rows_that_a_site_claims_are_bounded(tmp_path):
     """A site that says so to the roster, and again with its estimate."""
     claim = 2**31 - 1
