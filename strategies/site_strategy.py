@@ -3,18 +3,16 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from logging import getLogger
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from engram.guards.noise import Noise
 from engram.settings.errors import RunStopped, brief, one_line
-from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.strategies.base import Row, RunStrategy
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
-from engram.wire.roster import Roster
+from engram.wire.roster import Roster, Sites
 from engram.wire.wire import CLIENTS, CONFIG, read_int, read_list
 
 _log = getLogger("flwr.engram")
@@ -29,19 +27,13 @@ Records = Mapping[str, ArrayRecord]
 class SiteStrategy(RunStrategy):
     """Asks every online site in each round."""
 
-    def __init__(self, experiment: Experiment, roster: Roster) -> None:
-        self.sites = roster.sites()
-        self._experiment = experiment
+    def __init__(self, sites: Sites, *, least: int) -> None:
+        self.sites = sites
+        self._least = max(1, least)
         self._asked: list[tuple[Message, list[int]]] = []
         self._wanted: set[int] = set()
         self._bounded: set[int] = set()
         self.left_out: dict[int, str] = {}
-
-    @classmethod
-    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Builds the strategy of a run."""
-        del noise
-        return cls(experiment, roster)
 
     def summary(self) -> None:
         """Logs the numbers of sites and columns, once."""
@@ -136,11 +128,10 @@ class SiteStrategy(RunStrategy):
         """
         for client, reason in sorted(self.left_out.items()):
             _log.warning("client %s is left out: %s", self.called(client), reason)
-        least = max(1, self._experiment.least_clients)
-        if usable < least:
+        if usable < self._least:
             some = sorted(self.left_out.items())[:10]
             reasons = "".join(f"; client {self.called(c)}: {r}" for c, r in some)
-            raise RunStopped(f"{usable} of {least} sites are usable{reasons}")
+            raise RunStopped(f"{usable} of {self._least} sites are usable{reasons}")
 
     def name_bounded(self, clients: Iterable[int], max_weight: float) -> dict[str, list[int]]:
         """Warns once of each client with a claimed weight above ``max_weight``.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from scipy.special import ndtri
 
+from engram.guards.noise import Noise
 from engram.guards.weight_limit import bounded
 from engram.scoring.evaluation import Evaluation, Scored, read_scores
 from engram.settings.errors import RunStopped
@@ -65,14 +66,21 @@ class Exchange(SiteStrategy):
     scored_from = 1
 
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
-        super().__init__(experiment, roster)
+        super().__init__(roster.sites(), least=experiment.least_clients)
         self._own = own = experiment.of(Molar)
+        self._max_weight = experiment.max_weight
         self._told: Told | None = None
         self._names = [*self.sites.columns, *([INTERCEPT] if own.intercept else [])]
         self.estimates: dict[int, Any] = {}
         self._remarks: Row = {}
         self.notes: dict[int, str] = {}
         self.scored: Evaluation | None = None
+
+    @classmethod
+    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
+        """Builds the strategy of a run."""
+        del noise
+        return cls(experiment, roster)
 
     def init(self) -> ArrayRecord:
         """Returns no arrays: nothing is shared before the exchange."""
@@ -111,7 +119,7 @@ class Exchange(SiteStrategy):
             called = self.called(client)
             _log.warning("client %s gets coefficients that it lacks from others: %s", called, note)
         found = [self.estimates[client] for client in sorted(self.estimates)]
-        weights, most = self._own.site_weights, self._experiment.max_weight
+        weights, most = self._own.site_weights, self._max_weight
         each = median_weights(found, weights, most)
         unknown = (each == 0).all(axis=0)
         if unknown.any():
@@ -143,7 +151,7 @@ class Exchange(SiteStrategy):
         self.left_out |= {client: f"{names[column]} {why}" for client, column in odd.items()}
         clients = sorted(self.estimates.keys() - odd)
         self.check_enough(len(clients))
-        most = 1.0 if own.site_weights == "equal" else self._experiment.max_weight
+        most = 1.0 if own.site_weights == "equal" else self._max_weight
         found = answer(
             [self.estimates[client] for client in clients],
             self._told,
