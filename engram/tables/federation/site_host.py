@@ -77,5 +77,7 @@ class SiteHost:
 
 def reply(details: dict[str, Any], examples: int, sites: ArrayRecord | None = None) -> RecordDict:
     """Returns a reply with entries about its clients, and estimates if there are any."""
-    records = {METRICS: MetricRecord({"num-examples": examples}), CLIENTS: ConfigRecord(details)}
-    return RecordDict(records if sites is None else {SITES: sites, **records})
+    found = RecordDict({} if sites is None else {SITES: sites})
+    found[METRICS] = MetricRecord({"num-examples": examples})
+    found[CLIENTS] = ConfigRecord(details)
+    return found
