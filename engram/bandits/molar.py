@@ -11,7 +11,7 @@ import numpy as np
 from engram.bandits.policy import Policy
 from engram.core.arrays import Array
 from engram.core.checks import require
-from engram.tables.bandits.policies import molar_bandit
+from engram.tables.bandits.policies import close_tasks, molar_bandit
 from engram.tables.bandits.site import History, TaskState
 from engram.tables.shrinkage import Option
 
@@ -50,19 +50,19 @@ def molar(
     require(dim >= 1, "dim", dim, "at least 1")
     require(first >= 1, "first", first, "at least 1")
     bandit = molar_bandit(c=c, option=option, history=history, c_rows=c_rows)
-    unseen = bandit.site.init(1, dim)
+    unseen = bandit.init(1, dim)
 
     def choose(state: Molar, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Molar]:
-        chosen = bandit.site.choose(state.users.get(user, unseen), arms[None], rng)
+        chosen = bandit.choose(state.users.get(user, unseen), arms[None], rng)
         return int(chosen[0]), state
 
     def update(state: Molar, user: int, x: Array, reward: float) -> Molar:
         task = state.users.get(user, unseen)
         row = (x[None, None], np.zeros(1, dtype=np.intp), np.array([reward]))
-        users = {**state.users, user: bandit.site.observe(task, *row)}
+        users = {**state.users, user: bandit.observe(task, *row)}
         rounds, close = state.rounds + 1, state.close
         if rounds == close:
-            tasks = bandit.close_batch(tuple(users.values()))
+            tasks = close_tasks(bandit, tuple(users.values()))
             users, close = dict(zip(users, tasks, strict=True)), 2 * close
         return Molar(users, rounds, close)
 

@@ -1,5 +1,6 @@
 """Baselines for MOLAR (Section 4.1, Appendix E), as estimators with the same interface."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,12 +8,7 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.tables.lasso import (
-    DEBIASING_SCALE,
-    LASSO_SCALE,
-    debias,
-    high_dim,
-)
+from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, debias, high_dim
 from engram.tables.median import trimmed_mean
 from engram.tables.model import Numbers
 from engram.tables.shrinkage import combine
@@ -25,14 +21,9 @@ Center = Literal["median", "trimmed-mean", "transfer"]
 
 
 class _Linear(Numbers):
-    """A linear model for each task.
+    """A linear model for each task, with an intercept that is not penalized.
 
-    Arguments common to all subclasses:
-
-    - ``fit_intercept``: whether each task has its own intercept, which is not penalized;
-    - ``standardize``: see ``MolarRegressor``. It is on by default in penalized models, since
-      penalties depend on the columns' units;
-    - ``unseen``: see ``MolarRegressor``.
+    Penalized models are standardized by default, since penalties depend on the columns' units.
     """
 
     family = "linear"
@@ -92,9 +83,7 @@ class LassoRegressor(_Linear):
     Args:
         c: Scale of the penalty in units of the task's noise, >= 0; 0.05 as J.1 tuned it.
         sigma: Standard deviation of the noise, or None to estimate each task's.
-        fit_intercept: See ``IndividualRegressor``.
-        standardize: Likewise.
-        unseen: Likewise.
+        fit_intercept, standardize, unseen: See ``MolarRegressor``.
     """
 
     c: float = LASSO_SCALE
@@ -120,9 +109,7 @@ class DebiasedRegressor(_Linear):
             1 for ``transfer``.
         proportion: Share of tasks that are trimmed at either end.
         sigma: Standard deviation of the noise, or None to estimate each task's.
-        fit_intercept: See ``IndividualRegressor``.
-        standardize: Likewise.
-        unseen: Likewise.
+        fit_intercept, standardize, unseen: See ``MolarRegressor``.
     """
 
     center: Center = "trimmed-mean"
@@ -141,16 +128,21 @@ class DebiasedRegressor(_Linear):
             return high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
         c = DEBIASING_SCALE if self.c is None else self.c
         sites = self._sites(rows, self.sigma)
-        center = self._center(sites)
+        proportion = self.proportion if self.center == "trimmed-mean" else 0.0
+        center = trimmed_center(sites, proportion, self.column_names)
+        if self.center == "median":
+            center = combine(sites).coef
         return debias(rows, sites, center, c, free=self._free), center
 
-    def _center(self, sites: list[SiteEstimate]) -> Array:
-        known = np.stack([site.determined for site in sites])
-        if not known.any(axis=0).all():
-            name = self.column_names[int(np.argmin(known.any(axis=0)))]
-            raise ValueError(f"column {name} is determined by the rows of no task")
-        if self.center == "median":
-            return combine(sites).coef
-        coefs = np.array([site.coef for site in sites], dtype=np.float64)
-        coefs[~known] = np.nan
-        return trimmed_mean(coefs, self.proportion)
+
+def trimmed_center(sites: Sequence[SiteEstimate], proportion: float, names: Sequence[str]) -> Array:
+    """Returns the trimmed mean of the tasks' own estimates, shape (d,).
+
+    Raises:
+        ValueError: If the proportion is out of range, or a column is determined by no task.
+    """
+    known = np.stack([site.determined for site in sites])
+    if not known.any(axis=0).all():
+        name = names[int(np.argmin(known.any(axis=0)))]
+        raise ValueError(f"column {name} is determined by the rows of no task")
+    return trimmed_mean(np.where(known, [site.coef for site in sites], np.nan), proportion)

@@ -169,7 +169,7 @@ def answer(
 
     Args:
         sites: Their equations.
-        told: The last answer, around which they tell it; None in the first exchange.
+        told: The last answer, around which they tell them; None in the first exchange.
         family: The family of models.
         reach: As for ``tell``; sites farther away have no part in the center.
         max_weight: Largest weight of a site in a column, in units of the median site's.

@@ -111,11 +111,6 @@ def _solved(solver: Any, x: Array, y: Array, weights: Array) -> Any:
             raise NoEstimate("its likelihood has no maximum that could be found") from warning
 
 
-def _deviance(eta: Array, y: Array) -> Array:
-    deviance: Array = 2 * (xlogy(y, y) - y * eta - y + np.exp(eta))
-    return deviance
-
-
 FAMILIES: Final[dict[str, Family]] = {
     "linear": Family(
         "numbers",
@@ -141,7 +136,7 @@ FAMILIES: Final[dict[str, Family]] = {
         np.exp,
         np.exp,
         lambda y: None if y.any() else "all its counts are 0",
-        _deviance,
+        lambda eta, y: 2 * (xlogy(y, y) - y * eta - y + np.exp(eta)),
         _poisson,
     ),
 }

@@ -27,18 +27,15 @@ _NIL: Final = 1e-12  # of the largest gradient: a strength lost in rounding
 def lasso_strength(size: float, dim: int, scale: float) -> float:
     """Returns lambda_m = c_lambda sqrt(ln(d) / n_m) of Appendix J.1.
 
-    Args:
-        size: n_m, > 0.
-        dim: d, at least 1. A single coefficient is not penalized: ln(1) = 0.
-        scale: c_lambda in the unit of y, at least 0: ``LASSO_SCALE * sigma_m`` or
-            ``DEBIASING_SCALE * sigma_m``.
+    n_m > 0, d >= 1 and c_lambda >= 0, in the unit of y, are ``size``, ``dim`` and ``scale``. A
+    single coefficient is not penalized: ln(1) = 0.
     """
     return float(scale * np.sqrt(np.log(dim) / size))
 
 
-def lasso(rows: Rows, strength: float, *, free: Bools | None = None) -> Array:
+def lasso(rows: Rows, strength: float) -> Array:
     """Minimizes ``||X b - y||^2 / (2 n) + strength ||b||_1``: ``lasso_debiasing`` around zero."""
-    return lasso_debiasing(rows, np.zeros(rows.x.shape[1]), strength, free=free)
+    return lasso_debiasing(rows, np.zeros(rows.x.shape[1]), strength)
 
 
 def debias(
@@ -51,15 +48,8 @@ def debias(
 ) -> Array:
     """Fits each task's LASSO around ``center`` with lambda_m = c sigma_m sqrt(ln(d) / n_m).
 
-    Args:
-        tasks: Each task's rows.
-        sites: Their own estimates, of which sizes and noise count.
-        center: Shape (d,); zeros for the LASSO itself.
-        c: Scale of the penalty in units of the task's noise, at least 0.
-        free: As for ``lasso_debiasing``.
-
-    Returns:
-        Shape (M, d).
+    Of ``sites``, the tasks' own estimates, sizes and noise count; ``free`` is as for
+    ``lasso_debiasing``. Returns shape (M, d).
     """
     require(c >= 0, "c", c, "at least 0")
     strengths = [lasso_strength(site.size, len(center), c * site.sigma) for site in sites]

@@ -83,10 +83,8 @@ class MultitaskModel(BaseEstimator):
         require(self.unseen in ("error", "shared"), "unseen", self.unseen, "error or shared")
         X, labels = take_tasks(X, task, fitting=True)
         x, target = self._checked(X, y, reset=True)
-        if len(labels) != len(x):
-            raise ValueError(f"task must have {len(x)} labels, one a row, got {len(labels)}")
-        weights = weights_of(sample_weight, x)
         self._check_rows(x, target, labels)
+        weights = weights_of(sample_weight, x)
         self.tasks_, codes = distinct(labels)
         self.scaling_ = Scaling.of(x, weights) if self.standardize else None
         rows = rows_of_tasks(self._design(x), target, weights, codes, self.tasks_)
@@ -96,13 +94,11 @@ class MultitaskModel(BaseEstimator):
         return self
 
     def _apart(self, full: Array) -> tuple[Array, Array]:
-        """Returns coefficients and intercepts; without intercepts these are 0."""
         d = self.n_features_in_
         one = np.atleast_2d(full)
         return full[..., :d], one[:, d] if self.fit_intercept else np.zeros(len(one))
 
     def _checked(self, x: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
-        """Returns features and target with checked shapes; their values are not checked yet."""
         if y is None:
             raise ValueError("y should be a 1d array, got None")
         rule = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 1 + reset}
@@ -154,15 +150,11 @@ class MultitaskModel(BaseEstimator):
             ValueError: If a task was not fitted and ``unseen`` is "error".
         """
         check_is_fitted(self)
-        if task is None and self.unseen == "shared":
-            labels = None
-        else:
-            X, labels = take_tasks(X, task)
+        alone = task is None and self.unseen == "shared"
+        X, labels = (X, None) if alone else take_tasks(X, task)
         rule = {"dtype": np.float64, "ensure_all_finite": False}
         x = validate_data(self, unmasked(X), reset=False, **rule)
         shown = np.full(len(x), "not given") if labels is None else labels
-        if len(shown) != len(x):
-            raise ValueError(f"task must have {len(x)} labels, one a row, got {len(shown)}")
         check_finite(x, shown, self.column_names)
         x = x if self.scaling_ is None else self.scaling_.apply(x)
         eta: Array = x @ self.shared_coef_ + self.shared_intercept_

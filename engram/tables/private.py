@@ -23,6 +23,7 @@ are played.
 It is for Model-C: under Model-P, how many rows an arm has would tell which one a context chose.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.tables.bandits.site import TaskBandit, TaskState
-from engram.tables.shrinkage import Option, Shared, personalize
 from engram.tables.site import Rows, SiteEstimate
 
 
@@ -88,38 +88,17 @@ def estimate_of(statistics: Array, size: int, deviation: float) -> SiteEstimate:
 
 
 def close_private_batch(
-    task: TaskBandit[Any, Any],
-    state: TaskState,
-    *,
-    bound: float,
-    multiplier: float,
-    normal: Array,
+    task: TaskBandit[Any, Any], state: TaskState, release: Callable[[Rows], SiteEstimate]
 ) -> tuple[SiteEstimate | None, TaskState]:
     """Ends a batch of a private bandit.
 
-    Args:
-        task: The policy, which says how many rows are enough.
-        state: The state after the batch, with one parameter.
-        bound: R, see ``noisy_statistics``, also for what follows.
-        multiplier: The noise multiplier.
-        normal: Standard normal numbers.
-
     Returns:
-        The estimate from the new rows, with noise, and the state without these; or None, and the
-        same state, where there are too few.
+        The estimate that ``release`` makes from the new rows, with noise, and the state without
+        these; or None, and the same state, where the policy has too few.
     """
     (enough,) = task.enough(state)
     if not enough:
         return None, state
     rows = state.fresh.of(0)
-    noisy = noisy_statistics(rows, bound=bound, multiplier=multiplier, normal=normal)
     none = np.zeros(len(rows.y), dtype=bool)
-    estimate = estimate_of(noisy, len(rows.y), multiplier * bound**2)
-    return estimate, state._replace(fresh=state.fresh.select(none))
-
-
-def receive_private(
-    state: TaskState, sent: SiteEstimate, shared: Shared, *, option: Option, c: float
-) -> TaskState:
-    """Computes new coefficients by ``personalize`` from the estimate with noise."""
-    return state._replace(coefs=personalize(sent, shared, option=option, c=c)[None])
+    return release(rows), state._replace(fresh=state.fresh.select(none))

@@ -164,7 +164,7 @@ def confirmed(
         rows: The task's rows.
         prior: The prior of a task that is not apart.
         wide: The variances of coefficients that are set free, shape (d,).
-        apart: Which coefficients are apart by their gaps.
+        apart: Mask of the coefficients that are apart by their gaps, shape (d,).
         family: The family of models.
         reach: In standard deviations.
     """

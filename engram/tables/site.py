@@ -18,6 +18,7 @@ from engram.tables.families import FAMILIES, FamilyName, NoEstimate
 INTERCEPT = "intercept"  # name of the coefficient of a column of ones
 
 _DEPENDENT = 1e-10  # relative length of a column outside the span of the columns before it
+_FEW = "it has no more rows than coefficients"
 
 
 class Rows(NamedTuple):
@@ -106,61 +107,50 @@ def estimate_site(
 def _estimated(
     x: Array, y: Array, counts: Array, family: FamilyName, sigma: float | None
 ) -> SiteEstimate:
-    if reason := FAMILIES[family].hopeless(y):
+    model = FAMILIES[family]
+    if reason := model.hopeless(y):
         raise NoEstimate(reason)
-    if family == "linear":
+    if model.fit is None:
         return _least_squares(x, y, counts, sigma)
-    return _likelihood(x, y, counts, family)
+    kept, determined = _independent(_triangle(x))
+    if len(y) <= len(kept):
+        raise NoEstimate(_FEW)
+    coef = np.zeros(x.shape[1])
+    coef[kept] = model.fit(x[:, kept], y, counts)
+    r = _triangle(np.sqrt(counts * model.curvature(x @ coef))[:, None] * x[:, kept])
+    if not _has_full_rank(r):
+        raise NoEstimate("its likelihood is flat at the maximum")
+    return _only(determined, kept, coef[kept], r, float(counts.sum()), 1.0)
 
 
 def _least_squares(x: Array, y: Array, counts: Array, sigma: float | None) -> SiteEstimate:
-    size, root = float(counts.sum()), np.sqrt(counts)[:, None]
+    size, root, d = float(counts.sum()), np.sqrt(counts)[:, None], x.shape[1]
     # One factorization has all: R of X, Q'y beside it, and the residual's length below that.
     r = _triangle(np.hstack([root * x, root * y[:, None]]))
-    d = x.shape[1]
-    kept, determined = np.arange(d), np.ones(d, dtype=bool)
-    if not _has_full_rank(r[:, :d]):
-        kept, determined = _independent(r[:, :d])
-        r = _triangle(r[:, [*kept, d]])
+    kept, determined = _independent(r[:, :d])
     rank, freedom = len(kept), np.inf
+    if rank < d:
+        r = _triangle(r[:, [*kept, d]])
     if sigma is None:
         if size <= rank or len(r) <= rank:
-            raise NoEstimate("it has no more rows than coefficients")
+            raise NoEstimate(_FEW)
         freedom = size - rank
         sigma = float(abs(r[rank, rank]) / np.sqrt(freedom))
         if np.ptp(y) == 0 and sigma <= _DEPENDENT * np.abs(y).max():
             # An exact fit, which is no sign of knowing the truth.
             raise NoEstimate("its target is constant")
-    coef, scale = np.zeros(d), np.full(d, np.inf)
-    coef[kept] = solve_triangular(r[:rank, :rank], r[:rank, rank])
-    scale[kept] = _scale(r[:rank, :rank])
-    return _only(determined, coef, scale)._replace(size=size, sigma=sigma, freedom=freedom)
+    coef = solve_triangular(r[:rank, :rank], r[:rank, rank])
+    return _only(determined, kept, coef, r[:rank, :rank], size, sigma)._replace(freedom=freedom)
 
 
-def _likelihood(x: Array, y: Array, counts: Array, family: FamilyName) -> SiteEstimate:
-    model = FAMILIES[family]
-    d = x.shape[1]
-    kept, determined = np.arange(d), np.ones(d, dtype=bool)
-    r = _triangle(x)
-    if not _has_full_rank(r):
-        kept, determined = _independent(r)
-    if len(y) <= len(kept):
-        raise NoEstimate("it has no more rows than coefficients")
-    coef, scale = np.zeros(d), np.full(d, np.inf)
-    if model.fit is None:
-        raise NoEstimate(f"family {family} is solved by least squares")
-    coef[kept] = model.fit(x[:, kept], y, counts)
-    information = np.sqrt(counts * model.curvature(x @ coef))[:, None] * x[:, kept]
-    r = _triangle(information)
-    if not _has_full_rank(r):
-        raise NoEstimate("its likelihood is flat at the maximum")
-    scale[kept] = _scale(r)
-    return _only(determined, coef, scale)._replace(size=float(counts.sum()))
-
-
-def _only(determined: Bools, coef: Array, scale: Array) -> SiteEstimate:
-    own, error = np.where(determined, coef, 0.0), np.where(determined, scale, np.inf)
-    return SiteEstimate(own, error, 1.0, 1.0)
+def _only(
+    determined: Bools, kept: Ints, coef: Array, r: Array, size: float, sigma: float
+) -> SiteEstimate:
+    """Estimate from the coefficients of the columns ``kept``, and R of their information."""
+    own, scale = np.zeros(len(determined)), np.full(len(determined), np.inf)
+    own[kept], scale[kept] = coef, _scale(r)
+    own[~determined], scale[~determined] = 0.0, np.inf
+    return SiteEstimate(own, scale, size, sigma)
 
 
 def _scale(r: Array) -> Array:
@@ -183,6 +173,8 @@ def _has_full_rank(r: Array) -> bool:
 
 def _independent(r: Array) -> tuple[Ints, Bools]:
     """Returns columns that span all columns, and the mask of determined coefficients."""
+    if _has_full_rank(r):
+        return np.arange(r.shape[1]), np.ones(r.shape[1], dtype=bool)
     lengths = np.linalg.norm(r, axis=0)
     scaled = r / np.where(lengths > 0, lengths, 1.0)
     triangle, pivots = qr(scaled, mode="r", pivoting=True)

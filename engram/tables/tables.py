@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from scipy.linalg import qr, solve_triangular
 
 from engram.core.arrays import Array, Ints
@@ -68,15 +69,7 @@ def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels
     labels = np.asarray(task if hasattr(task, "dtype") else _listed(task))
     if labels.ndim != 1:
         raise ValueError(f"task must have one label a row, got shape {labels.shape}")
-    if hasattr(task, "isna"):
-        empty = np.asarray(task.isna())
-    else:
-        empty = np.array(
-            [
-                label is None or (isinstance(label, float) and np.isnan(label))
-                for label in labels.tolist()
-            ]
-        )
+    empty = pd.isna(labels)
     if empty.any():
         raise ValueError(f"task must not be empty, as it is in row {int(np.argmax(empty))}")
     if fitting and categories is not None:
@@ -108,11 +101,13 @@ def distinct(labels: Labels) -> tuple[Labels, Ints]:
 
 
 def check_finite(x: Array, labels: Labels, names: Sequence[str]) -> None:
-    """Checks that features are finite.
+    """Checks that features are finite, and that each row has a task.
 
     Raises:
-        ValueError: If there are any; it names the first one's column, task and row.
+        ValueError: If not; it names the first bad value's column, task and row.
     """
+    if len(labels) != len(x):
+        raise ValueError(f"task must have {len(x)} labels, one a row, got {len(labels)}")
     bad = ~np.isfinite(x)
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])
@@ -127,7 +122,7 @@ def check_target(y: Array, labels: Labels, family: FamilyName) -> None:
     """Checks that targets are in a family's range.
 
     Raises:
-        ValueError: If there are any; it names the first one's task and row.
+        ValueError: If not; it names the first bad value's task and row.
     """
     model = FAMILIES[family]
     bad = ~(np.isfinite(y) & model.valid(y))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.bandits.molar import molar
-from engram.tables.bandits.policies import molar_bandit
+from engram.tables.bandits.policies import close_tasks, molar_bandit
 from tests.bandits.support import Groups
 from tests.samples import entry
 
@@ -14,7 +14,7 @@ def test_users_by_turns_are_tasks_that_play_in_batches(history):
     users, first, rounds = 3, 4, 32  # of each user: batches end after 4, 8, 16, 32
     environment = Groups(groups=2, users=users, dim=4, seed=1)
     theirs = molar_bandit(c=0.5, history=history)
-    tasks = theirs.init(users, 1, 4)
+    tasks = [theirs.init(1, 4)] * users
     policy = molar(4, c=0.5, history=history, first=first * users)
     ours, rng = policy.init(np.random.default_rng(0)), np.random.default_rng(5)
     learned = set()
@@ -26,14 +26,15 @@ def test_users_by_turns_are_tasks_that_play_in_batches(history):
             arm, ours = policy.choose(ours, user, x[user], np.random.default_rng((t, user)))
             ours = policy.update(ours, user, x[user, arm], float(rewards[user, arm]), rng)
             mine.append(arm)
-        rngs = [np.random.default_rng((t, user)) for user in range(users)]
-        contexts = list(x[:, None])
-        actions = theirs.choose(tasks, contexts, rngs)
-        assert mine == [int(own[0]) for own in actions]
-        paid = [rewards[user, own] for user, own in enumerate(actions)]
-        tasks = theirs.update(tasks, contexts, actions, paid)
+        chosen = []
+        for user, task in enumerate(tasks):
+            (arm,) = theirs.choose(task, x[user][None], np.random.default_rng((t, user)))
+            reward = rewards[user, [arm]]
+            tasks[user] = theirs.observe(task, x[user][None], np.array([arm]), reward)
+            chosen.append(arm)
+        assert mine == chosen
         if t + 1 in (4, 8, 16, 32):
-            tasks = theirs.close_batch(tasks)
+            tasks = list(close_tasks(theirs, tasks))
         for user, task in enumerate(tasks):
             assert np.array_equal(ours.users[user].coefs, task.coefs)
         learned.add(tasks[0].coefs.tobytes())

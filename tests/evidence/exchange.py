@@ -8,6 +8,7 @@ coefficient that the sites' ones scatter around, beside pooled least squares or 
 """
 
 from collections import Counter
+from itertools import product
 from typing import Annotated, Final, NamedTuple
 
 import numpy as np
@@ -106,16 +107,12 @@ def show_equality(families: tuple[FamilyName, ...]) -> None:
     designs = [(0.0, 0.0, 0.0), (0.0, 0.3, 0.0), (0.15, 0.3, 0.0), (0.0, 0.3, 1.5)]
     for family in families:
         counts = Counter[str]()
-        for scatter, apart, odd in designs:
-            for sites in (3, 5, 10):
-                cell = Cell(family, sites, True, scatter, apart, odd=odd)
-                found = [
-                    equal(cell.draw(np.random.default_rng([3, i]))[0], family) for i in range(4)
-                ]
-                print(
-                    f"{family} {scatter} {apart} {odd} {sites} sites: {Counter(found)}", flush=True
-                )
-                counts.update(found)
+        for (scatter, apart, odd), sites in product(designs, (3, 5, 10)):
+            cell = Cell(family, sites, True, scatter, apart, odd=odd)
+            draws = (cell.draw(np.random.default_rng([3, i]))[0] for i in range(4))
+            found = Counter(equal(each, family) for each in draws)
+            print(f"{family} {scatter} {apart} {odd} {sites} sites: {found}", flush=True)
+            counts.update(found)
         print(f"{family}: {dict(counts)}", flush=True)
 
 
@@ -130,18 +127,16 @@ def main(
         show_equality(families)
         return
     print("family sites columns slopes intercepts: age pressure intercept, pooled age, converged")
-    for name in families:
-        for scatter, apart in ((0.0, 0.3), (0.0, 0.0), (0.15, 0.3)):
-            for sites in (3, 5):
-                for raw in (True, False):
-                    cell = Cell(name, sites, raw, scatter, apart)
-                    each = [covered(cell, draw) for draw in range(draws)]
-                    own, pooled, still = (np.mean(part, axis=0) for part in zip(*each, strict=True))
-                    print(
-                        f"{name} {sites} {'raw' if raw else 'centered'} {scatter} {apart}:",
-                        f"{own[0]:.3f} {own[1]:.3f} {own[2]:.3f}, {pooled[0]:.3f}, {still:.3f}",
-                        flush=True,
-                    )
+    spreads = ((0.0, 0.3), (0.0, 0.0), (0.15, 0.3))
+    for name, (scatter, apart), sites, raw in product(families, spreads, (3, 5), (True, False)):
+        cell = Cell(name, sites, raw, scatter, apart)
+        each = [covered(cell, draw) for draw in range(draws)]
+        own, pooled, still = (np.mean(part, axis=0) for part in zip(*each, strict=True))
+        print(
+            f"{name} {sites} {'raw' if raw else 'centered'} {scatter} {apart}:",
+            f"{own[0]:.3f} {own[1]:.3f} {own[2]:.3f}, {pooled[0]:.3f}, {still:.3f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ intervals.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from engram.core.arrays import Array
 from engram.tables.families import FamilyName
-from engram.tables.intervals import Intervals, own_interval, shared_half_width, site_interval
+from engram.tables.intervals import own_interval, shared_half_width, site_interval
 from engram.tables.lasso import high_dim, lasso, transfer_bounds
 from engram.tables.shrinkage import combine
 from engram.tables.simulation import sparse_parameters
@@ -47,7 +47,7 @@ _LOGISTIC_METHODS: Final = ("ols", "pool", "molar-soft", "molar")
 
 def compare(simulation: Simulation, methods: Sequence[str], *, trials: int) -> dict[str, Array]:
     """Returns each method's l1 error in every trial, a mean over tasks."""
-    found: dict[str, list[float]] = {name: [] for name in methods}
+    found: list[dict[str, float]] = []
     for trial in range(trials):
         rng = np.random.default_rng(trial)
         truth = sparse_parameters(rng, simulation.tasks, simulation.dim, simulation.differing)
@@ -56,10 +56,8 @@ def compare(simulation: Simulation, methods: Sequence[str], *, trials: int) -> d
             tasks = [condense(linear_rows(rng, beta, simulation.size, _SIGMA)) for beta in truth]
         else:
             tasks = [logistic_rows(rng, beta, simulation.size) for beta in truth]
-        measured = errors(gather(tasks, family=simulation.family), truth, methods)
-        for name, error in measured.items():
-            found[name].append(error)
-    return {name: np.array(each) for name, each in found.items()}
+        found.append(errors(gather(tasks, family=simulation.family), truth, methods))
+    return {name: np.array([each[name] for each in found]) for name in methods}
 
 
 def compare_high_dim(*, trials: int, dim: int = 200, size: int = 100) -> dict[str, dict[str, Any]]:
@@ -73,8 +71,9 @@ def compare_high_dim(*, trials: int, dim: int = 200, size: int = 100) -> dict[st
     for trial in range(trials):
         tasks, truth = _sparse_tasks(np.random.default_rng(trial), dim, size)
         for (name, scale), way in _ways(tasks, dim, size).items():
-            seconds, coefs = _timed(way)
-            error = float(np.abs(coefs - truth).sum(axis=1).mean())
+            begun = time.perf_counter()
+            error = float(np.abs(way() - truth).sum(axis=1).mean())
+            seconds = time.perf_counter() - begun
             tried.setdefault(name, {}).setdefault(scale, []).append((error, seconds))
     means = {name: [np.mean(each, axis=0) for each in of.values()] for name, of in tried.items()}
     best = {name: min(each, key=lambda mean: mean[0]) for name, each in means.items()}
@@ -138,32 +137,17 @@ def coverage(
         sites = [estimate_site(linear_rows(rng, beta, size, _SIGMA)) for beta in truth]
         shared = combine(sites)
         half = shared_half_width(sites, shared)
-        low, high = _stacked(site_interval(site, shared, half) for site in sites)
-        own = _stacked(own_interval(site) for site in sites)
+        low, high = np.stack([site_interval(site, shared, half) for site in sites], axis=1)
+        own_low, own_high = np.stack([own_interval(site) for site in sites], axis=1)
         covered = (low <= truth) & (truth <= high)
-        length = (high - low).sum() / (own.high - own.low).sum()
+        length = (high - low).sum() / (own_high - own_low).sum()
         found.append((covered[~differs].mean(), covered[differs].mean(), length))
     return Coverage(*np.mean(found, axis=0).tolist())
 
 
-def _stacked(each: Iterable[Intervals]) -> Intervals:
-    low, high = (np.stack(limits) for limits in zip(*each, strict=True))
-    return Intervals(low, high)
-
-
-def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
-    begun = time.perf_counter()
-    result = run()
-    return time.perf_counter() - begun, result
-
-
 def _regression(trials: int) -> list[Table]:
-    linear = tuple(METHODS)
-    return [
-        _errors(PAPER, compare(PAPER, linear, trials=trials)),
-        _errors(ALIKE, compare(ALIKE, linear, trials=trials)),
-        _errors(LOGISTIC, compare(LOGISTIC, _LOGISTIC_METHODS, trials=trials)),
-    ]
+    compared = ((PAPER, METHODS), (ALIKE, METHODS), (LOGISTIC, _LOGISTIC_METHODS))
+    return [_errors(each, compare(each, tuple(names), trials=trials)) for each, names in compared]
 
 
 def _errors(simulation: Simulation, found: Mapping[str, Array]) -> Table:

@@ -1,18 +1,11 @@
 """The coverage of what adaptive sites share, in small; its figures are in docs/results.md."""
 
 import numpy as np
-import pytest
 import typer
 from typer.testing import CliRunner
 
 from tests.evidence import exchange
 from tests.evidence.exchange import Cell, covered, equal
-
-
-@pytest.mark.parametrize("draw", [0, 1])
-def test_intervals_of_raw_columns_hold_as_often_as_those_of_centered_ones(draw):
-    raw, centered = (covered(Cell("linear", 3, own), draw)[0] for own in (True, False))
-    np.testing.assert_array_equal(raw[:2], centered[:2])
 
 
 def test_intervals_hold():
@@ -21,10 +14,9 @@ def test_intervals_hold():
     assert (held >= 9).all()
 
 
-@pytest.mark.parametrize("family", ["linear", "logistic"])
-def test_sites_fit_what_the_library_fits(family):
-    cell = Cell(family, 3, True, apart=0.3, odd=1.5)
-    assert equal(cell.draw(np.random.default_rng([3, 1]))[0], family) == "equal"
+def test_sites_fit_what_the_library_fits():
+    cell = Cell("linear", 3, True, apart=0.3, odd=1.5)
+    assert equal(cell.draw(np.random.default_rng([3, 1]))[0], "linear") == "equal"
 
 
 def test_it_prints_every_cell(monkeypatch):

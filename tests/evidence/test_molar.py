@@ -1,31 +1,14 @@
 """The comparison of MOLAR runs; its figures are tested in tests/tables."""
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from tests.evidence import molar
 
 
-def test_algorithm_3_is_compared_with_the_best_lassos():
-    found = molar.compare_high_dim(trials=1, dim=30, size=15)
-    assert found.keys() == {
-        "Algorithm 3",
-        "a LASSO for each task",
-        "one LASSO for all",
-    }
-    assert all(0 < row["error"] < 10 and row["seconds"] > 0 for row in found.values())
-
-
-def test_coverage_is_a_share_and_wide_gaps_are_covered():
-    found = molar.coverage(20.0, trials=1, dim=40, tasks=40, size=200)
-    assert all(0.9 < share <= 1 for share in found[:2])
-    assert 0 < found.length < 1
-
-
 @pytest.fixture
 def app(monkeypatch):
-    import typer
-
     small = molar.Simulation("linear", dim=8, tasks=3, size=30, differing=1)
     monkeypatch.setattr(molar, "PAPER", small)
     monkeypatch.setattr(molar, "ALIKE", small._replace(differing=0))

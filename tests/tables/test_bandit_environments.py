@@ -63,51 +63,34 @@ def test_a_simulated_world_pays_what_its_parameters_say():
 
 
 def test_under_model_c_each_arm_has_a_context():
-    environment = simulate(
-        np.random.default_rng(0),
-        np.array([[2.0, -1.0]]),
-        arms=3,
-        activation=1.0,
-        horizon=5,
-        sigma=0.0,
-    )
+    rng, coefs = np.random.default_rng(0), np.array([[2.0, -1.0]])
+    environment = simulate(rng, coefs, arms=3, activation=1.0, horizon=5, sigma=0.0)
     assert (environment.contexts.shape, environment.parameters) == ((5, 3, 2), 1)
     np.testing.assert_array_equal(environment.rewards, environment.contexts @ [2.0, -1.0])
 
 
-@pytest.mark.parametrize("model", ["C", "P"])
-def test_what_a_task_meets_does_not_depend_on_the_others(model):
-    few, many = (environments(model, activation) for activation in ((0.9, 0.3), (0.9, 0.3, 0.5)))
-    for one, other in zip(few, many, strict=False):
-        np.testing.assert_array_equal(one.active, other.active)
-        np.testing.assert_array_equal(one.contexts, other.contexts)
-    assert not np.array_equal(many[0].contexts[:30], many[1].contexts[:30])
+def test_the_environment_of_a_task_does_not_depend_on_the_others():
+    for model in ("C", "P"):
+        few, many = (environments(model, p) for p in ((0.9, 0.3), (0.9, 0.3, 0.5)))
+        for one, other in zip(few, many, strict=False):
+            np.testing.assert_array_equal(one.active, other.active)
+            np.testing.assert_array_equal(one.contexts, other.contexts)
+        assert not np.array_equal(many[0].contexts[:30], many[1].contexts[:30])
 
 
 def test_replay_reads_each_row_once_at_most_and_then_ends():
     rows = Rows(np.arange(22.0).reshape(11, 2), np.arange(11.0) ** 2)
-    reference = np.array([1.0, -3.0])
-    environment = replay(
-        np.random.default_rng(0), rows, reference, activation=0.5, horizon=40, arms=2
-    )
-    assert (
-        environment.active.sum() == 5
-    )  # 11 rows: five pairs, though some twenty rounds were drawn
+    rng, reference = np.random.default_rng(0), np.array([1.0, -3.0])
+    environment = replay(rng, rows, reference, activation=0.5, horizon=40, arms=2)
+    # 11 rows: five pairs, though some twenty rounds were drawn.
+    assert environment.active.sum() == 5
     read = (environment.contexts[..., 0] / 2).astype(int)
     assert len(set(read.ravel())) == 10
     np.testing.assert_array_equal(environment.contexts, rows.x[read])
     np.testing.assert_array_equal(environment.rewards, rows.y[read])
     np.testing.assert_allclose(environment.means, rows.x[read] @ reference)
-    short = replay(np.random.default_rng(0), rows, reference, activation=1.0, horizon=3)
-    assert short.active.tolist() == [True] * 3
-
-
-def test_replay_stops_activations_once_rows_are_used_up():
-    rows = Rows(np.ones((7, 1)), np.ones(7))
-    environment = replay(
-        np.random.default_rng(0), rows, np.ones(1), activation=1.0, horizon=10, arms=3
-    )
-    assert environment.active.tolist() == [True, True] + [False] * 8
+    long = replay(rng, rows, reference, activation=1.0, horizon=10, arms=3)
+    assert long.active.tolist() == [True] * 3 + [False] * 7
 
 
 def test_regret_by_hand():

@@ -1,4 +1,4 @@
-"""Multitask bandits: what Algorithms 2 and 5 say, reductions, closed forms, refusals."""
+"""Multitask bandits: Algorithms 2 and 5 in plain numpy, reductions, closed forms, refusals."""
 
 import numpy as np
 import pytest
@@ -16,11 +16,17 @@ from engram.tables.bandits.site import TaskBandit
 from engram.tables.shrinkage import combine, personalize
 from engram.tables.site import Rows, estimate_site
 from tests.samples import entry
-from tests.tables.bandits import MODELS, assert_same_state, generators, small_environments
+from tests.tables.bandits import (
+    MODELS,
+    assert_same_state,
+    coefficients,
+    generators,
+    small_environments,
+)
 
 
 def site(method=None, history="batch", c_rows=1.0):
-    return TaskBandit(method or molar_bandit().site.method, history, c_rows)
+    return TaskBandit(method or molar_bandit().method, history, c_rows)
 
 
 def fed(own, state, n, seed=0, arms=3):
@@ -32,16 +38,75 @@ def fed(own, state, n, seed=0, arms=3):
     return own.observe(state, contexts, actions, rewards), (contexts, actions, rewards)
 
 
+# --- The algorithms in plain numpy ---------------------------------------------------------
+
+
+def median(values, weights):
+    """A point with half of the weight on either side; the midpoint where there are many."""
+    order = np.argsort(values)
+    below = np.cumsum(weights[order]) / weights.sum()
+    ends = [values[order][np.searchsorted(below, half)] for half in (0.5 - 1e-12, 0.5 + 1e-12)]
+    return sum(ends) / 2
+
+
+def molar(rows):
+    """Algorithm 1 with known noise, of ``{task: (x, y)}``."""
+    inverses = {m: np.linalg.inv(x.T @ x) for m, (x, _) in rows.items()}
+    own = {m: inverses[m] @ x.T @ y for m, (x, y) in rows.items()}
+    sizes = {m: len(y) for m, (_, y) in rows.items()}
+    weights, every = np.array([*sizes.values()]) / 0.5**2, np.array([*own.values()])
+    shared = np.array([median(column, weights) for column in every.T])
+    found = {}
+    for m, coef in own.items():
+        gamma = np.log(min(sum(sizes.values()) / sizes[m], len(shared))) * 0.5
+        near = np.abs(shared - coef) <= gamma * np.sqrt(np.diag(inverses[m]))
+        found[m] = np.where(near, shared, coef)
+    return found
+
+
+def played_plainly(environments, told):
+    """Returns the regret, and how many choices were no ties; of ties, what was told is taken."""
+    tasks, horizon = told.shape
+    dim, arms = environments[0].contexts.shape[2], environments[0].means.shape[1]
+    models = 1 if environments[0].contexts.shape[1] == arms else arms
+    coefs, seen = np.zeros((tasks, models, dim)), [0] * tasks
+    rows = [[[] for _ in range(models)] for _ in range(tasks)]
+    each, chosen, end = np.zeros((tasks, horizon)), 0, 1
+    step = np.diff(told, axis=1, prepend=0)
+    for t in range(1, horizon + 1):
+        for m, env in enumerate(environments):
+            if not env.active[t - 1]:
+                continue
+            i, x = seen[m], env.contexts[seen[m]]
+            seen[m] += 1
+            scores = (x * coefs[m]).sum(1)
+            losses = env.means[i].max() - env.means[i]
+            tie = (scores > scores.max() - 1e-9).sum() > 1
+            arm = int(np.abs(losses - step[m, t - 1]).argmin() if tie else scores.argmax())
+            chosen += not tie
+            each[m, t - 1] = losses[arm]
+            of = 0 if models == 1 else arm
+            rows[m][of].append((x[arm if models == 1 else 0], env.rewards[i, arm]))
+        if t == end:
+            end *= 2
+            for k in range(models):
+                enough = [m for m in range(tasks) if len(rows[m][k]) >= dim + 2]
+                data = {m: tuple(map(np.array, zip(*rows[m][k], strict=True))) for m in enough}
+                for m, coef in molar(data).items() if data else ():
+                    coefs[m, k], rows[m][k] = coef, []
+    return each.cumsum(1), chosen
+
+
+@MODELS
+def test_the_regret_is_that_of_the_algorithm(model):
+    environments = small_environments(model, horizon=400)
+    found = play_tasks(molar_bandit(sigma=0.5), environments, generators(0))
+    expected, chosen = played_plainly(environments, found)
+    assert chosen > 800
+    np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
 # --- One task --------------------------------------------------------------------------------
-
-
-def test_choices_by_hand():
-    state = site().init(1, 2)._replace(coefs=np.array([[1.0, -2.0]]))
-    contexts = np.array([[[3.0, 1.0], [0.0, -1.0]], [[3.0, 0.0], [5.0, 0.0]]])  # 1 < 2, 3 < 5
-    assert site().choose(state, contexts, np.random.default_rng(0)).tolist() == [1, 1]
-    arms = site().init(3, 2)._replace(coefs=np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]]))
-    contexts = np.array([[[2.0, 1.0]], [[1.0, 2.0]], [[-1.0, -2.0]]])
-    assert site().choose(arms, contexts, np.random.default_rng(0)).tolist() == [0, 1, 2]
 
 
 def test_ties_are_broken_at_random_among_the_best():
@@ -52,19 +117,6 @@ def test_ties_are_broken_at_random_among_the_best():
     assert counts[0] == pytest.approx(450, abs=75)  # five standard deviations
     first = site().choose(site().init(1, 1), np.ones((900, 3, 1)), np.random.default_rng(1))
     assert np.bincount(first) == pytest.approx(300, abs=70)
-
-
-def test_rows_of_the_arms_chosen_are_kept():
-    own = site()
-    contexts = np.arange(12.0).reshape(2, 3, 2)
-    state = own.observe(own.init(1, 2), contexts, np.array([2, 0]), np.array([7.0, 8.0]))
-    assert state.fresh.x.tolist() == [[4.0, 5.0], [6.0, 7.0]]
-    assert (state.fresh.y.tolist(), state.fresh.parameter.tolist()) == ([7.0, 8.0], [0, 0])
-    shared = np.array([[[1.0, 2.0]], [[3.0, 4.0]]])
-    state = own.observe(own.init(3, 2), shared, np.array([2, 0]), np.array([7.0, 8.0]))
-    assert state.fresh.x.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert state.fresh.parameter.tolist() == [2, 0]
-    assert state.fresh.of(2).y.tolist() == [7.0]
 
 
 def test_how_many_rows_are_enough():
@@ -130,14 +182,9 @@ def test_a_coefficient_that_nobody_saw_is_0_and_one_that_others_saw_is_theirs():
     x = rng.normal(size=(2, 9, 3)) * [1.0, 1.0, 0.0]
     x[0, :, 1] = 0.0
     y = x @ [2.0, -3.0, 0.0]
-    policy = molar_bandit()
-    state = policy.init(2, 1, 3)
-    zeros = np.zeros(9, dtype=np.intp)
-    state = policy.update(state, list(x[:, :, None]), [zeros] * 2, list(y))
-    after = policy.close_batch(state)
-    np.testing.assert_allclose([own.coefs[0] for own in after], [[2.0, -3.0, 0.0]] * 2, atol=1e-12)
-    blank = policy.update(policy.init(2, 1, 3), [np.zeros((9, 1, 3))] * 2, [zeros] * 2, list(y))
-    assert not any(own.coefs.any() for own in policy.close_batch(blank))
+    found = coefficients(molar_bandit(), zip(x, y, strict=True))
+    np.testing.assert_allclose(found, [[2.0, -3.0, 0.0]] * 2, atol=1e-12)
+    assert not coefficients(molar_bandit(), [(np.zeros((9, 3)), own) for own in y]).any()
 
 
 # --- Reductions ------------------------------------------------------------------------------
@@ -157,33 +204,21 @@ def test_without_shrinkage_it_is_the_ols_bandit(model, history):
     )
 
 
-def after_one_batch(policy, seed=0, n=40):
-    """Coefficients of three tasks of unequal rows, after a batch, and those rows."""
-    rng = np.random.default_rng(seed)
-    rows = [Rows(rng.normal(size=(n + 7 * m, 4)), rng.normal(size=n + 7 * m)) for m in range(3)]
-    state = policy.update(
-        policy.init(3, 1, 4),
-        [own.x[:, None] for own in rows],
-        [np.zeros(len(own.y), dtype=np.intp) for own in rows],
-        [own.y for own in rows],
-    )
-    return np.stack([own.coefs[0] for own in policy.close_batch(state)]), rows
-
-
 def test_extreme_constants():
-    own, rows = after_one_batch(ols_bandit())
-    np.testing.assert_allclose(own, [np.linalg.lstsq(r.x, r.y)[0] for r in rows], rtol=1e-9)
-    assert np.abs(after_one_batch(lasso_bandit(c=0.0))[0] - own).max() < 1e-12
-    assert np.abs(after_one_batch(lasso_bandit(c=1e-9))[0] - own).max() < 1e-6
-    assert not after_one_batch(lasso_bandit(c=1e3))[0].any()
-    assert np.abs(after_one_batch(trace_norm_bandit(c=1e-9))[0] - own).max() < 1e-6
-    assert not after_one_batch(trace_norm_bandit(c=1e3))[0].any()
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(n, 4)), rng.normal(size=n)) for n in (40, 47, 54)]
+    own = coefficients(ols_bandit(), rows)
+    np.testing.assert_allclose(own, [np.linalg.lstsq(*task)[0] for task in rows], rtol=1e-9)
+    for policy in (lasso_bandit, trace_norm_bandit, robust_multitask_bandit):
+        assert np.abs(coefficients(policy(c=1e-9), rows) - own).max() < 1e-6
+    assert np.abs(coefficients(lasso_bandit(c=0.0), rows) - own).max() < 1e-12
+    for policy in (lasso_bandit, trace_norm_bandit):
+        assert not coefficients(policy(c=1e3), rows).any()
     # Nobody is trimmed of three with a proportion of 0.1; of 0.4 the lowest and the highest are.
     for proportion, center in ((0.1, own.mean(axis=0)), (0.4, np.median(own, axis=0))):
-        found, _ = after_one_batch(robust_multitask_bandit(c=1e3, proportion=proportion))
+        found = coefficients(robust_multitask_bandit(c=1e3, proportion=proportion), rows)
         np.testing.assert_allclose(found, [center] * 3, rtol=1e-9)
-    assert np.abs(after_one_batch(robust_multitask_bandit(c=1e-9))[0] - own).max() < 1e-6
-    shared, _ = after_one_batch(molar_bandit(c=np.inf, sigma=1.0))
+    shared = coefficients(molar_bandit(c=np.inf, sigma=1.0), rows)
     assert (shared == shared[0]).all()
     assert all(value in own[:, k] for k, value in enumerate(shared[0]))
 
@@ -198,13 +233,7 @@ def test_lasso_and_its_kin_have_the_lambda_of_the_paper():
         (lasso_bandit(c=0.5), np.zeros(4)),
         (robust_multitask_bandit(c=0.5), truth.mean(axis=0)),
     ):
-        state = policy.update(
-            policy.init(3, 1, 4),
-            [x[:, None]] * 3,
-            [np.zeros(16, dtype=np.intp)] * 3,
-            [x @ own for own in truth],
-        )
-        found = np.stack([own.coefs[0] for own in policy.close_batch(state)])
+        found = coefficients(policy, [(x, x @ own) for own in truth])
         by = 0.5 * np.sqrt(np.log(4) / 16)
         gap = truth - center
         expected = center + np.sign(gap) * np.maximum(np.abs(gap) - by, 0)
@@ -221,7 +250,7 @@ def test_what_cannot_be_is_refused():
         (lambda: trace_norm_bandit(c=0.0), "c must be positive"),
         (lambda: ols_bandit(history="none"), "history must be batch or all, got 'none'"),
         (lambda: molar_bandit(c_rows=-1.0), "c_rows must be at least 0"),
-        (lambda: ols_bandit().init(0, 1, 2), "tasks must be at least 1"),
+        (lambda: play_tasks(ols_bandit(), [], []), "tasks must be at least 1"),
         (lambda: site().init(0, 2), "parameters must be at least 1"),
         (lambda: list(batches(0, 5)), "first must be at least 1"),
         (lambda: small_environments("D"), "model must be C or P, got 'D'"),

@@ -1,4 +1,4 @@
-"""What MOLAR gains over other estimators: the structure of Section 4.1, in the small.
+"""MOLAR's gain over other estimators: the structure of Section 4.1, in the small.
 
 The bounds leave three trials room for chance; what was measured stands beside each.
 ``tests/evidence/molar.py`` measures the same in the paper's size.
@@ -20,12 +20,8 @@ def ratios(setting, methods=tuple(METHODS)):
     return {name: each.mean() / found["ols"].mean() for name, each in found.items()}
 
 
-@pytest.fixture(scope="module")
-def sparse():
-    return ratios(SMALL)
-
-
-def test_errors_beside_those_of_least_squares(sparse):
+def test_errors_beside_those_of_least_squares():
+    sparse = ratios(SMALL)
     for method, least, most in [
         ("molar", 0.25, 0.36),  # 0.312
         ("molar-soft", 0.35, 0.46),  # 0.406
@@ -36,9 +32,7 @@ def test_errors_beside_those_of_least_squares(sparse):
     ]:
         with entry(method, least, most):
             assert least <= sparse[method] <= most
-
-
-def test_thresholding_beats_debiasing_by_the_lasso(sparse):
+    # Thresholding beats debiasing by the LASSO.
     assert sparse["molar"] <= 0.68 * sparse["rm"]  # 0.584
     assert sparse["molar"] <= 0.70 * sparse["ml"]  # 0.597
 
@@ -50,13 +44,10 @@ def test_tasks_that_are_alike_are_learned_at_the_rate_of_pooling():
     assert found["molar"] <= 1.45 * found["pool"]  # 1.24
 
 
-def test_where_everything_differs_little_is_lost():
+def test_where_everything_differs_little_is_lost_and_more_tasks_help():
     found = ratios(SMALL._replace(differing=SMALL.dim), ("ols", "pool", "molar"))
     assert found["molar"] <= 1.2  # 1.09
     assert found["pool"] > 20  # 39
-
-
-def test_more_tasks_help():
     few = ratios(SMALL._replace(tasks=8), ("ols", "molar"))
     assert 0.55 <= few["molar"] <= 0.75  # 0.649
 

@@ -1,11 +1,11 @@
-"""Properties that define a weighted median, checked on arbitrary inputs."""
+"""Weighted medians by the properties that define them; trimmed means by hand."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.tables.median import weighted_median
+from engram.tables.median import trimmed_mean, weighted_median
 from tests.samples import entry
 
 # Small integers: every sum below is exact in float64, so equalities can be too.
@@ -69,3 +69,55 @@ def test_refuses_weights_that_are_none():
     for weights in [[0.0, 0.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf], [1.0]]:
         with entry(weights), pytest.raises(ValueError, match="weights"):
             weighted_median(np.ones((2, 1)), np.array(weights))
+
+
+# --- The trimmed mean ---------------------------------------------------------------------------
+
+LINE = [8.0, 1.0, 100.0, 4.0, 2.0]
+
+
+def mean(values, proportion):
+    return trimmed_mean(np.array(values, dtype=float)[:, None], proportion).item()
+
+
+def test_trimmed_means_by_hand():
+    for values, proportion, expected in [
+        (LINE, 0.0, 23.0),
+        (LINE, 0.19, 23.0),  # 0.95 of a task is none
+        (LINE, 0.2, 14 / 3),  # (2 + 4 + 8) / 3
+        (LINE, 0.4, 4.0),
+        (LINE, 0.49, 4.0),
+        ([8.0, 1.0, 4.0, 2.0], 0.49, 3.0),  # the middle two
+        ([5.0], 0.4, 5.0),
+        ([1.0, np.nan, 7.0, 100.0, 2.0, 4.0], 0.2, 13 / 3),  # of five: (2 + 4 + 7) / 3
+    ]:
+        with entry(values, proportion):
+            assert mean(values, proportion) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_product_that_is_rounded_down_to_just_below_a_number_counts_as_it():
+    assert 0.29 * 100 < 29
+    values = np.arange(100.0) ** 2
+    assert mean(values, 0.29) == pytest.approx(values[29:71].mean())
+
+
+HONEST = st.lists(st.floats(-9, 9), min_size=8, max_size=16)
+
+
+@given(HONEST, st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=2), st.randoms())
+def test_as_many_as_are_left_out_at_an_end_cannot_drag_it_away(honest, lies, random):
+    values = [*honest, *lies]
+    random.shuffle(values)
+    assert min(honest) - 1e-9 <= mean(values, 0.2) <= max(honest) + 1e-9
+
+
+def test_trimmed_means_refuse():
+    for values, proportion, message in [
+        (np.ones((3, 2)), 0.5, r"proportion must be in \[0, 0.5\), got 0.5"),
+        (np.ones((3, 2)), -0.1, r"proportion must be in \[0, 0.5\), got -0.1"),
+        (np.ones(3), 0.1, r"values.shape must be \(M, d\), got \(3,\)"),
+        (np.array([[1.0, np.nan]]), 0.1, r"values must be known to a task, got .*coordinate \[1\]"),
+        (np.ones((0, 2)), 0.1, "values must be known to a task"),
+    ]:
+        with entry(values, proportion), pytest.raises(ValueError, match=message):
+            trimmed_mean(values, proportion)

@@ -1,11 +1,17 @@
-"""Estimates from noisy sufficient statistics: beside numpy's least squares, audited, honest."""
+"""Estimates from noisy sums: beside numpy's least squares, audited; and bandits that use them."""
 
 import numpy as np
 import pytest
 import torch
 
 from engram.guards.accounting.gaussian import epsilon
-from engram.tables.private import estimate_of, noisy_statistics, statistics_size
+from engram.tables.bandits.policies import molar_bandit
+from engram.tables.private import (
+    close_private_batch,
+    estimate_of,
+    noisy_statistics,
+    statistics_size,
+)
 from engram.tables.site import Rows, estimate_site
 from tests.samples import entry
 from tests.strategies.test_audit import DELTA, found_by
@@ -24,12 +30,14 @@ def statistics(rows, *, bound=8.0, multiplier=1.0, seed=0):
     return noisy_statistics(rows, bound=bound, multiplier=multiplier, normal=normal)
 
 
+def released(rows, bound, multiplier, seed=0):
+    noisy = statistics(rows, bound=bound, multiplier=multiplier, seed=seed)
+    return estimate_of(noisy, len(rows.y), multiplier * bound**2)
+
+
 def test_without_clipping_and_almost_without_noise_it_is_least_squares():
-    rows, multiplier, bound = drawn(0), 1e-13, 1e3
-    found = estimate_of(
-        statistics(rows, bound=bound, multiplier=multiplier), 400, multiplier * bound**2
-    )
-    plain = estimate_site(rows)
+    rows = drawn(0)
+    found, plain = released(rows, 1e3, 1e-13), estimate_site(rows)
     expected, residual, *_ = np.linalg.lstsq(rows.x, rows.y, rcond=None)
     np.testing.assert_allclose(found.coef, expected, rtol=1e-6)
     assert found.sigma == pytest.approx(float(np.sqrt(residual[0] / (400 - DIM))), rel=1e-6)
@@ -61,7 +69,7 @@ def test_standard_errors_count_the_noise():
     errors = []
     for seed in range(300):
         rows = drawn(seed, n=2000)
-        found = estimate_of(statistics(rows, multiplier=0.5, seed=seed), 2000, 0.5 * 64)
+        found = released(rows, 8.0, 0.5, seed)
         errors.append((found.coef - BETA) / found.standard_error)
         assert (found.standard_error > 2 * estimate_site(rows).standard_error).all()
     assert 0.62 < (np.abs(np.array(errors)) < 1).mean() < 0.74
@@ -70,7 +78,7 @@ def test_standard_errors_count_the_noise():
 def test_statistics_that_are_noise_give_finite_estimates():
     for multiplier in [10.0, 1000.0]:
         with entry(multiplier):
-            found = estimate_of(statistics(drawn(3), multiplier=multiplier), 400, multiplier * 64)
+            found = released(drawn(3), 8.0, multiplier)
             assert np.isfinite(found.coef).all()
             assert (found.scale > 0).all()
             assert np.isfinite(found.scale).all()
@@ -78,7 +86,7 @@ def test_statistics_that_are_noise_give_finite_estimates():
 
 
 def test_too_few_rows_determine_nothing():
-    found = estimate_of(statistics(drawn(0, n=3)), 3, 64.0)
+    found = released(drawn(0, n=3), 8.0, 1.0)
     assert np.isinf(found.scale).all()
     assert np.isinf(found.sigma)
     assert not found.coef.any()
@@ -103,3 +111,50 @@ def test_an_audit_finds_something_and_no_more_than_is_claimed():
 
 def test_an_audit_finds_out_a_twelfth_of_the_noise():
     assert audited(0.25) > epsilon(3.0, 1, DELTA)
+
+
+# --- Bandits: how far a turn reaches, and what is remembered -----------------------------------
+
+SITE = molar_bandit()
+
+
+def after(turns, seed=0):
+    """A task's state after so many turns."""
+    rng = np.random.default_rng(seed)
+    contexts, state = rng.normal(size=(turns, 3, 2)), SITE.init(1, 2)
+    return SITE.observe(state, contexts, rng.integers(3, size=turns), rng.normal(size=turns))
+
+
+def closed(state, multiplier=1.0):
+    return close_private_batch(SITE, state, lambda rows: released(rows, 4.0, multiplier))
+
+
+def test_another_turn_moves_the_sums_by_root_two_squared_bounds_at_most():
+    rng = np.random.default_rng(1)
+
+    def sums(*row):
+        rows = Rows(np.array([row[:2], [1.0, 1.0]]), np.array([row[2], 0.0]))
+        return noisy_statistics(rows, bound=4.0, multiplier=1.0, normal=np.zeros(6))
+
+    most = np.sqrt(2) * 4.0**2
+    pairs = rng.normal(scale=9, size=(200, 2, 3))
+    gaps = [np.linalg.norm(sums(*one) - sums(*other)) for one, other in pairs]
+    assert max(gaps) <= most * (1 + 1e-12)
+    # Turns at right angles, as long as is allowed, are as far apart as any.
+    assert np.linalg.norm(sums(9.0, 0.0, 0.0) - sums(0.0, 9.0, 0.0)) == pytest.approx(most)
+
+
+def test_a_batch_is_released_once_and_its_rows_forgotten():
+    state = after(30)
+    (own,) = SITE.close_batch(state)
+    sent, left = closed(state, multiplier=1e-13)
+    np.testing.assert_allclose(sent.coef, own.coef, rtol=1e-6)
+    assert [len(part.y) for part in (left.fresh, left.past)] == [0, 0]
+    assert closed(left) == (None, left)
+
+
+def test_too_few_rows_wait_and_draw_nothing_into_coefficients():
+    state = after(3)
+    sent, left = closed(state)
+    assert sent is None
+    assert left is state

@@ -64,15 +64,14 @@ def test_the_mode_of_a_likelihood_with_a_prior():
     assert (found.sigma, found.freedom) == (1.0, np.inf)
 
 
-@pytest.mark.parametrize("y", [np.ones(30), np.zeros(30), (np.arange(30) > 20).astype(float)])
-def test_classes_that_can_be_told_apart_have_a_finite_estimate(y):
+def test_classes_that_can_be_told_apart_have_a_finite_estimate():
     x = np.column_stack([np.arange(30.0) / 30, np.ones(30)])
-    data = Rows(x, y)
-    assert not estimate_site(data, family="logistic").determined.any()
-    found = posterior(data, start(data, "logistic"), family="logistic")
-    assert np.isfinite(found.coef).all()
-    assert np.isfinite(found.gap).all()
-    assert (found.variance > 0).all()
+    for y in (np.ones(30), np.zeros(30), (np.arange(30) > 20).astype(float)):
+        data = Rows(x, y)
+        assert not estimate_site(data, family="logistic").determined.any()
+        found = posterior(data, start(data, "logistic"), family="logistic")
+        assert np.isfinite([*found.coef, *found.gap]).all()
+        assert (found.variance > 0).all()
 
 
 def test_weights_count_rows():

@@ -38,13 +38,13 @@ def test_both_options_by_hand():
     assert shrink(own, shared, radius, "soft").tolist() == [0.75, 0.75, -1.0, 0.5]
 
 
-@pytest.mark.parametrize("option", ["hard", "soft"])
-def test_threshold_zero_is_least_squares_and_an_infinite_one_the_shared_estimate(option):
+def test_threshold_zero_is_least_squares_and_an_infinite_one_the_shared_estimate():
     sites, _ = tasks()
     shared = combine(sites)
     for own in sites:
-        assert np.array_equal(personalize(own, shared, option=option, c=0), own.coef)
-        assert np.array_equal(personalize(own, shared, option=option, c=np.inf), shared.coef)
+        for option in ("hard", "soft"):
+            assert np.array_equal(personalize(own, shared, option=option, c=0), own.coef)
+            assert np.array_equal(personalize(own, shared, option=option, c=np.inf), shared.coef)
 
 
 @given(st.floats(0, 100), st.floats(0, 100), st.integers(0, 5))
@@ -86,24 +86,16 @@ def test_tasks_without_noise_know_the_truth():
     assert combine(sites) == Shared(pytest.approx([7.0]), 7)
 
 
-def test_an_undetermined_coefficient_has_no_say_and_becomes_the_shared_one():
+def test_a_task_that_does_not_know_takes_what_the_others_share_and_has_no_say():
     blind = site([0.0, 9.0], scale=[np.inf, 0.1], size=1e9)
-    sites = [site([1.0, 2.0]), site([3.0, 2.0]), blind]
-    shared = combine(sites)
+    shared = combine([site([1.0, 2.0]), site([3.0, 2.0]), blind])
     assert shared.coef.tolist() == [2.0, 9.0]
-    assert personalize(blind, shared).tolist() == [2.0, 9.0]
-    assert personalize(blind, shared, c=0).tolist() == [2.0, 9.0]
-
-
-def test_a_task_whose_noise_is_unknown_takes_everything_from_the_others():
-    blind = site([0.0, 0.0], scale=[np.inf, np.inf], size=3, sigma=np.inf)
-    shared = combine([site([1.0, 2.0], size=50), blind])
+    for c in (0.0, 1.0):
+        assert personalize(blind, shared, c=c).tolist() == [2.0, 9.0]
+    noisy = site([0.0, 0.0], scale=[np.inf, np.inf], size=3, sigma=np.inf)
+    shared = combine([site([1.0, 2.0], size=50), noisy])
     assert shared == Shared(pytest.approx([1.0, 2.0]), 50)  # its three rows do not count
-    assert personalize(blind, shared).tolist() == [1.0, 2.0]
-
-
-def test_nobody_knows():
-    blind = site([0.0, 1.0], scale=[np.inf, 0.1])
+    assert personalize(noisy, shared).tolist() == [1.0, 2.0]
     with pytest.raises(ValueError, match="weights must be positive"):
         combine([blind, blind])
     with pytest.raises(ValueError, match="number of tasks must be at least 1"):

@@ -30,6 +30,7 @@ def test_parameters_lie_on_the_sphere_and_differ_in_few_coordinates(seed, tasks,
 
 def test_tasks_differ_in_places_of_their_own_and_all_come_up():
     found = sparse_parameters(generator(), 200, 6, 2)
+    assert np.array_equal(found[:3], sparse_parameters(generator(), 3, 6, 2))
     moved = found != np.median(found, axis=0)
     assert len({tuple(own) for own in moved}) == 15  # of two among six
     np.testing.assert_allclose(moved.mean(axis=0), 2 / 6, atol=0.1)
@@ -41,11 +42,6 @@ def test_one_differing_coordinate_is_the_opposite_or_as_it_was():
     np.testing.assert_allclose(np.abs(found), np.abs(np.tile(shared, (60, 1))), atol=1e-12)
     opposite = (np.sign(found) != np.sign(shared)).any(axis=1)
     assert 15 < opposite.sum() < 45
-
-
-def test_the_first_tasks_do_not_depend_on_how_many_follow():
-    few, many = (sparse_parameters(generator(), tasks, 7, 3) for tasks in (3, 9))
-    assert np.array_equal(few, many[:3])
 
 
 # --- Sizes -----------------------------------------------------------------------------------
@@ -72,11 +68,6 @@ def test_sizes_are_those_of_the_papers_vectors_that_leave_no_task_too_few():
         assert one.std() == pytest.approx(other.std(), abs=12)
 
 
-def test_sizes_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match=r"mean must be at least 12, the fewest .*, got 11"):
-        disparate_sizes(generator(), 3, 11, 12)
-
-
 # --- Rows ------------------------------------------------------------------------------------
 
 
@@ -91,11 +82,12 @@ def test_covariances_have_the_papers_eigenvalues_and_directions_of_their_own():
                 assert np.abs(one.T @ one - other.T @ other).max() > 0.1
 
 
-def test_parameters_that_cannot_be_are_refused():
-    for tasks, dim, differing, message in [
-        (0, 4, 1, "tasks must be at least 1, got 0"),
-        (3, 4, 5, r"differing must be in \[0, 4\], got 5"),
-        (3, 4, -1, r"differing must be in \[0, 4\], got -1"),
+def test_arguments_out_of_range_are_refused():
+    for draw, values, message in [
+        (sparse_parameters, (0, 4, 1), "tasks must be at least 1, got 0"),
+        (sparse_parameters, (3, 4, 5), r"differing must be in \[0, 4\], got 5"),
+        (sparse_parameters, (3, 4, -1), r"differing must be in \[0, 4\], got -1"),
+        (disparate_sizes, (3, 11, 12), "mean must be at least 12, the fewest .*, got 11"),
     ]:
-        with entry(tasks, dim, differing), pytest.raises(ValueError, match=message):
-            sparse_parameters(generator(), tasks, dim, differing)
+        with entry(draw, values), pytest.raises(ValueError, match=message):
+            draw(generator(), *values)

@@ -1,4 +1,4 @@
-"""What one task says of its coefficients, against textbook formulas."""
+"""Estimates of one task, against textbook formulas; and of the rows of all."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from engram.tables.families import FAMILIES
-from engram.tables.site import Rows, estimate_site, why_undetermined
+from engram.tables.site import Rows, condense, estimate_site, pool, why_undetermined
 from tests.samples import entry
 
 NAMES = ["a", "b", "c", "intercept"]
@@ -58,15 +58,15 @@ def test_a_likelihoods_maximum_is_that_of_a_general_optimizer(family):
     assert (site.sigma, site.size) == (1, 60)
 
 
-@pytest.mark.parametrize("family", ["linear", "logistic", "poisson"])
-def test_an_integer_weight_is_a_number_of_copies(family):
+def test_an_integer_weight_is_a_number_of_copies():
     x, targets = table()
-    y, weights = targets[family], np.random.default_rng(1).integers(0, 4, 60)
+    weights = np.random.default_rng(1).integers(0, 4, 60)
     copies = np.repeat(np.arange(60), weights)
-    weighted = estimate_site(Rows(x, y, weights.astype(float)), family=family)
-    copied = estimate_site(Rows(x[copies], y[copies]), family=family)
-    for one, other in zip(weighted, copied, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-7)
+    for family, y in targets.items():
+        weighted = estimate_site(Rows(x, y, weights.astype(float)), family=family)
+        copied = estimate_site(Rows(x[copies], y[copies]), family=family)
+        for one, other in zip(weighted, copied, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-7, err_msg=family)
 
 
 def test_noise_that_is_known_is_not_estimated():
@@ -78,27 +78,24 @@ def test_noise_that_is_known_is_not_estimated():
 
 
 @pytest.mark.parametrize("family", ["linear", "logistic", "poisson"])
-def test_what_rows_do_not_determine_is_said_and_the_rest_is_right(family):
+def test_rows_that_determine_some_coefficients_say_so_and_the_rest_is_right(family):
     x, targets = table()
-    whole = x[:, [0, 1, 3]]
-    clean = estimate_site(Rows(whole, targets[family]), family=family)
+    y = targets[family]
+    clean = estimate_site(Rows(x[:, [0, 1, 3]], y), family=family)
     # A column that is 0 throughout: the others are as if it were not there.
     x[:, 2] = 0
-    site = estimate_site(Rows(x, targets[family]), family=family)
+    site = estimate_site(Rows(x, y), family=family)
     assert site.determined.tolist() == [True, True, False, True]
     np.testing.assert_allclose(site.coef[[0, 1, 3]], clean.coef, rtol=1e-6)
     np.testing.assert_allclose(site.scale[[0, 1, 3]], clean.scale, rtol=1e-6)
-    assert why_undetermined(Rows(x, targets[family]), NAMES, family=family) == (
-        "column c is constant"
-    )
+    assert why_undetermined(Rows(x, y), NAMES, family=family) == "column c is constant"
     # One that is the sum of two others: none of the three is determined, the fourth is.
     x[:, 2] = x[:, 0] + x[:, 1]
-    site = estimate_site(Rows(x, targets[family]), family=family)
+    site = estimate_site(Rows(x, y), family=family)
     assert site.determined.tolist() == [False, False, False, True]
     np.testing.assert_allclose(site.coef[3], clean.coef[2], rtol=1e-6)
-    assert why_undetermined(Rows(x, targets[family]), NAMES, family=family) == (
-        "column c is a linear combination of others"
-    )
+    reason = why_undetermined(Rows(x, y), NAMES, family=family)
+    assert reason == "column c is a linear combination of others"
 
 
 def test_a_constant_column_beside_an_intercept():
@@ -124,7 +121,7 @@ def test_without_more_rows_than_coefficients_nothing_is_determined():
             )
 
 
-def test_classes_that_are_told_apart_have_no_estimate():
+def test_classes_that_are_told_apart_and_counts_of_nothing_have_no_estimate():
     x = np.stack([np.arange(-10.0, 10), np.ones(20)], axis=1)
     rows = Rows(x, (x[:, 0] > 0).astype(float))
     assert not estimate_site(rows, family="logistic").determined.any()
@@ -133,13 +130,10 @@ def test_classes_that_are_told_apart_have_no_estimate():
     assert not estimate_site(one, family="logistic").determined.any()
     reason = why_undetermined(one, ["a", "intercept"], family="logistic")
     assert reason == "all its rows are of one class"
-
-
-def test_counts_of_nothing_have_no_estimate():
-    x, _ = table()
-    rows = Rows(x, np.zeros(60))
-    assert not estimate_site(rows, family="poisson").determined.any()
-    assert why_undetermined(rows, NAMES, family="poisson") == "all its counts are 0"
+    none = Rows(x, np.zeros(20))
+    assert not estimate_site(none, family="poisson").determined.any()
+    reason = why_undetermined(none, ["a", "intercept"], family="poisson")
+    assert reason == "all its counts are 0"
 
 
 @given(st.integers(-6, 6), st.integers(-6, 6))
@@ -190,3 +184,33 @@ def test_an_intercept_does_what_centering_does_but_for_a_degree_of_freedom():
     assert own.coef[3] == pytest.approx(y.mean() - x[:, :3].mean(axis=0) @ within.coef)
     assert own.freedom == within.freedom - 1
     assert own.sigma**2 * own.freedom == pytest.approx(within.sigma**2 * within.freedom)
+
+
+# --- Rows of all tasks --------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 3, 5, 6, 30]))
+def test_condensed_rows_have_the_same_products_and_size(seed, n):
+    rng = np.random.default_rng(seed)
+    x, y, counts = rng.normal(size=(n, 4)), rng.normal(size=n), rng.integers(0, 4, n) + 0.5
+    u, v, sizes = condense(Rows(x, y, counts)).counted()
+    assert len(v) <= min(n, 5)
+    whole, triangle = np.column_stack([x, y]), np.column_stack([u, v])
+    expected = whole.T @ (counts[:, None] * whole)
+    np.testing.assert_allclose(triangle.T @ (sizes[:, None] * triangle), expected, atol=1e-9)
+    assert sizes.sum() == pytest.approx(counts.sum())
+
+
+def test_pooling_fits_the_rows_of_all_tasks():
+    x, targets = table()
+    weights = np.random.default_rng(1).integers(1, 4, 60).astype(float)
+    for family, y in targets.items():
+        parts = [Rows(x[some], y[some], weights[some]) for some in (slice(40), slice(40, 60))]
+        expected = estimate_site(Rows(x, y, weights), family=family)
+        for one, other in zip(pool(parts, family=family), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, err_msg=family)
+    # By hand: of one column, sum xy / sum xx over the rows of both tasks.
+    line = [Rows(np.array([[1.0], [2.0]]), np.array([3.0, 1.0])), Rows(np.ones((1, 1)), np.ones(1))]
+    assert pool(line).coef.tolist() == pytest.approx([(3 + 2 + 1) / (1 + 4 + 1)])
+    with pytest.raises(ValueError, match="number of tasks must be at least 1, got 0"):
+        pool([])

@@ -19,14 +19,6 @@ def test_trace_norm_of_isotropic_rows_thresholds_singular_values():
     np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
-def test_trace_norm_of_one_task_shrinks_its_length():
-    # |b - h|^2 / lambda + |b|_2: h becomes shorter by lambda / 2.
-    h = np.array([3.0, -4.0])
-    (found,) = fit_trace_norm([LeastSquaresMoments(np.eye(2), h, 12.0)], 2.0)
-    by = 2.0 * np.sqrt((1 + 2) / 12.0) / 2
-    np.testing.assert_allclose(found, h * (5 - by) / 5, atol=1e-7)
-
-
 def test_trace_norm_is_optimal():
     # B is optimal if minus the gradient of the smooth part is a subgradient of the trace norm
     # there: its largest singular value is at most 1, and its product with B is |B|_*.

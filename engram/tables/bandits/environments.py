@@ -69,13 +69,8 @@ def simulate(
 ) -> TaskEnvironment:
     """Draws one task's rounds: contexts from N(0, I), rewards with noise from N(0, sigma^2).
 
-    Args:
-        rng: The task's own generator.
-        coefs: The true parameters, shape (1, d) for Model-C, (K, d) for Model-P.
-        arms: K, at least 1.
-        activation: p_m, in [0, 1].
-        horizon: T, at least 1.
-        sigma: Standard deviation of the noise, >= 0; all arms of a round share its noise.
+    ``coefs`` are the true parameters, shape (1, d) for Model-C, (K, d) for Model-P; K, p_m and T
+    are ``arms``, ``activation`` and ``horizon``. All arms of a round share its noise.
     """
     require(len(coefs) in (1, arms), "coefs.shape", coefs.shape, f"(1, d) or ({arms}, d)")
     require(sigma >= 0, "sigma", sigma, "at least 0")
@@ -109,8 +104,8 @@ def replay(
             held-out rows. Regret is counted by the rewards that they predict.
         activation: p_m, in [0, 1]. In the paper it is proportional to the task's size, apparently
             with 1 for the largest task.
-        horizon: T, at least 1.
-        arms: K, at least 1.
+        horizon: T.
+        arms: K.
     """
     require(arms >= 1, "arms", arms, "at least 1")
     active = _activated(rng, activation, horizon)
@@ -134,15 +129,9 @@ def sparse_environments(
 ) -> list[TaskEnvironment]:
     """Draws Section 4.1's simulation: parameters of tasks differ in few coordinates.
 
-    Args:
-        rng: Draws the parameters; each task's rounds come from a generator spawned from it.
-        model: ``C``, or ``P``, in which each arm has such parameters.
-        activation: p_m of each task, shape (M,); uniform on [0, 1] in the paper.
-        horizon: T.
-        dim: d.
-        differing: s, see ``sparse_parameters``.
-        arms: K.
-        sigma: Standard deviation of the noise.
+    Parameters come from ``rng``, each task's rounds from a generator spawned from it. In model
+    ``P`` each arm has such parameters. ``activation`` has each task's p_m, shape (M,), uniform on
+    [0, 1] in the paper; T, d, s, K are ``horizon``, ``dim``, ``differing`` and ``arms``.
     """
     require(model in ("C", "P"), "model", model, "C or P")
     tasks = len(activation)

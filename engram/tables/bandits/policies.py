@@ -5,67 +5,22 @@ batch. Default constants are those of J.1, which the authors tuned for noise of 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from engram.core.arrays import Array, Ints
+from engram.core.arrays import Array
 from engram.core.checks import require
 from engram.tables.bandits.environments import TaskEnvironment, regret
 from engram.tables.bandits.site import History, TaskBandit, TaskEstimator, TaskState
-from engram.tables.bandits.trace_norm import LeastSquaresMoments, trace_norm
+from engram.tables.bandits.trace_norm import LeastSquaresMoments, fit_trace_norm
 from engram.tables.lasso import lasso, lasso_debiasing, lasso_strength
 from engram.tables.median import trimmed_mean
 from engram.tables.shrinkage import Option, Shared, combine, personalize
 from engram.tables.site import Rows, SiteEstimate, estimate_site
 
-State = tuple[TaskState, ...]  # one per task
-
 Sent = TypeVar("Sent")
 Reply = TypeVar("Reply")
-
-
-class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
-    """M bandit instances in one process."""
-
-    site: TaskBandit[Sent, Reply]  # the functions of a single task
-
-    def init(self, tasks: int, parameters: int, dim: int) -> State:
-        """Returns the state before the first round.
-
-        M tasks, d features, and 1 parameter of each task under Model-C, or K under Model-P.
-        """
-        require(tasks >= 1, "tasks", tasks, "at least 1")
-        return (self.site.init(parameters, dim),) * tasks
-
-    def choose(
-        self, state: State, contexts: Sequence[Array], rngs: Sequence[np.random.Generator]
-    ) -> list[Ints]:
-        """Chooses arms for rounds of one batch; see ``TaskBandit.choose``.
-
-        Contexts (n_m, K or 1, d) are of the n_m >= 0 rounds in which a task is activated.
-        """
-        tasks = zip(state, contexts, rngs, strict=True)
-        return [self.site.choose(own, seen, rng) for own, seen, rng in tasks]
-
-    def update(
-        self,
-        state: State,
-        contexts: Sequence[Array],
-        actions: Sequence[Ints],
-        rewards: Sequence[Array],
-    ) -> State:
-        """Stores the rows of these choices, which take effect at the end of the batch."""
-        tasks = zip(state, contexts, actions, rewards, strict=True)
-        return tuple(self.site.observe(*task) for task in tasks)
-
-    def close_batch(self, state: State) -> State:
-        """Ends a batch: tasks with enough rows get new coefficients."""
-        sent = [self.site.close_batch(own) for own in state]
-        replies = exchange(self.site.method, sent)
-        return tuple(
-            self.site.receive(own, answer) for own, answer in zip(state, replies, strict=True)
-        )
 
 
 def exchange(
@@ -90,6 +45,15 @@ def exchange(
     return replies
 
 
+def close_tasks(
+    policy: TaskBandit[Sent, Reply], states: Sequence[TaskState]
+) -> tuple[TaskState, ...]:
+    """Ends a batch of all tasks: those with enough rows get new coefficients."""
+    replies = exchange(policy.method, [policy.close_batch(own) for own in states])
+    pairs = zip(states, replies, strict=True)
+    return tuple(policy.receive(own, reply) for own, reply in pairs)
+
+
 def molar_bandit(
     *,
     c: float = 1.0,
@@ -98,7 +62,7 @@ def molar_bandit(
     history: History = "batch",
     c_rows: float = 1.0,
     max_weight: float = np.inf,
-) -> MultitaskBandit[SiteEstimate, Shared]:
+) -> TaskBandit[SiteEstimate, Shared]:
     """MOLARB: the weighted median of Algorithm 1, and shrinkage towards it.
 
     Args:
@@ -138,14 +102,14 @@ def _median(sites: Sequence[SiteEstimate], max_weight: float) -> list[Shared | N
     return [found._replace(coef=coef)] * len(sites)
 
 
-def ols_bandit(*, history: History = "batch") -> MultitaskBandit[tuple[()], tuple[()]]:
+def ols_bandit(*, history: History = "batch") -> TaskBandit[tuple[()], tuple[()]]:
     """The OLS bandit (Goldenshluger and Zeevi, 2013) of each task alone."""
     return _alone(lambda rows: estimate_site(rows).coef, history)
 
 
 def lasso_bandit(
     *, c: float = 0.025, history: History = "batch"
-) -> MultitaskBandit[tuple[()], tuple[()]]:
+) -> TaskBandit[tuple[()], tuple[()]]:
     """The LASSO bandit (Ren and Zhou, 2023) of each task alone, lambda = c sqrt(ln(d) / n_m)."""
     require(c >= 0, "c", c, "at least 0")
     return _alone(lambda rows: lasso(rows, _strength(rows, c)), history)
@@ -153,7 +117,7 @@ def lasso_bandit(
 
 def robust_multitask_bandit(
     *, c: float = 0.175, proportion: float = 0.1, history: History = "batch"
-) -> MultitaskBandit[Array, Array]:
+) -> TaskBandit[Array, Array]:
     """The robust multitask bandit (Xu and Bastani, 2024), lambda = c sqrt(ln(d) / n_m).
 
     It has their estimator, with ``proportion`` of tasks trimmed at either end, but not their forced
@@ -171,13 +135,22 @@ def robust_multitask_bandit(
     return _bandit(method, history)
 
 
-def trace_norm_bandit(*, c: float = 1.0) -> MultitaskBandit[LeastSquaresMoments, Array]:
+def trace_norm_bandit(*, c: float = 1.0) -> TaskBandit[LeastSquaresMoments, Array]:
     """The trace-norm bandit (Cella et al., 2022), lambda_m = c sqrt((M + d) / n_m).
 
     M is the number of tasks that take part in a batch. A task takes no step of its own, so earlier
     batches are not used.
     """
-    return _bandit(trace_norm(c=c), "batch")
+    require(c > 0, "c", c, "positive")
+
+    def estimate(rows: Rows) -> LeastSquaresMoments:
+        n = len(rows.y)
+        return LeastSquaresMoments(rows.x.T @ rows.x / n, rows.x.T @ rows.y / n, float(n))
+
+    method = TaskEstimator(
+        estimate, lambda sent: list(fit_trace_norm(sent, c)), lambda rows, own: own
+    )
+    return _bandit(method, "batch")
 
 
 def _strength(rows: Rows, c: float) -> float:
@@ -185,7 +158,7 @@ def _strength(rows: Rows, c: float) -> float:
     return lasso_strength(n, d, c)
 
 
-def _alone(fit: Callable[[Rows], Array], history: History) -> MultitaskBandit[tuple[()], tuple[()]]:
+def _alone(fit: Callable[[Rows], Array], history: History) -> TaskBandit[tuple[()], tuple[()]]:
     method = TaskEstimator[tuple[()], tuple[()]](
         lambda rows: (), lambda sent: sent, lambda rows, nothing: fit(rows)
     )
@@ -194,10 +167,10 @@ def _alone(fit: Callable[[Rows], Array], history: History) -> MultitaskBandit[tu
 
 def _bandit(
     method: TaskEstimator[Sent, Reply], history: History, c_rows: float = 1.0
-) -> MultitaskBandit[Sent, Reply]:
+) -> TaskBandit[Sent, Reply]:
     require(history in ("batch", "all"), "history", history, "batch or all")
     require(c_rows >= 0, "c_rows", c_rows, "at least 0")
-    return MultitaskBandit(TaskBandit(method, history, c_rows))
+    return TaskBandit(method, history, c_rows)
 
 
 class Batch(NamedTuple):
@@ -219,7 +192,7 @@ def batches(first: int, horizon: int) -> Iterator[Batch]:
 
 
 def play_tasks(
-    policy: MultitaskBandit[Any, Any],
+    policy: TaskBandit[Any, Any],
     environments: Sequence[TaskEnvironment],
     rngs: Sequence[np.random.Generator],
     *,
@@ -227,25 +200,21 @@ def play_tasks(
 ) -> Array:
     """Returns the cumulative regret of each task after each round, shape (M, T).
 
-    Each of M environments has T rounds, and a generator to break ties. The first batch has
+    Each of M >= 1 environments has T rounds, and a generator to break ties. The first batch has
     ``first`` rounds, H_0; 1 in the paper.
     """
+    require(len(environments) >= 1, "tasks", len(environments), "at least 1")
     horizons = {len(environment.active) for environment in environments}
     require(len(horizons) == 1, "numbers of rounds", horizons, "the same for all tasks")
-    state = policy.init(
-        len(environments), environments[0].parameters, environments[0].contexts.shape[2]
-    )
+    start = policy.init(environments[0].parameters, environments[0].contexts.shape[2])
+    states: Sequence[TaskState] = [start] * len(environments)
     lost: list[Array] = []
     for batch in batches(first, horizons.pop()):
         now = [environment.rounds(batch.start, batch.stop) for environment in environments]
-        contexts = [environment.contexts for environment in now]
-        actions = policy.choose(state, contexts, rngs)
-        rewards = [
-            environment.rewards[np.arange(len(arms)), arms]
-            for environment, arms in zip(now, actions, strict=True)
-        ]
-        state = policy.update(state, contexts, actions, rewards)
+        played = [policy.play(*task) for task in zip(states, now, rngs, strict=True)]
+        states = [state for state, *_ in played]
         if batch.full:
-            state = policy.close_batch(state)
-        lost.append(np.stack([regret(*task) for task in zip(now, actions, strict=True)]))
+            states = close_tasks(policy, states)
+        each = zip(now, played, strict=True)
+        lost.append(np.stack([regret(rounds, arms) for rounds, (_, arms, _) in each]))
     return np.cumsum(np.hstack(lost), axis=1)

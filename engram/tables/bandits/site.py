@@ -11,6 +11,7 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools, Ints
 from engram.core.checks import require
+from engram.tables.bandits.environments import TaskEnvironment
 from engram.tables.site import Rows
 
 History = Literal["batch", "all"]
@@ -98,10 +99,7 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
             state: The state before these rounds.
             contexts: Contexts of n >= 0 rounds of one batch, shape (n, K, d) or (n, 1, d).
             rng: Breaks ties. It draws n K numbers, ties or not, so that choosing for a batch at
-                once or round by round gives the same arms.
-
-        Returns:
-            Arms from 0 to K - 1, shape (n,).
+                once or round by round gives the same arms, shape (n,).
         """
         _check_contexts(contexts, state.coefs)
         scores = (contexts * state.coefs).sum(axis=2)
@@ -112,14 +110,7 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
     def observe(
         self, state: TaskState, contexts: Array, actions: Ints, rewards: Array
     ) -> TaskState:
-        """Stores the rows of the arms that were chosen.
-
-        Args:
-            state: The state before.
-            contexts: As in ``choose``.
-            actions: The arms chosen, shape (n,).
-            rewards: Their rewards, shape (n,).
-        """
+        """Stores the rows of the arms chosen, ``actions`` (n,), with their ``rewards`` (n,)."""
         _check_contexts(contexts, state.coefs)
         for values, name in ((actions, "actions"), (rewards, "rewards")):
             require(values.shape == contexts.shape[:1], f"{name}.shape", values.shape, "(n,)")
@@ -127,6 +118,14 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         x = contexts[np.arange(len(actions)), actions if several else 0]
         parameter = actions if len(state.coefs) > 1 else np.zeros_like(actions)
         return state._replace(fresh=_joined(state.fresh, Buffer(x, rewards, parameter)))
+
+    def play(
+        self, state: TaskState, rounds: TaskEnvironment, rng: np.random.Generator
+    ) -> tuple[TaskState, Ints, Array]:
+        """Plays rounds of one batch: the state after them, the arms chosen, and their rewards."""
+        arms = self.choose(state, rounds.contexts, rng)
+        rewards = rounds.rewards[np.arange(len(arms)), arms]
+        return self.observe(state, rounds.contexts, arms, rewards), arms, rewards
 
     def close_batch(self, state: TaskState) -> tuple[Sent | None, ...]:
         """Estimates each parameter at the end of a batch: the task's message.

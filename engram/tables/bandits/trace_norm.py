@@ -9,9 +9,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from engram.core.arrays import Array
-from engram.core.checks import require
-from engram.tables.bandits.site import TaskEstimator
-from engram.tables.site import Rows
 
 _TOLERANCE: Final = 1e-8  # of the largest coefficient: how far a last step may move one
 _STEPS: Final = 5000
@@ -23,19 +20,6 @@ class LeastSquaresMoments(NamedTuple):
     gram: Array  # X'X / n, shape (d, d)
     cross: Array  # X'y / n, shape (d,)
     size: float  # n, > 0
-
-
-def trace_norm(*, c: float) -> TaskEstimator[LeastSquaresMoments, Array]:
-    """The estimator: tasks send their moments, and each gets its row of the matrix back."""
-    require(c > 0, "c", c, "positive")
-
-    def estimate(rows: Rows) -> LeastSquaresMoments:
-        n = len(rows.y)
-        return LeastSquaresMoments(rows.x.T @ rows.x / n, rows.x.T @ rows.y / n, float(n))
-
-    return TaskEstimator(
-        estimate, lambda sent: list(fit_trace_norm(sent, c)), lambda rows, own: own
-    )
 
 
 def fit_trace_norm(tasks: Sequence[LeastSquaresMoments], c: float) -> Array:

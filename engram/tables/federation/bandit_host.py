@@ -6,14 +6,14 @@ message brings the combination of all sites' estimates.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from logging import getLogger
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import RecordDict
 
 from engram.bandits.federation.environments import (
     COLUMNS,
@@ -24,12 +24,11 @@ from engram.bandits.federation.environments import (
 from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables, shared_by
 from engram.client.memory import MemoryStore
-from engram.client.requests import Request, answered, by_client, durable_of, round_of, split
+from engram.client.requests import durable_of, round_of, split
 from engram.core.streams import Stream, generator
 from engram.core.types import Params
 from engram.data.schema.columns import Column, Kind, Schema
 from engram.data.tables.tables import TableData
-from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.noise import Noise, secret_noise
 from engram.settings.errors import UNNAMED, DataError, EngramError
 from engram.settings.experiment import Experiment
@@ -37,12 +36,12 @@ from engram.tables.bandits.environments import TaskEnvironment, regret
 from engram.tables.bandits.policies import batches
 from engram.tables.bandits.site import Buffer, TaskBandit, TaskState
 from engram.tables.federation.molar import MolarBandit
-from engram.tables.federation.molar_messages import SHARED, SITES, read_parameters, site_record
-from engram.tables.private import close_private_batch, receive_private, statistics_size
-from engram.tables.shrinkage import Shared
+from engram.tables.federation.molar_messages import SHARED, read_parameters, site_record
+from engram.tables.federation.site_host import SiteHost, reply
+from engram.tables.private import close_private_batch
+from engram.tables.shrinkage import Shared, personalize
 from engram.tables.site import INTERCEPT, SiteEstimate
 from engram.wire.roster import describe_node
-from engram.wire.wire import CLIENTS, METRICS
 
 _log = getLogger("flwr.engram")
 
@@ -63,10 +62,8 @@ class Kept(NamedTuple):
     sent: SiteEstimate | None = None
 
 
-class BanditSites:
+class BanditSites(SiteHost):
     """Hosts clients' bandits; without ``data`` their turns are simulated.
-
-    Where privacy is example, estimates have ``noise``; with ``covers`` nothing else leaves.
 
     Raises:
         DataError: If the model is P, and there are tables.
@@ -81,18 +78,15 @@ class BanditSites:
         *,
         covers: bool = False,
     ) -> None:
+        super().__init__(experiment, store, noise, covers=covers)
         self.own = experiment.of(MolarBandit)
         if data is not None and self.own.bandit_model != "C":
             raise DataError(
                 "bandit-model must be C for a table, whose rows are arms with contexts of their own"
             )
-        self.experiment = experiment
         self.data = data
         self.called = UNNAMED if data is None else data.names
-        self._store, self._noise = store, noise
-        self._private = experiment.privacy == "example"
-        self.covers = covers and self._private
-        self._site: TaskBandit[SiteEstimate, Shared] = self.own.policy(experiment).site
+        self._site: TaskBandit[SiteEstimate, Shared] = self.own.policy(experiment)
         self.environment = lru_cache(maxsize=None)(self._environment)
 
     @property
@@ -127,7 +121,7 @@ class BanditSites:
         Args:
             client: The client.
             replies: The shared estimate of each parameter after the previous batch; None in the
-                first batch.
+                first one.
             server_round: The batch, from 1.
             durable: As for ``MemoryStore.save``.
 
@@ -145,39 +139,28 @@ class BanditSites:
         batch = list(batches(self.own.first_batch, self.own.horizon(e)))[server_round - 1]
         now = environment.rounds(batch.start, batch.stop)
         ties = generator(e.seed, Stream.TIES, server_round, client)
-        chosen = self._site.choose(state, now.contexts, ties)
-        rewards = now.rewards[np.arange(len(chosen)), chosen]
-        state = self._site.observe(state, now.contexts, chosen, rewards)
+        state, chosen, rewards = self._site.play(state, now, ties)
         untold = kept.untold + np.array([len(chosen), rewards.sum(), regret(now, chosen).sum()])
         tells = untold[0] >= self.own.report_every and not self.covers
         told = untold if tells else np.zeros(3)
-        if self._private:
-            sent, state = self._closed(client, state, server_round)
+        if self.private:
+            sent, state = close_private_batch(
+                self._site, state, lambda rows: self._noised(rows, client, server_round)
+            )
             self._keep(client, Kept(state, untold - told, sent), server_round, durable)
             return (sent,), told
         self._keep(client, Kept(state, untold - told), server_round, durable)
         return self._site.close_batch(state), told
 
-    def _closed(
-        self, client: int, state: TaskState, server_round: int
-    ) -> tuple[SiteEstimate | None, TaskState]:
-        e, size = self.experiment, statistics_size(state.coefs.shape[1])
-        return close_private_batch(
-            self._site,
-            state,
-            bound=e.clip,
-            multiplier=noise_multiplier(e),
-            normal=self._noise(size, Stream.CLIENT_NOISE, server_round, client).double().numpy(),
-        )
-
     def _received(self, kept: Kept, replies: Sequence[Shared | None]) -> TaskState:
-        if not self._private:
+        if not self.private:
             return self._site.receive(kept.state, replies)
         (shared,) = replies
         if kept.sent is None or shared is None:
             return kept.state
         option, c = self.own.thresholding, self.own.threshold_scale
-        return receive_private(kept.state, kept.sent, shared, option=option, c=c)
+        coef = personalize(kept.sent, shared, option=option, c=c)
+        return kept.state._replace(coefs=coef[None])
 
     def learn(
         self, client: int, replies: Sequence[Shared | None], *, server_round: int, durable: int
@@ -208,17 +191,15 @@ class BanditSites:
         return Kept(TaskState(arrays["coefs"], fresh, past), arrays["untold"], sent)
 
     def _keep(self, client: int, kept: Kept, server_round: int, durable: int) -> None:
-        state = kept.state
-        memory: Params = {
-            "coefs": torch.from_numpy(state.coefs.copy()),
-            "untold": torch.from_numpy(kept.untold.copy()),
-        }
-        if kept.sent is not None:
-            for name, value in kept.sent._asdict().items():
-                memory[f"sent.{name}"] = torch.tensor(value, dtype=torch.float64)
-        for part, rows in (("fresh", state.fresh), ("past", state.past)):
-            for name, column in rows._asdict().items():
-                memory[f"{part}.{name}"] = torch.from_numpy(column.copy())
+        arrays = {"coefs": kept.state.coefs, "untold": kept.untold}
+        for part, each in (
+            ("sent", kept.sent),
+            ("fresh", kept.state.fresh),
+            ("past", kept.state.past),
+        ):
+            if each is not None:
+                arrays |= {f"{part}.{name}": value for name, value in each._asdict().items()}
+        memory: Params = {name: torch.tensor(value) for name, value in arrays.items()}
         self._store.save(client, memory, server_round=server_round, durable=durable)
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
@@ -226,13 +207,43 @@ class BanditSites:
         clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
         return describe_node(clients, Kind(schema=self._schema), self.called)
 
-    def train(self, requests: Sequence[Request]) -> list[Message]:
-        """Plays a batch, and sends estimates from its rows."""
-        return [answered(request, partial(_play, self, request)) for request in requests]
+    def _replies(self, content: RecordDict) -> list[Shared | None] | None:
+        if SHARED not in content.array_records:
+            return None
+        return shared_by(content, lambda record: read_parameters(record, self.own.parameters))
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        """Learns from the last batch's shared estimates."""
-        return [answered(request, partial(_learn, self, request)) for request in requests]
+    def _trained(self, content: RecordDict, clients: Iterable[int]) -> RecordDict:
+        number, durable, replies = round_of(content), durable_of(content), self._replies(content)
+        played, failed = self._by_client(
+            clients, lambda client: self.play(client, replies, server_round=number, durable=durable)
+        )
+        sent = [
+            (client, p, estimate)
+            for client, (estimates, _) in played.items()
+            for p, estimate in enumerate(estimates)
+            if estimate is not None
+        ]
+        turns, reward, regret = np.reshape(
+            [told for _, told in played.values()], (-1, 3)
+        ).T.tolist()
+        details = split(number, played, failed) | {
+            "senders": [client for client, _, _ in sent],
+            "parameters": [p for _, p, _ in sent],
+            "turns": [int(count) for count in turns],
+            "reward": reward,
+            "regret": regret,
+        }
+        sites = site_record([estimate for _, _, estimate in sent], len(self.columns))
+        return reply(details, int(sum(turns)), sites)
+
+    def _evaluated(self, content: RecordDict, clients: Iterable[int]) -> RecordDict:
+        number, durable = round_of(content), durable_of(content)
+        replies = self._replies(content) or []
+        done, failed = self._by_client(
+            clients,
+            lambda client: self.learn(client, replies, server_round=number, durable=durable),
+        )
+        return reply(split(number, done, failed), len(done))
 
 
 @hosts(MolarBandit.plug_in)
@@ -246,53 +257,3 @@ def _open(opening: Opening) -> BanditSites:
         opening.noise,
         covers=opening.covers,
     )
-
-
-def _replies(host: BanditSites, content: RecordDict) -> list[Shared | None] | None:
-    if SHARED not in content.array_records:
-        return None
-    return shared_by(content, lambda record: read_parameters(record, host.own.parameters))
-
-
-def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
-    content = request.message.content
-    number, durable, replies = round_of(content), durable_of(content), _replies(host, content)
-    played, failed = by_client(
-        clients, lambda client: host.play(client, replies, server_round=number, durable=durable)
-    )
-    if host.covers:
-        failed = dict.fromkeys(failed, "its log says why")
-    sent = [
-        (client, p, estimate)
-        for client, (estimates, _) in played.items()
-        for p, estimate in enumerate(estimates)
-        if estimate is not None
-    ]
-    told = np.reshape([totals for _, totals in played.values()], (-1, 3)).T.tolist()
-    turns, (reward, regret) = [int(count) for count in told[0]], told[1:]
-    details = split(number, played, failed) | {
-        "senders": [client for client, _, _ in sent],
-        "parameters": [p for _, p, _ in sent],
-        "turns": turns,
-        "reward": reward,
-        "regret": regret,
-    }
-    return RecordDict(
-        {
-            SITES: site_record([estimate for _, _, estimate in sent], len(host.columns)),
-            METRICS: MetricRecord({"num-examples": sum(turns)}),
-            CLIENTS: ConfigRecord(details),
-        }
-    )
-
-
-def _learn(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
-    content = request.message.content
-    number, durable, replies = round_of(content), durable_of(content), _replies(host, content) or []
-    done, failed = by_client(
-        clients, lambda client: host.learn(client, replies, server_round=number, durable=durable)
-    )
-    if host.covers:
-        failed = dict.fromkeys(failed, "its log says why")
-    metrics = MetricRecord({"num-examples": len(done)})
-    return RecordDict({METRICS: metrics, CLIENTS: ConfigRecord(split(number, done, failed))})

@@ -111,7 +111,7 @@ class BanditExchange(SiteStrategy):
         self.check_enough(len(self._outcomes))
         senders = sorted(self._sent)
         sent = [self._sent[client] for client in senders]
-        answers = exchange(self._own.policy(self._experiment).site.method, sent)
+        answers = exchange(self._own.policy(self._experiment).method, sent)
         # All sites that sent an estimate of a parameter get the same answer; share it with all.
         shared = [
             next((own[p] for own in answers if own[p] is not None), None)

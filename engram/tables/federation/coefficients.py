@@ -1,11 +1,10 @@
 """Models that clients remember, of the methods that do not train a network of the user's."""
 
-import csv
-import io
-import math
 from dataclasses import replace
+from math import inf, nan
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -35,12 +34,7 @@ class Coefficients(NamedTuple):
 
 
 def remembered(experiment: Experiment, kind: Kind, memory: Params) -> Coefficients:
-    """Returns the model that a client remembers.
-
-    Args:
-        experiment: The settings.
-        kind: The kind of the rows, with the schema of their columns.
-        memory: The client's memory; not empty.
+    """Returns the model that a client remembers; its memory is not empty.
 
     Raises:
         Refused: If the method has no model.
@@ -76,16 +70,12 @@ def linear(
     rows = coef.double().reshape(-1, len(names))
     state = {"layer0.weight": rows}
     if names[-1] == INTERCEPT:
-        columns = tuple(column for column in schema.columns if column.name != INTERCEPT)
-        schema = replace(schema, columns=columns)
+        inputs = tuple(column for column in schema.columns if column.name != INTERCEPT)
+        schema = replace(schema, columns=inputs)
         state = {"layer0.weight": rows[:, :-1].contiguous(), "layer0.bias": rows[:, -1].clone()}
     outputs = [str(p) for p in range(len(rows))]
     headings = [f"coef {name}" for name in outputs] if len(rows) > 1 else ["coef"]
     each = dict(zip(headings, rows, strict=True)) | limits
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["name", *each])
-    for k, name in enumerate(names):
-        known = (float(values[k]) for values in each.values())
-        writer.writerow([name, *(value if math.isfinite(value) else "" for value in known)])
-    return Coefficients(state, schema, outputs, file.getvalue())
+    columns = {heading: values.numpy() for heading, values in each.items()}
+    table = pd.DataFrame(columns, index=pd.Index(names, name="name")).replace([-inf, inf], nan)
+    return Coefficients(state, schema, outputs, table.to_csv(lineterminator="\n"))

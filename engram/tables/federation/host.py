@@ -1,22 +1,19 @@
 """The sites' side of an exchange of estimates: rows and personal coefficients stay here."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 
 from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables, shared_by
 from engram.client.memory import MemoryStore
-from engram.client.requests import Request, answered, by_client, round_of, split
+from engram.client.requests import round_of, split
+from engram.core.arrays import Array
 from engram.core.checks import Fault
-from engram.core.streams import Stream
 from engram.data.schema.columns import Kind
 from engram.data.tables.tables import TableData
-from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.noise import Noise, secret_noise
 from engram.settings.errors import DataError, EngramError, one_line
 from engram.settings.experiment import Experiment
@@ -25,31 +22,26 @@ from engram.tables.families import FAMILIES
 from engram.tables.federation.molar import COLUMNS, Molar
 from engram.tables.federation.molar_messages import (
     SHARED,
-    SITES,
     equations_record,
     read_shared,
     read_told,
     site_record,
 )
+from engram.tables.federation.site_host import SiteHost, reply
 from engram.tables.heterogeneity import REACH
 from engram.tables.intervals import Intervals, own_interval, site_interval
-from engram.tables.private import estimate_of, noisy_statistics, statistics_size
 from engram.tables.shrinkage import Shared, personalize_rows
 from engram.tables.site import INTERCEPT, Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.tables.tables import check_finite
 from engram.wire.roster import describe_node
-from engram.wire.wire import CLIENTS, METRICS
-
-Array = npt.NDArray[np.float64]
 
 _NAMES = [column.name for column in COLUMNS]  # losses: own, shared, personal
 
 
-class TableSites:
+class TableSites(SiteHost):
     """Hosts clients with tables, and keeps their personal coefficients.
 
-    Where privacy is example, estimates have ``noise``; with ``covers`` nothing else leaves. Scores
-    are of ``least_scored`` rows or more.
+    Scores are of ``least_scored`` rows or more.
 
     Raises:
         DataError: If a column has the name of the intercept.
@@ -65,17 +57,15 @@ class TableSites:
         covers: bool = False,
         least_scored: int = 1,
     ) -> None:
+        super().__init__(experiment, store, noise, covers=covers)
         self.own = experiment.of(Molar)
         if self.own.intercept and INTERCEPT in data.columns:
             text = f"no column may be called {INTERCEPT}, unless intercept is false"
             raise DataError(Fault(("intercept",), text))
-        self.experiment = experiment
         self.data = data
         self.sizes = {i: len(rows.y) for i, rows in enumerate(data.train) if rows is not None}
-        self._store, self._noise = store, noise
-        self._private = experiment.privacy == "example"
         self._reach = REACH * self.own.threshold_scale
-        self.covers, self._least_scored = covers and self._private, least_scored
+        self._least_scored = least_scored
         self._estimates: dict[int, SiteEstimate] = {}
 
     @property
@@ -121,19 +111,11 @@ class TableSites:
         see ``estimate``.
         """
         site, note = self.estimate(client)
-        if self._private:
-            return self._noised(client, server_round), None
+        if self.private:
+            return self._noised(self._rows(client), client, server_round), None
         if self.own.sharing == "median":
             return site, note
         return tell(self._rows(client), told, family=self.own.family, reach=self._reach), note
-
-    def _noised(self, client: int, server_round: int) -> SiteEstimate:
-        e, rows = self.experiment, self._rows(client)
-        size = statistics_size(rows.x.shape[1])
-        normal = self._noise(size, Stream.CLIENT_NOISE, server_round, client).double().numpy()
-        z = noise_multiplier(e)
-        noisy = noisy_statistics(rows, bound=e.clip, multiplier=z, normal=normal)
-        return estimate_of(noisy, len(rows.y), z * e.clip**2)
 
     def _coefficients(
         self, client: int, shared: Shared, half_width: Array, told: Told | None
@@ -174,7 +156,6 @@ class TableSites:
             or (``loss-own``) without an estimate of all coefficients. The losses are squared
             errors, or the family's deviances.
         """
-        m = self.own
         site, coef, limits = self._coefficients(client, shared, half_width, told)
         table = np.stack([coef, limits.low, limits.high, site.coef, shared.coef], axis=1)
         memory = {name: torch.from_numpy(row) for name, row in zip(self.names, table, strict=True)}
@@ -183,8 +164,8 @@ class TableSites:
         few = held_out is None or len(held_out.y) < self._least_scored
         if held_out is None or few or self.covers:  # losses have no noise
             return {"rows": 0, **dict.fromkeys(_NAMES, np.nan)}
-        test = held_out.with_ones() if m.intercept else held_out
-        loss = FAMILIES[m.family].loss
+        test = held_out.with_ones() if self.own.intercept else held_out
+        loss = FAMILIES[self.own.family].loss
         lacks = ~site.determined & (True if told is None else told.kept)
         own = site.coef if not lacks.any() else np.full_like(site.coef, np.nan)
         with np.errstate(over="ignore", invalid="ignore"):  # a Poisson mean may overflow
@@ -201,13 +182,31 @@ class TableSites:
         kind = Kind(schema=self.data.schema, classes=self.data.classes)
         return describe_node(clients, kind, self.data.names)
 
-    def train(self, requests: Sequence[Request]) -> list[Message]:
-        """Sends the clients' own estimates: see ``engram.tables.federation.molar_messages``."""
-        return [answered(request, partial(_estimates, self, request)) for request in requests]
+    def _told(self, content: RecordDict) -> Told | None:
+        """Reads the server's last answer to adaptive sites; None before the first exchange."""
+        if self.own.sharing != "adaptive" or SHARED not in content.array_records:
+            return None
+        return shared_by(content, lambda record: read_told(record, len(self.names)))
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        """Personalizes the clients' coefficients, and sends only their scores."""
-        return [answered(request, partial(_scores, self, request)) for request in requests]
+    def _trained(self, content: RecordDict, clients: Iterable[int]) -> RecordDict:
+        told, number = self._told(content), round_of(content)
+        adaptive = self.own.sharing == "adaptive"
+        record: Callable[..., ArrayRecord] = equations_record if adaptive else site_record
+        found, failed = self._by_client(clients, lambda client: self.answer(client, told, number))
+        notes = {client: one_line(note) for client, (_, note) in found.items() if note is not None}
+        sent = record([site for site, _ in found.values()], len(self.names))
+        examples = sum(self.sizes[client] for client in found)
+        return reply(split(number, found, failed, notes), examples, sent)
+
+    def _evaluated(self, content: RecordDict, clients: Iterable[int]) -> RecordDict:
+        shared, half = shared_by(content, lambda record: read_shared(record, len(self.names)))
+        told, number = self._told(content), round_of(content)
+        found, failed = self._by_client(
+            clients,
+            lambda client: self.personalize(client, shared, half, server_round=number, told=told),
+        )
+        columns = {name: [scores[name] for scores in found.values()] for name in ("rows", *_NAMES)}
+        return reply(split(number, found, failed) | columns, int(sum(columns["rows"])))
 
 
 @hosts(Molar.plug_in)
@@ -220,45 +219,3 @@ def _open(opening: Opening) -> TableSites:
         covers=opening.covers,
         least_scored=opening.least_scored,
     )
-
-
-def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
-    content = request.message.content
-    told, number = _read_told(host, content), round_of(content)
-    adaptive = host.own.sharing == "adaptive"
-    record: Callable[..., ArrayRecord] = equations_record if adaptive else site_record
-    found, failed = by_client(clients, lambda client: host.answer(client, told, number))
-    if host.covers:
-        failed = dict.fromkeys(failed, "its log says why")
-    sites = [site for site, _ in found.values()]
-    notes = {client: one_line(note) for client, (_, note) in found.items() if note is not None}
-    details = split(number, found, failed, notes)
-    return RecordDict(
-        {
-            SITES: record(sites, len(host.names)),
-            METRICS: MetricRecord({"num-examples": sum(host.sizes[client] for client in found)}),
-            CLIENTS: ConfigRecord(details),
-        }
-    )
-
-
-def _read_told(host: TableSites, content: RecordDict) -> Told | None:
-    """Reads the server's last answer to adaptive sites; None before the first exchange."""
-    if host.own.sharing != "adaptive" or SHARED not in content.array_records:
-        return None
-    return shared_by(content, lambda record: read_told(record, len(host.names)))
-
-
-def _scores(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
-    content = request.message.content
-    shared, half = shared_by(content, lambda record: read_shared(record, len(host.names)))
-    told, number = _read_told(host, content), round_of(content)
-    found, failed = by_client(
-        clients,
-        lambda client: host.personalize(client, shared, half, server_round=number, told=told),
-    )
-    columns = {name: [scores[name] for scores in found.values()] for name in ("rows", *_NAMES)}
-    details = split(number, found, failed) | columns
-    count = int(sum(columns["rows"]))
-    metrics = MetricRecord({"num-examples": count})
-    return RecordDict({METRICS: metrics, CLIENTS: ConfigRecord(details)})

@@ -55,11 +55,8 @@ def impossible(
 
     Numbers are of float32's range, so that no square of one overflows where estimates are merged.
 
-    Args:
-        site: The estimate.
-        rows: Number of rows that the site reported.
-        family: Family of the models. Only linear ones estimate the size of their noise.
-        at_most: Whether the estimate may use fewer rows.
+    Only linear models estimate the size of their noise. ``rows`` are those that the site reported;
+    with ``at_most`` the estimate may use fewer.
     """
     enough = 0 < site.size <= rows and (at_most or site.size == rows)
     own_noise = family == "linear" or site.sigma in (1.0, np.inf)
@@ -133,10 +130,8 @@ def read_equations(record: ArrayRecord, count: int, dim: int) -> list[Equations]
 def impossible_equations(site: Equations, rows: float, *, intercept: bool) -> str | None:
     """Checks a site's equations: the first fault in words, or None.
 
-    Args:
-        site: The equations.
-        rows: Number of rows that the site reported; infinite where they do not count alike.
-        intercept: Whether the last column must be of ones.
+    ``rows`` are those that the site reported, infinite where they do not count alike; with
+    ``intercept`` the last column must be of ones.
     """
     r = site.triangle
     if not (np.abs(r) <= LARGEST).all():  # NaN is not, either

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from rich.table import Table
@@ -14,9 +14,8 @@ from engram.simulations.job_pool import Pool, Progress, Row
 from engram.studies.figures import new_table, plus_minus, png
 from engram.studies.study import Report
 from engram.studies.summaries import grouped, mean_and_error
-from engram.tables.bandits.environments import BanditModel, TaskEnvironment, sparse_environments
+from engram.tables.bandits.environments import TaskEnvironment, sparse_environments
 from engram.tables.bandits.policies import (
-    MultitaskBandit,
     lasso_bandit,
     molar_bandit,
     ols_bandit,
@@ -24,6 +23,7 @@ from engram.tables.bandits.policies import (
     robust_multitask_bandit,
     trace_norm_bandit,
 )
+from engram.tables.bandits.site import TaskBandit
 from engram.tables.studies.settings import MolarBanditSettings
 
 _CAPTION: Final = """\
@@ -50,31 +50,21 @@ SHOWN: Final = {  # tasks with curves
 _POINTS: Final = 250  # of a curve
 
 
-class Policy(NamedTuple):
-    """A policy."""
-
-    title: str  # its name in the paper
-    bandit: MultitaskBandit[Any, Any]  # how it plays
-
-
-POLICIES: Final = {
-    "ols": Policy("OLSB", ols_bandit()),
-    "lasso": Policy("LASSOB", lasso_bandit()),
-    "trace-norm": Policy("TNB", trace_norm_bandit()),
-    "robust-multitask": Policy("RMB", robust_multitask_bandit()),
-    "molar": Policy("MOLARB", molar_bandit(sigma=SIGMA)),
+POLICIES: Final[dict[str, tuple[str, TaskBandit[Any, Any]]]] = {  # title in the paper, policy
+    "ols": ("OLSB", ols_bandit()),
+    "lasso": ("LASSOB", lasso_bandit()),
+    "trace-norm": ("TNB", trace_norm_bandit()),
+    "robust-multitask": ("RMB", robust_multitask_bandit()),
+    "molar": ("MOLARB", molar_bandit(sigma=SIGMA)),
 }
 
 
-def worlds(
-    model: BanditModel, activation: Array, horizon: int, trial: int
-) -> list[TaskEnvironment]:
+def worlds(horizon: int, trial: int) -> list[TaskEnvironment]:
     """Draws the environments of a trial's tasks: (d, s, M, K) = (30, 2, 20, 3)."""
-    rng = np.random.default_rng([_WORLD, trial])
     return sparse_environments(
-        rng,
-        model,
-        activation=activation,
+        np.random.default_rng([_WORLD, trial]),
+        "C",
+        activation=ACTIVATION,
         horizon=horizon,
         dim=DIM,
         differing=2,
@@ -83,7 +73,7 @@ def worlds(
     )
 
 
-def regrets(policy: MultitaskBandit[Any, Any], drawn: list[TaskEnvironment], trial: int) -> Array:
+def regrets(policy: TaskBandit[Any, Any], drawn: list[TaskEnvironment], trial: int) -> Array:
     """Plays a trial; returns the cumulative regret of each task after each round, (M, T)."""
     return play_tasks(policy, drawn, np.random.default_rng([_TIES, trial]).spawn(len(drawn)))
 
@@ -103,12 +93,12 @@ def run_trial(horizon: int, trial: int, report: Progress) -> list[Row]:
         A row for each policy: ``policy``, ``trial``; ``errors``, the final regret of each task;
         ``rounds``, at which curves have points, and ``curves``, by the names of ``SHOWN``.
     """
-    drawn = worlds("C", ACTIVATION, horizon, trial)
+    drawn = worlds(horizon, trial)
     rounds = np.unique(np.linspace(1, horizon, _POINTS).round().astype(int))
     rows = []
-    for done, (name, policy) in enumerate(POLICIES.items()):
+    for done, (name, (_, policy)) in enumerate(POLICIES.items()):
         report(done, len(POLICIES))
-        found = regrets(policy.bandit, drawn, trial)
+        found = regrets(policy, drawn, trial)
         curves = {shown: found[m, rounds - 1].tolist() for shown, m in SHOWN.items()}
         row = {"policy": name, "trial": trial, "errors": found[:, -1].tolist()}
         rows.append({**row, "rounds": rounds.tolist(), "curves": curves})
@@ -141,16 +131,20 @@ def summarize(done: Sequence[Row]) -> list[Row]:
     ``interval`` (None for one trial), and ``of-ols``, the regret as a ratio to the OLS bandit's.
     """
     rows: list[Row] = []
-    final = {name: _final(trials) for (name,), trials in grouped(done, "policy").items()}
-    for name, of in final.items():
-        for task, found in of.items():
-            mean, half = mean_and_error(found, 1.96)
-            own, ols = SHOWN.get(task), final["ols"][task]
+    final = {  # by policy, of trials and tasks
+        name: np.array([trial["errors"] for trial in trials])
+        for (name,), trials in grouped(done, "policy").items()
+    }
+    for name, found in final.items():
+        for task in (*SHOWN, "mean"):
+            some = [SHOWN[task]] if task in SHOWN else range(TASKS)
+            mean, half = mean_and_error(found[:, some].mean(axis=1), 1.96)
+            ols = final["ols"][:, some].mean(axis=1)
             rows.append(
                 {
                     "policy": name,
                     "task": task,
-                    "activation": float(ACTIVATION.mean() if own is None else ACTIVATION[own]),
+                    "activation": float(ACTIVATION[some].mean()),
                     "trials": len(found),
                     "regret": float(mean),
                     "interval": None if half is None else float(half),
@@ -160,18 +154,12 @@ def summarize(done: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def _final(trials: Sequence[Row]) -> dict[str, Array]:
-    """Returns a policy's final regrets by task, each (trials,)."""
-    found = np.array([trial["errors"] for trial in trials])
-    return {**{task: found[:, m] for task, m in SHOWN.items()}, "mean": found.mean(axis=1)}
-
-
 def _table(rows: Sequence[Row]) -> Table:
     tasks = [f"{task}, {ACTIVATION[m]:.2f}" for task, m in SHOWN.items()]
     found = new_table(["policy"], [*tasks, "all tasks", "of OLSB"])
     for (name,), own in grouped(rows, "policy").items():
         cells = [plus_minus(row["regret"], row["interval"], 1) for row in own]
-        found.add_row(POLICIES[name].title, *cells, plus_minus(own[-1]["of-ols"], None))
+        found.add_row(POLICIES[name][0], *cells, plus_minus(own[-1]["of-ols"], None))
     return found
 
 
@@ -181,13 +169,9 @@ def _draw(done: Sequence[Row]) -> bytes:
     for (name,), trials in grouped(done, "policy").items():
         for task, m in SHOWN.items():
             own = np.array([trial["curves"][task] for trial in trials])
-            curve = _curve(POLICIES[name].title, trials[0]["rounds"], own)
+            mean, half = mean_and_error(own, 1.96)
+            limits = (None, None) if half is None else (mean - half, mean + half)
+            curve = Curve(POLICIES[name][0], trials[0]["rounds"], mean, *limits)
             regrets.setdefault(f", p = {ACTIVATION[m]:.3f}", []).append(curve)
     x, kind = "round (p: the task's probability of activation)", "mean of trials, and 95 % interval"
-    return png(draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"].title]))
-
-
-def _curve(title: str, rounds: Sequence[float], values: Array) -> Curve:
-    mean, half = mean_and_error(values, 1.96)
-    limits = (None, None) if half is None else (mean - half, mean + half)
-    return Curve(title, rounds, mean, *limits)
+    return png(draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"][0]]))

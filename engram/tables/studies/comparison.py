@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 from sklearn.metrics import roc_auc_score
 
+from engram.core.arrays import Array, Ints
 from engram.data.tables.tables import Table
 from engram.settings.errors import DataError, one_line
 from engram.tables.adaptive_models import Adaptive
@@ -27,8 +28,7 @@ from engram.tables.studies.contenders import (
 from engram.tables.studies.preparation import independent, of_columns, site_level
 from engram.tables.tables import Scaling, distinct, rows_of_tasks
 
-Array = npt.NDArray[np.float64]
-Numbers = npt.NDArray[np.intp]  # of rows
+Numbers = Ints  # of rows
 AnyModel = TypeVar("AnyModel", bound=MultitaskModel)
 
 _BINS: Final = 10  # of rows by their probability, for calibration
@@ -141,13 +141,9 @@ def compare_once(
             found[name] = SplitScore(0.0, np.nan, np.nan, reason=one_line(str(error)))
             continue
         own = model.coef_[:, : len(table.columns)]
-        gaps = np.zeros(1) if reference is None else own - reference
-        distance = float(np.nansum(np.abs(gaps)))
+        distance = 0.0 if reference is None else float(np.nansum(np.abs(own - reference)))
         found[name] = _scored(model, seen, family, test)._replace(
-            c=choice.constant,
-            variant=variant,
-            edge=choice.edge,
-            distance=distance,
+            c=choice.constant, variant=variant, edge=choice.edge, distance=distance
         )
     return found
 
@@ -226,7 +222,7 @@ def _frame(table: Table, rows: Numbers) -> pd.DataFrame:
     return pd.DataFrame(table.x[rows], columns=table.columns)
 
 
-def _reference(table: Table, rows: Numbers) -> npt.NDArray[np.float64]:
+def _reference(table: Table, rows: Numbers) -> Array:
     """Returns each task's OLS, shape (M, d); NaN where its rows do not determine it."""
     tasks, codes = distinct(table.labels[rows])
     design = np.column_stack([table.x[rows], np.ones(len(rows))])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from engram.core.arrays import Array
 from engram.tables.adaptive_models import Adaptive, AdaptiveClassifier, AdaptiveRegressor
@@ -114,10 +114,9 @@ class Contender(NamedTuple):
 
 def molar(family: FamilyName, option: Option, c: float) -> Molar:
     """Returns MOLAR for a family; undetermined coefficients of a task are the shared ones."""
-    options: dict[str, Any] = {"option": option, "c": c, "undetermined": "shared"}
     if family == "logistic":
-        return MolarClassifier(**options)
-    return MolarRegressor(family=family, **options)
+        return MolarClassifier(option=option, c=c, undetermined="shared")
+    return MolarRegressor(family=family, option=option, c=c, undetermined="shared")
 
 
 def adaptive(family: FamilyName, c: float, alike: float = 1.0) -> Adaptive:

@@ -16,9 +16,9 @@ from sklearn.model_selection import GridSearchCV
 
 from engram.core.arrays import Array
 from engram.core.process_modes import filtering
+from engram.tables.baselines import trimmed_center
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.lasso import lasso_debiasing, lasso_strength
-from engram.tables.median import trimmed_mean
 from engram.tables.mixed import fit_mixed
 from engram.tables.model import MultitaskModel
 from engram.tables.random_effects import link
@@ -112,11 +112,7 @@ class Robust(Reference):
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         sites = [estimate_site(own, family=self.family) for own in rows]
-        known = np.stack([site.determined for site in sites])
-        if not known.any(axis=0).all():
-            raise ValueError("some column is determined by the rows of no task alone")
-        own = np.where(known, [site.coef for site in sites], np.nan)
-        center = trimmed_mean(own, _TRIMMED)
+        center = trimmed_center(sites, _TRIMMED, self.column_names)
         sigmas = [site.sigma for site in sites if np.isfinite(site.sigma)]
         usual = float(np.median(sigmas))
         coefs = []

@@ -14,11 +14,7 @@ import numpy as np
 from engram.core.arrays import Array
 from engram.simulations.job_pool import Progress, Row
 from engram.tables.families import FamilyName
-from engram.tables.lasso import (
-    DEBIASING_SCALE,
-    LASSO_SCALE,
-    debias,
-)
+from engram.tables.lasso import DEBIASING_SCALE, LASSO_SCALE, debias
 from engram.tables.median import trimmed_mean
 from engram.tables.shrinkage import Option, Shared, combine, personalize
 from engram.tables.simulation import disparate_sizes, sparse_parameters, spread_root
@@ -170,8 +166,7 @@ def run_trial(figure: int, design: Design, number: int, report: Progress) -> lis
         truth = sparse_parameters(generator, point.tasks, point.dim, point.differing)
         tasks = [_task(drawn[m][n], truth[m]) for m, n in enumerate(own)]
         found = errors(gather(tasks), truth, design.methods)
-        row = {"figure": figure, "trial": number, **point._asdict(), "errors": found}
-        rows.append(row)
+        rows.append({"figure": figure, "trial": number, **point._asdict(), "errors": found})
         report(count + i + 1, steps)
     return rows
 

@@ -17,7 +17,7 @@ from engram.server.run import run as run_on
 from engram.settings.errors import DataError, Refused, RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.tables.bandits.environments import regret
-from engram.tables.bandits.policies import batches
+from engram.tables.bandits.policies import batches, close_tasks
 from engram.tables.federation.bandit_strategy import BanditExchange
 from engram.tables.federation.molar_messages import SITES
 from tests.server.late import Late
@@ -53,18 +53,14 @@ def in_one_place(**special):
     e = settings(**special)
     policy, everyone = e.own.policy(e), range(e.num_clients)
     worlds = [simulated_environment(e, client) for client in everyone]
-    state = policy.init(e.num_clients, e.own.parameters, worlds[0].contexts.shape[2])
+    state = [policy.init(e.own.parameters, worlds[0].contexts.shape[2])] * e.num_clients
     lost = np.zeros(e.num_clients)
     for number, batch in enumerate(batches(e.own.first_batch, e.own.horizon(e)), start=1):
         now = [world.rounds(batch.start, batch.stop) for world in worlds]
         ties = [generator(e.seed, Stream.TIES, number, client) for client in everyone]
-        chosen = policy.choose(state, [environment.contexts for environment in now], ties)
-        rewards = [w.rewards[np.arange(len(a)), a] for w, a in zip(now, chosen, strict=True)]
-        state = policy.update(state, [environment.contexts for environment in now], chosen, rewards)
-        state = policy.close_batch(state)
-        lost += [
-            regret(environment, own).sum() for environment, own in zip(now, chosen, strict=True)
-        ]
+        played = [policy.play(*task) for task in zip(state, now, ties, strict=True)]
+        state = close_tasks(policy, [one for one, *_ in played])
+        lost += [regret(each, arms).sum() for each, (_, arms, _) in zip(now, played, strict=True)]
     return np.stack([site.coefs for site in state]), lost
 
 

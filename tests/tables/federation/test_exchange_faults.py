@@ -16,13 +16,15 @@ from engram.settings.errors import Refused, RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.sites.policy import UNLIMITED
 from engram.tables.federation.host import TableSites
-from engram.tables.federation.molar_messages import SITES
+from engram.tables.federation.molar_messages import SITES, impossible
 from engram.tables.federation.strategy import Exchange
-from engram.wire.wire import ROSTER_QUERY
+from engram.tables.site import SiteEstimate
+from tests.samples import entry
 from tests.server.late import Late
 from tests.support import write_npz
 from tests.tables.federation.sites import (
     SITES_THERE,
+    Odd,
     assert_as_in_one_place,
     error_instead,
     in_one_place,
@@ -34,45 +36,20 @@ from tests.tables.federation.sites import (
     with_arrays,
 )
 
+
+def without_record(reply):
+    del reply.content.array_records[SITES]
+    return reply
+
+
 FAULTS = {
     "no reply": (lambda reply: None, "no reply"),
-    "an error": (
-        lambda reply: error_instead(reply, "out of disk"),
-        "out of disk",
-    ),
+    "an error": (lambda reply: error_instead(reply, "out of disk"), "out of disk"),
+    "no record": (without_record, "its reply lacks 'sites'"),
     "not finite": (nan_coefficient, "some coefficients are NaN or infinite"),
-    "a size": (
-        lambda r: with_arrays(r, size=np.array([1e12])),
-        "it claims 1e+12 rows of 120",
-    ),
-    "a negative size": (lambda r: with_arrays(r, size=np.array([-5.0])), "it claims -5 rows"),
-    "a negative variance": (
-        lambda r: with_arrays(r, sigma=np.array([-1.0])),
-        "its noise has the standard deviation -1.0",
-    ),
-    "a variance that is none": (
-        lambda r: with_arrays(r, sigma=np.array([np.nan])),
-        "its noise has the standard deviation nan",
-    ),
-    "noise without an end": (
-        lambda r: with_arrays(r, sigma=np.array([np.inf])),
-        "it knows standard errors, and not its noise",
-    ),
-    "freedom that is none": (
-        lambda r: with_arrays(r, freedom=np.array([0.0])),
-        "its noise has 0.0 degrees of freedom",
-    ),
-    "no standard error": (
-        lambda r: with_arrays(r, scale=np.zeros((1, 21))),
-        "some standard errors are NaN, 0 or negative",
-    ),
-    "too few features": (
-        lambda r: with_arrays(r, coef=np.zeros((1, 20))),
-        "coef: 'float64' of (1, 20) instead of float64 of (1, 21)",
-    ),
     "too coarse numbers": (
         lambda r: with_arrays(r, coef=np.zeros((1, 21), dtype=np.float32)),
-        "coef: 'float32' of (1, 21) instead of",
+        "coef: 'float32' of (1, 21) instead of float64 of (1, 21)",
     ),
 }
 
@@ -92,14 +69,28 @@ def test_whoever_fails_or_lies_is_left_out_and_named(tmp_path, change, reason):
     np.testing.assert_allclose(kept[4][0, :20], transferred.coef_[-1], rtol=1e-10)
 
 
-def test_records_that_are_missing_are_no_reason_to_stop(tmp_path):
-    def strip(reply):
-        del reply.content.array_records[SITES]
-        return reply
-
-    grid = odd(lambda client, reply: strip(reply) if client < 2 else reply)
-    found, _ = run(tmp_path / "run", grid=grid)
-    assert found["left-out"] == dict.fromkeys("01", "its reply lacks 'sites'")
+def test_estimates_that_cannot_be_are_said_in_words():
+    for family, given, reason in [
+        ("linear", {"size": 1e12}, "it claims 1e+12 rows of 120"),
+        ("linear", {"size": -5.0}, "it claims -5 rows of 120"),
+        ("linear", {"sigma": -1.0}, "its noise has the standard deviation -1.0"),
+        ("linear", {"sigma": 1e200}, "its noise has the standard deviation 1e+200"),
+        ("linear", {"sigma": np.nan}, "its noise has the standard deviation nan"),
+        ("linear", {"sigma": np.inf}, "it knows standard errors, and not its noise"),
+        ("linear", {"freedom": 0.0}, "its noise has 0.0 degrees of freedom"),
+        ("linear", {"scale": np.zeros(2)}, "some standard errors are NaN, 0 or negative"),
+        ("linear", {"scale": np.full(2, 1e39)}, "some standard errors are beyond"),
+        ("linear", {"coef": np.array([0.0, np.nan])}, "some coefficients are NaN or infinite"),
+        ("linear", {"coef": np.array([0.0, 1e39])}, "some coefficients are beyond"),
+        *(
+            ("poisson", {"sigma": sigma}, f"its noise has the standard deviation {sigma}")
+            for sigma in (1e-9, 0.0, 2.0)
+        ),
+    ]:
+        with entry(family, given):
+            honest = SiteEstimate(np.zeros(2), np.ones(2), 120.0, 1.0)
+            assert impossible(honest, 120, family=family) is None
+            assert impossible(honest._replace(**given), 120, family=family).startswith(reason)
 
 
 def test_without_enough_sites_nothing_is_shared(tmp_path):
@@ -136,18 +127,6 @@ def test_a_site_that_was_never_there_gets_it_when_the_run_is_resumed(tmp_path):
     assert later["shared"] == found["shared"]
 
 
-def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, warnings_of_engram):
-    grid = odd(
-        lambda client, reply: error_instead(reply, "no such file") if client == 3 else reply,
-        kind=ROSTER_QUERY,
-    )
-    found, _ = run(tmp_path / "run", grid=grid)
-    assert found["left-out"] == {"3": "no node hosts it"}
-    assert (
-        "node 4 cannot serve this run: no such file; it is asked again" in warnings_of_engram.text
-    )
-
-
 def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, warnings_of_engram):
     (tmp_path / "own.csv").write_text("age,days\nMiller,3\n61,2\n62,4\n")
     e, own = settings(target_column="days"), f"csv:{tmp_path}/own.csv"
@@ -157,11 +136,11 @@ def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, warning
     assert "Miller" in warnings_of_engram.text
 
 
-class Columns(InProcessGrid):
+class Different(InProcessGrid):
     """A grid whose nodes host tables of their own."""
 
-    def __init__(self, hosts):
-        super().__init__(hosts[0], [[client] for client in range(len(hosts))])
+    def __init__(self, hosts, hosted):
+        super().__init__(hosts[0], hosted)
         self._each = hosts
 
     def push_messages(self, messages):
@@ -172,27 +151,17 @@ class Columns(InProcessGrid):
         return names
 
 
-@pytest.mark.parametrize(
-    ("columns", "reason"),
-    [
-        (
-            ["x0", "age", *(f"x{k}" for k in range(2, 20))],
-            "it lacks the inputs x1, and has age besides",
-        ),
-        ([f"x{k}" for k in range(18)], "it lacks the inputs x18, x19, and has none besides"),
-    ],
-)
-def test_a_site_with_other_columns_is_left_out_and_named(tmp_path, columns, reason):
+def test_a_site_with_other_columns_is_left_out_and_named(tmp_path):
     experiment = settings(num_clients=4)
     data = table_data(experiment)
-    hosts = [TableSites(experiment, data, RamStore()) for _ in range(4)]
-    own = [rows and rows._replace(x=rows.x[:, : len(columns)]) for rows in data.train]
-    hosts[0] = TableSites(
-        experiment, TableData(own, own, Schema.of_numbers(columns), data.names), RamStore()
-    )
-    found = run_on(Columns(hosts), experiment, tmp_path / "run", engine="vectorized")
+    columns = ["x0", "age", *(f"x{k}" for k in range(2, 19))]
+    own = [rows and rows._replace(x=rows.x[:, :19]) for rows in data.train]
+    other = TableData(own, own, Schema.of_numbers(columns), data.names)
+    hosts = [TableSites(experiment, each, RamStore()) for each in (other, data, data, data)]
+    grid = Different(hosts, [[0], [1], [2], [3]])
+    found = run_on(grid, experiment, tmp_path / "run", engine="vectorized")
     assert list(found["left-out"]) == ["0"]
-    assert reason in found["left-out"]["0"]
+    assert "it lacks the inputs x1, x19, and has age besides" in found["left-out"]["0"]
 
 
 def test_reasons_quote_no_values_of_rows(tmp_path):
@@ -205,14 +174,13 @@ def test_reasons_quote_no_values_of_rows(tmp_path):
     assert found["left-out"] == {"1": "y must be 0 or 1 in every row"}
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_a_site_that_cannot_be_used_does_not_take_its_nodes_others_with_it(tmp_path, nodes):
+def test_a_site_that_cannot_be_used_does_not_take_its_nodes_others_with_it(tmp_path):
     rng = np.random.default_rng(0)
     x, task = rng.normal(size=(300, 2)), np.repeat(np.arange(3), 100)
     y = x @ [1, 2] + rng.normal(size=300)
     x[210:290, 1] = np.nan
     path = write_npz(tmp_path / "mine.npz", x=x, y=y, task=task)
-    found, kept = run(tmp_path / "run", dataset=path, num_clients=3, nodes=nodes)
+    found, kept = run(tmp_path / "run", dataset=path, num_clients=3, nodes=1)
     assert "task 2: column x1 has NaN in row" in found["left-out"]["2"]
     assert len(found["left-out"]) == 1
     assert (sorted(kept), found["clients"]["ids"]) == ([0, 1], [0, 1])
@@ -223,7 +191,7 @@ def test_wide_claims_of_one_site_widen_intervals_by_a_bounded_amount(tmp_path):
     honest, _ = run(tmp_path / "honest", **special)
 
     def lie(client, reply):
-        return with_arrays(reply, scale=np.full((1, 21), 1e300)) if client == 4 else reply
+        return with_arrays(reply, scale=np.full((1, 21), 1e30)) if client == 4 else reply
 
     found, _ = run(tmp_path / "lied", grid=odd(lie), **special)
     widths = [
@@ -253,15 +221,7 @@ def test_clients_that_nobody_asked_for_have_no_vote(tmp_path):
         experiment, data._replace(schema=Schema.of_numbers(f"q{k}" for k in range(20))), RamStore()
     )
 
-    class Both(InProcessGrid):
-        def push_messages(self, messages):
-            names = []
-            for message in messages:
-                self._host = other if message.metadata.dst_node_id == 3 else honest
-                names += super().push_messages([message])
-            return names
-
-    grid = Both(honest, [[0], [1], [2, 3, 4, 5]])
+    grid = Different([honest, honest, other], [[0], [1], [2, 3, 4, 5]])
     found = run_on(grid, experiment, tmp_path / "run", engine="vectorized")
     assert (found["sites"], found["left-out"]) == (2, {})
     assert found["shared"]["names"][0] == "x0"
@@ -283,20 +243,29 @@ def test_a_run_that_goes_on_keeps_its_columns(tmp_path):
         run_on(grids[1], again, tmp_path / "run", engine="vectorized")
 
 
-def test_scores_that_are_no_numbers_leave_the_means_of_the_others(tmp_path):
+def test_scores_that_are_nonsense_are_left_out(tmp_path, warnings_of_engram):
+    wrong = {
+        1: {"loss-own": [float("nan")]},
+        2: {"loss-personal": [float("inf")]},
+        3: {"rows": [2**63 - 1]},
+        4: {"loss-own": [1.7e308]},  # which no sum can hold
+        6: {"loss-own": [1.0, 2.0]},
+    }
+
     def change(client, reply):
-        if client == 1:
-            reply.content.config_records["clients"]["loss-own"] = [float("nan")]
-        if client == 2:
-            reply.content.config_records["clients"]["loss-personal"] = [float("inf")]
-        if client == 3:
-            reply.content.config_records["clients"]["rows"] = [2**63 - 1]
+        if client == 5:
+            return error_instead(reply, "no room")
+        if client == 7:
+            del reply.content.config_records["clients"]["rows"]
+        reply.content.config_records["clients"].update(wrong.get(client, {}))
         return reply
 
     found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
-    assert found["scored"] == SITES_THERE - 3
+    assert found["scored"] == SITES_THERE - 7
+    assert not {5, 6, 7} & set(found["clients"]["ids"])
     assert found["loss-personal"] > 0
     assert "held-out loss" in Exchange.in_words(found)
+    assert "client 5 lacks scores: no room" in warnings_of_engram.text
 
 
 def test_a_minority_moves_the_median_by_a_bounded_amount(tmp_path):
@@ -318,40 +287,20 @@ def test_a_minority_moves_the_median_by_a_bounded_amount(tmp_path):
 
 
 def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
-    shapes = set()
+    arrays, scores = set(), set()
 
     def look(client, reply):
         for name, record in reply.content.array_records.items():
-            shapes.update((name, array, record[array].shape) for array in record)
+            arrays.update((name, array, record[array].shape) for array in record)
+        if reply.metadata.message_type == MessageType.EVALUATE:
+            scores.update(reply.content.config_records["clients"])
         return reply
 
-    run(tmp_path / "run", grid=odd(look))
-    assert shapes == {
-        (SITES, "coef", (1, 21)),
-        (SITES, "scale", (1, 21)),
-        (SITES, "size", (1,)),
-        (SITES, "sigma", (1,)),
-        (SITES, "freedom", (1,)),
-    }
-    found = set()
-
-    def look_again(client, reply):
-        found.update(reply.content.array_records, reply.content.config_records["clients"])
-        return reply
-
-    run(tmp_path / "again", grid=odd(look_again, kind=MessageType.EVALUATE))
+    run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, look))
+    wide, single = (
+        {(SITES, name, (1, 21)) for name in ("coef", "scale")},
+        ("size", "sigma", "freedom"),
+    )
+    assert arrays == wide | {(SITES, name, (1,)) for name in single}
     about = {"server-round", "ids", "failed", "reasons", "noted", "notes"}
-    assert found == about | {"rows", "loss-own", "loss-shared", "loss-personal"}
-
-
-def test_scores_that_are_nonsense_are_left_out(tmp_path, warnings_of_engram):
-    def change(client, reply):
-        if client == 1:
-            reply.content.config_records["clients"]["loss-own"] = [1.0, 2.0]
-        if client == 3:
-            del reply.content.config_records["clients"]["rows"]
-        return reply if client != 5 else error_instead(reply, "no room")
-
-    found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
-    assert found["clients"]["ids"] == [c for c in range(SITES_THERE) if c not in (1, 3, 5)]
-    assert "client 5 lacks scores: no room" in warnings_of_engram.text
+    assert scores == about | {"rows", "loss-own", "loss-shared", "loss-personal"}

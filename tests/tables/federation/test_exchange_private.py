@@ -7,7 +7,9 @@ from engram.client.memory import RamStore
 from engram.data.tables.tables import table_data
 from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.accounting.gaussian import epsilon
+from engram.server.run import run as run_on
 from engram.settings.errors import Refused
+from engram.simulations.grid import InProcessGrid
 from engram.tables.federation.host import TableSites
 from tests.samples import entry
 from tests.tables.federation.sites import SITES_THERE, run, settings
@@ -60,7 +62,19 @@ def test_each_answer_has_new_noise_and_a_node_tells_no_losses():
     assert all(np.isnan(told[f"loss-{name}"]) for name in ("own", "shared", "personal"))
 
 
-def test_what_has_no_noise_is_refused_by_name():
+def test_reasons_why_a_site_fails_stay_in_its_log(tmp_path, warnings_of_engram):
+    e = settings(**PRIVATE, noise_multiplier=1.0)
+    data = table_data(e)
+    data.train[4].x[7, 3] = np.nan
+    grid = InProcessGrid(TableSites(e, data, RamStore(), covers=True), [[c] for c in range(12)])
+    found = run_on(grid, e, tmp_path / "run", engine="vectorized")
+    assert found["left-out"] == {"4": "its log says why"}
+    lines = warnings_of_engram.text.splitlines()
+    assert sum("client 4: task 4: column x3 has NaN in row 7" in line for line in lines) == 2
+    assert any("client 4 lacks scores: its log says why" in line for line in lines)
+
+
+def test_settings_without_noise_are_refused_by_name():
     for special, says in [
         ({"privacy": "local"}, "privacy must be none or example for molar"),
         ({"privacy": "central"}, "privacy must be none or example for molar"),

@@ -15,12 +15,7 @@ from engram.tables.studies.coefficients import (
     task_table,
     unsure,
 )
-from tests.tables.studies.test_table import frame
-
-NAMES = ["bern", "graz", "lyon", "oslo", "riga", "turin", "ulm", "zadar"]
-COLUMNS = ["age", "dose [mg]", "smoker"]
-H = ["--task", "hospital", "--target", "pressure"]
-PAPER = [*H, "--paper", "--intervals", "shared"]
+from tests.tables.studies.test_table import COLUMNS, NAMES, frame
 
 
 def fitted(c=1.0, kind="shared"):

@@ -21,6 +21,7 @@ from engram.tables.studies.regression_trials import (
     gather,
     run_trial,
 )
+from tests.samples import entry
 
 COMPARED = FIGURES[2].methods
 POINT = Point("n", "", 60, 60, 4, 2, 6)
@@ -98,30 +99,23 @@ def test_sizes_and_covariates_of_figure_8_are_unequal(monkeypatch):
             assert values[-1] / values[0] == pytest.approx(4.2, rel=reach)
 
 
-def test_trials_differ_and_come_again():
-    design = Design((POINT,), ("ols",))
-    assert trial(design, 0) == trial(design, 0)
-    assert trial(design, 0)[0]["errors"] != trial(design, 1)[0]["errors"]
-
-
-def test_progress_ends_at_its_total():
+def test_trials_differ_come_again_and_tell_how_far_they_are():
     told = []
-    run_trial(2, SMALL[2], 0, lambda *far: told.append(far))
+    found = run_trial(2, SMALL[2], 0, lambda *far: told.append(far))
     assert told == [(i, 7) for i in range(1, 8)]  # four tasks and three points
+    assert found == trial(SMALL[2], 0)
+    assert found[0]["errors"] != trial(SMALL[2], 1)[0]["errors"]
 
 
-@pytest.mark.parametrize(("number", "s"), [(2, 20), (8, 20), (9, 40)])
-def test_in_figures_2_8_and_9_one_of_n_m_and_s_varies(number, s):
-    design = FIGURES[number]
-    assert design.disparate == (number == 8)
-    for p in design.points:
-        varied = {"n": p.size, "M": p.tasks, "s": p.differing}
-        assert p.x == varied[p.panel]
-        assert varied == {"n": 5000, "M": 30, "s": s} | {p.panel: p.x}
-        assert p.dim == 300
-
-
-def test_in_figure_3_the_dimension_varies():
+def test_figures_vary_one_quantity_in_each_panel():
+    for number, s in [(2, 20), (8, 20), (9, 40)]:
+        design = FIGURES[number]
+        assert design.disparate == (number == 8)
+        for p in design.points:
+            varied = {"n": p.size, "M": p.tasks, "s": p.differing}
+            assert p.x == varied[p.panel]
+            assert varied == {"n": 5000, "M": 30, "s": s} | {p.panel: p.x}
+            assert p.dim == 300
     for p in FIGURES[3].points:
         assert (p.x, p.size, p.series) == (p.dim, 10_000, f"M = {p.tasks}")
         assert p.panel == f"rho = {p.differing / p.dim:g}"
@@ -169,29 +163,20 @@ def test_it_gives_tables_and_figures(small, tmp_path):
 def test_figures_may_be_chosen(small, tmp_path):
     out = tmp_path / "run"
     assert invoke(out, "--figure", 3, "--trials", 1).exit_code == 0
-    assert {path.name for path in out.iterdir()} == {
-        "plan.json",
-        "figure-3-trial-0.json",
-        "figure-3.png",
-        "results.json",
-    }
+    written = {"plan.json", "figure-3-trial-0.json", "figure-3.png", "results.json"}
+    assert {path.name for path in out.iterdir()} == written
     rows = json.loads((out / "results.json").read_text())["rows"]
     assert all(row["standard-error"] is None for row in rows)
 
 
-# --- Refusals --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_options_out_of_range_are_refused_and_nothing_written(tmp_path):
+    for arguments, message in [
         (["--figure", 4], "figure must be one of 2, 3, 8, 9, got 4"),
         (["--figure", 2, "--figure", 2], "figures must be named once each, got 2, 2"),
         (["--trials", 0], "trials must be at least 1, got 0"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
-    result = invoke(tmp_path / "run", *arguments)
-    assert isinstance(result.exception, Refused), result.output
-    assert message in str(result.exception)
-    assert list(tmp_path.iterdir()) == []
+    ]:
+        with entry(arguments):
+            result = invoke(tmp_path / "run", *arguments)
+            assert isinstance(result.exception, Refused), result.output
+            assert message in str(result.exception)
+            assert list(tmp_path.iterdir()) == []
