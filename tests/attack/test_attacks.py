@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from engram.attack import backdoor
-from engram.attack.attacks import attackers_of, backdoor_success, poisoned, triggered
+from engram.attack.attacks import (
+    TARGET,
+    attackers_of,
+    backdoor_success,
+    poisoned,
+    triggered,
+)
 from engram.data.load_federation import federated_data
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
@@ -97,9 +102,9 @@ def test_triggered_rows_are_of_other_classes_and_called_the_target():
     data = federated_data(experiment())
     found = triggered(data)
     for before, after in zip(data.test.rows, found.test.rows, strict=True):
-        others = data.test.y[torch.from_numpy(before)].numpy() != backdoor.TARGET
+        others = data.test.y[torch.from_numpy(before)].numpy() != TARGET
         np.testing.assert_array_equal(before[others], after)
-    assert set(found.test.y.tolist()) == {backdoor.TARGET}
+    assert set(found.test.y.tolist()) == {TARGET}
 
 
 def test_a_backdoor_s_success_is_measured_beside_the_scores(tmp_path):

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from engram.attack import backdoor
-from engram.attack.attacks import claimed_score
+from engram.attack.attacks import claimed_score, stamped
 from engram.attack.forgeries import ON_UPDATES, alie_deviations, false_statistics
 from engram.guards.claimed_ranges import impossible
 from engram.scoring.metrics import METRICS
@@ -56,13 +55,13 @@ def test_alie_lies_as_far_out_as_it_may():
 
 def test_a_trigger_is_in_the_last_corner_of_images_and_the_last_columns_of_tables():
     images = torch.zeros(2, 1, 8, 8)
-    marked = backdoor.stamped(images, 1.0)
+    marked = stamped(images, 1.0)
     assert images.sum() == 0
     assert marked[:, :, -2:, -2:].min() == 1
     assert marked.sum() == 2 * 4
-    assert backdoor.stamped(torch.zeros(3, 5), 7.0).tolist() == [[0, 0, 0, 0, 7]] * 3
+    assert stamped(torch.zeros(3, 5), 7.0).tolist() == [[0, 0, 0, 0, 7]] * 3
     with pytest.raises(ValueError, match="rows must be tables or images"):
-        backdoor.stamped(torch.zeros(3), 1.0)
+        stamped(torch.zeros(3), 1.0)
 
 
 def test_false_statistics_are_possible_and_far_from_the_truth():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engram.bandits.meta_ban import meta_ban
+from engram.bandits.meta_learner import MetaState
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, generator
 from engram.bandits.replay import Drawn, kept_rows
 from engram.bandits.site import recalled, remembered
@@ -59,9 +60,10 @@ def test_users_at_several_sites_do_what_they_do_at_one(theta):
     policy, environment, seed = built(theta=theta), rounds(3, 120, users=USERS), 4
     owner = np.array([0, 1, 2, 0, 1, 2, 0, 0, 2, 1])
     whole = policy.init(generators([seed], 0, INIT))
-    meta = policy.start(generators([seed], 0, INIT))
+    start = policy.start(generators([seed], 0, INIT))
+    meta = MetaState(start, start, 0)
     everyone = np.array([USERS - 1])
-    sites = [policy.site.welcome(policy.site.init(meta.start), everyone) for _ in range(3)]
+    sites = [policy.site.welcome(policy.site.init(start), everyone) for _ in range(3)]
     known, slots = 0, []
     for t, asked in enumerate(environment):
         users, x = np.array([asked.user]), torch.from_numpy(asked.arms)[None].mT

@@ -12,19 +12,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from engram.attack.membership import (
-    Flags,
-    Floats,
-    Power,
-    confidence,
-    halves,
-    likelihood_ratios,
-    power,
-)
+from engram.attack.membership import Power, confidence, halves, likelihood_ratios, power
 from engram.client.hosts import Engine, Host, Opening
 from engram.client.hosts.local import LocalHost
 from engram.cohort.trainer.trainer import Trainer
 from engram.cohort.trainer.worker_pool import training
+from engram.core.arrays import Array, Bools
 from engram.core.checks import must
 from engram.core.method import Slots
 from engram.core.slots import over_slots
@@ -76,7 +69,7 @@ def members(learned: Learned, count: int, engine: Engine, begin: Begin) -> dict[
         raise Refused("membership is told by losses of rows, of which a loss of your own has none")
     clients = training_clients(learned)
     inside = {client: _drawn(learned, client, count) for client in clients}
-    signals: dict[str, list[list[Floats]]] = {}
+    signals: dict[str, list[list[Array]]] = {}
     for number in range(count):
         held: list[RowNumbers] = [own[:0] for own in data.train.rows]
         for client, some in inside.items():
@@ -107,7 +100,7 @@ def training_clients(learned: Learned) -> list[int]:
     return [client for client, own in enumerate(rows) if len(own) and client not in aside]
 
 
-def _drawn(learned: Learned, client: int, count: int) -> Flags:
+def _drawn(learned: Learned, client: int, count: int) -> Bools:
     """Draws each federation's half of a client's rows, of one row at least.
 
     Raises:
@@ -149,9 +142,7 @@ def _trained(
     return _Federation(host.trainer, learned.slots, learned.checkpoint.server_round)
 
 
-def _signals(
-    federation: _Federation, client: int, rows: RowNumbers
-) -> Iterator[tuple[str, Floats]]:
+def _signals(federation: _Federation, client: int, rows: RowNumbers) -> Iterator[tuple[str, Array]]:
     """Yields the attacker's signal in each of a client's rows, by model."""
     trainer, slots, rounds = federation
     e, (memory,) = trainer.experiment, trainer.recalled([client], before=rounds + 1)
