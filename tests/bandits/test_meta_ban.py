@@ -10,7 +10,7 @@ import torch
 
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.policy import INIT, UPDATE, single_run
-from engram.bandits.versioned_tensor import initial_stack, scatter
+from engram.bandits.versioned_tensor import initial_stack
 from tests.bandits.neural_support import (
     Fixed,
     generators,
@@ -19,8 +19,7 @@ from tests.bandits.neural_support import (
     rounds,
     with_parts,
 )
-from tests.bandits.plain_meta_ban import PlainMetaBan, network
-from tests.samples import entry
+from tests.bandits.plain_meta_ban import PlainMetaBan
 
 MODES = {
     "exploration": ("gradient-norm", "paper"),
@@ -101,41 +100,6 @@ def test_it_is_the_plain_one_for_long(settings):
     against_the_plain_one(100, 2, **settings)
 
 
-PER_RUN = {
-    "alpha": (0.1, 0.3, 0.0),
-    "nu": (2.0, 5.0, np.inf),
-    "gamma": (0.4, 0.2, 0.1),
-    "lam": (0.0, 0.05, 0.1),
-    "eta_user": (0.3, 0.2, 0.5),
-    "eta_meta": (0.05, 0.04, 0.02),
-}
-
-
-@pytest.mark.parametrize(
-    ("meta_gradient", "theta"), [("adapt", "last"), ("eq6", "draw"), ("alg4", "last")]
-)
-def test_runs_at_once_are_single_runs(meta_gradient, theta):
-    shared = SETTINGS | {"meta_gradient": meta_gradient, "theta": theta, "group_cap": 5}
-    seeds, environments = (3, 4, 5), [rounds(seed, 60) for seed in (6, 7, 8)]
-    arrays = {name: np.array(values) for name, values in PER_RUN.items()}
-    policy = meta_ban(4, runs=3, hidden=(5,), **shared | arrays)
-    start = policy.init(generators(seeds, 0, INIT))
-    together, state = played(policy.batched, environments, seeds, start)
-    for run, seed in enumerate(seeds):
-        own = {name: values[run] for name, values in PER_RUN.items()}
-        alone = meta_ban(4, hidden=(5,), **shared | own)
-        begun = alone.init(generators([seed], 0, INIT))
-        chosen, ended = played(alone.batched, [environments[run]], [seed], begun)
-        assert together[:, run].tolist() == chosen[:, 0].tolist()
-        for a, b in zip(state.meta.theta, ended.meta.theta, strict=True):
-            torch.testing.assert_close(a[run], b[0], rtol=1e-4, atol=1e-5)
-        for a, b in zip(state.site.lasts, ended.site.lasts, strict=True):
-            users = min(a.read().shape[1], b.read().shape[1])
-            torch.testing.assert_close(
-                a.read()[run, :users], b.read()[0, :users], rtol=1e-4, atol=1e-5
-            )
-
-
 def test_a_run_that_diverges_leaves_the_others_alone():
     environments = [rounds(6, 40), rounds(7, 40)]
     huge = [asked._replace(arms=1e6 * asked.arms) for asked in rounds(8, 40)]
@@ -151,43 +115,6 @@ def test_a_run_that_diverges_leaves_the_others_alone():
     assert together[:, [0, 2]].tolist() == alone.tolist()
     for a, b in zip(state.meta.theta, ended.meta.theta, strict=True):
         torch.testing.assert_close(a[[0, 2]], b)
-
-
-# Groups
-
-
-@pytest.mark.parametrize("cap", [None, 1, 3, 20])
-@pytest.mark.parametrize("hidden", [(6,), (5, 4, 3)])
-def test_groups_are_those_of_the_definition(cap, hidden):
-    rng, runs, known = np.random.default_rng(0), 3, np.array([12, 1, 7])
-    policy = meta_ban(4, runs=runs, hidden=hidden, nu=np.array([2, 5, 1.5]), group_cap=cap)
-    starts = [policy.init([np.random.default_rng((u, r)) for r in range(runs)]) for u in range(12)]
-    state = starts[0]
-    state = with_parts(state, known=known, thetas=initial_stack(state.meta.start, 16))
-    for user, other in enumerate(starts):
-        users = np.full(runs, user)
-        state = with_parts(state, thetas=scatter(state.site.thetas, users, other.meta.start))
-    users, x = np.array([4, 0, 6]), torch.from_numpy(rng.normal(size=(runs, 4, 9))).float()
-    groups = policy.groups(state, users, x)
-    sizes = set()
-    for run, arm in itertools.product(range(runs), range(9)):
-
-        def prediction(u, run=run, arm=arm):
-            return float(
-                network([w[run].double() for w in starts[u].meta.start], x[run, :, arm].double())
-            )
-
-        gaps = {u: abs(prediction(u) - prediction(users[run])) for u in range(known[run])}
-        nearest = sorted(gaps, key=lambda u, own=users[run]: (u != own, gaps[u]))
-        nu = [2, 5, 1.5][run]
-        expected = [u for u in nearest[:cap] if gaps[u] <= (nu - 1) / nu * 0.4]
-        group = groups.of_arms[run, arm]
-        assert np.flatnonzero(groups.members[group]).tolist() == sorted(expected)
-        assert groups.runs[group] == run
-        sizes.add(len(expected))
-    assert len(sizes) > 2 or cap == 1
-    keys = [(run, row.tobytes()) for run, row in zip(groups.runs, groups.members, strict=True)]
-    assert len(set(keys)) == len(keys)  # equal ones once
 
 
 def test_theta_is_any_of_a_user_s_past_parameters_alike():
@@ -269,34 +196,3 @@ def test_a_user_who_comes_late_is_met_as_if_there_had_been_room():
     assert ended.known.tolist() == other.known.tolist() == [31]
     for a, b in zip(ended.meta.theta, other.meta.theta, strict=True):
         torch.testing.assert_close(a, b)
-
-
-def test_what_is_refused():
-    for settings, message in [
-        ({"dim": 0}, "dim must be at least 1, got 0"),
-        ({"runs": 0}, "runs must be at least 1"),
-        ({"hidden": ()}, "hidden must be one or more widths"),
-        ({"hidden": (4, 0)}, "hidden must be one or more widths"),
-        ({"nu": 1.0}, "nu must be above 1, got 1.0"),
-        ({"nu": float("nan")}, "nu must be above 1"),
-        ({"gamma": 1.0}, r"gamma must be in \[0, 1\), got 1.0"),
-        ({"gamma": -0.1}, "gamma must be in"),
-        ({"alpha": -1.0}, "alpha must be finite and at least 0"),
-        ({"lam": float("inf")}, "lam must be finite and at least 0"),
-        ({"eta_user": 0.0}, "eta_user must be above 0"),
-        ({"eta_meta": 0.0}, "eta_meta must be above 0"),
-        ({"eta_meta": float("nan")}, "eta_meta must be finite"),
-        ({"own_weight": 0.0}, "own_weight must be finite and above 0"),
-        ({"own_weight": float("inf")}, "own_weight must be finite and above 0"),
-        ({"group_cap": 0}, "group_cap must be at least 1, got 0"),
-        ({"adapt_every": 0}, "adapt_every must be at least 1"),
-        ({"batch": 0}, "batch must be at least 1"),
-        ({"buffer": 0}, "buffer must be at least 1"),
-        ({"user_steps": 0}, "user_steps must be at least 1"),
-        ({"meta_steps": 0}, "meta_steps must be at least 1"),
-        ({"exploration": "ucb"}, "must be one of .'gradient-norm', 'paper'.*, got 'ucb'"),
-        ({"user_start": "last"}, "must be one of .'own', 'meta'.*, got 'last'"),
-        ({"runs": 2, "alpha": np.ones(3)}, r"alpha's shape must be \(\) or \(2,\), got \(3,\)"),
-    ]:
-        with entry(settings), pytest.raises(ValueError, match=message):
-            meta_ban(**{"dim": 3} | settings)

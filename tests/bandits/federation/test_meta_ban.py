@@ -107,7 +107,7 @@ def test_turns_that_are_not_reported_are_counted_and_those_of_several_clients_sh
     lost = found["regret"] - sum(found["clients"]["regret"])
     assert (together > 0, found["untold"]) == (True, 0)
     assert f"6 sites, regret {found['regret']:.4g} in {T} turns" == MetaBanTurns.in_words(found)
-    (row,) = re.findall("together +(.*)", engram(f"show {tmp_path}/run")[1])
+    (row,) = re.findall("together +(.*)", engram("show", tmp_path / "run")[1])
     assert row.split()[::2] == [f"{together:.0f}", f"{lost:.4g}"]
 
 
