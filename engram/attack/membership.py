@@ -84,19 +84,12 @@ def _distance(f: Array, signals: Array, some: Bools) -> tuple[Array, float]:
 
 
 class Power(NamedTuple):
-    """The share of members that an attack recognizes.
+    """The share of members that an attack recognizes."""
 
-    Attributes:
-        share: Mean over targets of the share that is recognized, at the rate of false positives.
-        low: Lower end of its interval.
-        high: Upper end.
-        area: Mean area under the curve of true against false positives; 0.5 by guessing.
-    """
-
-    share: float
-    low: float
-    high: float
-    area: float
+    share: float  # mean over targets of the share recognized, at the rate of false positives
+    low: float  # lower end of its interval
+    high: float  # upper end
+    area: float  # mean area under the curve of true against false positives; 0.5 by guessing
 
 
 def power(scores: Array, members: Bools) -> Power:

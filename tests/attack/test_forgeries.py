@@ -43,13 +43,9 @@ def test_attacks_on_updates_are_their_definitions():
 
 def test_alie_lies_as_far_out_as_it_may():
     # Baruch et al.: of 50 workers with 12 corrupted, s = 14 and z = Phi^-1(24 / 38).
-    for clients, attackers, share in [
-        (50, 12, 24 / 38),
-        (20, 4, 9 / 16),
-        (20, 6, 9 / 14),
-        (10, 1, 4 / 9),
-    ]:
-        with entry(clients, attackers, share):
+    for case in [(50, 12, 24 / 38), (20, 4, 9 / 16), (20, 6, 9 / 14), (10, 1, 4 / 9)]:
+        with entry(case):
+            clients, attackers, share = case
             assert alie_deviations(clients, attackers) == pytest.approx(max(norm.ppf(share), 0))
 
 

@@ -77,20 +77,3 @@ def test_it_is_the_plain_one(shared, thompson):
             expected = plain.diagonals[key][layer] - SETTINGS["lam"]
             torch.testing.assert_close(square.double(), expected, rtol=1e-3, atol=1e-3)
     assert len(plain.networks) == (1 if shared else 10)
-
-
-def test_what_was_played_is_less_uncertain():
-    # Z grows by g g' / m at the arm played: of f = v relu(w x), by hand.
-    policy = neural_bandit(1, hidden=(1,), alpha=1.0, lam=0.5, eta=0.1, steps=1, batch=1)
-    state = policy.init([np.random.default_rng(0)])
-    weights = tuple(torch.tensor([[[[w]]]]) for w in (2.0, 3.0))
-    stacks = tuple(
-        kept.write((torch.tensor([0]), torch.tensor([0])), w[0])
-        for kept, w in zip(state.thetas, weights, strict=True)
-    )
-    state = state._replace(thetas=stacks)
-    user, x = np.array([0]), np.array([[1.0]])
-    state = policy.update(state, user, x, np.array([6.0]), [np.random.default_rng(0)])
-    # g = (v x, w x) = (3, 2), and f = 6 already, so that nothing is learned.
-    assert [square.read()[0, 0].item() for square in state.squares] == [9.0, 4.0]
-    assert [kept.read()[0, 0].item() for kept in state.thetas] == [2.0, 3.0]
