@@ -23,13 +23,13 @@ from engram.bandits.federation.meta_ban_messages import (
     ASKED,
     MEMBERS,
     PREDICTIONS,
-    Question,
     network_record,
     read_arms,
     read_question,
 )
+from engram.bandits.networks import Weights
 from engram.bandits.policy import INIT, UPDATE, generator
-from engram.bandits.replay import kept_rows
+from engram.bandits.replay import Drawn, kept_rows
 from engram.bandits.site import UserSiteState, recalled, remembered
 from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables
@@ -83,19 +83,19 @@ class UserSites:
         found = self._site.predictions(self._state, torch.from_numpy(arms)[None].mT)[0, places]
         return found.numpy(), kept_rows(self._state.rows)[0, places].tolist()
 
-    def gradients(self, question: Question, server_round: int) -> tuple[torch.Tensor, ...]:
-        """Returns the gradients that ``question`` asks for, of each network.
+    def gradients(self, weights: Weights, drawn: Drawn, server_round: int) -> Weights:
+        """Returns the gradients of each network on the rows drawn, whose users are clients.
 
         Raises:
-            ValueError: If the question is about rows that do not exist.
+            ValueError: If these rows do not exist.
         """
-        clients, which = np.unique(question.drawn.users, return_inverse=True)
+        clients, which = np.unique(drawn.users, return_inverse=True)
         places = self._placed(clients.tolist(), server_round)
-        drawn = question.drawn._replace(users=places[which].reshape(question.drawn.users.shape))
+        drawn = drawn._replace(users=places[which].reshape(drawn.users.shape))
         there = kept_rows(self._state.rows)[0, drawn.users]
         if ((drawn.slots >= there) & ((drawn.shares > 0) | (drawn.slots > 0))).any():
             raise ValueError("the server asks about rows that are not there")
-        return self._site.gradients(self._state, question.weights, drawn)
+        return self._site.gradients(self._state, weights, drawn)
 
     def play(
         self, client: int, members: Sequence[int], arm: int, *, server_round: int, durable: int
@@ -210,8 +210,8 @@ def _predictions(
 
 def _gradients(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
     widths = host.arrivals.dim, *host.experiment.hidden_widths
-    question = read_question(content.array_records[ARRAYS], widths, clients)
-    found = host.gradients(question, number)
+    weights, drawn = read_question(content.array_records[ARRAYS], widths, clients)
+    found = host.gradients(weights, drawn, number)
     return _reply(number, {ARRAYS: network_record(found)})
 
 

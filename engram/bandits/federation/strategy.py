@@ -23,9 +23,8 @@ from engram.bandits.federation.meta_ban_messages import (
     ASKED,
     MEMBERS,
     PREDICTIONS,
-    Question,
+    drawn_of,
     network_record,
-    question_for,
     question_record,
     read_arms,
     read_network,
@@ -320,12 +319,12 @@ class MetaBanTurns(SiteStrategy):
                 three at least, would be left out.
         """
         came = self._came
-        whole = Question(weights, drawn._replace(users=np.array(came)[drawn.users]))
+        drawn = drawn._replace(users=np.array(came)[drawn.users])
         heard: list[tuple[list[int], Weights]] = []
 
         def ask(clients: list[int]) -> Records | None:
-            part = question_for(clients, whole)
-            return None if part is None else {ARRAYS: question_record(part)}
+            part = drawn_of(clients, drawn)
+            return None if part is None else {ARRAYS: question_record(weights, part)}
 
         def read(content: RecordDict, clients: list[int]) -> None:
             heard.append((clients, self._network(content.array_records[ARRAYS], len(drawn.runs))))
@@ -345,7 +344,7 @@ class MetaBanTurns(SiteStrategy):
         self.left_out |= far
         near = [(clients, part) for clients, part in heard if clients[0] not in far]
         taken = [client for clients, _ in near for client in clients]
-        return summed(weights, whole.drawn, taken, [part for _, part in near])
+        return summed(weights, drawn, taken, [part for _, part in near])
 
     def _network(self, record: ArrayRecord, count: int) -> Weights:
         widths = (self._policy.dim, *self._policy.hidden)

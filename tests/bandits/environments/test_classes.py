@@ -122,17 +122,7 @@ def test_opinions_are_what_each_user_would_have_got():
             assert found[:, user].tolist() == seen[user, label].tolist()
 
 
-# --- Seeds, and what is refused ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("groups", [None, 3])
-def test_a_round_is_a_function_of_seed_and_number(groups):
-    first, again, other = (environment(seed=s, groups=groups) for s in (5, 5, 6))
-    backwards = [again.round(t) for t in reversed(range(40))][::-1]
-    for t, now in enumerate(backwards):
-        for one, two in zip(first.round(t), now, strict=True):
-            assert np.array_equal(one, two)
-    assert [first.round(t).user for t in range(40)] != [other.round(t).user for t in range(40)]
+# --- What is refused ----------------------------------------------------------------------------
 
 
 X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])

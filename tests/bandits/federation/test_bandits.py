@@ -8,18 +8,16 @@ from flwr.app import MessageType
 
 from engram.bandits.federation.environments import simulated_environment
 from engram.client.disk_memory import DiskStore
-from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.core.streams import Stream, generator
 from engram.runs.record import RunRecord
 from engram.server import run as module
-from engram.server.run import run as run_on
 from engram.settings.errors import DataError, Refused, RunStopped
-from engram.simulations.grid import InProcessGrid
 from engram.tables.bandits.environments import regret
 from engram.tables.bandits.policies import batches
 from engram.tables.federation.bandit_strategy import BanditExchange
 from engram.tables.federation.molar_messages import SITES
+from tests.bandits.federation.turns import run as run_sites
 from tests.server.late import Late
 from tests.support import small, write_npz
 from tests.tables.federation.sites import odd, with_arrays
@@ -32,13 +30,7 @@ def settings(**special):
     return small(**base | {"num_rounds": 9, "timeout": 1.0} | special)
 
 
-def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
-    e, store = settings(**special), store or RamStore()
-    hosts = [range(node, e.num_clients, nodes) for node in range(nodes)]
-    g = (grid or InProcessGrid)(host_of(Opening(e, store)), hosts)
-    ram = store if isinstance(store, RamStore) else None
-    found = run_on(g, e, folder, engine="vectorized", memories=ram)
-    return found, store
+run = partial(run_sites, settings=settings)
 
 
 def coefs(store, **special):

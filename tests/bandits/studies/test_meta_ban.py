@@ -109,12 +109,17 @@ def test_runs_at_once_fit_the_memory():
             assert runs_at_once(name, huge) == (1 if name != "linucb-ind" else 8)
 
 
-def test_worlds_are_those_that_were_named():
+def test_worlds_are_those_that_were_named_and_drawn_by_their_seeds():
     for name in ["digits", "digits-groups", "linear-groups", "cosine-groups"]:
         with entry(name):
-            drawn = draw_environment(EnvironmentSpec(name, (), COLUMNS, "data"), 20, 0)
+            spec = EnvironmentSpec(name, (), COLUMNS, "data")
+            drawn, same, other = (draw_environment(spec, 20, seed) for seed in (5, 5, 6))
             assert (drawn.users, drawn.arms) == (20 if "digits" in name else 30, 10)
             assert (drawn.expected_rewards is not None) == name.endswith("groups")
+            for t in reversed(range(20)):  # a round is a function of the seed and its number
+                for one, two in zip(same.round(t), drawn.round(t), strict=True):
+                    assert np.array_equal(one, two)
+            assert not np.array_equal(drawn.round(7).arms, other.round(7).arms)
 
 
 def test_the_setting_with_the_least_regret_over_all_worlds_is_chosen():
