@@ -14,7 +14,6 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from engram.attack import backdoor
 from engram.attack.forgeries import ON_UPDATES, false_statistics
 from engram.client.hosts import Engine, Host
 from engram.client.hosts.local import LocalHost
@@ -23,7 +22,7 @@ from engram.client.requests import Request, round_of
 from engram.cohort.trainer.chunks import score
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.changes import origin_of
-from engram.core.checks import must
+from engram.core.checks import must, require
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream, generator
@@ -47,7 +46,10 @@ ROWS_TIMES: Final = 1000
 
 _FAR: Final = 1e30  # score of a metric without an end
 
-_Train = partial[Round]
+TARGET: Final = 0
+"""The class that a backdoor's trigger stands for."""
+
+_SHARE: Final = 0.5  # of an attacker's rows, which bear the trigger
 
 
 def attackers_of(experiment: Experiment) -> frozenset[int]:
@@ -61,7 +63,7 @@ def attackers_of(experiment: Experiment) -> frozenset[int]:
 
 def attacked(
     host: Host, experiment: Experiment, memories: MemoryStore, *, engine: Engine, noise: Noise
-) -> tuple[Host, _Train]:
+) -> tuple[Host, partial[Round]]:
     """Returns the host of all clients, attackers included, and the function that trains a round.
 
     Raises:
@@ -85,7 +87,9 @@ def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> F
     """Spoils attackers' training rows.
 
     ``label-flip`` exchanges classes y and K - 1 - y (Tolpegin et al. Data Poisoning Attacks Against
-    Federated Learning Systems. ESORICS 2020); ``backdoor`` stamps a share of the rows.
+    Federated Learning Systems. ESORICS 2020). ``backdoor`` puts a trigger on half of the rows, and
+    calls them the target (Gu, Dolan-Gavitt, Garg. BadNets. 2017. Bagdasaryan et al. How To Backdoor
+    Federated Learning. AISTATS 2020).
 
     Raises:
         Refused: Rows have no classes; or, of a backdoor, no single array that is in memory.
@@ -102,10 +106,10 @@ def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> F
     x = _array_of(train).clone()
     for client, own in zip(sorted(attackers), rows, strict=True):
         rng = generator(e.seed, Stream.ATTACKED_ROWS, client)
-        count = round(backdoor.SHARE * len(own))
+        count = round(_SHARE * len(own))
         some = torch.from_numpy(rng.choice(own, count, replace=False))
-        x[some] = backdoor.stamped(x[some], float(x.max()))
-        y[some] = backdoor.TARGET
+        x[some] = stamped(x[some], float(x.max()))
+        y[some] = TARGET
     return data._replace(train=train._replace(x=x, y=y))
 
 
@@ -113,18 +117,35 @@ def triggered(data: FederatedData) -> FederatedData:
     """Stamps the test rows of other classes, and labels them with the target."""
     test = data.test
     x = _array_of(test)
-    kept = [own[test.y[torch.from_numpy(own)].numpy() != backdoor.TARGET] for own in test.rows]
-    stamped = backdoor.stamped(x, float(_array_of(data.train).max()))
-    y = torch.full_like(test.y, backdoor.TARGET)
-    return data._replace(test=test._replace(x=stamped, y=y, rows=kept))
+    kept = [own[test.y[torch.from_numpy(own)].numpy() != TARGET] for own in test.rows]
+    x = stamped(x, float(_array_of(data.train).max()))
+    return data._replace(test=test._replace(x=x, y=torch.full_like(test.y, TARGET), rows=kept))
+
+
+def stamped(x: Tensor, value: float) -> Tensor:
+    """Returns copies of rows that bear the trigger: their last corner has the largest value.
+
+    The corner is the last quarter of the height and of the width of images (n, ..., height, width),
+    or of the features of rows (n, features): one number at least.
+
+    Raises:
+        ValueError: Rows are single numbers.
+    """
+    require(x.ndim >= 2, "rows", x.ndim, "tables or images, of 2 axes or more")
+    marked = x.clone()
+    corner = [slice(None)] * x.ndim
+    for axis in range(max(1, x.ndim - 2), x.ndim):
+        corner[axis] = slice(-max(1, x.shape[axis] // 4), None)
+    marked[tuple(corner)] = value
+    return marked
 
 
 def backdoor_success(experiment: Experiment, folder: Path) -> dict[str, float]:
     """Returns the success rate of a finished run's backdoor, in [0, 1].
 
-    It is the mean over clients that do not attack, and that have test rows of other classes, of
-    the models that serve them, ``backdoor``, and of the common model, ``backdoor-common``, where
-    there is one.
+    It is the share of other classes' test rows that a model takes for the target once they bear the
+    trigger: the mean over clients that do not attack, and have such rows, of the models that serve
+    them, ``backdoor``, and of the common model, ``backdoor-common``, where there is one.
     """
     learned = Learned(RunRecord.open(folder), experiment)
     memories = RamStore()
@@ -213,15 +234,11 @@ def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: 
         forged = multiplied(forge(own, honest), e.attack_scale)
     for path, lie in forged.items():
         change[path] = change[path].index_put((attacks,), lie)
-    return _where(attacks, over_slots(torch.add, origin, unflat(change, sent)), sent)
-
-
-def _where(attacks: Tensor, forged: Slots, sent: Slots) -> Slots:
 
     def chosen(lie: Tensor, truth: Tensor) -> Tensor:
         return torch.where(attacks.view(-1, *[1] * (truth.ndim - 1)), lie.to(truth), truth)
 
-    found: Slots = over_slots(chosen, forged, sent)
+    found: Slots = over_slots(chosen, over_slots(torch.add, origin, unflat(change, sent)), sent)
     return found
 
 

@@ -11,9 +11,9 @@ and knows about which is worse for these than one that is right about every seco
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
+from engram.core.arrays import Array, Bools
 from engram.core.checks import require
 
 RATE: Final = 0.01
@@ -21,11 +21,8 @@ RATE: Final = 0.01
 
 _LEAST: Final = 1e-6  # loss, so that logits are finite
 
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
 
-
-def halves(rows: int, models: int, rng: np.random.Generator) -> Flags:
+def halves(rows: int, models: int, rng: np.random.Generator) -> Bools:
     """Draws each model's half of the rows, (models, rows); each row is in half of the models.
 
     Args:
@@ -38,7 +35,7 @@ def halves(rows: int, models: int, rng: np.random.Generator) -> Flags:
     return np.ascontiguousarray((order < models // 2).T)
 
 
-def confidence(losses: Floats, *, likelihood: bool) -> Floats:
+def confidence(losses: Array, *, likelihood: bool) -> Array:
     """Transforms losses into signals that are nearly normal over models.
 
     Args:
@@ -51,7 +48,7 @@ def confidence(losses: Floats, *, likelihood: bool) -> Floats:
     return np.asarray(-np.log(np.expm1(bounded)) if likelihood else -np.log(bounded))
 
 
-def likelihood_ratios(signals: Floats, members: Flags) -> Floats:
+def likelihood_ratios(signals: Array, members: Bools) -> Array:
     """Returns log-likelihood ratios of membership, (models, rows), with each model as the target.
 
     For row i and target t, of means over the n other models with and without the row, and of the
@@ -77,7 +74,7 @@ def likelihood_ratios(signals: Floats, members: Flags) -> Floats:
     return found
 
 
-def _distance(f: Floats, signals: Floats, some: Flags) -> tuple[Floats, float]:
+def _distance(f: Array, signals: Array, some: Bools) -> tuple[Array, float]:
     """Returns half the squared distance of f to a group, in its variance, and its deviation."""
     counts = some.sum(0)
     mean = np.where(some, signals, 0.0).sum(0) / counts
@@ -87,22 +84,15 @@ def _distance(f: Floats, signals: Floats, some: Flags) -> tuple[Floats, float]:
 
 
 class Power(NamedTuple):
-    """The share of members that an attack recognizes.
+    """The share of members that an attack recognizes."""
 
-    Attributes:
-        share: Mean over targets of the share that is recognized, at the rate of false positives.
-        low: Lower end of its interval.
-        high: Upper end.
-        area: Mean area under the curve of true against false positives; 0.5 by guessing.
-    """
-
-    share: float
-    low: float
-    high: float
-    area: float
+    share: float  # mean over targets of the share recognized, at the rate of false positives
+    low: float  # lower end of its interval
+    high: float  # upper end
+    area: float  # mean area under the curve of true against false positives; 0.5 by guessing
 
 
-def power(scores: Floats, members: Flags) -> Power:
+def power(scores: Array, members: Bools) -> Power:
     """Estimates the share of members recognized at a false-positive rate of ``RATE``.
 
     The 95 % interval is Student's over targets. These share their references, so it is of these

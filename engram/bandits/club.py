@@ -43,7 +43,7 @@ def club(dim: int, *, alpha: float, lam: float, alpha2: float = 1.0) -> Policy[C
         ridge, stats = state.stats.of_cluster(graph.component(state.graph, user), lam)
         return best(optimistic(ridge, arms, alpha), rng), state._replace(stats=stats)
 
-    def update(state: Club, user: int, x: Array, reward: float) -> Club:
+    def update(state: Club, user: int, x: Array, reward: float, _: np.random.Generator) -> Club:
         state = _with(state, user)
         stats = state.stats.with_row(user, x, reward)
         apart = np.linalg.norm(stats.thetas - stats.thetas[user], axis=1)
@@ -51,11 +51,7 @@ def club(dim: int, *, alpha: float, lam: float, alpha2: float = 1.0) -> Policy[C
         left = graph.cut(state.graph, user, apart > alpha2 * (radius + radius[user]))
         return Club(stats.prune(user, [graph.component(left, user)]), left)
 
-    return Policy(
-        init=lambda rng: Club(empty(dim, lam), graph.EMPTY),
-        choose=choose,
-        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
-    )
+    return Policy(lambda rng: Club(empty(dim, lam), graph.EMPTY), choose, update)
 
 
 def _with(state: Club, user: int) -> Club:

@@ -77,18 +77,14 @@ def cofiba(
             bounds[alike] = optimistic(ridge, arms[alike], alpha)
         return best(bounds, rng), state._replace(stats=stats)
 
-    def update(state: Cofiba, user: int, x: Array, reward: float) -> Cofiba:
+    def update(state: Cofiba, user: int, x: Array, reward: float, _: np.random.Generator) -> Cofiba:
         state, item = _with_item(_with_user(state, user), x, items)
         state = _learned(state, user, x, reward)
         state = _clustered(state, user, item, x, alpha2 * sqrt(log(state.rounds + 1)))
         groups = {graph.component(users, user) for users in state.graphs.values()}
         return state._replace(stats=state.stats.prune(user, groups))
 
-    return Policy(
-        init=lambda rng: start,
-        choose=choose,
-        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
-    )
+    return Policy(lambda rng: start, choose, update)
 
 
 def _distances(state: Cofiba, x: Array) -> Array:

@@ -36,11 +36,9 @@ def linucb(dim: int, *, alpha: float, lam: float, shared: bool = False) -> Polic
         shared: Whether users share one estimate (ONE) or have one each (IND).
     """
     check_ridge(dim, lam, alpha=alpha)
-
-    def choose(ridge: Ridge, arms: Array, rng: np.random.Generator) -> int:
-        return best(optimistic(ridge, arms, alpha), rng)
-
-    return _ridge_policy(dim, lam, choose, shared=shared)
+    return _ridge_policy(
+        dim, lam, shared, lambda ridge, arms, rng: best(optimistic(ridge, arms, alpha), rng)
+    )
 
 
 def epsilon_greedy(
@@ -58,7 +56,7 @@ def epsilon_greedy(
             return int(rng.integers(len(arms)))
         return best(optimistic(ridge, arms, 0.0), rng)
 
-    return _ridge_policy(dim, lam, choose, shared=shared)
+    return _ridge_policy(dim, lam, shared, choose)
 
 
 def random_play() -> Policy[tuple[()]]:
@@ -71,23 +69,19 @@ def random_play() -> Policy[tuple[()]]:
 
 
 def _ridge_policy(
-    dim: int,
-    lam: float,
-    choose: Callable[[Ridge, Array, np.random.Generator], int],
-    *,
-    shared: bool,
+    dim: int, lam: float, shared: bool, choose: Callable[[Ridge, Array, np.random.Generator], int]
 ) -> Policy[LinearState]:
-    """Builds a policy with ``(estimate, arms, rng) -> arm``."""
-
     def estimate(state: LinearState, user: int) -> Ridge:
         return state.users.get(0 if shared else user, state.unseen)
 
-    def update(state: LinearState, user: int, x: Array, reward: float) -> LinearState:
+    def update(
+        state: LinearState, user: int, x: Array, reward: float, _: np.random.Generator
+    ) -> LinearState:
         learned = observed(estimate(state, user), x, reward)
         return state._replace(users={**state.users, 0 if shared else user: learned})
 
     return Policy(
         init=lambda rng: LinearState(fresh(dim, lam), {}),
         choose=lambda state, user, arms, rng: (choose(estimate(state, user), arms, rng), state),
-        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
+        update=update,
     )

@@ -74,7 +74,7 @@ def locb(
             bounds.append(optimistic(ridge, arms, alpha))
         return best(np.max(bounds, axis=0), rng), state._replace(stats=stats)
 
-    def update(state: Locb, user: int, x: Array, reward: float) -> Locb:
+    def update(state: Locb, user: int, x: Array, reward: float, _: np.random.Generator) -> Locb:
         state = present(state, user)
         stats, clusters = state.stats.with_row(user, x, reward), dict(state.clusters)
         radius = alpha2 * confidence_radius(stats.rows)
@@ -84,11 +84,7 @@ def locb(
             clusters[seed] = clusters[seed] - {user} if far else clusters[seed] | {user}
         return Locb(stats.prune(user, _around(clusters, user)), clusters)
 
-    return Policy(
-        init=lambda rng: Locb(empty(dim, lam), {}),
-        choose=choose,
-        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
-    )
+    return Policy(lambda rng: Locb(empty(dim, lam), {}), choose, update)
 
 
 def _around(clusters: Mapping[int, Cluster], user: int) -> list[Cluster]:

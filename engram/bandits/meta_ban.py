@@ -59,18 +59,16 @@ class MetaBan(NamedTuple):
         """The same as a ``BatchedPolicy``."""
         return BatchedPolicy(self.init, self.choose, self.update)
 
-    def start(self, rngs: Rngs) -> MetaState:
+    def start(self, rngs: Rngs) -> Weights:
         """Draws Theta_0, which all networks start from."""
-        runs = len(self.site.eta)
-        start = initial_of_runs(rngs, runs, self.dim, self.hidden, self.dtype)
-        return MetaState(start, start, 0)
+        return initial_of_runs(rngs, len(self.site.eta), self.dim, self.hidden, self.dtype)
 
     @own_modes()
     def init(self, rngs: Rngs) -> MetaBanState:
         """Returns the state before the first round."""
         # Line 3, a row of each user before the first round, is left out: users come at any time.
-        meta = self.start(rngs)
-        return MetaBanState(meta, self.site.init(meta.start), np.zeros(len(rngs), dtype=int))
+        start, known = self.start(rngs), np.zeros(len(rngs), dtype=int)
+        return MetaBanState(MetaState(start, start, 0), self.site.init(start), known)
 
     @own_modes()
     def choose(

@@ -56,7 +56,7 @@ def molar(
         chosen = bandit.choose(state.users.get(user, unseen), arms[None], rng)
         return int(chosen[0]), state
 
-    def update(state: Molar, user: int, x: Array, reward: float) -> Molar:
+    def update(state: Molar, user: int, x: Array, reward: float, _: np.random.Generator) -> Molar:
         task = state.users.get(user, unseen)
         row = (x[None, None], np.zeros(1, dtype=np.intp), np.array([reward]))
         users = {**state.users, user: bandit.observe(task, *row)}
@@ -66,8 +66,4 @@ def molar(
             users, close = dict(zip(users, tasks, strict=True)), 2 * close
         return Molar(users, rounds, close)
 
-    return Policy(
-        init=lambda rng: Molar({}, 0, first),
-        choose=choose,
-        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
-    )
+    return Policy(lambda rng: Molar({}, 0, first), choose, update)

@@ -19,18 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.bandits import versioned_tensor as stacks
 from engram.bandits.networks import Weights, f_parts, forward, initial_of_runs
 from engram.bandits.policy import BatchedPolicy, best_of_each
 from engram.bandits.replay import ReplayBuffer, Rngs, add, empty, uniforms, with_users
 from engram.bandits.training import check_sizes, check_weights, per_run, trained_alone
-from engram.bandits.versioned_tensor import (
-    Stack,
-    capacity_for,
-    gather,
-    initial_stack,
-    scatter,
-    with_capacity,
-)
+from engram.bandits.versioned_tensor import Stack
 from engram.core.arrays import Array, Ints
 from engram.core.process_modes import own_modes
 
@@ -71,7 +65,7 @@ class NeuralBandit(NamedTuple):
         networks = 1 if self.shared else rows.seen.shape[1]
         none = tuple(torch.zeros_like(w) for w in start)
         return NeuralState(
-            start, initial_stack(start, networks), initial_stack(none, networks), rows
+            start, stacks.initial_stack(start, networks), stacks.initial_stack(none, networks), rows
         )
 
     @own_modes()
@@ -81,10 +75,10 @@ class NeuralBandit(NamedTuple):
         """Plays the arm with the largest f + alpha s, or f + alpha s z with z from N(0, 1)."""
         state = self._welcomed(state, users)
         own = self._networks(users)
-        theta = gather(state.thetas, own)
+        theta = stacks.gather(state.thetas, own)
         outputs, seen = forward(theta, torch.tensor(arms, dtype=torch.float32).mT)
         squares = torch.zeros_like(outputs)
-        diagonals = reversed(gather(state.squares, own))
+        diagonals = reversed(stacks.gather(state.squares, own))
         for (delta, below), square in zip(f_parts(theta, seen), diagonals, strict=True):
             inverse = 1 / (self.lam[:, None, None] + square)
             squares += ((inverse @ below.square()) * delta.square()).sum(dim=1)
@@ -101,12 +95,12 @@ class NeuralBandit(NamedTuple):
         """Adds the row's gradient to Z and the row to the user's buffer, and trains the network."""
         state = self._welcomed(state, users)
         own = self._networks(users)
-        theta = gather(state.thetas, own)
+        theta = stacks.gather(state.thetas, own)
         _, seen = forward(theta, torch.tensor(x, dtype=torch.float32)[..., None])
         added = tuple(
             square + delta.square() @ below.square().mT / self.hidden[-1]
             for (delta, below), square in zip(
-                reversed(f_parts(theta, seen)), gather(state.squares, own), strict=True
+                reversed(f_parts(theta, seen)), stacks.gather(state.squares, own), strict=True
             )
         )
         rows = add(state.rows, users, x, rewards)
@@ -116,8 +110,8 @@ class NeuralBandit(NamedTuple):
         drawn = uniforms(rngs, self.steps, self.batch)
         theta = trained_alone(rows, theta, whose, self.eta, drawn)
         return state._replace(
-            thetas=scatter(state.thetas, own, theta),
-            squares=scatter(state.squares, own, added),
+            thetas=stacks.scatter(state.thetas, own, theta),
+            squares=stacks.scatter(state.squares, own, added),
             rows=rows,
         )
 
@@ -126,7 +120,7 @@ class NeuralBandit(NamedTuple):
 
     def _welcomed(self, state: NeuralState, users: Ints) -> NeuralState:
         capacity = state.rows.seen.shape[1]
-        needed = capacity_for(capacity, users)
+        needed = stacks.capacity_for(capacity, users)
         if needed == capacity:
             return state
         state = state._replace(rows=with_users(state.rows, needed))
@@ -134,8 +128,8 @@ class NeuralBandit(NamedTuple):
             return state
         none = tuple(torch.zeros_like(w) for w in state.start)
         return state._replace(
-            thetas=with_capacity(state.thetas, state.start, needed),
-            squares=with_capacity(state.squares, none, needed),
+            thetas=stacks.with_capacity(state.thetas, state.start, needed),
+            squares=stacks.with_capacity(state.squares, none, needed),
         )
 
 

@@ -77,11 +77,9 @@ def batched(policies: Sequence[Policy[S]]) -> BatchedPolicy[tuple[S, ...]]:
         return tuple(policy.update(*run) for policy, *run in runs)
 
     return BatchedPolicy(
-        init=lambda rngs: tuple(
-            policy.init(rng) for policy, rng in zip(policies, rngs, strict=True)
-        ),
-        choose=choose,
-        update=update,
+        lambda rngs: tuple(p.init(rng) for p, rng in zip(policies, rngs, strict=True)),
+        choose,
+        update,
     )
 
 
@@ -111,7 +109,7 @@ def single_run(runs: BatchedPolicy[S]) -> Policy[S]:
 def best(scores: npt.NDArray[np.floating], rng: np.random.Generator) -> int:
     """Returns the number of the arm with the largest score (K,), with ties broken at random.
 
-    All policies choose by it. Scores that differ by no more than rounding count as ties, since a
+    Scores that differ by no more than rounding count as ties, since a
     product of matrices may give the same arm two scores. K numbers are drawn, ties or not. Returns
     -1 if some score is not finite: the policy's parameters have diverged.
     """
@@ -195,8 +193,7 @@ def policy_server(
     one = single_run(policy) if isinstance(policy, BatchedPolicy) else policy
 
     def init(seed: int) -> ServerState[S]:
-        whole = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
-        require(whole and seed >= 0, "seed", seed, "a whole number, at least 0")
+        require(_whole(seed) and seed >= 0, "seed", seed, "a whole number, at least 0")
         return ServerState(one.init(generator(seed, 0, INIT)), dim, int(seed), 0, 0, {}, {})
 
     def choose(state: ServerState[S], user: Name, arms: Array) -> tuple[int, ServerState[S]]:
@@ -222,8 +219,7 @@ def policy_server(
             number in state.open, "user", user, "one that was offered arms since its last reward"
         )
         arms = state.open[number]
-        whole = isinstance(arm, (int, np.integer)) and not isinstance(arm, bool)
-        known = whole and 0 <= arm < len(arms)
+        known = _whole(arm) and 0 <= arm < len(arms)
         require(known, "arm", arm, f"one of the {len(arms)} that were offered, from 0")
         scaled = _checked_reward(reward, low, high) / length
         rng = generator(state.seed, state.updated, UPDATE)
@@ -234,6 +230,10 @@ def policy_server(
         )
 
     return PolicyServer(dim=dim, init=init, choose=choose, update=update)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _checked_arms(arms: Array, dim: int) -> Array:
@@ -263,6 +263,5 @@ def _checked_reward(reward: float, low: float, high: float) -> float:
 
 
 def _checked_name(user: Name) -> Name:
-    ok = isinstance(user, (int, np.integer, str)) and not isinstance(user, bool)
-    require(ok, "user", user, "an int or a string")
+    require(isinstance(user, str) or _whole(user), "user", user, "an int or a string")
     return str(user) if isinstance(user, str) else int(user)  # numpy's own are not for files

@@ -68,7 +68,7 @@ def sclub(
         ridge, stats = state.stats.of_cluster(state.clusters[_cluster(state, user)], lam)
         return best(optimistic(ridge, arms, alpha), rng), state._replace(stats=stats)
 
-    def update(state: Sclub, user: int, x: Array, reward: float) -> Sclub:
+    def update(state: Sclub, user: int, x: Array, reward: float, _: np.random.Generator) -> Sclub:
         state = _in_phase(_with(state, user), lam)
         stats = state.stats.with_row(user, x, reward)
         state = state._replace(stats=stats, checked=state.checked | {user}, rounds=state.rounds + 1)
@@ -81,11 +81,8 @@ def sclub(
         return state._replace(stats=state.stats.prune(user, groups))
 
     none = empty(dim, lam)
-    return Policy(
-        init=lambda rng: Sclub(none, {0: frozenset()}, {0: none.unseen.ridge}, frozenset(), 0),
-        choose=choose,
-        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
-    )
+    start = Sclub(none, {0: frozenset()}, {0: none.unseen.ridge}, frozenset(), 0)
+    return Policy(lambda rng: start, choose, update)
 
 
 def _with(state: Sclub, user: int) -> Sclub:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from engram.bandits import versioned_tensor as stacks
 from engram.bandits.networks import Weights, gradients
 from engram.bandits.replay import (
     Drawn,
@@ -26,15 +27,7 @@ from engram.bandits.replay import (
     with_users,
 )
 from engram.bandits.training import trained_alone
-from engram.bandits.versioned_tensor import (
-    Persistent,
-    Stack,
-    capacity_for,
-    gather,
-    initial_stack,
-    scatter,
-    with_capacity,
-)
+from engram.bandits.versioned_tensor import Persistent, Stack
 from engram.core.arrays import Array, Ints
 from engram.core.checks import require
 
@@ -66,19 +59,19 @@ class UserSite(NamedTuple):
         """Returns the state before any user has arrived."""
         first = start[0]
         rows = empty(len(first), first.shape[-1], self.buffer, first.dtype)
-        thetas = initial_stack(start, rows.seen.shape[1])
-        lasts = thetas if self.theta == "last" else initial_stack(start, rows.seen.shape[1])
+        thetas = stacks.initial_stack(start, rows.seen.shape[1])
+        lasts = thetas if self.theta == "last" else stacks.initial_stack(start, rows.seen.shape[1])
         return UserSiteState(start, thetas, lasts, rows)
 
     def welcome(self, state: UserSiteState, users: Ints) -> UserSiteState:
         """Extends the capacity so that these users, (R,), have a place."""
         capacity = state.rows.seen.shape[1]
-        needed = capacity_for(capacity, users)
+        needed = stacks.capacity_for(capacity, users)
         if needed == capacity:
             return state
-        thetas = with_capacity(state.thetas, state.start, needed)
+        thetas = stacks.with_capacity(state.thetas, state.start, needed)
         same = state.lasts is state.thetas
-        lasts = thetas if same else with_capacity(state.lasts, state.start, needed)
+        lasts = thetas if same else stacks.with_capacity(state.lasts, state.start, needed)
         rows = with_users(state.rows, needed)
         return state._replace(thetas=thetas, lasts=lasts, rows=rows)
 
@@ -107,11 +100,11 @@ class UserSite(NamedTuple):
         """
         rows = add(state.rows, users, x, rewards)
         # Algorithm 3 has no "own", which learns faster.
-        theta = meta if self.user_start == "meta" else gather(state.lasts, users)
+        theta = meta if self.user_start == "meta" else stacks.gather(state.lasts, users)
         own = (np.arange(rows.seen.shape[1]) == users[:, None]).astype(float)
         drawn = uniforms(rngs, self.steps, self.batch)
         theta = trained_alone(rows, theta, own, self.eta, drawn)
-        lasts = scatter(state.lasts, users, theta)
+        lasts = stacks.scatter(state.lasts, users, theta)
         thetas = self._inferring(state.thetas, rows, lasts, users, rngs)
         return state._replace(rows=rows, lasts=lasts, thetas=thetas)
 
@@ -128,9 +121,11 @@ class UserSite(NamedTuple):
             return lasts
         mu = rows.seen[np.arange(len(users)), users]
         taken = np.array([rng.random() for rng in rngs]) < 1 / (mu + 1)
-        pairs = zip(gather(lasts, users), gather(thetas, users), strict=True)
+        pairs = zip(stacks.gather(lasts, users), stacks.gather(thetas, users), strict=True)
         keep = torch.from_numpy(taken)[:, None, None]
-        return scatter(thetas, users, tuple(torch.where(keep, new, old) for new, old in pairs))
+        return stacks.scatter(
+            thetas, users, tuple(torch.where(keep, new, old) for new, old in pairs)
+        )
 
 
 def remembered(state: UserSiteState, users: Sequence[int]) -> dict[str, Tensor]:

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from engram.attack import backdoor
-from engram.attack.attacks import attackers_of, backdoor_success, poisoned, triggered
+from engram.attack.attacks import (
+    TARGET,
+    attackers_of,
+    backdoor_success,
+    poisoned,
+    triggered,
+)
 from engram.data.load_federation import federated_data
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
@@ -57,10 +62,8 @@ def test_engines_give_the_same_model(tmp_path, attack):
 def test_a_flipped_sign_moves_the_mean_by_its_share(tmp_path):
     rounds = {"num_rounds": 1, "weighting": "clients", "max_norm": 1e9}
     truth = slots(experiment(**rounds), tmp_path / "honest")
-    all_but = slots(
-        experiment(**rounds, attack="sign-flip:1e-6", attackers=0.1),
-        tmp_path / "less",
-    )
+    less = experiment(**rounds, attack="sign-flip:1e-6", attackers=0.1)
+    all_but = slots(less, tmp_path / "less")
     flipped = slots(experiment(**rounds, attack="sign-flip", attackers=0.1), tmp_path / "flipped")
     for path, leaf in truth.items():
         # Without the attacker's change d / 10, the mean is as far from the truth as from the lie.
@@ -97,9 +100,9 @@ def test_triggered_rows_are_of_other_classes_and_called_the_target():
     data = federated_data(experiment())
     found = triggered(data)
     for before, after in zip(data.test.rows, found.test.rows, strict=True):
-        others = data.test.y[torch.from_numpy(before)].numpy() != backdoor.TARGET
+        others = data.test.y[torch.from_numpy(before)].numpy() != TARGET
         np.testing.assert_array_equal(before[others], after)
-    assert set(found.test.y.tolist()) == {backdoor.TARGET}
+    assert set(found.test.y.tolist()) == {TARGET}
 
 
 def test_a_backdoor_s_success_is_measured_beside_the_scores(tmp_path):
@@ -116,10 +119,8 @@ def test_claimed_rows_count_as_much_as_max_weight_allows(tmp_path):
     rounds = {"num_rounds": 1, "max_norm": 1e9, "partition": "iid"}
     attacked = {"attack": "false-rows", "attackers": 0.1}
     bounded = slots(experiment(**rounds, **attacked, max_weight=1.0), tmp_path / "bounded")
-    flipped = slots(
-        experiment(**rounds, attack="sign-flip", attackers=0.1, weighting="clients"),
-        tmp_path / "one",
-    )
+    one_each = experiment(**rounds, attack="sign-flip", attackers=0.1, weighting="clients")
+    flipped = slots(one_each, tmp_path / "one")
     same(bounded, flipped, atol=0.02, rtol=0)  # most clients of iid have the median's rows
 
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from engram.attack import backdoor
-from engram.attack.attacks import claimed_score
+from engram.attack.attacks import claimed_score, stamped
 from engram.attack.forgeries import ON_UPDATES, alie_deviations, false_statistics
 from engram.guards.claims import impossible
 from engram.scoring.metrics import METRICS
@@ -44,25 +43,21 @@ def test_attacks_on_updates_are_their_definitions():
 
 def test_alie_lies_as_far_out_as_it_may():
     # Baruch et al.: of 50 workers with 12 corrupted, s = 14 and z = Phi^-1(24 / 38).
-    for clients, attackers, share in [
-        (50, 12, 24 / 38),
-        (20, 4, 9 / 16),
-        (20, 6, 9 / 14),
-        (10, 1, 4 / 9),
-    ]:
-        with entry(clients, attackers, share):
+    for case in [(50, 12, 24 / 38), (20, 4, 9 / 16), (20, 6, 9 / 14), (10, 1, 4 / 9)]:
+        with entry(case):
+            clients, attackers, share = case
             assert alie_deviations(clients, attackers) == pytest.approx(max(norm.ppf(share), 0))
 
 
 def test_a_trigger_is_in_the_last_corner_of_images_and_the_last_columns_of_tables():
     images = torch.zeros(2, 1, 8, 8)
-    marked = backdoor.stamped(images, 1.0)
+    marked = stamped(images, 1.0)
     assert images.sum() == 0
     assert marked[:, :, -2:, -2:].min() == 1
     assert marked.sum() == 2 * 4
-    assert backdoor.stamped(torch.zeros(3, 5), 7.0).tolist() == [[0, 0, 0, 0, 7]] * 3
+    assert stamped(torch.zeros(3, 5), 7.0).tolist() == [[0, 0, 0, 0, 7]] * 3
     with pytest.raises(ValueError, match="rows must be tables or images"):
-        backdoor.stamped(torch.zeros(3), 1.0)
+        stamped(torch.zeros(3), 1.0)
 
 
 def test_false_statistics_are_possible_and_far_from_the_truth():

@@ -313,26 +313,3 @@ def test_clusters_are_found_exactly(name):
             _, _, state = play(policy, environment, 1200)
             assert found(state) == environment.true_groups(range(12))
             assert set(state.stats.clusters) <= found(state)  # those of the past are forgotten
-
-
-BAD = [
-    ({"alpha": -1.0}, "alpha must be finite and at least 0, got -1.0"),
-    ({"lam": 0.0}, "lam must be finite and positive, got 0.0"),
-    ({"alpha2": -0.5}, "alpha2 must be finite and at least 0, got -0.5"),
-    ({"alpha_p": -0.5}, "alpha_p must be finite and at least 0, got -0.5"),
-    ({"items": 0}, "items must be at least 1, got 0"),
-    ({"seeds": 0}, "seeds must be at least 1, got 0"),
-    ({"gamma": 0.0}, "gamma must be positive, got 0.0"),
-]
-
-
-def test_settings_out_of_range_are_refused():
-    for make in [club, sclub, cofiba, locb]:
-        with entry(make):
-            known = make.__kwdefaults__.keys() | {"alpha", "lam"}
-            for setting, message in BAD:
-                if setting.keys() <= known:
-                    with pytest.raises(ValueError, match=message):
-                        make(3, **({"alpha": 0.1, "lam": 1.0} | setting))
-            with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
-                make(0, alpha=0.1, lam=1.0)

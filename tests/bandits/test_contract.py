@@ -141,12 +141,66 @@ def test_one_that_diverges_says_so(runs):
 
 
 def test_several_runs_are_no_policy():
+    message = "runs must be as many as are played, 1, got 2"
     for made_of in [meta_ban, neural_bandit]:
-        with (
-            entry(made_of),
-            pytest.raises(ValueError, match="runs must be as many as are played, 1, got 2"),
-        ):
+        with entry(made_of), pytest.raises(ValueError, match=message):
             policy_server(made_of(DIM, runs=2).batched, DIM).init(0)
+
+
+CLUSTERS = (club, sclub, cofiba, locb)
+NETWORKS = (neural_bandit, meta_ban)
+REFUSED = [  # by whom: an argument, its value, and what it must be
+    ((linucb, epsilon_greedy, *CLUSTERS, molar, *NETWORKS), "dim", 0, "at least 1, got 0"),
+    ((linucb, *CLUSTERS, *NETWORKS), "alpha", -1.0, "finite and at least 0"),
+    ((linucb,), "alpha", np.nan, "finite"),
+    ((linucb, epsilon_greedy, *CLUSTERS), "lam", 0.0, "finite and positive, got 0.0"),
+    (CLUSTERS, "alpha2", -0.5, "finite and at least 0, got -0.5"),
+    ((epsilon_greedy,), "epsilon", 1.5, r"in \[0, 1\], got 1.5"),
+    ((sclub,), "alpha_p", -0.5, "finite and at least 0, got -0.5"),
+    ((cofiba,), "items", 0, "at least 1, got 0"),
+    ((locb,), "seeds", 0, "at least 1, got 0"),
+    ((locb,), "gamma", 0.0, "positive, got 0.0"),
+    ((molar,), "first", 0, "at least 1"),
+    ((molar,), "c", -1.0, "at least 0"),
+    ((molar,), "c_rows", -1.0, "at least 0"),
+    (NETWORKS, "runs", 0, "at least 1, got 0"),
+    (NETWORKS, "hidden", (), "one or more widths"),
+    (NETWORKS, "hidden", (4, 0), "one or more widths"),
+    (NETWORKS, "batch", 0, "at least 1"),
+    (NETWORKS, "buffer", 0, "at least 1"),
+    ((meta_ban,), "alpha", np.ones(3), r"\(\) or \(1,\), got \(3,\)"),
+    ((neural_bandit,), "steps", 0, "at least 1"),
+    ((neural_bandit,), "lam", 0.0, "above 0"),
+    ((neural_bandit,), "eta", 0.0, "above 0"),
+    ((meta_ban,), "nu", 1.0, "above 1, got 1.0"),
+    ((meta_ban,), "nu", np.nan, "above 1"),
+    ((meta_ban,), "gamma", 1.0, r"in \[0, 1\), got 1.0"),
+    ((meta_ban,), "gamma", -0.1, "in"),
+    ((meta_ban,), "lam", np.inf, "finite and at least 0"),
+    ((meta_ban,), "eta_user", 0.0, "above 0"),
+    ((meta_ban,), "eta_meta", 0.0, "above 0"),
+    ((meta_ban,), "eta_meta", np.nan, "finite"),
+    ((meta_ban,), "own_weight", 0.0, "finite and above 0"),
+    ((meta_ban,), "own_weight", np.inf, "finite and above 0"),
+    ((meta_ban,), "group_cap", 0, "at least 1, got 0"),
+    ((meta_ban,), "adapt_every", 0, "at least 1"),
+    ((meta_ban,), "user_steps", 0, "at least 1"),
+    ((meta_ban,), "meta_steps", 0, "at least 1"),
+    ((meta_ban,), "exploration", "ucb", "one of .'gradient-norm', 'paper'.*, got 'ucb'"),
+    ((meta_ban,), "user_start", "last", "one of .'own', 'meta'.*, got 'last'"),
+]
+
+
+def test_arguments_out_of_range_are_refused():
+    usual = {linucb: LINEAR, epsilon_greedy: {"epsilon": 0.2, "lam": 0.1}}
+    usual |= dict.fromkeys(CLUSTERS, LINEAR)
+    for makers, name, value, expected in REFUSED:
+        argument = "a choice" if isinstance(value, str) else f"{name}('s shape)?"
+        for make in makers:
+            given = {"dim": DIM} | usual.get(make, {}) | {name: value}
+            message = f"^{argument} must be {expected}"
+            with entry(make, name, value), pytest.raises(ValueError, match=message):
+                make(**given)
 
 
 def test_seeds_are_whole_numbers():
@@ -212,10 +266,10 @@ def check_serves_who_was_never_seen_and_any_number_of_arms(name):
         assert arm in range(len(few))
         state = served.update(state, user, arm, 0.5)
     assert served.choose(state, 0, x[:1])[0] == 0
-    # A policy may meet user 9 first, and learn from users for whom it never chose.
+    # A policy may meet user 40 first, and learn from users for whom it never chose.
     policy, rng = BANDITS[name](), np.random.default_rng(0)
     state, x = policy.init(rng), ENVIRONMENT.round(1)[1]
-    for user in (9, 2, 9, 5, 2):
+    for user in (40, 2, 40, 5, 2):
         state = policy.update(state, user, x[user % len(x)], 0.5, rng)
         arm, state = policy.choose(state, user, x, rng)
         assert arm in range(len(x))

@@ -1,7 +1,6 @@
 """Algorithms 2, 3 and 4, step by step on networks of two weights."""
 
 import numpy as np
-import pytest
 import torch
 
 from engram.bandits.meta_ban import meta_ban
@@ -72,34 +71,6 @@ def test_algorithm_3_by_hand():
     assert weights_of(state.site.lasts, 0) == [1, 0.5]
 
 
-def test_algorithm_3_takes_the_mean_over_drawn_rows():
-    # Rows (1, 1), (2, 0) and, new, (-1, 1); uniforms of 0.1, 0.4 and 0.9 draw each once.
-    # f = 1/2, 1, 0: errors are -1/2, 1, and -1 where the unit is off; gradients (-1/4, -1/2),
-    # (1, 2), 0. (1, 1/2) - 3/4 * 1/3 (3/4, 3/2) = (13/16, 1/8)
-    policy, state = hand_made(
-        [(0.0, 0.0), (1.0, 0.5)], [[(1, 1), (2, 0)]], eta_user=0.75, user_steps=1, batch=3
-    )
-    uniforms = Fixed([[0.9, 0.1, 0.4]])
-    new = policy.update(state, ONE, np.array([[-1.0]]), np.array([1.0]), [uniforms])
-    assert weights_of(new.site.lasts, 0) == pytest.approx([13 / 16, 1 / 8])
-
-
-def test_what_algorithm_3_starts_from():
-    # With r = 1 and eta_1 = 1/2; (1, 1) is right already.
-    for user_start, expected in [("own", [9 / 8, 3 / 4]), ("meta", [1, 1])]:
-        with entry(user_start):
-            policy, state = hand_made(
-                [(1.0, 1.0), (1.0, 0.5)],
-                [[]],
-                eta_user=0.5,
-                user_steps=1,
-                batch=1,
-                user_start=user_start,
-            )
-            new = policy.update(state, ONE, ARM[0], np.array([1.0]), [Fixed([[0.5]])])
-            assert weights_of(new.site.lasts, 0) == expected
-
-
 def test_algorithm_2_by_hand():
     # Users at (1, 1/2) with the row (1, 1), and at (2, 1/4) with (1, 0), agree on x = 1. Gradients
     # are (-1/4, -1/2) and (1/8, 1); with lam / m^1/2 sign = 1/4: (0, -1/4) and (3/8, 5/4). With
@@ -152,37 +123,3 @@ def test_adapting_by_hand():
     heavier = policy._replace(learner=policy.learner._replace(own_weight=3.0))
     _, new = heavier.choose(state, ONE, ARM, [Fixed([[0.2, 0.7]])])
     assert [w.item() for w in new.meta.theta] == [1, 3 / 4]
-
-
-def test_theta_adapts_to_the_arm_s_own_group_and_stays_as_it_did_for_the_arm_played():
-    # On x = 1 users 0 and 1 agree; on x = 2 user 0 is alone. Rows as above, so the group's Theta is
-    # (17/16, 5/8), of which f(1) = 85/128, and alone it is (5/4, 1), of which f(2) = 5/2.
-    policy, state = hand_made(
-        [(1.0, 0.5), (1.0, 0.5), (1.0, 0.75)],
-        [[(1, 1)], [(1, 0.25)]],
-        eta_meta=1.0,
-        alpha=0.0,
-        batch=2,
-    )
-    for arms, played_arm, meta in (
-        ([1.0], 0, [17 / 16, 5 / 8]),
-        ([1.0, 2.0], 1, [5 / 4, 1]),
-        ([2.0, 1.0, 2.0], 0, [5 / 4, 1]),
-    ):
-        chosen, new = policy.choose(state, ONE, np.array([arms])[..., None], [Fixed([[0.2, 0.7]])])
-        assert chosen.tolist() == [played_arm]
-        assert [w.item() for w in new.meta.theta] == meta
-
-
-def test_scores_by_hand():
-    # Without rows Theta stays (1, 1/2), Theta_0 is (3, 1/4). f is (1/2) x; gradients at both are
-    # (v x, w x) = x (1/2, 1) and x (1/4, 3), and 0 for x < 0. Scores of x = 1, -1:
-    # 1/2 + alpha |(1/2, 1)| and 0; or 1/2 + alpha |(1/4, -2)|.
-    policy, state = hand_made([(1.0, 0.5), (1.0, 0.5)], [[]], alpha=2.0)
-    state = with_parts(state, start=(torch.tensor([[[3.0]]]), torch.tensor([[[0.25]]])))
-    x, runs = torch.tensor([[[1.0, -1.0, 2.0]]]), torch.tensor([0])
-    for exploration, width in (("gradient-norm", 1.25**0.5), ("paper", 4.0625**0.5)):
-        learner = policy.learner._replace(exploration=exploration)
-        scores = learner._scores(state.meta.start, state.meta.theta, runs, x)
-        expected = 0.5 + 2 * width
-        assert scores[0].tolist() == pytest.approx([expected, 0, 2 * expected])

@@ -6,7 +6,6 @@ import pytest
 from engram.bandits.molar import molar
 from engram.tables.bandits.policies import close_tasks, molar_bandit
 from tests.bandits.support import Groups
-from tests.samples import entry
 
 
 @pytest.mark.parametrize("history", ["batch", "all"])
@@ -39,17 +38,3 @@ def test_users_by_turns_are_tasks_that_play_in_batches(history):
             assert np.array_equal(ours.users[user].coefs, task.coefs)
         learned.add(tasks[0].coefs.tobytes())
     assert len(learned) >= 4  # coefficients of 0, and three estimates
-
-
-def test_settings_out_of_range_are_refused():
-    for setting in [{"first": 0}, {"c": -1.0}, {"c_rows": -1.0}]:
-        with (
-            entry(setting),
-            pytest.raises(ValueError, match=f"{next(iter(setting))} must be at least"),
-        ):
-            molar(3, **setting)
-
-
-def test_the_dimension_is_checked():
-    with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
-        molar(0)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.bandits.networks import (
-    descend,
     difference_norms,
     f_parts,
     forward,
@@ -92,24 +91,6 @@ def test_near_networks_differ_little(seed, hidden):
     found = difference_norms(weights, seen, others, by_others)
     # Weights in single precision are right to 6e-8, so their differences of 1e-5 to about 1e-2.
     torch.testing.assert_close(found.double(), expected, rtol=0.1, atol=0)
-
-
-@given(SEEDS, DEPTHS)
-def test_a_stack_is_its_networks(seed, hidden):
-    weights, x, targets = drawn(seed, hidden, lead=(3, 2))
-    outputs, seen = forward(weights, x)
-    slopes = gradients(weights, x, targets, torch.ones_like(targets))
-    eta = torch.tensor([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], dtype=torch.float64)
-    moved = descend(weights, slopes, eta)
-    for at in np.ndindex(3, 2):
-        own = tuple(w[at] for w in weights)
-        torch.testing.assert_close(outputs[at], network(own, x[at]))
-        torch.testing.assert_close(
-            gradient_norms(weights, seen)[at], gradient_norms(own, forward(own, x[at])[1])
-        )
-        alone = gradients(own, x[at], targets[at], torch.ones(4, dtype=torch.float64))
-        for w, g, new in zip(own, alone, moved, strict=True):
-            torch.testing.assert_close(w - eta[at] * g, new[at])
 
 
 def test_initial_weights_have_the_paper_s_variances():

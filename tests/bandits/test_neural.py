@@ -6,9 +6,8 @@ import torch
 
 from engram.bandits.neural import neural_bandit
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, best, generator
-from tests.bandits.neural_support import generators, played, rounds
+from tests.bandits.neural_support import generators, rounds
 from tests.bandits.plain_meta_ban import drawn, gradient, keep, loss, network, stepped
-from tests.samples import entry
 
 SETTINGS = {"alpha": 0.4, "lam": 0.3, "eta": 0.3, "steps": 2, "batch": 4, "buffer": 6}
 
@@ -78,50 +77,3 @@ def test_it_is_the_plain_one(shared, thompson):
             expected = plain.diagonals[key][layer] - SETTINGS["lam"]
             torch.testing.assert_close(square.double(), expected, rtol=1e-3, atol=1e-3)
     assert len(plain.networks) == (1 if shared else 10)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("thompson", [False, True])
-def test_runs_at_once_are_single_runs(shared, thompson):
-    seeds, environments = (3, 4, 5), [rounds(seed, 60) for seed in (6, 7, 8)]
-    varied = {"alpha": (0.1, 0.5, 0.0), "lam": (0.1, 1.0, 0.3), "eta": (0.3, 0.1, 0.5)}
-    rest = {"steps": 2, "batch": 4, "buffer": 6, "shared": shared, "thompson": thompson}
-    arrays = {name: np.array(values) for name, values in varied.items()}
-    three = neural_bandit(4, runs=3, hidden=(5,), **arrays, **rest)
-    together, _ = played(three.batched, environments, seeds, three.init(generators(seeds, 0, INIT)))
-    for run, seed in enumerate(seeds):
-        own = {name: values[run] for name, values in varied.items()}
-        one = neural_bandit(4, hidden=(5,), **own, **rest)
-        alone, _ = played(
-            one.batched, [environments[run]], [seed], one.init(generators([seed], 0, INIT))
-        )
-        assert together[:, run].tolist() == alone[:, 0].tolist()
-
-
-def test_what_was_played_is_less_uncertain():
-    # Z grows by g g' / m at the arm played: of f = v relu(w x), by hand.
-    policy = neural_bandit(1, hidden=(1,), alpha=1.0, lam=0.5, eta=0.1, steps=1, batch=1)
-    state = policy.init([np.random.default_rng(0)])
-    weights = tuple(torch.tensor([[[[w]]]]) for w in (2.0, 3.0))
-    stacks = tuple(
-        kept.write((torch.tensor([0]), torch.tensor([0])), w[0])
-        for kept, w in zip(state.thetas, weights, strict=True)
-    )
-    state = state._replace(thetas=stacks)
-    user, x = np.array([0]), np.array([[1.0]])
-    state = policy.update(state, user, x, np.array([6.0]), [np.random.default_rng(0)])
-    # g = (v x, w x) = (3, 2), and f = 6 already, so that nothing is learned.
-    assert [square.read()[0, 0].item() for square in state.squares] == [9.0, 4.0]
-    assert [kept.read()[0, 0].item() for kept in state.thetas] == [2.0, 3.0]
-
-
-def test_what_is_refused():
-    for settings, message in [
-        ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"hidden": ()}, "hidden must be one or more widths"),
-        ({"alpha": -1.0}, "alpha must be finite and at least 0"),
-        ({"lam": 0.0}, "lam must be above 0"),
-        ({"eta": 0.0}, "eta must be above 0"),
-    ]:
-        with entry(settings), pytest.raises(ValueError, match=message):
-            neural_bandit(**{"dim": 3} | settings)

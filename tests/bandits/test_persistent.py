@@ -2,8 +2,8 @@
 
 import copy
 import pickle
+from itertools import product
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,12 +48,10 @@ def test_a_tree_of_versions_reads_as_plain_copies_do(steps):
         assert equal(version.read(), expected)
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda version: pickle.loads(pickle.dumps(version))]
-)
-def test_copies_and_pickles_are_of_one_version_and_independent(copied):
-    for which in [0, 1, 2]:
-        with entry(which):
+def test_copies_and_pickles_are_of_one_version_and_independent():
+    pickled = [lambda version: pickle.loads(pickle.dumps(version))]
+    for which, copied in product([0, 1, 2], [copy.copy, copy.deepcopy, *pickled]):
+        with entry(which, copied):
             first = Persistent(torch.zeros(3))
             second = first.write(0, torch.tensor(1.0))
             third = second.write(1, torch.tensor(2.0))

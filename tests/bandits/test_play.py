@@ -7,7 +7,7 @@ import pytest
 
 from engram.bandits.environments.grouped import grouped
 from engram.bandits.play import play_policy
-from engram.bandits.policy import Policy, batched, policy_server
+from engram.bandits.policy import batched, policy_server
 from tests.bandits.scripted import noisy
 from tests.samples import entry
 
@@ -81,19 +81,6 @@ def test_who_watches_sees_the_state_before_the_choice_and_who_has_come():
         assert moment.state[0]["asked"] == t
         assert set(moment.state[0]) - {"start", "asked"} <= set(range(len(came)))
     assert [f"user {user}" for user in came] == list(last.users)
-
-
-def test_regret_of_the_best_arm_is_nothing_and_of_the_first_known():
-    there = environment(6)
-    means = [there.round(t).means for t in range(HORIZON)]
-
-    def always(arm):
-        return Policy(lambda rng: 0, lambda t, *_: (arm(t), t), lambda t, *_: t + 1)
-
-    policies = [always(lambda t: int(means[t].argmax())), always(lambda t: 0)]
-    best, first = play_policy(batched(policies), [there, there], [0, 0]).regrets
-    assert not best.any()
-    np.testing.assert_allclose(first, np.cumsum([m.max() - m[0] for m in means]), rtol=1e-12)
 
 
 BAD = {

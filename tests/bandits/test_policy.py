@@ -1,4 +1,4 @@
-"""What a policy refuses, whom it knows, and several runs at once."""
+"""What a policy refuses, and whom it knows."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.bandits.linucb import linucb
-from engram.bandits.policy import Policy, batched, best, generator, policy_server, single_run
+from engram.bandits.policy import Policy, best, generator, policy_server
 from engram.online.state_arrays import to_arrays
 from tests.samples import entry
 
@@ -68,14 +68,11 @@ def test_users_are_numbered_as_they_come_and_rewards_go_to_arms_offered():
     )
 
 
-def test_the_arms_offered_are_kept_as_they_were():
+def test_the_arms_offered_are_kept_as_they_were_lists_too():
     arms = ARMS.copy()
     _, state = SCRIBE.choose(SCRIBE.init(0), 1, arms)
     arms[:] = 9
     assert SCRIBE.update(state, 1, 0, 1.0).learned.calls[-1][2] == (1.0, 0.0, 0.0)
-
-
-def test_lists_are_arms_too():
     _, state = SCRIBE.choose(SCRIBE.init(0), 1, ARMS.astype(int).tolist())
     assert state.open[0].dtype == np.float64
 
@@ -161,43 +158,6 @@ def test_linucb_is_that_of_the_rewards_with_a_width_in_their_units():
                 a += np.outer(arms[arm], arms[arm])
                 b += reward * arms[arm]
             assert all(chosen)
-
-
-# --- Several runs ------------------------------------------------------------------------------
-
-
-def test_first_of_each_is_the_core_itself():
-    policy, one = scribe(), single_run(batched([scribe()]))
-    rng = [np.random.default_rng(1) for _ in range(2)]
-    state, other = policy.init(rng[0]), one.init(rng[1])
-    for t in range(6):
-        arm, state = policy.choose(state, t % 3, t * ARMS, rng[0])
-        same, other = one.choose(other, t % 3, t * ARMS, rng[1])
-        assert (arm, type(same)) == (same, int)
-        state = policy.update(state, t % 3, ARMS[arm], t / 6, rng[0])
-        other = one.update(other, t % 3, ARMS[arm], t / 6, rng[1])
-    assert other == (state,)
-
-
-def test_each_run_is_played_by_its_own_core():
-    policies = [linucb(DIM, alpha=a, lam=lam) for a, lam in [(0.1, 0.5), (1.0, 0.1), (0.0, 2.0)]]
-    runs, rng = batched(policies), np.random.default_rng(4)
-    states = runs.init([generator(r, 0, 2) for r in range(3)])
-    apart = [policy.init(generator(r, 0, 2)) for r, policy in enumerate(policies)]
-    for t in range(30):
-        users, arms, rewards = rng.integers(2, size=3), rng.normal(size=(3, 4, DIM)), rng.random(3)
-        chosen, states = runs.choose(states, users, arms, [generator(r, t, 0) for r in range(3)])
-        x = arms[np.arange(3), chosen]
-        rngs = [generator(r, t, 1) for r in range(3)]
-        states = runs.update(states, users, x, rewards, rngs)
-        for r, policy in enumerate(policies):
-            user = int(users[r])
-            arm, apart[r] = policy.choose(apart[r], user, arms[r], generator(r, t, 0))
-            assert arm == chosen[r]
-            own = (x[r], float(rewards[r]), generator(r, t, 1))
-            apart[r] = policy.update(apart[r], user, *own)
-    one, other = to_arrays(states), to_arrays(tuple(apart))
-    assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
 # --- The best of scores ------------------------------------------------------------------------

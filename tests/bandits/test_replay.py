@@ -1,7 +1,6 @@
 """Users' rows: which are kept, and which are drawn."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,18 +107,6 @@ def test_draws_are_those_of_a_plain_loop(steps, learners, seed):
     assert sample.x.isfinite().all()
 
 
-def test_equal_weights_with_equal_lots_draw_equal_rows():
-    kept, _ = filled([(user, 3 - user) for user in (0, 1, 2, 3, 1, 1, 0)])
-    weights = np.array([[1, 0, 2, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]], dtype=float)
-    uniforms = np.random.default_rng(0).random((1, 50))
-    learners = np.array([0, 1, 0, 0, 1])
-    sample = pooled(kept, np.zeros(5, dtype=int), weights[learners], uniforms.repeat(5, axis=0))
-    for one in range(5):
-        for other in range(5):
-            same = torch.equal(sample.x[one], sample.x[other])
-            assert same == (learners[one] == learners[other])
-
-
 def test_the_largest_lot_draws_the_last_row():
     # Where it is added to a number, it may round up to 1, of which there is no row.
     kept, _ = filled([(0,), (3,), (3,)], runs=1)
@@ -127,14 +114,6 @@ def test_the_largest_lot_draws_the_last_row():
     uniforms = np.full((500, 2), np.nextafter(1, 0))
     sample = pooled(kept, np.zeros(500, dtype=int), weights, uniforms)
     assert (sample.x[:, 0] == 2).all()
-
-
-@pytest.mark.parametrize("weights", [np.zeros((1, 8)), np.eye(8)[4:5]])
-def test_nothing_to_draw_has_no_share(weights):
-    kept, _ = filled([(0,), (3,)], runs=1)
-    sample = pooled(kept, np.array([0]), weights, np.array([[0.0, 0.5, 0.99]]))
-    assert not sample.shares.any()
-    assert sample.x.isfinite().all()
 
 
 @given(STEPS, st.integers(0, 2**32 - 1))

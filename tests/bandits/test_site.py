@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from engram.bandits.meta_ban import meta_ban
+from engram.bandits.meta_learner import MetaState
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, generator
-from engram.bandits.replay import Drawn, kept_rows
+from engram.bandits.replay import kept_rows
 from engram.bandits.site import recalled, remembered
 from engram.bandits.training import descended
 from tests.bandits.neural_support import generators, played, rounds
@@ -59,9 +60,10 @@ def test_users_at_several_sites_do_what_they_do_at_one(theta):
     policy, environment, seed = built(theta=theta), rounds(3, 120, users=USERS), 4
     owner = np.array([0, 1, 2, 0, 1, 2, 0, 0, 2, 1])
     whole = policy.init(generators([seed], 0, INIT))
-    meta = policy.start(generators([seed], 0, INIT))
+    start = policy.start(generators([seed], 0, INIT))
+    meta = MetaState(start, start, 0)
     everyone = np.array([USERS - 1])
-    sites = [policy.site.welcome(policy.site.init(meta.start), everyone) for _ in range(3)]
+    sites = [policy.site.welcome(policy.site.init(start), everyone) for _ in range(3)]
     known, slots = 0, []
     for t, asked in enumerate(environment):
         users, x = np.array([asked.user]), torch.from_numpy(asked.arms)[None].mT
@@ -86,24 +88,6 @@ def test_users_at_several_sites_do_what_they_do_at_one(theta):
     assert set(slots) == {0, 1, 2}
     for a, b in zip(meta.theta, whole.meta.theta, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
-
-
-def test_the_gradient_of_drawn_rows_by_hand():
-    policy = built(hidden=(3,))
-    state = policy.init(generators([0], 0, INIT))
-    _, state = played(policy.batched, [rounds(1, 30)], [0], state)
-    drawn = Drawn(np.array([0]), np.array([[0, 1]]), np.array([[1, 0]]), np.array([[0.5, 0.25]]))
-    theta = tuple(w.clone().requires_grad_() for w in state.meta.start)
-    rows = state.site.rows
-    loss = torch.zeros(())
-    for user, slot, share in ((0, 1, 0.5), (1, 0, 0.25)):
-        x, r = rows.x.read()[0, user, slot], rows.rewards.read()[0, user, slot]
-        f = theta[1][0] @ torch.relu(theta[0][0] @ x)
-        loss = loss + share * (f[0] - r) ** 2 / 2
-    expected = torch.autograd.grad(loss, theta)
-    found = policy.site.gradients(state.site, state.meta.start, drawn)
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("theta", ["last", "draw"])

@@ -16,32 +16,24 @@ def linear(params, data):
     return (x @ params["w"]).mean()
 
 
-def correct(loss, hessian, w, g, alpha=0.5):
-    return curvature_correction(loss, alpha, hessian)({"w": w}, batch(2), {"w": g})
+W, G = draw(10, DIM), draw(11, DIM)
 
 
-def test_finite_differences_are_close_to_exact():
-    w, g = draw(10, DIM), draw(11, DIM)
-    exact = correct(smooth, "exact", w, g)
-    assert not torch.allclose(exact["w"], g, atol=1e-3)  # the Hessian does something here
-    assert_same(correct(smooth, "finite-difference", w, g), exact, atol=1e-8)
+def correct(loss, hessian, g=G):
+    return curvature_correction(loss, 0.5, hessian)({"w": W}, batch(2), {"w": g})
+
+
+def test_exact_is_the_whole_hessian_and_finite_differences_are_close():
+    hessian = torch.autograd.functional.hessian(lambda v: smooth({"w": v}, batch(2)), W)
+    expected = {"w": G - 0.5 * hessian @ G}
+    assert not torch.allclose(expected["w"], G, atol=1e-3)  # the Hessian does something here
+    assert_same(correct(smooth, "exact"), expected, atol=1e-12)
+    assert_same(correct(smooth, "finite-difference"), expected, atol=1e-8)
+    assert_same(correct(linear, "exact"), correct(linear, "first-order"))
 
 
 def test_finite_differences_do_not_depend_on_the_length_of_the_vector():
-    w, g = draw(10, DIM), draw(11, DIM)
-    one = correct(smooth, "finite-difference", w, g)
-    tiny = correct(smooth, "finite-difference", w, 1e-6 * g)
-    assert_same({"w": tiny["w"] * 1e6}, one, atol=1e-8)
+    tiny = correct(smooth, "finite-difference", 1e-6 * G)
+    assert_same({"w": tiny["w"] * 1e6}, correct(smooth, "finite-difference"), atol=1e-8)
     zero = torch.zeros(DIM, dtype=torch.float64)
-    assert_same(correct(smooth, "finite-difference", w, zero), {"w": zero})
-
-
-def test_first_order_is_exact_where_the_hessian_is_zero():
-    w, g = draw(10, DIM), draw(11, DIM)
-    assert_same(correct(linear, "exact", w, g), correct(linear, "first-order", w, g))
-
-
-def test_exact_equals_the_whole_hessian():
-    w, g = draw(10, DIM), draw(11, DIM)
-    hessian = torch.autograd.functional.hessian(lambda v: smooth({"w": v}, batch(2)), w)
-    assert_same(correct(smooth, "exact", w, g), {"w": g - 0.5 * hessian @ g}, atol=1e-12)
+    assert_same(correct(smooth, "finite-difference", zero), {"w": zero})

@@ -7,24 +7,17 @@ of them is attacked in turn with the help of the others.
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
 
-from engram.attack.membership import (
-    Flags,
-    Floats,
-    Power,
-    confidence,
-    halves,
-    likelihood_ratios,
-    power,
-)
+from engram.attack.membership import Power, confidence, halves, likelihood_ratios, power
 from engram.client.hosts import Engine, Host, Opening
 from engram.client.hosts.local import LocalHost
 from engram.cohort.trainer.trainer import Trainer
 from engram.cohort.trainer.worker_pool import training
+from engram.core.arrays import Array, Bools
 from engram.core.checks import must
 from engram.core.method import Slots
 from engram.core.slots import over_slots
@@ -41,17 +34,12 @@ from engram.scoring.tasks import task_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
+from engram.strategies import Row
 
 _TRIES: Final = 1000
 
 Tell = Callable[[int, str], None]
 Begin = Callable[[str, int], Tell]
-
-
-class _Federation(NamedTuple):
-    trainer: Trainer  # with the rows that it has learned from
-    slots: Slots  # the server's slots after the last round
-    rounds: int
 
 
 def members(learned: Learned, count: int, engine: Engine, begin: Begin) -> dict[str, Power]:
@@ -76,7 +64,7 @@ def members(learned: Learned, count: int, engine: Engine, begin: Begin) -> dict[
         raise Refused("membership is told by losses of rows, of which a loss of your own has none")
     clients = training_clients(learned)
     inside = {client: _drawn(learned, client, count) for client in clients}
-    signals: dict[str, list[list[Floats]]] = {}
+    signals: dict[str, list[list[Array]]] = {}
     for number in range(count):
         held: list[RowNumbers] = [own[:0] for own in data.train.rows]
         for client, some in inside.items():
@@ -84,9 +72,10 @@ def members(learned: Learned, count: int, engine: Engine, begin: Begin) -> dict[
         part = data._replace(train=data.train._replace(rows=held))
         tell = begin(f"federation {number + 1}", e.rounds)
         with TemporaryDirectory() as folder:
-            federation = _trained(e, part, Path(folder) / "run", engine, tell, number)
+            trainer, slots, rounds = _trained(e, part, Path(folder), engine, tell, number)
             for client in clients:
-                for which, found in _signals(federation, client, data.train.rows[client]):
+                rows = data.train.rows[client]
+                for which, found in _signals(trainer, slots, rounds, client, rows):
                     signals.setdefault(which, [[] for _ in range(count)])[number].append(found)
     everyone = np.concatenate(list(inside.values()), axis=1)
     try:
@@ -107,7 +96,7 @@ def training_clients(learned: Learned) -> list[int]:
     return [client for client, own in enumerate(rows) if len(own) and client not in aside]
 
 
-def _drawn(learned: Learned, client: int, count: int) -> Flags:
+def _drawn(learned: Learned, client: int, count: int) -> Bools:
     """Draws each federation's half of a client's rows, of one row at least.
 
     Raises:
@@ -127,7 +116,8 @@ def _drawn(learned: Learned, client: int, count: int) -> Flags:
 
 def _trained(
     e: Experiment, data: FederatedData, folder: Path, engine: Engine, tell: Tell, number: int
-) -> _Federation:
+) -> tuple[Trainer, Slots, int]:
+    """Returns a federation's trainer, and the server's slots after the last round."""
     opened: list[LocalHost] = []
 
     def opens(opening: Opening) -> Host:
@@ -138,22 +128,19 @@ def _trained(
         return opened[0]
 
     again = e.model_copy(update={"seed": e.seed + 1 + number, "resume": ""})
-    simulate(
-        again,
-        folder,
-        engine=engine,
-        on_round=lambda row: tell(int(row["round"]), ""),
-        opens=opens,
-    )
-    (host,), learned = opened, Learned(RunRecord.open(folder), again)
-    return _Federation(host.trainer, learned.slots, learned.checkpoint.server_round)
+
+    def on_round(row: Row) -> None:
+        tell(int(row["round"]), "")
+
+    simulate(again, folder / "run", engine=engine, on_round=on_round, opens=opens)
+    learned = Learned(RunRecord.open(folder / "run"), again)
+    return opened[0].trainer, learned.slots, learned.checkpoint.server_round
 
 
 def _signals(
-    federation: _Federation, client: int, rows: RowNumbers
-) -> Iterator[tuple[str, Floats]]:
+    trainer: Trainer, slots: Slots, rounds: int, client: int, rows: RowNumbers
+) -> Iterator[tuple[str, Array]]:
     """Yields the attacker's signal in each of a client's rows, by model."""
-    trainer, slots, rounds = federation
     e, (memory,) = trainer.experiment, trainer.recalled([client], before=rounds + 1)
     task = task_of(e.task, e.loss)
     what = trainer.learner, trainer.data, task, trainer.shapes

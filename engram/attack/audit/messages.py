@@ -34,24 +34,14 @@ _ROUND: Final = 1
 
 
 class Seen(NamedTuple):
-    """Rows of a round that somebody can reconstruct.
+    """Rows of a round that somebody can reconstruct."""
 
-    Attributes:
-        by: ``server``, who sees each client's message; ``members``, who see the merged model.
-        client: The client's name; for members, how many clients the round had, in words.
-        rows: Rows that the message is made of.
-        layer: Share of them that the first layer shows; None where it is not dense, or its bias is
-            not sent.
-        gradient: Share that is found by matching gradients; None where it was not tried.
-        chance: Share of as many rows of other clients that the same guesses show.
-    """
-
-    by: Literal["server", "members"]
-    client: str
-    rows: int
-    layer: float | None
-    gradient: float | None
-    chance: float
+    by: Literal["server", "members"]  # the former sees each client's message, the latter the merged
+    client: str  # its name; for members, the number of the round's clients, in words
+    rows: int  # rows that the message is made of
+    layer: float | None  # share that a first layer shows; None unless it is dense, with its bias
+    gradient: float | None  # share found by matching gradients; None where that was not tried
+    chance: float  # share of as many rows of other clients that the same guesses show
 
     @property
     def told(self) -> float:

@@ -26,17 +26,11 @@ _MODELS: Final = {"": "a client's own model", COMMON: "the common model"}
 
 
 class Audit(NamedTuple):
-    """Findings of the attacks.
+    """Findings of the attacks."""
 
-    Attributes:
-        seen: Reconstructed rows, by who sees what.
-        told: Power of membership inference, by the suffix of the models' columns.
-        federations: Federations that were trained for it.
-    """
-
-    seen: list[Seen]
-    told: dict[str, Power]
-    federations: int
+    seen: list[Seen]  # reconstructed rows, by who sees what
+    told: dict[str, Power]  # power of membership inference, by the suffix of the models' columns
+    federations: int  # federations that were trained for it
 
     @property
     def verdict(self) -> list[str]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.bandits.environments.environment import Environment, Round, checked_length
 from engram.bandits.policy import ROUND, SETTING, generator
-from engram.core.arrays import Array
+from engram.core.arrays import Array, Ints
 from engram.core.checks import must, require
 from engram.core.machine import check_rows
 from engram.core.streams import Stream
@@ -18,8 +18,6 @@ from engram.data.lazy import Lazy
 from engram.data.loading import load
 from engram.data.source import PERMUTED, Source
 from engram.settings.errors import DataError
-
-ArmLayout = Literal["shift", "block"]
 
 
 class LabeledRows(NamedTuple):
@@ -62,31 +60,19 @@ def _whole(source: Source, x: Any) -> npt.NDArray[Any]:
     return np.asarray(x.take(np.arange(len(x))))
 
 
-def laid_out(x: Array, arms: int, layout: ArmLayout) -> Array:
-    """Returns an input as K arms.
+def laid_out(x: Array, arms: int) -> Array:
+    """Returns an input (d,) as K arms, (K, d + K - 1), each shifted by one place.
 
-    Args:
-        x: Shape (d,).
-        arms: K.
-        layout: ``shift`` is the paper's: (x, 0, ..., 0), (0, x, 0, ...), ..., (0, ..., 0, x), each
-            shifted by one place, shape (K, d + K - 1). ``block`` shifts by d places, so that no two
-            arms share a feature, shape (K, K d).
+    They are (x, 0, ..., 0), (0, x, 0, ...), ..., (0, ..., 0, x).
     """
-    require(layout in ("shift", "block"), "layout", layout, "shift or block")
-    step = 1 if layout == "shift" else len(x)
-    found = np.zeros((arms, len(x) + step * (arms - 1)))
+    found = np.zeros((arms, len(x) + arms - 1))
     for arm, row in enumerate(found):
-        row[arm * step :][: len(x)] = x
+        row[arm:][: len(x)] = x
     return found
 
 
 def classes(
-    datasets: Sequence[LabeledRows],
-    *,
-    horizon: int,
-    seed: int,
-    layout: ArmLayout = "shift",
-    groups: int | None = None,
+    datasets: Sequence[LabeledRows], *, horizon: int, seed: int, groups: int | None = None
 ) -> Environment:
     """Builds an environment that classifies images of several data sets.
 
@@ -101,11 +87,10 @@ def classes(
     sets' images, which they are never shown, follow from the same permutation.
 
     Args:
-        datasets: At least one, all with the same d and K, and rows of each class.
+        datasets: At least one, all with the same d and K, and rows of each class. Rows are scaled
+            to Euclidean norm 1; a row of zeros stays as it is.
         horizon: T, at least 1.
         seed: Seed of all draws.
-        layout: See ``laid_out``. Rows are scaled to Euclidean norm 1; a row of zeros stays as it
-            is.
         groups: Number of groups of each data set's users, in 1, ..., K; None for the paper's users.
     """
     dim, arms = _checked(datasets)
@@ -115,8 +100,7 @@ def classes(
     users = len(datasets) * arms
     right = _right_arms(users, arms, seed, groups)
 
-    def draw(t: int) -> tuple[int, int, Array]:
-        """Returns the user, the label, and the image."""
+    def draw(t: int) -> tuple[int, int, Array]:  # user, label, image
         rng = generator(seed, t, ROUND)
         data, label, member = (int(rng.integers(n)) for n in (len(datasets), arms, arms))
         number = rng.choice(rows[data][label])
@@ -126,26 +110,25 @@ def classes(
     def round_(t: int) -> Round:
         user, label, x = draw(t)
         pays = (np.arange(arms) == right[user, label]).astype(np.float64)
-        return Round(user, laid_out(x / (np.linalg.norm(x) or 1.0), arms, layout), pays, pays)
+        return Round(user, laid_out(x / (np.linalg.norm(x) or 1.0), arms), pays, pays)
 
     def expected_rewards(t: int) -> Array:
         found: Array = (np.arange(arms)[:, None] == right[:, draw(t)[1]]).astype(np.float64)
         return found
 
-    width = laid_out(np.zeros(dim), arms, layout).shape[1]
-    return Environment(
-        horizon, users, arms, width, round_, None if groups is None else expected_rewards
-    )
+    everyones = None if groups is None else expected_rewards
+    return Environment(horizon, users, arms, dim + arms - 1, round_, everyones)
 
 
-def _right_arms(users: int, arms: int, seed: int, groups: int | None) -> npt.NDArray[np.intp]:
+def _right_arms(users: int, arms: int, seed: int, groups: int | None) -> Ints:
     """Returns the arm that pays each user for each class, shape (users, K)."""
     if groups is None:
         return np.tile(np.arange(arms), (users, 1))
     rng, user = generator(seed, 0, SETTING), np.arange(users)
     permutations = np.stack([rng.permutation(arms) for _ in range(users // arms * groups)])
     group = user // arms * groups + user % arms % groups
-    return np.asarray(permutations[group])
+    found: Ints = permutations[group]
+    return found
 
 
 def _checked(datasets: Sequence[LabeledRows]) -> tuple[int, int]:

@@ -28,20 +28,14 @@ _LONGEST = 2.0
 
 
 class Arrivals(NamedTuple):
-    """The arrivals of users, turn by turn.
+    """The arrivals of users, turn by turn."""
 
-    Attributes:
-        dim: Features d of an arm.
-        turn: ``(t, members) -> Round`` of the client whose turn it is, t from 0; None if that
-            client is elsewhere. The members, ascending, are those among whom it is drawn; of an
-            environment that is drawn, they are all of its users, and a turn of one who is not
-            there is nobody's.
-        names: What clients are called, of those that have names.
-    """
-
-    dim: int
+    dim: int  # features d of an arm
+    # ``(t, members) -> Round`` of the client whose turn it is, t from 0; None if it is elsewhere.
+    # It is one of the members, ascending; of an environment that is drawn, one of all users, and a
+    # turn of one who is not there is nobody's.
     turn: Callable[[int, tuple[int, ...]], Round | None]
-    names: Names = UNNAMED
+    names: Names = UNNAMED  # of clients that have names
 
 
 def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> Environment:
@@ -95,9 +89,7 @@ def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
     e, arms = experiment, experiment.of(MetaBan).arms
     parts = zip(data.train, data.test, strict=True)  # a bandit learns from all that it is shown
     here = {
-        client: _checked(
-            e, data.names.get(client, client), [rows for rows in held if rows is not None]
-        )
+        client: _checked(e, data.names.get(client, client), [p for p in held if p is not None])
         for client, held in enumerate(parts)
         if held[0] is not None
     }

@@ -11,7 +11,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -24,27 +23,25 @@ from engram.bandits.federation.meta_ban_messages import (
     ASKED,
     MEMBERS,
     PREDICTIONS,
-    Question,
     network_record,
     read_arms,
     read_question,
 )
+from engram.bandits.networks import Weights
 from engram.bandits.policy import INIT, UPDATE, generator
-from engram.bandits.replay import kept_rows
+from engram.bandits.replay import Drawn, kept_rows
 from engram.bandits.site import UserSiteState, recalled, remembered
 from engram.client.hosts.base import Opening, hosts
 from engram.client.hosts.rows import read_tables
 from engram.client.memory import MemoryStore
 from engram.client.requests import Request, answered, durable_of, round_of
+from engram.core.arrays import Array, Ints
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.settings.errors import EngramError, brief, one_line
 from engram.settings.experiment import Experiment
 from engram.wire.roster import describe_node
 from engram.wire.wire import ARRAYS, CLIENTS, config_of, floats_record, read_int, read_list
-
-Numbers = npt.NDArray[np.intp]
-Floats = npt.NDArray[np.float64]
 
 
 class UserSites:
@@ -63,11 +60,11 @@ class UserSites:
         self.own = experiment.of(MetaBan)
         policy = self.own.policy(experiment, arrivals.dim, clients)
         self._site = policy.site
-        start = policy.start([generator(experiment.seed, 0, INIT)]).start
+        start = policy.start([generator(experiment.seed, 0, INIT)])
         self._state = self._site.init(start)
         self._new = _kept(self._state, 0, np.zeros(3))
         self._places: dict[int, int] = {}
-        self._untold: dict[int, Floats] = {}
+        self._untold: dict[int, Array] = {}
         self._versions: dict[int, int] = {}
         self.turn = lru_cache(maxsize=4)(arrivals.turn)
 
@@ -79,30 +76,30 @@ class UserSites:
         return found if found is not None and found.user in clients else None
 
     def predictions(
-        self, clients: Sequence[int], arms: Floats, server_round: int
-    ) -> tuple[Floats, list[int]]:
+        self, clients: Sequence[int], arms: Array, server_round: int
+    ) -> tuple[Array, list[int]]:
         """Returns f(x_i; theta^u) of clients, (n, K), and each one's number of rows."""
         places = self._placed(clients, server_round)
         found = self._site.predictions(self._state, torch.from_numpy(arms)[None].mT)[0, places]
         return found.numpy(), kept_rows(self._state.rows)[0, places].tolist()
 
-    def gradients(self, question: Question, server_round: int) -> tuple[torch.Tensor, ...]:
-        """Returns the gradients that ``question`` asks for, of each network.
+    def gradients(self, weights: Weights, drawn: Drawn, server_round: int) -> Weights:
+        """Returns the gradients of each network on the rows drawn, whose users are clients.
 
         Raises:
-            ValueError: If the question is about rows that do not exist.
+            ValueError: If these rows do not exist.
         """
-        clients, which = np.unique(question.drawn.users, return_inverse=True)
+        clients, which = np.unique(drawn.users, return_inverse=True)
         places = self._placed(clients.tolist(), server_round)
-        drawn = question.drawn._replace(users=places[which].reshape(question.drawn.users.shape))
+        drawn = drawn._replace(users=places[which].reshape(drawn.users.shape))
         there = kept_rows(self._state.rows)[0, drawn.users]
         if ((drawn.slots >= there) & ((drawn.shares > 0) | (drawn.slots > 0))).any():
             raise ValueError("the server asks about rows that are not there")
-        return self._site.gradients(self._state, question.weights, drawn)
+        return self._site.gradients(self._state, weights, drawn)
 
     def play(
         self, client: int, members: Sequence[int], arm: int, *, server_round: int, durable: int
-    ) -> Floats:
+    ) -> Array:
         """Plays an arm of this round, trains the client's network, and stores it.
 
         The turn is drawn among the ``members``; ``durable`` is as for ``MemoryStore.save``.
@@ -133,13 +130,13 @@ class UserSites:
         self._versions[client] = server_round
         return told
 
-    def untold(self, clients: Sequence[int], server_round: int) -> Floats:
+    def untold(self, clients: Sequence[int], server_round: int) -> Array:
         """Returns these clients' unreported turns, rewards and regrets in sum; 0 if too few."""
         self._placed(clients, server_round + 1)
         total = np.sum([self._untold[client] for client in clients], axis=0)
         return total if total[0] >= self.own.report_every else np.zeros(3)
 
-    def _placed(self, clients: Sequence[int], server_round: int) -> Numbers:
+    def _placed(self, clients: Sequence[int], server_round: int) -> Ints:
         """Returns clients' indices in the state, after restoring each as it was before the round.
 
         A repeated round thus starts from the same state as at first. The store may also be newer
@@ -181,7 +178,7 @@ def _open(opening: Opening) -> UserSites:
     return UserSites(e, arrivals, opening.store, clients)
 
 
-def _kept(state: UserSiteState, place: int, untold: Floats) -> Params:
+def _kept(state: UserSiteState, place: int, untold: Array) -> Params:
     return remembered(state, [place]) | {"untold": torch.from_numpy(untold.copy())}
 
 
@@ -213,26 +210,20 @@ def _predictions(
 
 def _gradients(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
     widths = host.arrivals.dim, *host.experiment.hidden_widths
-    question = read_question(content.array_records[ARRAYS], widths, clients)
-    found = host.gradients(question, number)
+    weights, drawn = read_question(content.array_records[ARRAYS], widths, clients)
+    found = host.gradients(weights, drawn, number)
     return _reply(number, {ARRAYS: network_record(found)})
 
 
 def _play(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
     (client,) = clients
-    arm = read_int(config_of(content), ARM)
-    turns, reward, regret = host.play(
-        client, _members(content), arm, server_round=number, durable=durable_of(content)
-    ).tolist()
-    return _reply(number, {}, turns=int(turns), reward=reward, regret=regret)
+    arm, durable = read_int(config_of(content), ARM), durable_of(content)
+    members = _members(content)
+    return _report(number, host.play(client, members, arm, server_round=number, durable=durable))
 
 
 def _members(content: RecordDict) -> list[int]:
-    """Reads the clients among whom a turn is drawn.
-
-    Raises:
-        ValueError: They are none, or not in ascending order.
-    """
+    """Reads the clients among whom a turn is drawn; ``ValueError`` unless they ascend."""
     found = read_list(config_of(content), MEMBERS, int)
     if not found or found != sorted(set(found)):
         raise ValueError(f"{MEMBERS} must be clients in ascending order, got {brief(found)}")
@@ -243,10 +234,14 @@ def _reply(number: int, records: Mapping[str, ArrayRecord], **details: Any) -> R
     return RecordDict({**records, CLIENTS: ConfigRecord({"server-round": number, **details})})
 
 
+def _report(number: int, totals: Array) -> RecordDict:
+    turns, reward, regret = totals.tolist()
+    return _reply(number, {}, turns=int(turns), reward=reward, regret=regret)
+
+
 _ANSWERS = {"offer": _offer, "predictions": _predictions, "gradients": _gradients, "play": _play}
 
 
 def _totals(host: UserSites, request: Request, clients: list[int]) -> RecordDict:
     number = round_of(request.message.content)
-    turns, reward, regret = host.untold(clients, number).tolist()
-    return _reply(number, {}, turns=int(turns), reward=reward, regret=regret)
+    return _report(number, host.untold(clients, number))

@@ -5,7 +5,7 @@ Arms, predictions and networks are float64.
 
 from collections.abc import Collection, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -26,14 +26,6 @@ PREDICTIONS: Final = "predictions"
 _MOST_ARMS = 1000
 _ROUNDING = 1e-9
 _LEAST_SHARE = 1e-6  # of the rows, by which a gradient may be divided
-
-
-class Question(NamedTuple):
-    """A question for the loss's gradient on some rows, at given parameters of M networks."""
-
-    weights: Weights  # shapes (M, out, in)
-    # Numbers of the rows for each network; users are clients. Entries with share 0 are ignored.
-    drawn: Drawn
 
 
 def read_arms(record: ArrayRecord, dim: int) -> Array:
@@ -82,9 +74,11 @@ def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weig
     return tuple(map(torch.from_numpy, found))
 
 
-def question_for(clients: Collection[int], question: Question) -> Question | None:
-    """Returns the part of a question about rows of these clients; None if there is none."""
-    drawn = question.drawn
+def drawn_of(clients: Collection[int], drawn: Drawn) -> Drawn | None:
+    """Returns the rows drawn that are these clients'; None if there are none.
+
+    Users are clients. Each network has as many entries; those beyond its own rows have share 0.
+    """
     own = np.isin(drawn.users, list(clients)) & (drawn.shares > 0)
     width = int(own.sum(axis=1).max(initial=0))
     if width == 0:
@@ -95,26 +89,30 @@ def question_for(clients: Collection[int], question: Question) -> Question | Non
         for part in (drawn.users, drawn.slots, drawn.shares, own)
     )
     nobody = min(clients)
-    part = Drawn(
+    return Drawn(
         drawn.runs,
         np.where(mine, users, nobody),
         np.where(mine, slots, 0),
         np.where(mine, shares, 0.0),
     )
-    return question._replace(drawn=part)
 
 
-def question_record(question: Question) -> ArrayRecord:
-    """Serializes the networks, and ``clients``, ``slots`` and ``shares`` of the rows, (M, n)."""
-    _, users, slots, shares = question.drawn
-    record = network_record(question.weights)
+def question_record(weights: Weights, drawn: Drawn) -> ArrayRecord:
+    """Serializes a question for the loss's gradients on some rows, at given networks.
+
+    It has the M networks, and ``clients``, ``slots`` and ``shares`` of the rows drawn, (M, n).
+    """
+    _, users, slots, shares = drawn
+    record = network_record(weights)
     numbers = {"clients": users, "slots": slots}
     record.update(to_record({k: torch.from_numpy(a.astype(np.int64)) for k, a in numbers.items()}))
     record.update(floats_record(shares=shares))
     return record
 
 
-def read_question(record: ArrayRecord, widths: Sequence[int], clients: Collection[int]) -> Question:
+def read_question(
+    record: ArrayRecord, widths: Sequence[int], clients: Collection[int]
+) -> tuple[Weights, Drawn]:
     """Reads a ``question_record``.
 
     Raises:
@@ -135,7 +133,7 @@ def read_question(record: ArrayRecord, widths: Sequence[int], clients: Collectio
     if not np.isin(users, list(clients)).all() or (slots < 0).any():
         raise ValueError("it asks about rows of other clients")
     weights = read_network(record, widths, shape[0])
-    return Question(weights, Drawn(np.zeros(shape[0], dtype=np.intp), users, slots, shares))
+    return weights, Drawn(np.zeros(shape[0], dtype=np.intp), users, slots, shares)
 
 
 def summed(

@@ -11,7 +11,6 @@ from statistics import median_low
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -24,9 +23,8 @@ from engram.bandits.federation.meta_ban_messages import (
     ASKED,
     MEMBERS,
     PREDICTIONS,
-    Question,
+    drawn_of,
     network_record,
-    question_for,
     question_record,
     read_arms,
     read_network,
@@ -38,6 +36,7 @@ from engram.bandits.networks import Weights
 from engram.bandits.policy import CHOOSE, INIT, diverged, generator
 from engram.bandits.replay import Drawn
 from engram.bandits.training import descended
+from engram.core.arrays import Array, Ints
 from engram.core.types import Params
 from engram.guards.noise import Noise
 from engram.settings.errors import RunStopped, brief, few
@@ -47,13 +46,13 @@ from engram.strategies.site_strategy import TOTALS, Read, Records, SiteStrategy,
 from engram.wire.roster import Roster
 from engram.wire.wire import ARRAYS, CLIENTS, floats_record, read_float, read_int, read_list
 
-__all__ = ["MetaBanTurns"]
-
-Floats = npt.NDArray[np.float64]
-
 _log = getLogger("flwr.engram")
 _ROUNDING = 1e-6  # of a regret that is 0
 _LARGEST = 100.0  # of the entries of a gradient
+
+
+Among = Collection[int] | None  # the clients asked; None: all
+Ask = Callable[[list[int]], Records | None]
 
 
 class _Astray(Exception):
@@ -88,7 +87,7 @@ class MetaBanTurns(SiteStrategy):
         super().__init__(roster.sites(), least=experiment.least_clients)
         self._experiment = experiment
         self._policy = experiment.of(MetaBan).policy(experiment, len(self.sites.columns))
-        self._start = self._policy.start([generator(experiment.seed, 0, INIT)]).start
+        self._start = self._policy.start([generator(experiment.seed, 0, INIT)])
         self._theta = network_record(self._start)
         self._played: dict[str, int] = {}
         self._far: set[int] = set()  # clients whose gradients the turn has found too large
@@ -133,14 +132,12 @@ class MetaBanTurns(SiteStrategy):
             return self._ask(turn, "play", set())
         served, arms = offer
         self._played = {"served": served}
-        came = self.state["came"].tolist()
-        if served not in came:
-            came.append(served)
-            self.state["came"] = torch.tensor(came)
-        predictions, rows = self._predictions(turn, came, arms)
-        if not np.isfinite(predictions[came.index(served)]).all():  # nor will it play
+        if served not in self._came:
+            self.state["came"] = torch.tensor([*self._came, served])
+        predictions, rows = self._predictions(turn, arms)
+        if not np.isfinite(predictions[self._came.index(served)]).all():  # nor will it play
             return self._ask(turn, "play", set())
-        arm = self._choose(turn, came, served, arms, predictions, rows)
+        arm = self._choose(turn, served, arms, predictions, rows)
         self._played["arm"] = arm
         self.state["served"][served] += 1
         told = ConfigRecord({**turn.config, ARM: arm})
@@ -220,17 +217,22 @@ class MetaBanTurns(SiteStrategy):
         untold = float(self.state["served"].sum()) - told
         return {"told": told, "reward": reward, "regret": regret, "untold": untold}
 
+    @property
+    def _came(self) -> list[int]:
+        found: list[int] = self.state["came"].tolist()
+        return found
+
     def _untold(self, clients: list[int]) -> float:
         """Returns the number of these clients' unreported turns, the most they can report."""
         return float((self.state["served"] - self.state["turns"])[clients].sum())
 
-    def _offer(self, turn: _Turn) -> tuple[int, Floats] | None:
+    def _offer(self, turn: _Turn) -> tuple[int, Array] | None:
         """Returns the turn's client and its arms; None if no client claims it.
 
         Of several, one lies at least: it is that one's who was served least, and the others have no
         part in it.
         """
-        offers: dict[int, Floats] = {}
+        offers: dict[int, Array] = {}
 
         def read(content: RecordDict, clients: list[int]) -> None:
             served = read_list(content.config_records[CLIENTS], "served", int)
@@ -240,7 +242,7 @@ class MetaBanTurns(SiteStrategy):
                 record = content.array_records[ARMS]
                 offers[served[0]] = read_arms(record, len(self.sites.columns))
 
-        self._exchange(turn, "offer", None, lambda clients: {}, read)
+        self._exchange(turn, "offer", None, read)
         ordered = sorted(offers, key=lambda client: (float(self.state["served"][client]), client))
         if len(ordered) > 1:
             claiming = few(sorted(offers), self.sites.names)
@@ -248,10 +250,9 @@ class MetaBanTurns(SiteStrategy):
             self.left_out |= dict.fromkeys(ordered[1:], why)
         return next(((client, offers[client]) for client in ordered), None)
 
-    def _predictions(
-        self, turn: _Turn, came: list[int], arms: Floats
-    ) -> tuple[Floats, npt.NDArray[np.intp]]:
+    def _predictions(self, turn: _Turn, arms: Array) -> tuple[Array, Ints]:
         """Asks for n clients' predictions, (n, K), infinite where missing; and their rows, (n,)."""
+        came = self._came
         found = np.full((len(came), len(arms)), np.inf)
         rows = np.zeros(len(came), dtype=np.intp)
 
@@ -267,19 +268,11 @@ class MetaBanTurns(SiteStrategy):
             rows[places] = counts
 
         asked = {ARMS: floats_record(arms=arms)}
-        self._exchange(turn, "predictions", came, lambda clients: asked, read)
+        self._exchange(turn, "predictions", came, read, lambda clients: asked)
         return found, rows
 
-    def _choose(
-        self,
-        turn: _Turn,
-        came: list[int],
-        served: int,
-        arms: Floats,
-        predictions: Floats,
-        rows: npt.NDArray[np.intp],
-    ) -> int:
-        learner, users = self._policy.learner, np.array([came.index(served)])
+    def _choose(self, turn: _Turn, served: int, arms: Array, predictions: Array, rows: Ints) -> int:
+        learner, users = self._policy.learner, np.array([self._came.index(served)])
         chosen = int(self.state["chosen"])
         meta = MetaState(self._start, self._network(self._theta, 1), chosen)
         rng = generator(self._experiment.seed, turn.number - 1, CHOOSE)
@@ -288,7 +281,7 @@ class MetaBanTurns(SiteStrategy):
             learner.adapted,
             users=users,
             counts=rows[None],
-            descent=partial(self._descent, turn, came),
+            descent=partial(self._descent, turn),
             rngs=[rng],
         )
         x = torch.from_numpy(arms)[None].mT
@@ -309,15 +302,14 @@ class MetaBanTurns(SiteStrategy):
         return int(arm)
 
     def _descent(
-        self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor
+        self, turn: _Turn, weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor
     ) -> Weights:
-
         def gradients(step: int, at: Weights) -> Weights:
-            return self._gradients(turn, came, at, drawn.step(step))
+            return self._gradients(turn, at, drawn.step(step))
 
         return descended(weights, gradients, self._policy.learner.steps, eta, lam)
 
-    def _gradients(self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn) -> Weights:
+    def _gradients(self, turn: _Turn, weights: Weights, drawn: Drawn) -> Weights:
         """Returns the gradients at these weights, summed over the sites' replies.
 
         Sites whose gradient is far larger than that of most are left out of the turn.
@@ -326,17 +318,18 @@ class MetaBanTurns(SiteStrategy):
             _Astray: Most gradients, of three at least, are impossibly large; or most clients, and
                 three at least, would be left out.
         """
-        whole = Question(weights, drawn._replace(users=np.array(came)[drawn.users]))
+        came = self._came
+        drawn = drawn._replace(users=np.array(came)[drawn.users])
         heard: list[tuple[list[int], Weights]] = []
 
         def ask(clients: list[int]) -> Records | None:
-            part = question_for(clients, whole)
-            return None if part is None else {ARRAYS: question_record(part)}
+            part = drawn_of(clients, drawn)
+            return None if part is None else {ARRAYS: question_record(weights, part)}
 
         def read(content: RecordDict, clients: list[int]) -> None:
             heard.append((clients, self._network(content.array_records[ARRAYS], len(drawn.runs))))
 
-        self._exchange(turn, "gradients", came, ask, read)
+        self._exchange(turn, "gradients", came, read, ask)
         entries = [max(float(layer.abs().max()) for layer in part) for _, part in heard]
         usual = median_low(entries) if len(entries) > 2 else 0.0  # of two, either may be a liar's
         limit = _LARGEST * max(1.0, usual)
@@ -351,30 +344,21 @@ class MetaBanTurns(SiteStrategy):
         self.left_out |= far
         near = [(clients, part) for clients, part in heard if clients[0] not in far]
         taken = [client for clients, _ in near for client in clients]
-        return summed(weights, whole.drawn, taken, [part for _, part in near])
+        return summed(weights, drawn, taken, [part for _, part in near])
 
     def _network(self, record: ArrayRecord, count: int) -> Weights:
         widths = (self._policy.dim, *self._policy.hidden)
         return read_network(record, widths, count)
 
     def _exchange(
-        self,
-        turn: _Turn,
-        asked: str,
-        among: Collection[int] | None,
-        records: Callable[[list[int]], Records | None],
-        read: Read,
+        self, turn: _Turn, asked: str, among: Among, read: Read, records: Ask = lambda clients: {}
     ) -> None:
         messages = self._ask(turn, asked, among, records)
         replies = turn.grid.send_and_receive(messages, timeout=self._experiment.timeout)
         self.left_out |= self.gather(turn.number, replies, read)
 
     def _ask(
-        self,
-        turn: _Turn,
-        asked: str,
-        among: Collection[int] | None,
-        records: Callable[[list[int]], Records | None] = lambda clients: {},
+        self, turn: _Turn, asked: str, among: Among, records: Ask = lambda clients: {}
     ) -> list[Message]:
         clients = set(self.sites.nodes if among is None else among) - self.left_out.keys()
         config = ConfigRecord({**turn.config, ASKED: asked})

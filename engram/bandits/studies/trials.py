@@ -32,9 +32,6 @@ from engram.studies.summaries import grouped
 _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
 """By argument of Meta-Ban: the values of Figure 4, and the arguments that are fixed."""
 
-RECOVERY: Final = ("exact", "precision", "recall")
-"""Fields of ``Recovery``."""
-
 _TUNING: Final = (1000, 1001)  # seeds; reported ones count from 0
 TUNED_ROUNDS: Final = 2000  # most rounds of a trial of tuning
 POINTS: Final = 100  # of a curve
@@ -46,6 +43,9 @@ class Recovery(NamedTuple):
     exact: Bools  # whether each inferred group equals the true one
     precision: Array  # share of its users who belong to the true group
     recall: Array  # share of the true group's users who are in it
+
+
+RECOVERY: Final = Recovery._fields
 
 
 def true_groups(expected_rewards: Array, user: int) -> Bools:

@@ -20,6 +20,8 @@ from engram.studies.summaries import grouped
 MATCHED: Final = "maml-matched"
 """The row of MAML with MOML v1's step size, which then differs from MOML v1 only in the memory."""
 
+_Row = tuple[str, str, float, float]  # a run's name, method, beta and eta
+
 
 class Case(NamedTuple):
     """Case of an experiment: its problem, sizes and steps."""
@@ -51,8 +53,8 @@ def measure(settings: MetaLearningSettings, case: Case, pool: Pool) -> list[Row]
         run = functools.partial(_run, case.make)
         return pool.run({name: functools.partial(run, sweep) for name, sweep in sweeps.items()})
 
-    steps = choose(do(tuning_sweeps(settings, case))) if settings.tune else case.steps
-    return do(final_sweeps(settings, case, steps))
+    steps = choose(do(_tuning_sweeps(settings, case))) if settings.tune else case.steps
+    return do(_final_sweeps(settings, case, steps))
 
 
 @functools.lru_cache(maxsize=1)
@@ -78,23 +80,16 @@ def _run(make: Callable[[], Problem], sweep: Sweep, report: Progress) -> list[Ro
     ]
 
 
-def tuning_sweeps(settings: MetaLearningSettings, case: Case) -> dict[str, Sweep]:
-    """Returns the sweeps over the grid, by name.
-
-    They have two seeds, other than the experiment's, since a step size may be too large for one.
-    """
-    sweeps = {}
-    for size in case.sizes:
-        for methods in _alike(settings.methods, lambda method: METHODS[method]):
-            runs = [
-                SweepRun(method, method, beta, eta, seed)
-                for method in methods
-                for beta in METHODS[method].betas
-                for eta in case.grid
-                for seed in (settings.seeds, settings.seeds + 1)
-            ]
-            sweeps[f"tune-{'+'.join(methods)}-k{size}"] = _sweep(settings, case, size, runs)
-    return sweeps
+def _tuning_sweeps(settings: MetaLearningSettings, case: Case) -> dict[str, Sweep]:
+    # Two seeds, other than the experiment's, since a step size may be too large for one.
+    seeds = (settings.seeds, settings.seeds + 1)
+    rows = [
+        (method, method, beta, eta)
+        for method in settings.methods
+        for beta in METHODS[method].betas
+        for eta in case.grid
+    ]
+    return _sweeps(settings, case, dict.fromkeys(case.sizes, rows), seeds, "tune-")
 
 
 def choose(rows: Iterable[Row]) -> dict[int, Steps]:
@@ -112,41 +107,40 @@ def choose(rows: Iterable[Row]) -> dict[int, Steps]:
     return dict(steps)
 
 
-def final_sweeps(
+def _final_sweeps(
     settings: MetaLearningSettings, case: Case, steps: Mapping[int, Steps]
 ) -> dict[str, Sweep]:
-    """Returns the sweeps that tables are made from, by name.
-
-    A batch size without step sizes takes those of the nearest batch size.
-    """
-    sweeps = {}
+    """Returns the sweeps of tables, by name; sizes without steps take those of the nearest one."""
+    rows = {}
     for size in case.sizes:
         of = steps[min(steps, key=lambda other: abs(other - size))]
-        named = [(method, method, *of[method]) for method in settings.methods]
+        rows[size] = [(method, method, *of[method]) for method in settings.methods]
         if {"maml", "moml-v1"} <= set(settings.methods):
-            named.append((MATCHED, "maml", 1.0, of["moml-v1"][1]))
-        for members in _alike(named, lambda row: METHODS[row[1]]):
-            runs = [
-                SweepRun(name, method, beta, eta, seed)
-                for name, method, beta, eta in members
-                for seed in range(settings.seeds)
-            ]
-            name = "+".join(row[0] for row in members)
-            sweeps[f"{name}-k{size}"] = _sweep(settings, case, size, runs)
-    return sweeps
+            rows[size].append((MATCHED, "maml", 1.0, of["moml-v1"][1]))
+    return _sweeps(settings, case, rows, range(settings.seeds), "")
 
 
-def _sweep(s: MetaLearningSettings, case: Case, size: int, runs: Sequence[SweepRun]) -> Sweep:
-    return Sweep(tuple(runs), size, s.tasks_per_step, case.alpha, s.curvature, s.iterations)
-
-
-def _alike(items: Sequence[Any], method: Callable[[Any], Any]) -> list[list[Any]]:
-    """Groups items by their methods' ``build`` and schedule."""
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for item in items:
-        key = method(item).build, method(item).decays
-        groups.setdefault(key, []).append(item)
-    return list(groups.values())
+def _sweeps(
+    s: MetaLearningSettings,
+    case: Case,
+    rows: Mapping[int, Sequence[_Row]],
+    seeds: Sequence[int],
+    prefix: str,
+) -> dict[str, Sweep]:
+    """Returns sweeps by name, with all rows of a batch size whose ``build`` and schedule agree."""
+    found = {}
+    for size, each in rows.items():
+        groups: dict[tuple[Any, ...], list[_Row]] = {}
+        for row in each:
+            method = METHODS[row[1]]
+            groups.setdefault((method.build, method.decays), []).append(row)
+        for members in groups.values():
+            names = "+".join(dict.fromkeys(name for name, *_ in members))
+            runs = tuple(SweepRun(*row, seed) for row in members for seed in seeds)
+            found[f"{prefix}{names}-k{size}"] = Sweep(
+                runs, size, s.tasks_per_step, case.alpha, s.curvature, s.iterations
+            )
+    return found
 
 
 def title_of(name: str) -> str:

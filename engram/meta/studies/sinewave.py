@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -54,13 +54,6 @@ UNSEEN: Final = (
 _SETS: Final = 20  # sets of shots, over which tests average to depend less on chance
 
 
-class UnseenError(NamedTuple):
-    """Results of meta-models on unseen tasks."""
-
-    errors: Tensor  # mean squared error after adapting to each task, (r, 5)
-    fits: Tensor  # outputs of the adapted models for 100 inputs from -5 to 5, (r, 5, 100)
-
-
 class Sinewave(Problem):
     """The tasks y = A sin(x + phi), x in [-5, 5], and an MLP of two hidden layers of 40."""
 
@@ -96,15 +89,15 @@ class Sinewave(Problem):
     def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
         """Returns each run's errors on the unseen tasks, and the curves fitted to them."""
         del method
-        found = self.test(w)
-        pairs = zip(found.errors.tolist(), found.fits.tolist(), strict=True)
+        pairs = zip(*(part.tolist() for part in self.test(w)), strict=True)
         return [{"tests": errors, "fits": fits} for errors, fits in pairs]
 
-    def test(self, w: Params) -> UnseenError:
+    def test(self, w: Params) -> tuple[Tensor, Tensor]:
         """Adapts to each unseen task in 10 steps on 10 rows, and scores on 100 others.
 
-        Errors are averages over 20 such adaptations, each of the meta-model to other rows; the
-        fitted curves are those of the first.
+        Returns:
+            Mean squared errors (r, 5), averages over 20 such adaptations, each of the meta-model to
+            other rows; and outputs of the first ones for 100 inputs from -5 to 5, (r, 5, 100).
         """
         runs, each = len(next(iter(w.values()))), len(UNSEEN)
         waves = self._unseen.repeat(_SETS, 1).expand(runs, -1, -1)
@@ -115,7 +108,7 @@ class Sinewave(Problem):
         x, _ = _rows(self._unseen.unsqueeze(0), torch.linspace(0, 1, 100).expand(1, each, -1))
         first = {name: leaf[:, :each] for name, leaf in adapted.items()}
         fits = outputs(self.layout, first, x.expand(runs, -1, -1, -1))
-        return UnseenError(errors, fits[..., 0])
+        return errors, fits[..., 0]
 
 
 def _rows(waves: Tensor, uniforms: Tensor) -> Batch:

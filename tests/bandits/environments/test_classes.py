@@ -29,8 +29,7 @@ def environment(horizon=4000, seed=0, **options):
 
 
 def test_arms_are_shifted_by_one_place():
-    shifted = laid_out(np.array([1.0, 2, 3]), 4, "shift")
-    assert shifted.tolist() == [
+    assert laid_out(np.array([1.0, 2, 3]), 4).tolist() == [
         [1, 2, 3, 0, 0, 0],
         [0, 1, 2, 3, 0, 0],
         [0, 0, 1, 2, 3, 0],
@@ -38,25 +37,16 @@ def test_arms_are_shifted_by_one_place():
     ]
 
 
-def test_or_have_blocks_of_their_own():
-    assert laid_out(np.array([1.0, 2]), 3, "block").tolist() == [
-        [1, 2, 0, 0, 0, 0],
-        [0, 0, 1, 2, 0, 0],
-        [0, 0, 0, 0, 1, 2],
-    ]
-
-
-@pytest.mark.parametrize(("layout", "dim"), [("shift", D + K - 1), ("block", D * K)])
-def test_rows_have_length_one(layout, dim):
-    there = environment(layout=layout)
-    assert (there.users, there.arms, there.dim) == (2 * K, K, dim)
+def test_rows_have_length_one_or_zero():
+    there = environment()
+    assert (there.users, there.arms, there.dim) == (2 * K, K, D + K - 1)
+    assert there.expected_rewards is None  # of images that a user never sees
     arms = there.round(3).arms
-    assert arms.shape == (K, dim)
     np.testing.assert_allclose(np.linalg.norm(arms, axis=1), 1, rtol=1e-14)
-
-
-def test_an_image_that_is_all_zero_stays_so():
-    there = classes([LabeledRows(np.zeros((2, 3), np.uint8), np.array([0, 1]))], horizon=1, seed=0)
+    assert arms.shape == (K, D + K - 1)
+    zeros = np.zeros((2, 3), np.uint8)
+    zeros.setflags(write=False)
+    there = classes([LabeledRows(zeros, np.array([0, 1]))], horizon=1, seed=0)
     assert not there.round(0).arms.any()
 
 
@@ -132,28 +122,7 @@ def test_opinions_are_what_each_user_would_have_got():
             assert found[:, user].tolist() == seen[user, label].tolist()
 
 
-def test_there_are_no_opinions_of_images_that_a_user_never_sees():
-    assert environment().expected_rewards is None
-
-
-# --- Seeds, and what is refused ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("groups", [None, 3])
-def test_a_round_is_a_function_of_seed_and_number(groups):
-    first, again, other = (environment(seed=s, groups=groups) for s in (5, 5, 6))
-    backwards = [again.round(t) for t in reversed(range(40))][::-1]
-    for t, now in enumerate(backwards):
-        for one, two in zip(first.round(t), now, strict=True):
-            assert np.array_equal(one, two)
-    assert [first.round(t).user for t in range(40)] != [other.round(t).user for t in range(40)]
-
-
-def test_grey_levels_are_not_copied_nor_changed():
-    x = np.arange(12, dtype=np.uint8).reshape(4, 3)
-    x.setflags(write=False)
-    there = classes([LabeledRows(x, np.array([0, 1, 0, 1]))], horizon=9, seed=0)
-    assert there.round(0).arms.dtype == np.float64
+# --- What is refused ----------------------------------------------------------------------------
 
 
 X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])
@@ -170,7 +139,6 @@ BAD = {
     "the same for all": ([LabeledRows(X, Y), LabeledRows(X[:, :1], Y)], {}),
     "horizon must be at least 1, got 0": ([LabeledRows(X, Y)], {"horizon": 0}),
     r"groups must be None, or in \[1, 2\], got 3": ([LabeledRows(X, Y)], {"groups": 3}),
-    "layout must be shift or block, got 'row'": ([LabeledRows(X, Y)], {"layout": "row"}),
 }
 
 

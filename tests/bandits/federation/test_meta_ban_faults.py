@@ -11,8 +11,7 @@ from engram.bandits.federation.bandit_turns import drawn_environment
 from engram.bandits.federation.meta_ban_messages import (
     ARMS,
     PREDICTIONS,
-    Question,
-    question_for,
+    drawn_of,
     summed,
 )
 from engram.bandits.replay import Drawn
@@ -37,29 +36,17 @@ def asked_of(reply):
     return "play" if "turns" in content.config_records[CLIENTS] else "offer"
 
 
-def in_round(number, question, change, client=None):
-    """Returns a grid on which replies of one round to one question are changed.
+def changing(client, question, change, number=None):
+    """Returns a grid on which a client's replies to a question are changed, in one round or all."""
 
-    Those of one client; None for whoever answers first.
-    """
+    def odd(node, reply):
+        if node != client or reply.metadata.message_type != MessageType.TRAIN:
+            return reply
+        there = reply.content.config_records[CLIENTS]["server-round"]
+        ours = number in (None, there) and asked_of(reply) == question
+        return change(reply) if ours else reply
 
-    def once():
-        done = []
-
-        def odd(node, reply):
-            if reply.metadata.message_type != MessageType.TRAIN or done not in ([], [node]):
-                return reply
-            details = reply.content.config_records[CLIENTS]
-            if details["server-round"] != number or asked_of(reply) != question:
-                return reply
-            if client not in (None, node):
-                return reply
-            done[:] = [node]
-            return change(reply)
-
-        return odd
-
-    return lambda host, hosts: Odd(host, hosts, once())
+    return partial(Odd, change=odd)
 
 
 def entry(key, value):
@@ -71,61 +58,47 @@ def entry(key, value):
 
 
 def arrays(name, key, value):
-    def change(reply):
-        record = reply.content.array_records[name]
+    """Changes an array of a message's record, or all where the key is None."""
+
+    def change(message):
+        record = message.content.array_records[name]
         kept = {k: torch.from_numpy(record[k].numpy().copy()) for k in record}
-        reply.content.array_records[name] = to_record(kept | {key: value(kept[key])})
-        return reply
+        kept |= {k: value(leaf).contiguous() for k, leaf in kept.items() if key in (None, k)}
+        message.content.array_records[name] = to_record(kept)
+        return message
 
     return change
 
 
-def with_nan(tensor):
-    tensor.view(-1)[0] = torch.nan
-    return tensor
+def beginning_with(number):
+    def value(tensor):
+        tensor.view(-1)[0] = number
+        return tensor
+
+    return value
 
 
-FAULTS = {
-    "silent": ("predictions", lambda reply: None, "no reply"),
-    "error": ("predictions", lambda reply: error_instead(reply, "no memory"), "no memory"),
-    "offer of another": ("offer", entry("served", [1, 2, 3]), "its node offers arms to [1, 2, 3]"),
-    "no arms": ("offer", entry("served", [0]), "its reply lacks"),
-    "prediction NaN": (
-        "predictions",
-        arrays(PREDICTIONS, "predictions", with_nan),
-        "some predictions are NaN or infinite",
-    ),
-    "predictions' shape": (
-        "predictions",
-        arrays(PREDICTIONS, "predictions", lambda a: a[:, :-1]),
-        "instead of float64 of",
-    ),
-    "rows": ("predictions", entry("rows", [10**6]), "numbers of rows are impossible"),
-    "rows of others' turns": ("predictions", entry("rows", [11]), "numbers of rows are impossible"),
-    "rows of nobody": ("predictions", entry("rows", []), "numbers of rows are impossible"),
-    "gradient NaN": (
-        "gradients",
-        arrays(ARRAYS, "theta.0", with_nan),
-        "gradients are NaN or infinite",
-    ),
-    "gradient's size": (
-        "gradients",
-        arrays(ARRAYS, "theta.0", lambda a: a + 1e300),
-        "its gradient has the impossible entry 1e+300",
-    ),
-    "gradient's shape": (
-        "gradients",
-        arrays(ARRAYS, "theta.1", lambda a: a[:1]),
-        "instead of float64 of",
-    ),
-    "another round": ("predictions", entry("server-round", 3), "its reply is of round 3"),
-    "turns": ("play", entry("turns", 10**6), "its turns, rewards or regrets are impossible"),
-    "others' turns": ("play", entry("turns", 11), "its turns, rewards or regrets are impossible"),
-    "reward": ("play", entry("reward", 50.0), "its turns, rewards or regrets are impossible"),
-    "regret": ("play", entry("regret", float("nan")), "regret must be a finite number"),
-}
+with_nan = beginning_with(torch.nan)
 
 
+FAULTS = [  # of which reply, how it is changed, and what is said of it
+    ("offer", entry("served", [1, 2, 3]), "its node offers arms to [1, 2, 3]"),
+    ("offer", entry("served", [0]), "its reply lacks"),
+    ("predictions", lambda reply: error_instead(reply, "no memory"), "no memory"),
+    ("predictions", arrays(PREDICTIONS, None, with_nan), "some predictions are NaN or infinite"),
+    ("predictions", arrays(PREDICTIONS, None, lambda a: a[:, :-1]), "instead of float64 of"),
+    ("predictions", entry("rows", [10**6]), "numbers of rows are impossible"),
+    ("predictions", entry("rows", [11]), "numbers of rows are impossible"),  # others' turns
+    ("predictions", entry("rows", []), "numbers of rows are impossible"),
+    ("predictions", entry("server-round", 3), "its reply is of round 3"),
+    ("gradients", arrays(ARRAYS, "theta.0", with_nan), "gradients are NaN or infinite"),
+    ("gradients", arrays(ARRAYS, "theta.0", lambda a: a + 1e300), "the impossible entry 1e+300"),
+    ("gradients", arrays(ARRAYS, "theta.1", lambda a: a[:1]), "instead of float64 of"),
+    ("play", entry("turns", 10**6), "its turns, rewards or regrets are impossible"),
+    ("play", entry("turns", 11), "its turns, rewards or regrets are impossible"),  # others' turns
+    ("play", entry("reward", 50.0), "its turns, rewards or regrets are impossible"),
+    ("play", entry("regret", float("nan")), "regret must be a finite number"),
+]
 TURNS = 15
 SAME = {"num_rounds": TURNS, "group_cap": 0}  # so that gradients are asked of all
 
@@ -138,16 +111,15 @@ def whole(tmp_path_factory):
     return rows_of(folder / "run")
 
 
-@pytest.mark.parametrize(("question", "change", "reason"), FAULTS.values(), ids=list(FAULTS))
+@pytest.mark.parametrize(("question", "change", "reason"), FAULTS)
 def test_a_site_that_fails_or_lies_is_named_and_the_run_goes_on(
     tmp_path, whole, question, change, reason
 ):
     number = 12
     served = whole[number - 1]["served"]
     other = next(c for c in range(COUNT) if c != served)
-    client = served if question in ("play", "offer") and "no arms" not in reason else other
-    client = other if question == "offer" and reason == "its reply lacks" else client
-    run(tmp_path / "run", grid=in_round(number, question, change, client), **SAME)
+    client = served if question in ("play", "offer") and reason != "its reply lacks" else other
+    run(tmp_path / "run", grid=changing(client, question, change, number), **SAME)
     rows = rows_of(tmp_path / "run")
     assert [row["left-out"] for row in rows] == [0] * (number - 1) + [1] + [0] * (TURNS - number)
     assert reason in rows[number - 1]["absent"][str(client)]
@@ -160,17 +132,7 @@ def test_a_site_that_fails_or_lies_is_named_and_the_run_goes_on(
 def test_flipped_gradients_of_one_site_leave_no_majority_out(tmp_path, times, seed):
     """They drive the server's weights to where honest gradients are large, too."""
     liar = 2
-
-    def flip(node, reply):
-        if reply.metadata.message_type != MessageType.TRAIN or asked_of(reply) != "gradients":
-            return reply
-        if node == liar:
-            record = reply.content.array_records[ARRAYS]
-            flipped = {key: times * torch.from_numpy(record[key].numpy().copy()) for key in record}
-            reply.content.array_records[ARRAYS] = to_record(flipped)
-        return reply
-
-    grid = partial(Odd, change=flip)
+    grid = changing(liar, "gradients", arrays(ARRAYS, None, lambda a: times * a))
     run(tmp_path / "run", grid=grid, seed=seed, num_rounds=TURNS, group_cap=0)
     rows = rows_of(tmp_path / "run")
     assert len(rows) == TURNS
@@ -181,19 +143,10 @@ def test_flipped_gradients_of_one_site_leave_no_majority_out(tmp_path, times, se
     assert all("arm" in row for row in rows)
 
 
-@pytest.mark.parametrize("entry", [150.0, 1e3, 1e30])
-def test_no_site_alone_has_the_server_begin_anew(tmp_path, warnings_of_engram, entry):
-    def grow(node, reply):
-        asked = reply.metadata.message_type == MessageType.TRAIN and asked_of(reply)
-        if node == 2 and asked == "gradients":
-            record = reply.content.array_records[ARRAYS]
-            grown = {key: torch.from_numpy(record[key].numpy().copy()) for key in record}
-            for leaf in grown.values():
-                leaf.view(-1)[0] = entry
-            reply.content.array_records[ARRAYS] = to_record(grown)
-        return reply
-
-    run(tmp_path / "run", grid=partial(Odd, change=grow), seed=1, num_rounds=TURNS, group_cap=0)
+@pytest.mark.parametrize("number", [150.0, 1e3, 1e30])
+def test_no_site_alone_has_the_server_begin_anew(tmp_path, warnings_of_engram, number):
+    grid = changing(2, "gradients", arrays(ARRAYS, None, beginning_with(number)))
+    run(tmp_path / "run", grid=grid, seed=1, **SAME)
     assert "begins anew" not in warnings_of_engram.text
     rows = rows_of(tmp_path / "run")
     assert any("2" in row["absent"] for row in rows)
@@ -208,23 +161,9 @@ def test_in_the_end_a_site_tells_of_its_own_turns_only(tmp_path):
 
     honest, _ = run(tmp_path / "honest", report_every=1)
     assert honest["told"] == T
-    found, _ = run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, lie), report_every=1)
-    assert {k: found[k] for k in ("told", "reward", "regret")} == {
-        k: honest[k] for k in ("told", "reward", "regret")
-    }
-
-
-def test_a_turn_of_a_site_that_is_away_is_nobodys(tmp_path):
-    class Away(InProcessGrid):
-        def get_node_ids(self):
-            return [node for node in super().get_node_ids() if node != 3]
-
-    found, _ = run(tmp_path / "run", grid=Away)
-    rows = rows_of(tmp_path / "run")
-    assert all(row["absent"] == {"2": "no node hosts it"} for row in rows)
-    turns = [drawn_environment(settings()).round(t).user for t in range(T)]
-    assert ["arm" in row for row in rows] == [user != 2 for user in turns]
-    assert found["clients"]["turns"][2] == 0
+    found, _ = run(tmp_path / "run", grid=partial(Odd, change=lie), report_every=1)
+    for name in ("told", "reward", "regret"):
+        assert found[name] == honest[name]
 
 
 def test_a_site_that_comes_late_is_served_from_then_on(tmp_path):
@@ -233,7 +172,8 @@ def test_a_site_that_comes_late_is_served_from_then_on(tmp_path):
     turns = [drawn_environment(settings()).round(t).user for t in range(T)]
     expected = [user != 2 or t >= 20 for t, user in enumerate(turns)]
     assert ["arm" in row for row in rows] == expected
-    assert [bool(row["absent"]) for row in rows] == [t < 20 for t in range(T)]
+    away = {"2": "no node hosts it"}
+    assert [row["absent"] for row in rows] == [away if t < 20 else {} for t in range(T)]
     assert 2 in set(turns[:20]) & set(turns[20:])
     assert found["left-out"] == {}
 
@@ -246,15 +186,14 @@ def test_each_site_is_asked_about_its_own_rows():
         rng.integers(5, size=(2, 8)),
         np.full((2, 8), 1 / 8),
     )
-    weights = (torch.ones(2, 4, 3, dtype=torch.float64), torch.ones(2, 1, 4, dtype=torch.float64))
-    parts = {c: question_for([c], Question(weights, drawn)).drawn for c in range(3)}
+    parts = {c: drawn_of([c], drawn) for c in range(3)}
     for client, part in parts.items():
         own = drawn.users == client
         assert set(part.users[part.shares > 0]) == {client}
         np.testing.assert_allclose(part.shares.sum(axis=1), own.sum(axis=1) / 8)
         for asked, there, where in zip(part.slots, drawn.slots, own, strict=True):
             assert sorted(asked[: where.sum()]) == sorted(there[where])
-    assert question_for([7], Question(weights, drawn)) is None
+    assert drawn_of([7], drawn) is None
 
 
 def test_gradients_are_means_over_the_rows_of_who_was_heard():
@@ -279,7 +218,7 @@ def test_gradients_are_means_over_the_rows_of_who_was_heard():
 
 
 def test_without_enough_sites_a_run_stops_and_can_go_on(tmp_path):
-    grid = in_round(30, "predictions", lambda reply: None, 2)
+    grid = changing(2, "predictions", lambda reply: None, 30)
     with pytest.raises(RunStopped, match="5 of 6 sites are usable; client 2: no reply"):
         run(tmp_path / "run", grid=grid, min_clients=COUNT)
     found, _ = run(tmp_path / "run", min_clients=COUNT, resume=str(tmp_path / "run"))
@@ -298,7 +237,7 @@ def test_what_leaves_a_site(tmp_path):
         told.add((details.get("turns"), bool(details.get("reward"))))
         return reply
 
-    run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, look))
+    run(tmp_path / "run", grid=partial(Odd, change=look))
     layers = {(ARRAYS, f"theta.{k}", 3) for k in range(3)}
     assert shapes == {(ARMS, ARMS, 2), (PREDICTIONS, PREDICTIONS, 2), *layers}
     assert told == {(None, False), (0, False), (DISCREET, True)}
@@ -315,7 +254,7 @@ def test_a_site_that_claims_every_turn_takes_few_from_the_others(tmp_path):
             reply.content.array_records[ARMS] = to_record({ARMS: arms})
         return reply
 
-    run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, claim))
+    run(tmp_path / "run", grid=partial(Odd, change=claim))
     rows = rows_of(tmp_path / "run")
     environment = drawn_environment(settings())
     users = [environment.round(t).user for t in range(T)]
@@ -349,11 +288,9 @@ def test_a_wrong_question_of_a_server_is_refused(tmp_path, key, change, message)
         def send_and_receive(self, messages, *, timeout=None):
             asked = list(messages)
             for each in asked:
-                record = each.content.array_records.get(ARRAYS, {})
-                if key in record and each.content.config_records["config"]["server-round"] == 12:
-                    kept = {k: torch.from_numpy(record[k].numpy().copy()) for k in record}
-                    changed = to_record(kept | {key: change(kept[key]).contiguous()})
-                    each.content.array_records[ARRAYS] = changed
+                there = key in each.content.array_records.get(ARRAYS, {})
+                if there and each.content.config_records["config"]["server-round"] == 12:
+                    arrays(ARRAYS, key, change)(each)
             return super().send_and_receive(asked, timeout=timeout)
 
     run(tmp_path / "run", grid=Wrong, num_rounds=13)

@@ -19,7 +19,8 @@ def settings(**special):
     return small(**base | quick | {"num_rounds": T, "timeout": 1.0} | special)
 
 
-def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
+def run(folder, *, settings=settings, grid=None, store=None, nodes=COUNT, **special):
+    """Runs sites in this process; returns the results, and what the sites remember."""
     e, store = settings(**special), store or RamStore()
     hosts = [range(node, e.num_clients, nodes) for node in range(nodes)]
     g = (grid or InProcessGrid)(host_of(Opening(e, store)), hosts)

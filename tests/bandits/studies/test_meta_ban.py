@@ -100,22 +100,26 @@ def test_each_method_plays_all_its_settings(name):
     assert all(row["errors"][-1] >= 0 for row in rows)
 
 
-@pytest.mark.parametrize("name", ["meta-ban", "neural-ucb-one", "neural-ucb-ind", "linucb-ind"])
-def test_runs_at_once_fit_the_memory(name):
+def test_runs_at_once_fit_the_memory():
     drawn = draw_environment(LINEAR, 2000, 0)
     huge = drawn._replace(dim=10_000, users=10_000)
-    assert runs_at_once(name, drawn) >= 8
-    assert runs_at_once(name, huge) == (1 if name != "linucb-ind" else 8)
+    for name in ["meta-ban", "neural-ucb-one", "neural-ucb-ind", "linucb-ind"]:
+        with entry(name):
+            assert runs_at_once(name, drawn) >= 8
+            assert runs_at_once(name, huge) == (1 if name != "linucb-ind" else 8)
 
 
-@pytest.mark.parametrize("name", ["digits", "digits-groups", "linear-groups", "cosine-groups"])
-def test_worlds_are_drawn_by_their_seeds(name):
-    spec = EnvironmentSpec(name, (), COLUMNS, "data")
-    one, same, other = (draw_environment(spec, 20, seed) for seed in (0, 0, 1))
-    assert (one.users, one.arms) == (20 if "digits" in name else 30, 10)
-    assert np.array_equal(one.round(7).arms, same.round(7).arms)
-    assert not np.array_equal(one.round(7).arms, other.round(7).arms)
-    assert (one.expected_rewards is not None) == (name.endswith("groups"))
+def test_worlds_are_those_that_were_named_and_drawn_by_their_seeds():
+    for name in ["digits", "digits-groups", "linear-groups", "cosine-groups"]:
+        with entry(name):
+            spec = EnvironmentSpec(name, (), COLUMNS, "data")
+            drawn, same, other = (draw_environment(spec, 20, seed) for seed in (5, 5, 6))
+            assert (drawn.users, drawn.arms) == (20 if "digits" in name else 30, 10)
+            assert (drawn.expected_rewards is not None) == name.endswith("groups")
+            for t in reversed(range(20)):  # a round is a function of the seed and its number
+                for one, two in zip(same.round(t), drawn.round(t), strict=True):
+                    assert np.array_equal(one, two)
+            assert not np.array_equal(drawn.round(7).arms, other.round(7).arms)
 
 
 def test_the_setting_with_the_least_regret_over_all_worlds_is_chosen():
@@ -126,6 +130,21 @@ def test_the_setting_with_the_least_regret_over_all_worlds_is_chosen():
         for regret in pair
     ]
     assert choose(rows) == {"club": {"alpha": 1.0}}
+
+
+def test_true_groups_are_those_who_expect_the_same():
+    expected = np.array([[0.2, 0.5, 0.2, 0.55], [0.1, 0.1, 0.1, 0.1]])
+    assert true_groups(expected, 1).tolist() == [[False, True, False, False], [True] * 4]
+    assert true_groups(expected, 0).tolist() == [[True, False, True, False], [True] * 4]
+
+
+def test_recovery_by_hand():
+    true = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]], dtype=bool)
+    found = np.array([[1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 0]], dtype=bool)
+    exact, precision, recall = group_recovery(found, true)
+    assert exact.tolist() == [True, False, False, False]
+    assert precision.tolist() == [1, 1 / 2, 1, 1]
+    assert recall.tolist() == [1, 1 / 3, 0, 3 / 4]
 
 
 # --- Reports -----------------------------------------------------------------------------------

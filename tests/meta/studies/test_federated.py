@@ -55,6 +55,10 @@ def test_runs_are_those_of_simulate_and_resume(images, tmp_path):
     assert federated.work(s, Pool(tmp_path, processes=1)) == done
 
 
+def _case(row):
+    return row["tasks"], row["local-steps"], row["method"]
+
+
 @pytest.mark.usefixtures("drawn")
 def test_the_table_has_the_papers_figures_beside_ours(images, tmp_path):
     s = settings(images, tasks=(1, 5), local_steps=(4,))
@@ -73,10 +77,6 @@ def test_the_table_has_the_papers_figures_beside_ours(images, tmp_path):
             assert row["served"] == row["accuracy"]
     assert found.files["convergence.png"].startswith(b"\x89PNG")
     json.dumps(rows, allow_nan=False)
-
-
-def _case(row):
-    return row["tasks"], row["local-steps"], row["method"]
 
 
 def test_other_data_sets_are_refused():

@@ -16,7 +16,7 @@ from engram.meta.studies.one_shot import OneShot
 from engram.meta.studies.published import ONE_SHOT_PUBLISHED, SPLITS, TABLE_4, Split
 from engram.meta.studies.sweep import Sweep, SweepRun, run_sweep
 from engram.networks.built_in import build_model
-from engram.settings.errors import DataError, Refused
+from engram.settings.errors import Refused
 from tests.samples import entry
 from tests.support import cross_entropy
 
@@ -111,22 +111,12 @@ def test_test_episodes_are_spread_over_the_test_tasks():
 
 
 @pytest.mark.parametrize("method", ["maml", "protonet"])
-def test_every_episode_begins_with_the_meta_model(method):
-    problem = OneShot(blots(60), SPLIT, query=2, episodes=30, lr=0.5)
-    w = models(problem)
-    before = {name: leaf.clone() for name, leaf in w.items()}
-    first, error = problem.test(w, method), problem.error(w, method)
-    assert torch.equal(problem.test(w, method), first)
-    assert torch.equal(problem.error(w, method), error)
-    assert torch.equal(w["flat"], before["flat"])
-    assert first.shape == (2, 30)
-    assert 0 < first.mean() < 1  # or there would be nothing to tell
-
-
-@pytest.mark.parametrize("method", ["maml", "protonet"])
 def test_what_else_is_scored_does_not_matter(method, monkeypatch):
     problem = OneShot(blots(60), SPLIT, query=2, episodes=30, lr=0.5)
-    both = problem.test(models(problem), method)
+    w = models(problem)
+    both = problem.test(w, method)
+    assert torch.equal(w["flat"], models(problem)["flat"])
+    assert 0 < both.mean() < 1  # or there would be nothing to tell
     monkeypatch.setattr(one_shot, "_ROOM", 1)  # one episode at a time
     assert torch.equal(problem.test(models(problem), method), both)
     for r in (0, 1):
@@ -173,7 +163,7 @@ def test_noise_is_guessed(method):
     assert (problem.error(models(problem), method) - 4 / 5).abs().max() < 0.2  # of 100 guesses
 
 
-@pytest.mark.parametrize("method", ["moml-v1", "local-moml", "protonet"])
+@pytest.mark.parametrize("method", ["moml-v1", "protonet"])
 def test_runs_learn_their_tasks(method):
     problem = OneShot(blots(60), SPLIT, query=4, episodes=6, lr=0.1)
     runs = tuple(SweepRun(method, method, 0.5, 0.3, seed) for seed in (0, 1))
@@ -185,44 +175,22 @@ def test_runs_learn_their_tasks(method):
 # --- What cannot be ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("data", "given", "message"),
-    [
-        (
-            noise(classes=17),
-            {},
-            "noise: 4 training and 2 test tasks of 3 classes need 18 classes, got 17",
-        ),
-        (
-            noise(),
-            {"query": 8},
-            "noise: an episode needs 9 images of each class, 1 to adapt to and 8 to be scored on, "
-            "got 8",
-        ),
-    ],
-)
-def test_refuses_data_that_are_too_few(data, given, message):
-    with pytest.raises(DataError, match=f"^{message}$"):
-        OneShot(data, SPLIT, **{"lr": 0.05} | given)
-
-
-def test_refuses_numbers_out_of_range():
-    for split, given, message in [
-        (Split(4, 0), {}, r"number of training and test tasks must be at least 1, got \(4, 0\)"),
-        (SPLIT, {"query": 0}, "query must be at least 1, got 0"),
-        (SPLIT, {"episodes": 0}, "episodes must be at least 1, got 0"),
-        (SPLIT, {"lr": 0.0}, "adapt-lr must be positive, got 0"),
-        (SPLIT, {"steps": -1}, "adapt-steps must be at least 0, got -1"),
+def test_refuses_numbers_out_of_range_and_data_that_are_too_few():
+    none, few = Split(4, 0), noise(classes=17)
+    for data, split, given, message in [
+        (noise(), none, {}, r"number of training and test tasks must be at least 1, got \(4, 0\)"),
+        (noise(), SPLIT, {"query": 0}, "query must be at least 1, got 0"),
+        (noise(), SPLIT, {"episodes": 0}, "episodes must be at least 1, got 0"),
+        (noise(), SPLIT, {"lr": 0.0}, "adapt-lr must be positive, got 0"),
+        (noise(), SPLIT, {"steps": -1}, "adapt-steps must be at least 0, got -1"),
+        (few, SPLIT, {}, "^noise: 4 training and 2 test tasks of 3 .* need 18 classes, got 17$"),
+        (noise(), SPLIT, {"query": 8}, "^noise: an episode needs 9 images of each class, .*got 8$"),
     ]:
         with entry(split, given), pytest.raises(ValueError, match=message):
-            OneShot(noise(), split, **{"lr": 0.05} | given)
-
-
-def test_refuses_batches_that_lack_a_class():
+            OneShot(data, split, **{"lr": 0.05} | given)
     problem = OneShot(noise(), SPLIT, query=2, episodes=6, lr=0.05)
     run = SweepRun("maml", "maml", 1.0, 0.1, 0)
-    message = "batch-size must be a multiple of 3, the classes of a task, got 8 rows"
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(Refused, match=r"batch-size must be a multiple of 3, .* got 8 rows"):
         run_sweep(problem, Sweep((run,), WAYS + 1, 2, 0.1, "first-order", 1))
 
 
@@ -282,16 +250,14 @@ def test_one_shot_runs_every_method_and_tunes(drawings, tmp_path, monkeypatch):
     assert {row["eta"] for row in rows} == {0.1}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_is_refused_and_nothing_written(drawings, tmp_path):
+    for arguments, message in [
         (["--dataset", "mnist"], "dataset must be one of omniglot, cifar100, got 'mnist'"),
         (["bspiderboost"], "method must be one of maml, reptile, protonet"),
         (["--tasks-per-step", "26"], "an iteration draws 26 tasks, and there are 25"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_nothing_written(drawings, tmp_path, arguments, message):
-    result = invoke(tmp_path / "run", "--data-dir", str(drawings), *arguments)
-    assert isinstance(result.exception, Refused), result.output
-    assert message in str(result.exception)
-    assert list(tmp_path.iterdir()) == []
+    ]:
+        with entry(arguments):
+            result = invoke(tmp_path / "run", "--data-dir", str(drawings), *arguments)
+            assert isinstance(result.exception, Refused), result.output
+            assert message in str(result.exception)
+            assert list(tmp_path.iterdir()) == []
