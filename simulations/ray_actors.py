@@ -27,17 +27,11 @@ DIED: Final = "most likely for lack of memory: give `ray start` a smaller --num-
 
 
 class Outcome(NamedTuple):
-    """The outcome of a chunk.
+    """The outcome of a chunk."""
 
-    Attributes:
-        number: The chunk's.
-        packed: As ``RemoteWorker.train`` returns it, in one piece; None if it raised an error.
-        lost: Whether its worker died.
-    """
-
-    number: int
-    packed: bytes | None = None
-    lost: bool = False
+    number: int  # the chunk's
+    packed: bytes | None = None  # of ``RemoteWorker.train``, in one piece; None if it raised
+    lost: bool = False  # whether its worker died
 
 
 class _Work(NamedTuple):
@@ -133,10 +127,7 @@ class Crew:
     def give(self, number: int, same: Sequence[Any], own: bytes) -> None:
         """Gives a chunk to a worker that waits for one.
 
-        Args:
-            number: The chunk's number.
-            same: What all chunks of the round need, as ``put`` returns it.
-            own: What this one needs.
+        All chunks of the round need ``same``, as ``put`` returns it; this one needs ``own``.
         """
         worker, mine = self._idle.pop(), self.put(own, _LARGE)
         train = worker.train.options(num_returns=self._back)

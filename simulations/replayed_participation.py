@@ -72,11 +72,6 @@ class Participation(NamedTuple):
 class ReplayedGrid(InProcessGrid):
     """A node for each client, there only while the record says so.
 
-    Args:
-        host: Hosts every client.
-        experiment: The settings.
-        participation: Who takes part when.
-
     Attributes:
         membership: The grid itself: the members of the present round.
         clients: Number of clients with which the run began.

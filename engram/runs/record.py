@@ -205,9 +205,7 @@ class RunRecord(RunFolder):
     def forget_after(self, server_round: int, damaged: Mapping[str, str] = _NONE) -> None:
         """Deletes the results, and metrics and checkpoints of later rounds, which are repeated.
 
-        Args:
-            server_round: The last round that stays.
-            damaged: What is wrong with damaged checkpoints, which is noted in the record.
+        ``damaged`` is what is wrong with checkpoints, which is noted in the record.
         """
         vars(self).pop("durable", None)  # it is looked up again
         (self.folder / "results.json").unlink(missing_ok=True)
@@ -228,10 +226,8 @@ class RunRecord(RunFolder):
     ) -> None:
         """Deletes each client's scores after a round.
 
-        Args:
-            server_round: The round.
-            unscored: Returns its metrics without the evaluation, of which nothing stays then; None
-                if they stay, since the evaluation is repeated.
+        ``unscored`` returns its metrics without the evaluation, of which nothing stays then; None
+        if they stay, since the evaluation is repeated.
         """
         if self._scores.path.exists():
             self._scores.replace(row for row in self.scores() if row["round"] != server_round)
@@ -286,8 +282,7 @@ class RunRecord(RunFolder):
     def load_pick(self, key: str) -> Checkpoint:
         """Returns the checkpoint of the round that validation rows pick in the end.
 
-        Args:
-            key: The key of the results that says which, such as ``selected``.
+        ``key`` is that of the results, such as ``selected``.
 
         Raises:
             Refused: The run is not finished, picks no round, or its checkpoint is damaged.
@@ -306,9 +301,8 @@ class RunRecord(RunFolder):
     def load_checkpoint(self, like: "Like" = lambda clients: (None, None)) -> Checkpoint | None:
         """Returns the newest intact checkpoint, or None if there is no checkpoint yet.
 
-        Args:
-            like: Returns what has the names, shapes and types that its model and the aggregate's
-                state must have; None to take any.
+        ``like`` returns what has the names, shapes and types that its model and the aggregate's
+        state must have; None to take any.
 
         Raises:
             Refused: If all checkpoints are damaged, or of another model.

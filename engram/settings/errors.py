@@ -81,14 +81,10 @@ def refusals(check: Callable[[], object]) -> list[Fault]:
 
 
 def told_with(wrong: Sequence[Fault], read: Callable[[], T]) -> T:
-    """Calls ``read``; raises its faults together with ``wrong``.
-
-    Args:
-        wrong: The faults that were found before.
-        read: Reads, and changes nothing.
+    """Calls ``read``, which changes nothing; raises its faults together with earlier ones.
 
     Raises:
-        Refused: If there are such faults, or what is read is impossible.
+        Refused: If there are faults in ``wrong``, or what is read is impossible.
     """
     try:
         found = read()
@@ -102,12 +98,7 @@ def told_with(wrong: Sequence[Fault], read: Callable[[], T]) -> T:
 
 
 def few(clients: Sequence[int], names: Names = UNNAMED) -> str:
-    """Lists clients for a message: all of them, or the first 20 and how many there are.
-
-    Args:
-        clients: Their numbers.
-        names: Names to show in place of numbers, by number.
-    """
+    """Lists clients, by name or number: all of them, or the first 20 and how many there are."""
     shown = ", ".join(str(names.get(client, client)) for client in clients[:20])
     return f"[{shown}, ... {len(clients)} in all]" if len(clients) > 20 else f"[{shown}]"
 
