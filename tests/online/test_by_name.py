@@ -7,62 +7,34 @@ import numpy as np
 import pytest
 
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
-from engram.online.model import _Reader
 from tests.samples import entry
 
-NAMES = np.array(["a", "b", "c"], dtype=object)
+
+def test_the_order_of_names_and_the_kind_of_mapping_do_not_matter():
+    for kind in (dict, OrderedDict, UserDict):
+        with entry(kind):
+            rng = np.random.default_rng(0)
+            one, other = OnlineRegressor(), OnlineRegressor()
+            for x in rng.normal(size=(30, 3)):
+                row = dict(zip("abc", x.tolist(), strict=True))
+                shuffled = kind((name, row[name]) for name in rng.permutation(list("abc")).tolist())
+                assert one.predict_one(row) == other.predict_one({**row, **shuffled})
+                one.learn_one(row, x.sum())
+                other.learn_one(shuffled if hasattr(other, "model_") else row, x.sum())
+            np.testing.assert_array_equal(one.coef_, other.coef_)
 
 
-def reader(width=5):
-    return _Reader(NAMES, width)
-
-
-def test_a_row_is_filled_up_with_zeros():
-    read = reader()
-    one = read.read({"a": 1, "b": 2.5, "c": True}, 10.0)
-    other = read.read({"a": np.float32(0.5), "b": Fraction(1, 4), "c": -10}, 10.0)
-    np.testing.assert_array_equal(one, [[1, 2.5, 1, 0, 0]])
-    np.testing.assert_array_equal(other, [[0.5, 0.25, -10, 0, 0]])
-
-
-def test_unusual_rows_are_left_to_others():
-    for row in [
-        {"a": 1, "c": 3, "b": 2},
-        {"a": 1, "b": 2},
-        {"a": 1, "b": 2, "c": 3, "d": 4},
-        {"a": 1, "b": 2, "c": "3"},
-        {"a": 1, "b": 2, "c": None},
-        {"a": 1, "b": 2, "c": np.nan},
-        {"a": 1, "b": 2, "c": 1e91},
-        {"a": 1, "b": 2, "c": 10**400},
-        {},
-    ]:
-        with entry(row):
-            read = reader()
-            assert read.read(row, 1e90) is None
-            assert read.read({"a": 1, "b": 2, "c": 3}, 1e90) is not None
-
-
-def test_names_are_compared_by_value():
-    read = reader()
-    for _ in range(2):
-        assert read.read({"".join(["a"]): 1, "b": 2, "c": 3}, 10.0) is not None
-
-
-@pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict])
-def test_the_order_of_names_and_the_kind_of_mapping_do_not_matter(kind):
-    rng = np.random.default_rng(0)
-    one, other = OnlineRegressor(), OnlineRegressor()
-    for x in rng.normal(size=(30, 3)):
-        row = dict(zip("abc", x.tolist(), strict=True))
-        shuffled = kind((name, row[name]) for name in rng.permutation(list("abc")).tolist())
-        assert one.predict_one(row) == other.predict_one({**row, **shuffled})
-        one.learn_one(row, x.sum())
-        if hasattr(other, "model_"):
-            other.learn_one(shuffled, x.sum())
-        else:
-            other.learn_one(row, x.sum())
-    np.testing.assert_array_equal(one.coef_, other.coef_)
+def test_missing_names_are_zeros_and_values_are_numbers_of_any_kind():
+    first = {"a": 1.0, "b": 2.0, "c": 3.0}
+    model = OnlineRegressor().learn_one(first, 2.0).learn_one({"a": 2.0, "d": 1.0}, 3.0)
+    model.learn_one({"a": -1.0, "b": 0.25, "c": 1.0, "d": 0.0}, 1.0)
+    whole = model.predict_one({"a": 0.5, "b": 0.25, "c": -10.0, "d": 0.0})
+    for row in (
+        {"a": 0.5, "b": 0.25, "c": -10},
+        {"a": np.float32(0.5), "b": Fraction(1, 4), "c": -10, "d": False},
+        {"".join(["a"]): 0.5, "b": 0.25, "c": -10, "d": 0},
+    ):
+        assert model.predict_one(row) == whole
 
 
 def test_labels_are_the_classes_they_equal():

@@ -8,18 +8,8 @@ from scipy.optimize import linprog
 
 from engram.online import loss_streams
 from engram.online.loss_streams import Total, least_on_ball, least_quadratic
+from tests.online.test_loss_streams import STREAMS
 from tests.samples import entry
-
-STREAMS = {
-    "strongly convex": loss_streams.strongly_convex,
-    "absolute": loss_streams.absolute,
-    "logistic": loss_streams.logistic,
-    "squared": loss_streams.squared,
-    "linear": loss_streams.linear,
-    "fixed": loss_streams.fixed,
-    "drifting": loss_streams.drifting,
-}
-
 
 # --- Quadratics by hand ----------------------------------------------------------------------
 

@@ -2,13 +2,14 @@
 
 import copy
 import pickle
+from itertools import product
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from engram.online import mixture
 from engram.online.estimators import OnlineRegressor
+from tests.samples import entry
 
 DUPLICATES = [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
 
@@ -19,24 +20,24 @@ def drawn(count=40):
     return [dict(zip("abc", row, strict=True)) for row in x.tolist()], (x @ [1.0, 2, 3]).tolist()
 
 
-@pytest.mark.parametrize("full_matrix", [True, False])
-@pytest.mark.parametrize("duplicate", DUPLICATES)
-def test_a_copy_and_its_original_learn_apart(full_matrix, duplicate):
+def test_a_copy_and_its_original_learn_apart():
     # learn_one changes arrays in place, unless a copy may share them.
-    rows, y = drawn()
-    model = OnlineRegressor(full_matrix=full_matrix)
-    for row, target in zip(rows[:20], y, strict=False):
-        model.learn_one(row, target)
-    other = duplicate(model)
-    before = model.coef_
-    for row in rows[20:]:
-        model.learn_one(row, -5.0)
-    np.testing.assert_array_equal(other.coef_, before)
-    after = model.coef_
-    for row in rows[20:]:
-        other.learn_one(row, 5.0)
-    np.testing.assert_array_equal(model.coef_, after)
-    assert not np.array_equal(other.coef_, before)
+    for full_matrix, duplicate in product([True, False], DUPLICATES):
+        with entry(full_matrix, duplicate):
+            rows, y = drawn()
+            model = OnlineRegressor(full_matrix=full_matrix)
+            for row, target in zip(rows[:20], y, strict=False):
+                model.learn_one(row, target)
+            other = duplicate(model)
+            before = model.coef_
+            for row in rows[20:]:
+                model.learn_one(row, -5.0)
+            np.testing.assert_array_equal(other.coef_, before)
+            after = model.coef_
+            for row in rows[20:]:
+                other.learn_one(row, 5.0)
+            np.testing.assert_array_equal(model.coef_, after)
+            assert not np.array_equal(other.coef_, before)
 
 
 def test_one_function_changes_the_state_and_the_other_does_not():
