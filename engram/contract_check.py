@@ -90,12 +90,8 @@ def engines_differ(
 ) -> str:
     """Describes how the engines' numbers differ, or what failed; "" if they are the same.
 
-    Training would choose among the ways to train a cohort by the clock: each is run.
-
-    Args:
-        experiment: What is run by both.
-        place: A folder for the runs, ``sequential`` and ``vectorized``.
-        one_by_one: What the sequential engine gives; it is run if this is None.
+    Training would choose among the ways to train a cohort by the clock: each is run. Unless
+    ``one_by_one`` is what the sequential engine gives, it is run, too.
     """
     left: list[str] = []
 

@@ -77,9 +77,8 @@ class Crew:
     def start(self, *begin: Any, run: Any) -> None:
         """Starts the workers, and waits for all that the cluster has room for.
 
-        Args:
-            begin: What ``RemoteWorker.begin`` takes, but for the last.
-            run: The last of it: pickled here, and sent to each machine once.
+        ``RemoteWorker.begin`` is given ``begin``, and then ``run``, which is pickled here, and sent
+        to each machine once.
 
         Raises:
             Refused: There is no room, or a worker cannot take part.

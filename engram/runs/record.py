@@ -82,18 +82,13 @@ _NOTHING: Mapping[str, Checkpoint] = MappingProxyType({})
 
 
 class RunRecord(RunFolder):
-    """One run's folder, with its rounds. Get one from ``create`` or ``open``.
-
-    Attributes:
-        append: Adds a round's metrics.
-        exports: The models that were exported.
-    """
+    """One run's folder, with its rounds. Get one from ``create`` or ``open``."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._metrics = Journal(folder / "metrics.jsonl", MetricsRow)
         self._scores = Journal(folder / "scores.jsonl", ScoresRow)
-        self.append = self._metrics.append
+        self.append = self._metrics.append  # of a round's metrics
         self.exports = Journal(folder / "exports.jsonl", ExportRow)
         self._told = 0  # number of lost rounds that was warned of
 
@@ -259,17 +254,11 @@ class RunRecord(RunFolder):
         *,
         clients: int | None = None,
     ) -> Checkpoint:
-        """Adds a checkpoint atomically, and keeps the last two.
+        """Adds a checkpoint atomically, and keeps the last two; arguments are as in ``Checkpoint``.
 
-        Args:
-            server_round: The round that it follows.
-            model: The model after it.
-            state: The aggregate's state.
-            memories: The clients' memories, if they live in this process.
-            picked: What there was after rounds since the last checkpoint that validation rows pick,
-                by key of the results. Of each key, the last two are kept, since a run may go on
-                from the checkpoint before.
-            clients: As in ``Checkpoint``.
+        ``picked`` is what there was after rounds since the last checkpoint that validation rows
+        pick, by key of the results. Of each key, the last two are kept, since a run may go on from
+        the checkpoint before.
         """
         for key, pick in picked.items():
             write_checkpoint(self.folder / _PICKED / key, pick.server_round, _files(pick))

@@ -143,17 +143,11 @@ def number_in(value: str, default: float) -> float:
 
 
 class Range(NamedTuple):
-    """Where `engram tune` looks for a number: from ``low`` to ``high``, both included.
-
-    Attributes:
-        low: The least value.
-        high: The largest.
-        log: Whether its logarithm is what is drawn evenly: for values of any magnitude.
-    """
+    """Where `engram tune` looks for a number: from ``low`` to ``high``, both included."""
 
     low: float
     high: float
-    log: bool = False
+    log: bool = False  # whether its logarithm is drawn evenly: for values of any magnitude
 
     def __str__(self) -> str:
         """Returns it as ``engram tune --search`` takes it: ``0.01..1:log``."""

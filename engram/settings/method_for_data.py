@@ -40,10 +40,6 @@ _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 def server_side(experiment: "Experiment", kind: Kind) -> tuple[Method, Shapes, frozenset[str]]:
     """Builds the method of an experiment for a server.
 
-    Args:
-        experiment: The settings.
-        kind: Shapes and types of the clients' data.
-
     Returns:
         The method, the slots of one client, and the names of the network's running statistics.
 
@@ -112,10 +108,7 @@ def check_fit(experiment: "Experiment", kind: Kind) -> None:
 def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
     """Returns the shapes of one client's slots, without taking memory for them.
 
-    Args:
-        experiment: The settings.
-        model: The network.
-        outputs: Number of classes, or of values.
+    ``outputs`` is the number of classes, or of values.
 
     Raises:
         Refused: The method does not go with the network or the settings, or a client's slots do

@@ -107,9 +107,7 @@ class EvaluationSettings(Settings):
         "train on, but is scored on as well, to choose settings and rounds by; 0: none",
     )
     unseen_clients: Int = Field(
-        0,
-        ge=0,
-        description="evaluation: number of clients that never train, and are scored apart",
+        0, ge=0, description="evaluation: number of clients that never train, and are scored apart"
     )
     unseen: Annotated[str, BeforeValidator(_clients)] = Field(
         "",

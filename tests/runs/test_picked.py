@@ -51,11 +51,7 @@ def ends(run):
 
 @pytest.mark.parametrize(
     ("method", "engine"),
-    [
-        ("fedavg", "vectorized"),
-        ("ditto", "sequential"),
-        ("fedper", "vectorized"),
-    ],
+    [("fedavg", "vectorized"), ("ditto", "sequential"), ("fedper", "vectorized")],
 )
 def test_they_are_those_of_a_run_that_ends_there(method, engine, tmp_path):
     own = RUN | {"method": method, "engine": engine}

@@ -122,10 +122,7 @@ ELSEWHERE = [
     ({"method": "molar", "hidden": "4"}, "hidden is not a setting of molar"),
     ({"pfedmee.eta": 1.0}, r"pfedmee.eta is not a setting \(did you mean pfedme.eta\?\)"),
     *(
-        (
-            {"method": "fedavg", word: 1},
-            rf"^{word} is not a setting \(did you mean {meant}\?\)$",
-        )
+        ({"method": "fedavg", word: 1}, rf"^{word} is not a setting \(did you mean {meant}\?\)$")
         for word, meant in {
             **dict.fromkeys(("lr", "learning-rate", "LR", "step-size"), "eta"),
             **dict.fromkeys(("epochs", "num-epochs"), "local-epochs"),
@@ -274,10 +271,7 @@ DEPENDING = [
     ({"method": "fedrep", "local-steps": 1}, "local-steps local-epochs"),
     ({"method": "pfedme", "alpha": 1.0}, "alpha lambda"),
     ({"method": "molar-bandit", "num-rounds": 40}, "num-rounds first-batch"),
-    (
-        {"method": "molar", "sharing": "adaptive", "threshold-scale": 0},
-        "threshold-scale sharing",
-    ),
+    ({"method": "molar", "sharing": "adaptive", "threshold-scale": 0}, "threshold-scale sharing"),
 ]
 
 
@@ -303,10 +297,7 @@ def test_a_word_of_a_fault_that_is_a_key_too_is_no_dependence(monkeypatch):
 
 OUT_OF_RANGE = [
     ({"clients_per_round": 21}, "clients-per-round must be at most num-clients = 20, got 21"),
-    (
-        {"method": "sgd"},
-        "method must be one of those that `engram methods` lists, or a",
-    ),
+    ({"method": "sgd"}, "method must be one of those that `engram methods` lists, or a"),
     ({"method": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
     ({"num_rounds": True}, "num-rounds must be a number, got True"),
     ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),
@@ -328,10 +319,7 @@ OUT_OF_RANGE = [
         {"merge": "trimmed-mean", "num_malicious": 5},
         "clients-per-round must be at least 11 for trimmed-mean with num-malicious = 5, got 10",
     ),
-    (
-        {"privacy": "both"},
-        "privacy must be 'none', 'local', 'central' or 'example', got 'both'",
-    ),
+    ({"privacy": "both"}, "privacy must be 'none', 'local', 'central' or 'example', got 'both'"),
     ({"privacy": "local"}, "clip must be positive where privacy is local, got 0.0"),
     (
         {"privacy": "central", "clip": 1.0, "merge": "median"},

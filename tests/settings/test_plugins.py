@@ -12,13 +12,7 @@ from engram.server.app import main
 from engram.settings.errors import Refused
 from engram.settings.families import METHODS
 from engram.settings.fingerprint import fingerprint, source_root
-from engram.settings.plugins import (
-    VARIABLE,
-    add_plugins,
-    load_plugins,
-    plugins,
-    project_plugins,
-)
+from engram.settings.plugins import VARIABLE, add_plugins, load_plugins, plugins, project_plugins
 from tests.samples import entry
 from tests.support import write_plug_in
 
@@ -186,10 +180,7 @@ def test_a_projects_plug_ins_are_those_of_its_table():
 
 def test_a_projects_table_of_another_kind_is_refused():
     for text, reason in [
-        (
-            "[tool.engram]\nplugin = 3",
-            r'.tool.engram. of pyproject.toml must be plugin = "NAME"',
-        ),
+        ("[tool.engram]\nplugin = 3", r'.tool.engram. of pyproject.toml must be plugin = "NAME"'),
         ('[tool.engram]\nplugins = "one"', "must be plugin = "),
         ('[tool.engram]\nplugin = "one"\nother = 1', "must be plugin = "),
         ("[tool.engram", "pyproject.toml cannot be read: "),
