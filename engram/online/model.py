@@ -157,7 +157,10 @@ class StreamModel(BaseEstimator):
         """Has a copy learn rows, and takes over its state: a refusal changes nothing."""
         with own_modes():
             after._take_table(x, y, weights, classes)
-        self.__dict__ = vars(after)
+        for name in vars(self).keys() - vars(after).keys():
+            if name.endswith("_"):  # scikit-learn has others while it fits
+                delattr(self, name)
+        self.__dict__.update(vars(after))
         return self
 
     def _take_table(self, x: Any, y: Any, weights: Any, classes: Any) -> None:
