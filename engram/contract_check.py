@@ -162,10 +162,13 @@ class _Between(NamedTuple):
     """A host whose clients are trained by another function."""
 
     host: Host
-    train: Callable[[Sequence[Request]], list[Message]]
+    trains: Callable[[Sequence[Request]], list[Message]]
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         return self.host.describe(hosted)
+
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        return self.trains(requests)
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         return self.host.evaluate(requests)
