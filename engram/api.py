@@ -70,11 +70,7 @@ def _in_its_names(
 
 
 class Run:
-    """A run that was recorded in a folder, finished or not.
-
-    Attributes:
-        folder: Where it is recorded.
-    """
+    """A run that was recorded in ``folder``, finished or not."""
 
     def __init__(
         self,

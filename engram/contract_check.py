@@ -90,12 +90,8 @@ def engines_differ(
 ) -> str:
     """Describes how the engines' numbers differ, or what failed; "" if they are the same.
 
-    Training would choose among the ways to train a cohort by the clock: each is run.
-
-    Args:
-        experiment: What is run by both.
-        place: A folder for the runs, ``sequential`` and ``vectorized``.
-        one_by_one: What the sequential engine gives; it is run if this is None.
+    Training would choose among the ways to train a cohort by the clock: each is run. Unless
+    ``one_by_one`` is what the sequential engine gives, it is run, too.
     """
     left: list[str] = []
 
@@ -122,7 +118,7 @@ def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
     """Yields the properties that do not hold, one line each."""
     experiment, raised = networks[0], list[Exception]()
     try:
-        whole = _outcome(experiment, place / "whole", through=lambda host: _Noted(host, raised))
+        whole = _outcome(experiment, place / "whole", through=lambda host: _noting(host, raised))
     except Exception as error:  # anybody's method
         if fault := _slot_fault(raised[0] if raised else error):
             yield f"slots: expected {fault.expected}; got {fault.got}"
@@ -153,7 +149,7 @@ def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
     if got := _unlike(whole, resumed):
         expected = "what one gives that did not"
         yield f"resumes: expected of a run that stopped and went on {expected}; got {got}"
-    if got := _unlike(whole, lambda: _outcome(experiment, place / "lost", through=_AskedTwice)):
+    if got := _unlike(whole, lambda: _outcome(experiment, place / "lost", through=_asked_twice)):
         expected = "what they give when asked once"
         yield f"lost replies: expected of clients that are asked twice {expected}; got {got}"
 
@@ -162,40 +158,43 @@ class _Stopped(Exception):
     """Ends a run, as if its process had died."""
 
 
-class _AskedTwice(NamedTuple):
-    """A host whose replies to training are lost, so that it is asked again."""
+class _Between(NamedTuple):
+    """A host whose clients are trained by another function."""
 
     host: Host
+    trains: Callable[[Sequence[Request]], list[Message]]
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         return self.host.describe(hosted)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
-        self.host.train(requests)
-        return self.host.train(requests)
+        return self.trains(requests)
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         return self.host.evaluate(requests)
 
 
-class _Noted(NamedTuple):
-    """A host whose errors in training are noted, which a run tells in words."""
+def _asked_twice(host: Host) -> Host:
+    """Makes a host lose its first replies to training, so that it is asked again."""
 
-    host: Host
-    raised: list[Exception]
+    def train(requests: Sequence[Request]) -> list[Message]:
+        host.train(requests)
+        return host.train(requests)
 
-    def describe(self, hosted: Sequence[int]) -> RecordDict:
-        return self.host.describe(hosted)
+    return _Between(host, train)
 
-    def train(self, requests: Sequence[Request]) -> list[Message]:
+
+def _noting(host: Host, raised: list[Exception]) -> Host:
+    """Makes a host note its errors in training, which a run tells in words."""
+
+    def train(requests: Sequence[Request]) -> list[Message]:
         try:
-            return self.host.train(requests)
+            return host.train(requests)
         except Exception as error:  # of any kind: it is raised again, and told by its type
-            self.raised.append(error)
+            raised.append(error)
             raise
 
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        return self.host.evaluate(requests)
+    return _Between(host, train)
 
 
 # --- Runs, and what differs between them ---------------------------------------------------------
@@ -224,10 +223,10 @@ def _outcome(
     }
 
 
-def _unlike(numbers: _Numbers, run: Callable[[], _Numbers], tolerance: float = 0.0) -> str:
+def _unlike(numbers: _Numbers, run: Callable[[], _Numbers]) -> str:
     """Describes how a run's numbers differ from others, or that it failed; "" if they agree."""
     try:
-        return _difference(run(), numbers, tolerance)
+        return _difference(run(), numbers)
     except Exception as error:  # anybody's method
         return _in_words(error)
 

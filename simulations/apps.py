@@ -28,11 +28,7 @@ _ROWS: Final[dict[str, Source]] = {}
 @lists_settings
 @own_modes()
 def make_client_app(
-    module: str,
-    data: "Data | None" = None,
-    *,
-    method: str | None = None,
-    **settings: Any,
+    module: str, data: "Data | None" = None, *, method: str | None = None, **settings: Any
 ) -> ClientApp:
     """Makes the ClientApp of an experiment: ``app = engram.make_client_app(__name__)``.
 
@@ -63,11 +59,7 @@ def make_client_app(
 @lists_settings
 @own_modes()
 def make_server_app(
-    module: str,
-    data: "Data | None" = None,
-    *,
-    method: str | None = None,
-    **settings: Any,
+    module: str, data: "Data | None" = None, *, method: str | None = None, **settings: Any
 ) -> ServerApp:
     """Makes the ServerApp of an experiment, as ``make_client_app`` makes its ClientApp."""
     given = _given(module, data, method, settings)

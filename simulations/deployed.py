@@ -128,7 +128,7 @@ class _Quiet:
         self.news()
 
     def news(self) -> None:
-        """Notes that there was some."""
+        """Ends the silence."""
         self._since, self._told = time.monotonic(), ""
 
     def look(self, awaited: str, seconds: float) -> None:
@@ -310,10 +310,6 @@ def write_app(folder: Path, serverapp: str = "engram.server.app:app") -> None:
     """Writes Flower's app to a folder: its components, and the keys of its run config.
 
     The source's own ``pyproject.toml`` is for users of `flwr run .`; an installed package has none.
-
-    Args:
-        folder: The folder.
-        serverapp: What the coordinator runs.
     """
     head = _HEAD.format(version=version("engram"), serverapp=serverapp)
     (folder / "pyproject.toml").write_text(head + run_config_table(), encoding="utf-8")

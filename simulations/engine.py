@@ -58,72 +58,61 @@ def simulate(
     """
     log_plainly()
     with training(experiment.cpu_threads), ExitStack() as stack:
-        return _simulated(experiment, folder, engine, on_round, through, opens, ray, stack)
+        memories, noise = RamStore(), simulated_noise(experiment.seed)
+        everyone = range(experiment.num_clients)
+        host = opens(Opening(experiment, memories, engine=engine, noise=noise))
+        secure = experiment.aggregation == "secure"
+        if secure and isinstance(host, LocalHost):
+            from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
+            from engram.guards.secure.secure_parties import of_process  # noqa: PLC0415 - plain rounds need none
 
+            host = MaskingHost(host, of_process(), noise=partial(simulated_bytes, experiment.seed))
+        directly = None
+        if through is not None:
+            host = through(host)
+        elif isinstance(host, LocalHost):
+            directly = partial(train_directly, host)
+        if ray is not None:
+            plain = directly and experiment.attack == "none" and not experiment.participation
+            if not (plain and isinstance(host, LocalHost)):
+                expected = (
+                    "left out for methods without a network, secure sums, attacks, participation"
+                )
+                raise Refused(must("ray", ray, expected))
+            from engram.simulations.ray_rounds import Cluster  # noqa: PLC0415 - Ray is slow to import
 
-def _simulated(
-    experiment: Experiment,
-    folder: Path,
-    engine: Engine,
-    on_round: Callable[[dict[str, Any]], None] | None,
-    through: Callable[[Host], Host] | None,
-    opens: Callable[[Opening], Host],
-    ray: str | None,
-    stack: ExitStack,
-) -> dict[str, Any]:
-    memories, noise = RamStore(), simulated_noise(experiment.seed)
-    everyone = range(experiment.num_clients)
-    host = opens(Opening(experiment, memories, engine=engine, noise=noise))
-    secure = experiment.aggregation == "secure"
-    if secure and isinstance(host, LocalHost):
-        from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
-        from engram.guards.secure.secure_parties import of_process  # noqa: PLC0415 - plain rounds need none
+            share: Share = stack.enter_context(
+                closing(Cluster(ray, experiment, engine, host.trainer.given))
+            )
+        elif experiment.cores == 1:
+            share = in_order
+        else:
+            share = stack.enter_context(closing(Workers(experiment)))
+        if isinstance(host, LocalHost):
+            host.share = share
+        if experiment.attack != "none":
+            from engram.attack.attacks import attacked  # noqa: PLC0415 - few runs are attacked
 
-        host = MaskingHost(host, of_process(), noise=partial(simulated_bytes, experiment.seed))
-    directly = None
-    if through is not None:
-        host = through(host)
-    elif isinstance(host, LocalHost):
-        directly = partial(train_directly, host)
-    if ray is not None:
-        plain = directly and experiment.attack == "none" and not experiment.participation
-        if not (plain and isinstance(host, LocalHost)):
-            expected = "left out for methods without a network, secure sums, attacks, participation"
-            raise Refused(must("ray", ray, expected))
-        from engram.simulations.ray_rounds import Cluster  # noqa: PLC0415 - Ray is slow to import
-
-        share: Share = stack.enter_context(
-            closing(Cluster(ray, experiment, engine, host.trainer.given))
+            host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
+        # One node can send the mean of all clients where the server needs only a mean.
+        own, known = experiment.own, dict[str, Any]()
+        apart = secure or (isinstance(own, NetworkMethod) and not own.combines(experiment))
+        apart = apart or bool(experiment.without)  # a node answers for all clients that it hosts
+        nodes = [[client] for client in everyone] if apart else [everyone]
+        grid = InProcessGrid(host, nodes)
+        if experiment.participation:
+            (grid, known), directly = replayed(host, experiment), None
+        if directly is None:
+            where = "sums are secure, participation is replayed, or no network is trained"
+            warn_alone(experiment, f"clients get messages where {where}")
+        return run(
+            grid,
+            experiment,
+            folder,
+            engine=engine,
+            memories=memories,
+            noise=noise,
+            on_round=on_round,
+            directly=directly,
+            **known,
         )
-    elif experiment.cores == 1:
-        share = in_order
-    else:
-        share = stack.enter_context(closing(Workers(experiment)))
-    if isinstance(host, LocalHost):
-        host.share = share
-    if experiment.attack != "none":
-        from engram.attack.attacks import attacked  # noqa: PLC0415 - few runs are attacked
-
-        host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
-    # One node can send the mean of all clients where the server needs only a mean.
-    own, known = experiment.own, dict[str, Any]()
-    apart = secure or (isinstance(own, NetworkMethod) and not own.combines(experiment))
-    apart = apart or bool(experiment.without)  # a node answers for all clients that it hosts
-    nodes = [[client] for client in everyone] if apart else [everyone]
-    grid = InProcessGrid(host, nodes)
-    if experiment.participation:
-        (grid, known), directly = replayed(host, experiment), None
-    if directly is None:
-        where = "sums are secure, participation is replayed, or no network is trained"
-        warn_alone(experiment, f"clients get messages where {where}")
-    return run(
-        grid,
-        experiment,
-        folder,
-        engine=engine,
-        memories=memories,
-        noise=noise,
-        on_round=on_round,
-        directly=directly,
-        **known,
-    )

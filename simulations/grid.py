@@ -93,25 +93,20 @@ class InProcessGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
     def _answer(self, kind: str, requests: Sequence[Request]) -> list[Message]:
+        host = self._host
         try:
             if kind == ROSTER_QUERY:
-                return [
-                    Message(self._host.describe(r.hosted), reply_to=r.message) for r in requests
-                ]
-            host = self._host
+                return [Message(host.describe(r.hosted), reply_to=r.message) for r in requests]
             answers = {MessageType.TRAIN: host.train, MessageType.EVALUATE: host.evaluate}
             if isinstance(host, Exchanging):
                 answers[SECURE_QUERY] = host.exchange
             if kind in answers:
                 return answers[kind](requests)
+            reason = f"no function is registered for messages of type {kind}"
+            wrong = Error(_CLIENT_APP_RAISED, reason)
         except EngramError as error:
-            return [Message(Error(REFUSED, str(error)), reply_to=r.message) for r in requests]
+            wrong = Error(REFUSED, str(error))
         except Exception as error:  # the strategy decides about clients' errors
             _log.debug("the client side raised", exc_info=error)
-            reason = str(error) or repr(error)
-            return [
-                Message(Error(_CLIENT_APP_RAISED, reason), reply_to=request.message)
-                for request in requests
-            ]
-        reason = f"no function is registered for messages of type {kind}"
-        return [Message(Error(_CLIENT_APP_RAISED, reason), reply_to=r.message) for r in requests]
+            wrong = Error(_CLIENT_APP_RAISED, str(error) or repr(error))
+        return [Message(wrong, reply_to=r.message) for r in requests]

@@ -27,17 +27,11 @@ DIED: Final = "most likely for lack of memory: give `ray start` a smaller --num-
 
 
 class Outcome(NamedTuple):
-    """The outcome of a chunk.
+    """The outcome of a chunk."""
 
-    Attributes:
-        number: The chunk's.
-        packed: As ``RemoteWorker.train`` returns it, in one piece; None if it raised an error.
-        lost: Whether its worker died.
-    """
-
-    number: int
-    packed: bytes | None = None
-    lost: bool = False
+    number: int  # the chunk's
+    packed: bytes | None = None  # of ``RemoteWorker.train``, in one piece; None if it raised
+    lost: bool = False  # whether its worker died
 
 
 class _Work(NamedTuple):
@@ -83,9 +77,8 @@ class Crew:
     def start(self, *begin: Any, run: Any) -> None:
         """Starts the workers, and waits for all that the cluster has room for.
 
-        Args:
-            begin: What ``RemoteWorker.begin`` takes, but for the last.
-            run: The last of it: pickled here, and sent to each machine once.
+        ``RemoteWorker.begin`` is given ``begin``, and then ``run``, which is pickled here, and sent
+        to each machine once.
 
         Raises:
             Refused: There is no room, or a worker cannot take part.
@@ -133,10 +126,7 @@ class Crew:
     def give(self, number: int, same: Sequence[Any], own: bytes) -> None:
         """Gives a chunk to a worker that waits for one.
 
-        Args:
-            number: The chunk's number.
-            same: What all chunks of the round need, as ``put`` returns it.
-            own: What this one needs.
+        All chunks of the round need ``same``, as ``put`` returns it; this one needs ``own``.
         """
         worker, mine = self._idle.pop(), self.put(own, _LARGE)
         train = worker.train.options(num_returns=self._back)

@@ -18,19 +18,12 @@ from engram.simulations.grid import InProcessGrid
 
 
 class Participation(NamedTuple):
-    """Who was a member of a run, and who took part, by round.
+    """Who was a member of a run, and who took part, by round."""
 
-    Attributes:
-        clients: Number of clients with which the run began.
-        members: Members of each round, from the first that is recorded.
-        cohorts: Clients whose updates were merged in each round.
-        kind: Kind of the run's data; None where it is of clients, too, that have no part now.
-    """
-
-    clients: int
-    members: Mapping[int, frozenset[int]]
-    cohorts: Mapping[int, frozenset[int]]
-    kind: Kind | None
+    clients: int  # with which the run began
+    members: Mapping[int, frozenset[int]]  # of each round, from the first that is recorded
+    cohorts: Mapping[int, frozenset[int]]  # clients whose updates were merged
+    kind: Kind | None  # of its data; None where it is of clients, too, that have no part now
 
     @classmethod
     def of(cls, experiment: Experiment) -> Self:
@@ -71,11 +64,6 @@ class Participation(NamedTuple):
 
 class ReplayedGrid(InProcessGrid):
     """A node for each client, there only while the record says so.
-
-    Args:
-        host: Hosts every client.
-        experiment: The settings.
-        participation: Who takes part when.
 
     Attributes:
         membership: The grid itself: the members of the present round.

@@ -5,13 +5,14 @@ the length of the stream nor a bound on gradients need be known.
 """
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, RegressorMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import column_or_1d
@@ -84,7 +85,7 @@ class OnlineRegressor(RegressorMixin, StreamModel):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Starts anew, and learns the rows once, in order; see ``partial_fit``."""
-        return self._fit(X, y, sample_weight)
+        return self._learn_table(clone(self), X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learns more rows, one after the other, as ``learn_one`` would.
@@ -98,7 +99,7 @@ class OnlineRegressor(RegressorMixin, StreamModel):
             ValueError: If an argument is invalid or not finite, or the columns differ from earlier
                 ones. The model is then unchanged.
         """
-        return self._partial_fit(X, y, sample_weight)
+        return self._learn_table(copy(self), X, y, sample_weight)
 
     def learn_one(self, x: Mapping[Any, float], y: float, w: float = 1.0) -> Self:
         """Learns one row, given as numbers by name.
@@ -197,14 +198,14 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Starts anew, and learns the rows once, in order; see ``partial_fit``."""
         classes = None if y is None else np.unique(column_or_1d(y, warn=True))
-        return self._fit(X, y, sample_weight, classes)
+        return self._learn_table(clone(self), X, y, sample_weight, classes)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Learns more rows as ``OnlineRegressor.partial_fit``, with labels y, shape (n,).
 
         ``classes`` are all labels that may occur; required at the first call.
         """
-        return self._partial_fit(X, y, sample_weight, classes)
+        return self._learn_table(copy(self), X, y, sample_weight, classes)
 
     def learn_one(
         self, x: Mapping[Any, float], y: Any, w: float = 1.0, classes: Any = None

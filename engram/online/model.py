@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
@@ -153,19 +153,13 @@ class StreamModel(BaseEstimator):
 
     # --- Tables ------------------------------------------------------------------------------
 
-    def _fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
-        fresh = clone(self)
-        with own_modes():
-            fresh._take_table(x, y, weights, classes)
-        for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)
-        self.__dict__.update(vars(fresh))
-        return self
-
-    def _partial_fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
-        after = copy(self)
+    def _learn_table(self, after: Self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
+        """Has a copy learn rows, and takes over its state: a refusal changes nothing."""
         with own_modes():
             after._take_table(x, y, weights, classes)
+        for name in vars(self).keys() - vars(after).keys():
+            if name.endswith("_"):  # scikit-learn has others while it fits
+                delattr(self, name)
         self.__dict__.update(vars(after))
         return self
 

@@ -2,18 +2,18 @@
 
 import contextlib
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from engram.settings import files
 from engram.settings.errors import Refused
-from engram.settings.files import locked, sync
+from engram.settings.files import locked, refusing, sync
 
 
-def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Makes a folder with all its files.
+def make_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Makes a folder with all its files, whose contents are given by name.
 
     It is written under a temporary name beside its place and then renamed. What a killed call
     left is removed by the next one. Whatever the umask, only the owner can enter folders and read
@@ -23,7 +23,7 @@ def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         Refused: If the folder is in use, or cannot be made.
     """
     folder = folder.resolve()
-    try:
+    with refusing(f"{folder} cannot be made"):
         if folder == Path.cwd():  # a shell would stay behind in the folder that is replaced
             raise Refused(f"{folder} is the working directory: name a folder in it")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -31,13 +31,11 @@ def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
         with _beside(folder) as new:
-            for path, data in files.items():
+            for path, data in contents.items():
                 _enter(new, Path(path).parent)
                 _write(new / path, data, _mode(path))
             new.rename(folder)
             sync(folder.parent)
-    except OSError as error:
-        raise Refused(f"{folder} cannot be made: {error.strerror}") from error
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -46,13 +44,8 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         Refused: If it cannot be written.
     """
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")  # others may write, too
-    try:
-        _write(new, data, _mode(path.name))
-        new.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        raise Refused(f"{path} cannot be written: {error.strerror}") from error
+    with refusing(f"{path} cannot be written"):
+        files.replace_file(path, data, mode=_mode(path.name))
 
 
 @contextlib.contextmanager

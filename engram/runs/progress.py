@@ -45,12 +45,7 @@ class RunProgress:
                 self._nodes = read_stored(path, Progress)["nodes"]
 
     def begin(self, kind: str, asked: Mapping[int, Sequence[int]]) -> None:
-        """Notes which nodes and clients an exchange asks.
-
-        Args:
-            kind: The messages' type.
-            asked: Each node's clients; none if its message asks for no client in particular.
-        """
+        """Notes the messages' type of an exchange, and the clients that each node is asked for."""
         for node, clients in asked.items():
             own = self._of(node)
             own["clients"] = sorted({*own["clients"], *clients})
@@ -68,10 +63,7 @@ class RunProgress:
     def answered(self, node: int, seconds: float, training: float) -> None:
         """Adds a node's usable reply.
 
-        Args:
-            node: The node.
-            seconds: From the beginning of the exchange until the reply arrived.
-            training: How many of these seconds the node trained or evaluated.
+        It came so many ``seconds`` after the exchange began, in some of which the node was at work.
         """
         own = self._of(node)
         own["seconds-training"] += training

@@ -82,18 +82,13 @@ _NOTHING: Mapping[str, Checkpoint] = MappingProxyType({})
 
 
 class RunRecord(RunFolder):
-    """One run's folder, with its rounds. Get one from ``create`` or ``open``.
-
-    Attributes:
-        append: Adds a round's metrics.
-        exports: The models that were exported.
-    """
+    """One run's folder, with its rounds. Get one from ``create`` or ``open``."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._metrics = Journal(folder / "metrics.jsonl", MetricsRow)
         self._scores = Journal(folder / "scores.jsonl", ScoresRow)
-        self.append = self._metrics.append
+        self.append = self._metrics.append  # of a round's metrics
         self.exports = Journal(folder / "exports.jsonl", ExportRow)
         self._told = 0  # number of lost rounds that was warned of
 
@@ -205,9 +200,7 @@ class RunRecord(RunFolder):
     def forget_after(self, server_round: int, damaged: Mapping[str, str] = _NONE) -> None:
         """Deletes the results, and metrics and checkpoints of later rounds, which are repeated.
 
-        Args:
-            server_round: The last round that stays.
-            damaged: What is wrong with damaged checkpoints, which is noted in the record.
+        ``damaged`` is what is wrong with checkpoints, which is noted in the record.
         """
         vars(self).pop("durable", None)  # it is looked up again
         (self.folder / "results.json").unlink(missing_ok=True)
@@ -228,10 +221,8 @@ class RunRecord(RunFolder):
     ) -> None:
         """Deletes each client's scores after a round.
 
-        Args:
-            server_round: The round.
-            unscored: Returns its metrics without the evaluation, of which nothing stays then; None
-                if they stay, since the evaluation is repeated.
+        ``unscored`` returns its metrics without the evaluation, of which nothing stays then; None
+        if they stay, since the evaluation is repeated.
         """
         if self._scores.path.exists():
             self._scores.replace(row for row in self.scores() if row["round"] != server_round)
@@ -263,17 +254,11 @@ class RunRecord(RunFolder):
         *,
         clients: int | None = None,
     ) -> Checkpoint:
-        """Adds a checkpoint atomically, and keeps the last two.
+        """Adds a checkpoint atomically, and keeps the last two; arguments are as in ``Checkpoint``.
 
-        Args:
-            server_round: The round that it follows.
-            model: The model after it.
-            state: The aggregate's state.
-            memories: The clients' memories, if they live in this process.
-            picked: What there was after rounds since the last checkpoint that validation rows pick,
-                by key of the results. Of each key, the last two are kept, since a run may go on
-                from the checkpoint before.
-            clients: As in ``Checkpoint``.
+        ``picked`` is what there was after rounds since the last checkpoint that validation rows
+        pick, by key of the results. Of each key, the last two are kept, since a run may go on from
+        the checkpoint before.
         """
         for key, pick in picked.items():
             write_checkpoint(self.folder / _PICKED / key, pick.server_round, _files(pick))
@@ -286,8 +271,7 @@ class RunRecord(RunFolder):
     def load_pick(self, key: str) -> Checkpoint:
         """Returns the checkpoint of the round that validation rows pick in the end.
 
-        Args:
-            key: The key of the results that says which, such as ``selected``.
+        ``key`` is that of the results, such as ``selected``.
 
         Raises:
             Refused: The run is not finished, picks no round, or its checkpoint is damaged.
@@ -306,9 +290,8 @@ class RunRecord(RunFolder):
     def load_checkpoint(self, like: "Like" = lambda clients: (None, None)) -> Checkpoint | None:
         """Returns the newest intact checkpoint, or None if there is no checkpoint yet.
 
-        Args:
-            like: Returns what has the names, shapes and types that its model and the aggregate's
-                state must have; None to take any.
+        ``like`` returns what has the names, shapes and types that its model and the aggregate's
+        state must have; None to take any.
 
         Raises:
             Refused: If all checkpoints are damaged, or of another model.

@@ -15,7 +15,15 @@ from engram.runs.folder_records import Config
 from engram.settings.errors import Refused, brief, few_names, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
-from engram.settings.files import NEW, is_locked, locked, open_file, read_json, replace_file
+from engram.settings.files import (
+    NEW,
+    is_locked,
+    locked,
+    open_file,
+    read_json,
+    refusing,
+    replace_file,
+)
 from engram.settings.fingerprint import fingerprint
 from engram.settings.plugins import plugins
 from engram.wire.checksums import Row, checked, summed
@@ -33,11 +41,7 @@ class Taken(Refused):
 
 
 class RunFolder:
-    """A run's folder: its settings, its sources and its lock.
-
-    Attributes:
-        folder: The folder.
-    """
+    """A run's ``folder``: its settings, its sources and its lock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,14 +65,12 @@ class RunFolder:
                 in it.
         """
         record = cls(folder)
-        try:
+        with refusing(f"{folder} cannot be made"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             record._refuse_used()  # before a lock is left in a folder that is none of ours
             with record.hold():
                 record._refuse_used()
                 record.write_config(experiment, engine=engine, training=training, rows=rows)
-        except OSError as error:
-            raise Refused(f"{folder} cannot be made: {error.strerror}") from error
         return record
 
     def _refuse_used(self) -> None:
@@ -214,10 +216,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def watch(self, server: Path) -> Iterator[None]:
-        """Marks the run as waiting to be resumed on a federation, whenever nothing runs it.
-
-        Args:
-            server: The coordinator's folder of the federation.
+        """Marks the run as waiting to be resumed on the federation of the folder ``server``.
 
         Raises:
             BlockingIOError: If another process watches it.

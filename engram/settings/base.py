@@ -222,11 +222,7 @@ _MODULES: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class Families(dict[str, _T]):
-    """One part of each family of methods, imported when it is first asked for.
-
-    Args:
-        part: ``host``, ``strategy`` or ``report``.
-    """
+    """One part of each family of methods, imported when it is first asked for."""
 
     def __init__(self, part: Literal["host", "strategy", "report"]) -> None:
         super().__init__()

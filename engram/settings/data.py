@@ -121,8 +121,7 @@ class DataSettings(TableSettings):
         "y", description="csv, parquet, arrow, hf, tables: the target, by name"
     )
     task_column: str = Field(
-        "task",
-        description="the column, or array of npz and npy, that names a row's client",
+        "task", description="the column, or array of npz and npy, that names a row's client"
     )
     input_columns: str = Field(
         "",

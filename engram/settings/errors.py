@@ -30,11 +30,7 @@ _MESSAGE: Final = 2000  # characters of a message
 
 
 class EngramError(Exception):
-    """Base of all errors meant for a user: one line of bounded length, no traceback needed.
-
-    Attributes:
-        faults: Everything that is wrong, one by one.
-    """
+    """Base of errors meant for a user: one line of bounded length, with its ``faults``."""
 
     def __init__(self, *faults: Fault | str) -> None:
         self.faults = [each if isinstance(each, Fault) else Fault((), each) for each in faults]
@@ -81,14 +77,10 @@ def refusals(check: Callable[[], object]) -> list[Fault]:
 
 
 def told_with(wrong: Sequence[Fault], read: Callable[[], T]) -> T:
-    """Calls ``read``; raises its faults together with ``wrong``.
-
-    Args:
-        wrong: The faults that were found before.
-        read: Reads, and changes nothing.
+    """Calls ``read``, which changes nothing; raises its faults together with earlier ones.
 
     Raises:
-        Refused: If there are such faults, or what is read is impossible.
+        Refused: If there are faults in ``wrong``, or what is read is impossible.
     """
     try:
         found = read()
@@ -102,20 +94,14 @@ def told_with(wrong: Sequence[Fault], read: Callable[[], T]) -> T:
 
 
 def few(clients: Sequence[int], names: Names = UNNAMED) -> str:
-    """Lists clients for a message: all of them, or the first 20 and how many there are.
-
-    Args:
-        clients: Their numbers.
-        names: Names to show in place of numbers, by number.
-    """
-    shown = ", ".join(str(names.get(client, client)) for client in clients[:20])
-    return f"[{shown}, ... {len(clients)} in all]" if len(clients) > 20 else f"[{shown}]"
+    """Lists clients, by name or number: all of them, or the first 20 and how many there are."""
+    return f"[{few_names(names.get(client, client) for client in clients)}]"
 
 
 def few_names(names: Iterable[object]) -> str:
     """Lists names for a message: all of them, or the first 20 and how many there are."""
-    some = list(map(str, names))
-    shown = ", ".join(map(one_line, some[:20]))
+    some = list(names)
+    shown = ", ".join(one_line(str(name)) for name in some[:20])
     return f"{shown}, ... {len(some)} in all" if len(some) > 20 else shown
 
 

@@ -151,12 +151,7 @@ class Experiment(SharedSettings, Folders):
 
     @lists_settings
     def __init__(
-        self,
-        *,
-        method: str = FIRST,
-        out: str = "",
-        resume: str = "",
-        **settings: Any,
+        self, *, method: str = FIRST, out: str = "", resume: str = "", **settings: Any
     ) -> None:
         given = {"method": method, "out": out, "resume": resume, **settings}
         super().__init__(**_read(by_key(given)))
@@ -180,11 +175,7 @@ class Experiment(SharedSettings, Folders):
         return cls(**found)
 
     def of(self, method: type[M]) -> M:
-        """Returns the method with its own settings, typed as ``method``.
-
-        Raises:
-            TypeError: If it is of another class.
-        """
+        """Returns the method with its own settings; a ``TypeError`` if it is no ``method``."""
         if not isinstance(self.own, method):
             raise TypeError(f"{self.method} is no {method.__name__}")
         return self.own
@@ -256,11 +247,7 @@ def read_by(method: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def by_schema(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Applies ``with_schema``, without settings that the method does not read.
-
-    Raises:
-        Refused: As ``with_schema``.
-    """
+    """Applies ``with_schema``, without settings that the method does not read."""
     found, method = with_schema(config), config.get("method", FIRST)
     return read_by(method, found) | {key: found[key] for key in config}
 

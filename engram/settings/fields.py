@@ -87,11 +87,7 @@ def registered(
 ) -> _Check:
     """Returns the check of a setting that names something of the platform's, or of a user's.
 
-    Args:
-        key: The setting.
-        known: All that it may name, which plug-ins and callers add to.
-        built_in: What it may name besides.
-        empty: Whether it may name nothing.
+    Plug-ins and callers add to ``known``. If ``empty``, the setting may name nothing.
     """
 
     def check(value: str) -> str:
@@ -147,17 +143,11 @@ def number_in(value: str, default: float) -> float:
 
 
 class Range(NamedTuple):
-    """Where `engram tune` looks for a number: from ``low`` to ``high``, both included.
-
-    Attributes:
-        low: The least value.
-        high: The largest.
-        log: Whether its logarithm is what is drawn evenly: for values of any magnitude.
-    """
+    """Where `engram tune` looks for a number: from ``low`` to ``high``, both included."""
 
     low: float
     high: float
-    log: bool = False
+    log: bool = False  # whether its logarithm is drawn evenly: for values of any magnitude
 
     def __str__(self) -> str:
         """Returns it as ``engram tune --search`` takes it: ``0.01..1:log``."""
@@ -219,12 +209,7 @@ class Settings(BaseModel):
 
 
 def wrong_values(error: ValidationError, owner: str = "") -> list[Fault]:
-    """Returns a fault for each setting that pydantic found wrong.
-
-    Args:
-        error: The error that pydantic raised.
-        owner: Prefix of the settings' keys: the method that they belong to, and a dot.
-    """
+    """Returns a fault for each setting that pydantic found wrong, with ``owner`` before its key."""
     faults = []
     for detail in error.errors():
         keys = tuple(key_of(str(field)) for field in detail["loc"][:1])

@@ -29,10 +29,8 @@ _DEEP_KEY: Final = re.compile(rf"(?:^[ \t]*\[{{1,2}}|^|[{{,])(?:{_PART}\.){{{_DE
 def open_file(path: Path, *, links: bool = True) -> BinaryIO:
     """Opens a regular file for reading; a pipe or a device, which could block, is an error.
 
-    Args:
-        path: The file.
-        links: Whether it may be a symbolic link, as a user's own data may; a file that Engram has
-            written is none.
+    ``links`` says whether it may be a symbolic link, as a user's own data may; a file that Engram
+    has written is none.
 
     Raises:
         OSError: If it cannot be opened, or is not a regular file; ``strerror`` says so.
@@ -126,25 +124,17 @@ def _parts(of: Any) -> Iterable[Any]:
 
 @contextlib.contextmanager
 def refusing(told: str) -> Iterator[None]:
-    """Turns errors of the operating system in its block into ``Refused``, with their reason.
-
-    Args:
-        told: The beginning of the message, such as "FILE cannot be written".
-    """
+    """Turns an ``OSError`` into ``Refused``: ``told``, as "FILE cannot be written", and why."""
     try:
         yield
     except OSError as error:
         raise Refused(f"{told}: {error.strerror}") from error
 
 
-def replace_file(path: Path, data: bytes | Sequence[bytes]) -> None:
+def replace_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600) -> None:
     """Replaces a file atomically, and waits until the bytes are on the disk.
 
-    Its folder must exist. Only its owner may read it.
-
-    Args:
-        path: The file.
-        data: Its contents, or parts of them in their order.
+    Its folder must exist. By default only its owner may read it. ``data`` may be parts, in order.
 
     Raises:
         OSError: If the bytes could not be written; the old file stays.
@@ -155,6 +145,7 @@ def replace_file(path: Path, data: bytes | Sequence[bytes]) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error  # not the name it drew
     try:
         with os.fdopen(handle, "wb") as file:
+            os.fchmod(handle, mode)
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
@@ -176,13 +167,8 @@ def sweep(folder: Path) -> None:
 def locked(path: Path, *, folder: bool = False, wait: bool = False) -> Iterator[None]:
     """Holds the lock of a file, which is made if it is missing, or of a folder, which is not.
 
-    Args:
-        path: The folder or file.
-        folder: Whether it is a folder.
-        wait: Whether to wait for another process that holds it.
-
     Raises:
-        BlockingIOError: Another process holds it.
+        BlockingIOError: Another process holds it, which is not waited for.
         FileNotFoundError: Whoever held the folder before has removed it.
         OSError: It cannot be opened.
     """

@@ -61,8 +61,7 @@ class Lines(logging.Formatter):
 def begin_log(*, as_json: bool = False) -> None:
     """Has Flower's log and ours written as lines from now on, ours from INFO upwards.
 
-    Args:
-        as_json: Lines of JSON, here and in the processes that this one starts.
+    Lines of JSON are written by the processes that this one starts, too.
     """
     from engram.link.flower import log_as  # noqa: PLC0415 - loads Flower
 

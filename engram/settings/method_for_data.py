@@ -40,10 +40,6 @@ _NOWHERE: Final = "meta"  # the device whose arrays have shapes, and no values
 def server_side(experiment: "Experiment", kind: Kind) -> tuple[Method, Shapes, frozenset[str]]:
     """Builds the method of an experiment for a server.
 
-    Args:
-        experiment: The settings.
-        kind: Shapes and types of the clients' data.
-
     Returns:
         The method, the slots of one client, and the names of the network's running statistics.
 
@@ -101,11 +97,7 @@ def client_axes(experiment: "Experiment", kind: Kind) -> dict[str, list[int]]:
 
 
 def check_fit(experiment: "Experiment", kind: Kind) -> None:
-    """Checks that the network, and a client of the method, fit such data and into memory.
-
-    Raises:
-        Refused: One of them does not.
-    """
+    """Refuses a network, or a client of the method, that does not fit such data or the memory."""
     from engram.settings.network import NetworkMethod  # noqa: PLC0415 - settings load others
 
     model = model_for(experiment, kind)
@@ -116,10 +108,7 @@ def check_fit(experiment: "Experiment", kind: Kind) -> None:
 def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
     """Returns the shapes of one client's slots, without taking memory for them.
 
-    Args:
-        experiment: The settings.
-        model: The network.
-        outputs: Number of classes, or of values.
+    ``outputs`` is the number of classes, or of values.
 
     Raises:
         Refused: The method does not go with the network or the settings, or a client's slots do
@@ -148,34 +137,27 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
         _check_compression(e, shapes, network)
     sent = [x for x in shapes.sent.values() if isinstance(x, dict)]
     averaged = any(network.running & x.keys() for x in sent)
-    if averaged and e.privacy != "none":
-        expected = (
-            "local or fixed (or norm group) where there is privacy: averaged ones would leave "
-            "clients without noise"
-        )
-        raise Refused(must("statistics", e.statistics, expected))
-    if averaged and e.aggregation == "secure":
-        expected = (
-            "local or fixed (or norm group) where aggregation is secure: clip bounds no other"
-        )
+    why = ""
+    if e.privacy != "none":
+        why = "there is privacy: averaged ones would leave clients without noise"
+    elif e.aggregation == "secure":
+        why = "aggregation is secure: clip bounds no other"
+    if averaged and why:
+        expected = f"local or fixed (or norm group) where {why}"
         raise Refused(must("statistics", e.statistics, expected))
     return shapes
 
 
 def _check_compression(e: "Experiment", shapes: Shapes, network: Network) -> None:
-    """Checks that a method's messages can be compressed.
-
-    Raises:
-        Refused: It cannot.
-    """
     from engram.guards.update_codec import shrinks  # noqa: PLC0415 - rarely needed
 
     if flat(shapes.own):
-        expected = f"none for {e.method}, which sends each client a model of its own"
-        raise Refused(must("compress", e.compress, expected))
-    if not shrinks(shapes.method, shapes.sent, network.running):
-        expected = f"none for {e.method}, whose clients send no model"
-        raise Refused(must("compress", e.compress, expected))
+        why = "which sends each client a model of its own"
+    elif not shrinks(shapes.method, shapes.sent, network.running):
+        why = "whose clients send no model"
+    else:
+        return
+    raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
 
 
 def _built(e: "Experiment", network: Network, outputs: int) -> Method:
@@ -185,11 +167,7 @@ def _built(e: "Experiment", network: Network, outputs: int) -> Method:
 
 
 def check_client(experiment: "Experiment", shapes: Shapes) -> None:
-    """Checks that a client's slots fit into memory, and into ``memory-budget`` if it is set.
-
-    Raises:
-        Refused: The slots do not fit.
-    """
+    """Refuses slots of a client that do not fit into memory, or into ``memory-budget``."""
     e = experiment
     # A node builds the server's slots, as they start, too.
     held = max(nbytes(shapes.received), nbytes(shapes.method.server.start))
@@ -199,11 +177,7 @@ def check_client(experiment: "Experiment", shapes: Shapes) -> None:
 
 
 def check_server(experiment: "Experiment", shapes: Shapes) -> None:
-    """Checks that the server's slots, and the updates of a round, fit into memory.
-
-    Raises:
-        Refused: The slots do not fit.
-    """
+    """Refuses slots of the server that do not fit into memory with a round's updates."""
     e, server = experiment, shapes.method.server
     # Updates of a round, until they are merged.
     held = 1 if isinstance(server.merge, FromMean) else e.clients_per_round
@@ -213,11 +187,7 @@ def check_server(experiment: "Experiment", shapes: Shapes) -> None:
 
 
 def check_kept(experiment: "Experiment", shapes: Shapes) -> None:
-    """Checks that clients' memories fit into this machine's, where they are not on disk.
-
-    Raises:
-        Refused: They do not fit.
-    """
+    """Refuses clients' memories that do not fit into this machine's, where none is on disk."""
     e = experiment
     clients = min(e.num_clients, e.num_rounds * e.clients_per_round)
     what = f"what {clients} clients of {e.method} keep between rounds"

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from engram.core.checks import must, require
+from engram.core.checks import require
 from engram.networks.registry import BUILT_IN, NETWORKS, TORCHVISION, is_known
 from engram.scoring.metrics import METRICS
 from engram.scoring.tasks import LOSSES, TASKS
@@ -12,16 +12,14 @@ from engram.settings.fields import Float, Int, Settings, nearest, registered, se
 
 
 def _network(value: str) -> str:
-    if is_known(value):
-        return value
     known = [*BUILT_IN, f"{TORCHVISION}NAME", *NETWORKS]
-    raise ValueError(must("model", value, f"one of {', '.join(known)}{nearest(value, known)}"))
+    require(is_known(value), "model", value, f"one of {', '.join(known)}{nearest(value, known)}")
+    return value
 
 
 def _task(value: str) -> str:
-    if value in TASKS:
-        return value
-    raise ValueError(must("task", value, f"one of {', '.join(TASKS)}{nearest(value, TASKS)}"))
+    require(value in TASKS, "task", value, f"one of {', '.join(TASKS)}{nearest(value, TASKS)}")
+    return value
 
 
 class ModelSettings(Settings):
@@ -92,11 +90,6 @@ def _clients(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def listed(clients: str) -> frozenset[str]:
-    """Returns the names or numbers of clients that the setting ``unseen`` lists."""
-    return frozenset(name.strip() for name in clients.split(",") if name.strip())
-
-
 class EvaluationSettings(Settings):
     """Rows for fine-tuning, for scores and for validation, and metrics."""
 
@@ -114,9 +107,7 @@ class EvaluationSettings(Settings):
         "train on, but is scored on as well, to choose settings and rounds by; 0: none",
     )
     unseen_clients: Int = Field(
-        0,
-        ge=0,
-        description="evaluation: number of clients that never train, and are scored apart",
+        0, ge=0, description="evaluation: number of clients that never train, and are scored apart"
     )
     unseen: Annotated[str, BeforeValidator(_clients)] = Field(
         "",
@@ -160,7 +151,7 @@ class EvaluationSettings(Settings):
     @property
     def unseen_names(self) -> frozenset[str]:
         """Names or numbers of the clients that ``unseen`` lists."""
-        return listed(self.unseen)
+        return frozenset(name.strip() for name in self.unseen.split(",") if name.strip())
 
     @property
     def validates(self) -> bool:

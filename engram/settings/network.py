@@ -86,9 +86,7 @@ class NetworkMethod(Method):
     def columns(self, shared: SharedSettings, models: Iterable[str] = ()) -> list[Column]:
         """Returns the columns of scores: each metric of each model, on test and validation rows.
 
-        Args:
-            shared: The settings.
-            models: Suffixes of models that are scored, too: ``COMMON``, ``TUNED``.
+        ``models`` are suffixes of models that are scored, too: ``COMMON``, ``TUNED``.
         """
         found = columns_of(self.metrics(shared), dict.fromkeys(["", *models], False))
         if shared.validates:

@@ -118,10 +118,7 @@ def load_plugins() -> None:
 
 
 def source_of(plugin: str) -> Path:
-    """Returns the file of a plug-in, or the folder of the whole package that it is in.
-
-    Args:
-        plugin: NAME or FOLDER/NAME.
+    """Returns the file of a plug-in, NAME or FOLDER/NAME, or its whole package's folder.
 
     Raises:
         Refused: There is none.

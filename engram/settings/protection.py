@@ -213,10 +213,7 @@ class AttackSettings(Settings):
         "documentation's page on robustness",
     )
     attackers: Float = Field(
-        0.2,
-        ge=0,
-        le=0.5,
-        description="share of the clients that attack, which the seed draws",
+        0.2, ge=0, le=0.5, description="share of the clients that attack, which the seed draws"
     )
 
     @property

@@ -33,9 +33,7 @@ _ALGORITHM: Final = ec.ECDSA(hashes.SHA256())
 def signed_registry(keys: Mapping[int, bytes], authority: ec.EllipticCurvePrivateKey) -> bytes:
     """Returns the registry of clients' public keys, in OpenSSH format, signed by their authority.
 
-    Args:
-        keys: Contents of the files ``client-N.pub``, by N.
-        authority: The authority's key.
+    ``keys`` are contents of the files ``client-N.pub``, by N.
     """
     lines = (f"client-{n} {b' '.join(keys[n].split()[:2]).decode()}\n" for n in sorted(keys))
     body = "".join(lines)
@@ -46,12 +44,8 @@ def signed_registry(keys: Mapping[int, bytes], authority: ec.EllipticCurvePrivat
 def keys_in(data: bytes, path: Path) -> dict[int, ec.EllipticCurvePublicKey]:
     """Returns the keys in a registry, by client; its signature may be missing.
 
-    Args:
-        data: The registry.
-        path: Its file, for the errors.
-
     Raises:
-        Refused: It is no registry.
+        Refused: It is no registry; the error names ``path``, its file.
     """
     lines = _body(data).splitlines()
     found = [_LINE.fullmatch(line) for line in lines]

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from engram.core.checks import must
@@ -84,10 +83,9 @@ def in_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return found | beside
 
 
-def run_config_table(values: Mapping[str, Any] = MappingProxyType({})) -> str:
+def run_config_table() -> str:
     """Returns ``[tool.flwr.app.config]`` of a pyproject.toml: ``engram`` and ``RUN_KEYS``."""
-    keys = dict.fromkeys(("engram", *RUN_KEYS), "") | dict(values)
-    return "[tool.flwr.app.config]\n" + to_toml(keys).decode()
+    return "[tool.flwr.app.config]\n" + to_toml(dict.fromkeys(("engram", *RUN_KEYS), "")).decode()
 
 
 def to_toml(settings: Mapping[str, Any]) -> bytes:

@@ -25,12 +25,8 @@ def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]
 def mean_and_error(values: Array, errors: float = 1.0) -> tuple[Array, Array | None]:
     """Returns the mean over the first axis, and a multiple of its standard error.
 
-    Args:
-        values: Shape (r, ...).
-        errors: The multiple; 1.96 gives half the width of a 95 % interval.
-
-    Returns:
-        Both of shape (...); None instead of the error if r = 1.
+    Both have shape (...) for ``values`` of shape (r, ...); there is no error if r = 1. A multiple
+    of 1.96 gives half the width of a 95 % interval.
     """
     mean = np.asarray(values.mean(axis=0))
     if len(values) == 1:

@@ -264,9 +264,7 @@ CASES = {
     "named clients": Case(linear(4), VECTORS, cross_entropy),
     "frozen layers and buffers": Case(Frozen, VECTORS, cross_entropy),
     "padded text": Case(
-        Padded,
-        {"x.tokens": text, "x.mask": lambda c: text(c) > 0, "y": classes},
-        cross_entropy,
+        Padded, {"x.tokens": text, "x.mask": lambda c: text(c) > 0, "y": classes}, cross_entropy
     ),
     "tied weights": Case(
         Tied,

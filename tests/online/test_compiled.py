@@ -2,7 +2,6 @@
 
 import ast
 
-import pytest
 from numba.core import caching
 
 from engram.online import compiled_updates, steps, weights
@@ -20,14 +19,12 @@ def test_without_a_place_for_what_is_compiled_it_is_compiled_all_the_same(monkey
     assert not hasattr(compiled(double)._cache, "_impl")
 
 
-@pytest.mark.parametrize(
-    "module",
-    [compiled_updates, steps, weights],
-    ids=["rows", "steps", "weights"],
-)
-def test_compiled_functions_call_those_of_their_own_file_only(module):
+def test_compiled_functions_call_those_of_their_own_file_only():
     # Numba would not see that another file has changed.
-    tree = ast.parse((source_root() / f"{module.__name__.replace('.', '/')}.py").read_text())
-    imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    ours = {name for name in imported if name.startswith("engram")}
-    assert ours - {"engram.core.arrays"} == {"engram.online.compiled"}  # the former has types alone
+    for module in (compiled_updates, steps, weights):
+        path = source_root() / f"{module.__name__.replace('.', '/')}.py"
+        nodes = ast.walk(ast.parse(path.read_text()))
+        imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        ours = {name for name in imported if name.startswith("engram")}
+        # The former has types alone.
+        assert ours - {"engram.core.arrays"} == {"engram.online.compiled"}, module

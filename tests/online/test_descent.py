@@ -1,5 +1,6 @@
 """Descent and Newton steps: rounds by hand, what theory promises, and inverses that stay so."""
 
+from itertools import product
 from math import log, sqrt
 
 import numpy as np
@@ -120,24 +121,24 @@ def test_ogds_regret_is_at_most_what_theory_says():
                 assert regret <= 1.5 * domain.diameter * 2.0 * sqrt(ROUNDS)
 
 
-@pytest.mark.parametrize("stream", ["noise", "in blocks", "by turns"])
-def test_curved_losses_have_logarithmic_regret(stream):
+def test_curved_losses_have_logarithmic_regret():
     # f_t(x) = |x - z_t|^2 / 2 on the unit ball, |z_t| <= 1: lambda = 1, G = 2, and alpha = 1/4,
     # as G^2 alpha <= lambda is enough. The best decision is the mean of z_t.
-    z = np.array([adversaries(3, 1.0)[stream](t, None) for t in range(ROUNDS)])
-    best = z.mean(axis=0)
     domain = ball(3, 1.0)
 
-    def regret(learner):
+    def regret(learner, z):
         x, _ = play(learner, lambda t, x: x - z[t], ROUNDS)
-        return np.sum((x - z) ** 2) / 2 - np.sum((best - z) ** 2) / 2
+        return np.sum((x - z) ** 2) / 2 - np.sum((z.mean(axis=0) - z) ** 2) / 2
 
-    strong = ogd(domain, gradient_bound=2.0, step=lambda t: 1 / t)
-    assert regret(strong) <= 2.0**2 / 2 * (1 + log(ROUNDS))
-    newton = online_newton_step(domain, gradient_bound=2.0, exp_concavity=0.25)
-    assert regret(newton) <= 5 * (1 / 0.25 + 2 * 2) * 3 * log(ROUNDS)
-    # The bound of newton_steps, with gamma = 1 / 32.
-    assert regret(newton) <= 3 * 16 * log(1 + ROUNDS * (4 / 32) ** 2) + 16
+    for stream in ["noise", "in blocks", "by turns"]:
+        with entry(stream):
+            z = np.array([adversaries(3, 1.0)[stream](t, None) for t in range(ROUNDS)])
+            strong = ogd(domain, gradient_bound=2.0, step=lambda t: 1 / t)
+            assert regret(strong, z) <= 2.0**2 / 2 * (1 + log(ROUNDS))
+            newton = online_newton_step(domain, gradient_bound=2.0, exp_concavity=0.25)
+            assert regret(newton, z) <= 5 * (1 / 0.25 + 2 * 2) * 3 * log(ROUNDS)
+            # The bound of newton_steps, with gamma = 1 / 32.
+            assert regret(newton, z) <= 3 * 16 * log(1 + ROUNDS * (4 / 32) ** 2) + 16
 
 
 OPTIMISTIC = {
@@ -151,34 +152,34 @@ OPTIMISTIC = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMISTIC)
-@pytest.mark.parametrize("domain", [ball(3, 1.0), simplex(3)], ids=["ball", "simplex"])
-def test_on_a_fixed_loss_the_optimistic_come_to_rest(name, domain):
+def test_on_a_fixed_loss_the_optimistic_come_to_rest():
     # V_T = 0, curvatures 0.5, 1 and 2: the regret of 900 more rounds is nothing.
-    h, goal = np.array([0.5, 1.0, 2.0]), domain.project(np.array([0.6, -0.3, 0.4]))
-    start = domain.project(np.array([-0.8, 0.1, 0.9]))
-    x, _ = play(OPTIMISTIC[name](domain), lambda t, x: h * (x - goal), 1000, start)
-    losses = np.sum(h * (x - goal) ** 2, axis=1) / 2
-    assert losses[:100].sum() > 0.1
-    assert losses[100:].sum() < 0.02 * losses.sum()
+    for (name, make), domain in product(OPTIMISTIC.items(), [ball(3, 1.0), simplex(3)]):
+        with entry(name, domain):
+            h, goal = np.array([0.5, 1.0, 2.0]), domain.project(np.array([0.6, -0.3, 0.4]))
+            start = domain.project(np.array([-0.8, 0.1, 0.9]))
+            x, _ = play(make(domain), lambda t, x, h=h, goal=goal: h * (x - goal), 1000, start)
+            losses = np.sum(h * (x - goal) ** 2, axis=1) / 2
+            assert losses[:100].sum() > 0.1
+            assert losses[100:].sum() < 0.02 * losses.sum()
 
 
 # --- Inverses --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", ["noise", "always the same", "one coordinate"])
-def test_the_inverse_is_that_of_the_matrix_after_ten_thousand_rounds(stream):
-    given = adversaries(10, 1.0)[stream]
+def test_the_inverse_is_that_of_the_matrix_after_ten_thousand_rounds():
     domain = ball(10, 1.0)
     pool = newton_pool(domain, np.array([0.5, 5.0]), np.array([1.0, 0.1]), optimistic=False)
-    state = pool.init(np.zeros(10))
-    for t in range(10_000):
-        state = pool.observe(state, np.tile(given(t % 5000, state.centers[0]), (2, 1)))
-    for metric, inverse in zip(state.metrics, state.inverses, strict=True):
-        exact = np.linalg.inv(metric)
-        assert np.max(np.abs(inverse - exact)) <= 1e-8 * np.max(np.abs(exact))
-        assert (inverse == inverse.T).all()
-        assert np.max(np.abs(metric)) > 50
+    for stream in ["noise", "always the same", "one coordinate"]:
+        with entry(stream):
+            given, state = adversaries(10, 1.0)[stream], pool.init(np.zeros(10))
+            for t in range(10_000):
+                state = pool.observe(state, np.tile(given(t % 5000, state.centers[0]), (2, 1)))
+            for metric, inverse in zip(state.metrics, state.inverses, strict=True):
+                exact = np.linalg.inv(metric)
+                assert np.max(np.abs(inverse - exact)) <= 1e-8 * np.max(np.abs(exact))
+                assert (inverse == inverse.T).all()
+                assert np.max(np.abs(metric)) > 50
 
 
 # --- What is refused -------------------------------------------------------------------------

@@ -54,6 +54,9 @@ def test_a_refused_table_changes_nothing(case):
                 assert vars(fresh) == vars(unfitted)
 
 
+WHOLE = {"age": 30.0, "income": 5e4, "height": 1.7}  # as rows are usually
+
+
 def test_a_refused_row_changes_nothing(case):
     model, x, y, named = case
     for one, target in zip(by_name(x[:9]), y.tolist(), strict=False):
@@ -62,6 +65,9 @@ def test_a_refused_row_changes_nothing(case):
     for row, message in [
         ({"age": float("nan"), "new": 1.0}, "column age must be finite.*got NaN"),
         ({"age": "old"}, "column 'age' must be a number, got 'old'"),
+        (WHOLE | {"age": float("nan")}, "column age must be finite.*got NaN"),
+        (WHOLE | {"height": 1e91}, "column height must be finite.*got 1e.91"),
+        (WHOLE | {"height": "tall"}, "column 'height' must be a number, got 'tall'"),
         ({"age": None}, "column age must be finite.*got NaN"),
         (5, "x must be a row by name, such as a dict, got 'int'"),
         ([30.0], "x must be a row by name, such as a dict, got 'list'"),

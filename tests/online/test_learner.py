@@ -14,6 +14,7 @@ from engram.online.experts import adapt_ml_prod, hedge, msmwc
 from engram.online.server_step import in_epochs
 from engram.online.state_arrays import from_arrays, to_arrays
 from engram.online.universal import universal_ensemble
+from tests.online.test_states import same
 
 DIM, BOUND, ROUNDS = 3, 2.0, 40
 G = {"gradient_bound": BOUND}
@@ -91,14 +92,6 @@ def played(learner, state, gradients):
     for g in gradients:
         state = learner.observe(state, told(learner, state, g))
     return state
-
-
-def same(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert value.dtype == other[name].dtype, name
-        assert value.tobytes() == other[name].tobytes(), name
-        assert value.shape == other[name].shape, name
 
 
 # --- Decisions -------------------------------------------------------------------------------

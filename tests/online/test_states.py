@@ -17,6 +17,7 @@ from engram.online.estimators import OnlineRegressor
 from engram.online.server_step import Epoch
 from engram.online.state_arrays import from_arrays, to_arrays
 from engram.tables.bandits.site import Buffer, TaskState
+from tests.samples import entry
 
 S = TypeVar("S")
 
@@ -96,23 +97,18 @@ def test_comes_back_bit_for_bit_from_a_state_that_has_not_grown(tmp_path_factory
 ROWS = Buffer(np.ones((3, 2)), np.ones(3), np.zeros(3, dtype=np.intp))
 
 
-@pytest.mark.parametrize(
-    ("state", "now", "then"),
-    [
-        (
-            TaskState(np.ones((1, 2)), ROWS, ROWS),
-            b"engram.tables.bandits.",
-            b"engram.molar.bandits.",
-        ),
+def test_classes_that_older_versions_saved_by_other_names():
+    task = TaskState(np.ones((1, 2)), ROWS, ROWS)
+    for state, now, then in [
+        (task, b"engram.tables.bandits.", b"engram.molar.bandits."),
         (Epoch((1.0,), 8, 2, 0.5, 1), b"engram.online.server_step.", b"engram.online.epochs."),
-    ],
-)
-def test_classes_that_older_versions_saved_by_other_names(state, now, then):
-    saved = to_arrays(state)
-    text = saved["(structure)"].tobytes()
-    assert now in text
-    former = saved | {"(structure)": np.frombuffer(text.replace(now, then), np.uint8)}
-    same(from_arrays(state, former), state)
+    ]:
+        with entry(state):
+            saved = to_arrays(state)
+            text = saved["(structure)"].tobytes()
+            assert now in text
+            former = saved | {"(structure)": np.frombuffer(text.replace(now, then), np.uint8)}
+            same(from_arrays(state, former), state)
 
 
 def regressor():

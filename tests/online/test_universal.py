@@ -1,12 +1,17 @@
 """The ensemble against Algorithm 1, its proof's constants, and what its theorems promise."""
 
+from functools import partial
+from itertools import product
+
 import numpy as np
 import pytest
 
+from engram.online.baselines import metagrad, usc
 from engram.online.domains import ball, box, simplex
 from engram.online.universal import practical, theoretical, universal_ensemble
 from engram.online.weights import curvatures
 from tests.online.algorithm_1 import algorithm_1
+from tests.online.support import play
 from tests.samples import entry
 
 
@@ -68,31 +73,28 @@ def test_the_pool_of_curvatures():
     assert pool[1:-1] == pytest.approx(2 * pool[:-2])
 
 
-@pytest.mark.parametrize(
-    ("domain", "larger"),
-    [
-        (ball(4, 1.0), ball(4, 50.0, np.array([5.0, -3, 2, 900]))),
-        (
-            box(-np.ones(4), np.array([1, 2, 3, 1.0])),
-            box(np.full(4, -50), np.array([50, 100, 150, 50])),
-        ),
-    ],
-)
-def test_units_do_not_matter(domain, larger):
+def test_units_do_not_matter():
     # The loss f(x) and 7 f((x - c) / 50): gradients 7 / 50 times as long.
-    rng = np.random.default_rng(0)
-    one = universal_ensemble(domain, gradient_bound=1.0, horizon=64, smoothness=0.7)
-    other = universal_ensemble(
-        larger, gradient_bound=7 / 50, horizon=64, smoothness=0.7 * 7 / 50**2
-    )
-    state, scaled = one.init(None), other.init(None)
-    offset = larger.center - 50 * domain.center
-    for _ in range(64):
-        x = one.act(state)
-        assert other.act(scaled) == pytest.approx(offset + 50 * x, abs=1e-9 * 900)
-        g = rng.normal(size=4)
-        g *= 0.9 / np.linalg.norm(g)
-        state, scaled = one.observe(state, g), other.observe(scaled, 7 / 50 * g)
+    unit_ball, larger_ball = ball(4, 1.0), ball(4, 50.0, np.array([5.0, -3, 2, 900]))
+    limits = -np.ones(4), np.array([1, 2, 3, 1.0])
+    smooth = partial(universal_ensemble, smoothness=0.7), {"smoothness": 0.7 * 7 / 50**2}
+    for (make, scaled_by), domain, larger in [
+        (smooth, unit_ball, larger_ball),
+        (smooth, box(*limits), box(*(50 * limit for limit in limits))),
+        ((usc, {}), unit_ball, larger_ball),
+    ]:
+        with entry(make, domain):
+            rng = np.random.default_rng(0)
+            one = make(domain, gradient_bound=1.0, horizon=64)
+            other = make(larger, gradient_bound=7 / 50, horizon=64, **scaled_by)
+            state, scaled = one.init(None), other.init(None)
+            offset = larger.center - 50 * domain.center
+            for _ in range(64):
+                x = one.act(state)
+                assert other.act(scaled) == pytest.approx(offset + 50 * x, abs=1e-9 * 900)
+                g = rng.normal(size=4)
+                g *= 0.9 / np.linalg.norm(g)
+                state, scaled = one.observe(state, g), other.observe(scaled, 7 / 50 * g)
 
 
 def test_the_theorys_constants_are_the_least_that_the_proof_allows():
@@ -119,25 +121,16 @@ def test_the_theorys_constants_are_the_least_that_the_proof_allows():
             assert c.lambda_2 + 16 * g**4 / text - text / 4 > 0
 
 
-def play(learner, gradient, rounds):
-    state, decisions = learner.init(None), []
-    for t in range(rounds):
-        decisions.append(learner.act(state))
-        state = learner.observe(state, gradient(t, decisions[-1]))
-    return np.array(decisions)
-
-
-@pytest.mark.parametrize(
-    "domain",
-    [ball(5, 2.0, np.full(5, 0.3)), box(-np.ones(5), np.linspace(0.2, 3, 5)), simplex(5)],
-    ids=["ball", "box", "simplex"],
-)
-def test_the_regret_on_a_fixed_loss_does_not_grow(domain):
-    goal = domain.project(np.array([0.9, -0.4, 0.2, 0.7, 0.1]))
-    learner = universal_ensemble(domain, gradient_bound=10.0, horizon=3000)
-    losses = np.sum((play(learner, lambda t, x: x - goal, 3000) - goal) ** 2, axis=1) / 2
-    assert losses[0] > 0.01
-    assert losses[1500:].sum() < 1e-3 * losses.sum()
+def test_the_regret_on_a_fixed_loss_does_not_grow():
+    limits = -np.ones(5), np.linspace(0.2, 3, 5)
+    for domain in [ball(5, 2.0, np.full(5, 0.3)), box(*limits), simplex(5)]:
+        with entry(domain):
+            goal = domain.project(np.array([0.9, -0.4, 0.2, 0.7, 0.1]))
+            learner = universal_ensemble(domain, gradient_bound=10.0, horizon=3000)
+            x, _ = play(learner, lambda t, x, goal=goal: x - goal, 3000)
+            losses = np.sum((x - goal) ** 2, axis=1) / 2
+            assert losses[0] > 0.01
+            assert losses[1500:].sum() < 1e-3 * losses.sum()
 
 
 def test_theorys_constants_hardly_let_it_move_and_practical_ones_do():
@@ -147,7 +140,7 @@ def test_theorys_constants_hardly_let_it_move_and_practical_ones_do():
         learner = universal_ensemble(
             ball(2, 1.0), gradient_bound=2.0, horizon=500, constants=constants
         )
-        return np.linalg.norm(play(learner, lambda t, x: x - goal, 500)[-1] - goal)
+        return np.linalg.norm(play(learner, lambda t, x: x - goal, 500)[0][-1] - goal)
 
     assert distance("practical") < 1e-3
     assert distance("theory") > 0.3
@@ -161,15 +154,20 @@ def test_a_horizon_of_one_round():
     learner.observe(state, np.array([1.0, 0.0]))
 
 
+REFUSED = [
+    ({"horizon": 0}, "horizon must be at least 1, and finite, got 0"),
+    ({"horizon": np.inf}, "horizon must be at least 1, and finite, got inf"),
+    ({"feedback": "two"}, "feedback must be one-gradient or multi-gradient, got 'two'"),
+    ({"constants": "proof"}, "constants must be practical or theory, got 'proof'"),
+    ({"gradient_bound": 0.0}, "gradient_bound must be finite and positive, got 0.0"),
+    ({"gradient_bound": np.nan}, "gradient_bound must be finite and positive, got nan"),
+    ({"smoothness": -1.0}, "smoothness must be finite and positive, got -1.0"),
+]
+
+
 def test_what_cannot_be_is_refused():
-    for options, told in [
-        ({"horizon": 0}, "horizon must be at least 1, and finite, got 0"),
-        ({"horizon": np.inf}, "horizon must be at least 1, and finite, got inf"),
-        ({"feedback": "two"}, "feedback must be one-gradient or multi-gradient, got 'two'"),
-        ({"constants": "proof"}, "constants must be practical or theory, got 'proof'"),
-        ({"gradient_bound": 0.0}, "gradient_bound must be finite and positive, got 0.0"),
-        ({"gradient_bound": np.nan}, "gradient_bound must be finite and positive, got nan"),
-        ({"smoothness": -1.0}, "smoothness must be finite and positive, got -1.0"),
-    ]:
-        with entry(options, told), pytest.raises(ValueError, match=told):
-            universal_ensemble(ball(2, 1.0), **{"gradient_bound": 1.0, "horizon": 10, **options})
+    learners = {"universal": universal_ensemble, "usc": usc, "metagrad": metagrad}
+    for (name, make), (options, told) in product(learners.items(), REFUSED):
+        if name == "universal" or options.keys() <= {"horizon", "gradient_bound"}:
+            with entry(name, options, told), pytest.raises(ValueError, match=told):
+                make(ball(2, 1.0), **{"gradient_bound": 1.0, "horizon": 10, **options})

@@ -187,24 +187,19 @@ def test_what_stays_empty_is_removed_if_it_was_made():
     assert not list(Path("there").iterdir())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_a_folder_in_use_is_refused_and_left_empty(engram):
+    Path("out").mkdir()
+    told = "engram: out is in use by a process: give out another folder\n"
+    for words in [
         ("run", "fedavg"),
         ("compare", "fedavg", "--seeds", "1"),
         ("tune", "fedavg", "--trials", "1", "--seeds", "1"),
         ("reproduce", "universal"),
-    ],
-)
-def test_a_folder_in_use_is_refused_and_left_empty(engram, words):
-    Path("out").mkdir()
-    with locked(Path("out"), folder=True):
-        status, _, err = engram(*words, "--out", "out")
-    assert (status, err) == (
-        2,
-        "engram: out is in use by a process: give out another folder\n",
-    )
-    assert not list(Path("out").iterdir())
+    ]:
+        with entry(words), locked(Path("out"), folder=True):
+            status, _, err = engram(*words, "--out", "out")
+            assert (status, err) == (2, told)
+            assert not list(Path("out").iterdir())
 
 
 def test_a_run_is_resumed_by_one(monkeypatch):

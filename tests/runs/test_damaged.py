@@ -2,10 +2,15 @@
 
 import json
 import os
+import re
 from contextlib import chdir
+from itertools import product
+from pathlib import Path
 
 import pytest
 
+from engram.data.file_models import Clients, Name, Stored, of_kind
+from engram.runs.folder_records import ScoresRow
 from engram.runs.record import RunRecord
 from engram.runs.run_list import entries
 from engram.settings.errors import Refused
@@ -61,22 +66,23 @@ def test_a_damaged_comparison_is_a_row_that_says_so(runs, engram):
             assert (status, err.count("\n")) == (2, 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "contents"),
-    [
-        ("tuning.json", {"fixed": 3}),
-        ("tuning.json", {"fixed": {"../x": {}}, "asked": [], "trials": 1, "seeds": [0]}),
-        ("tuning.json", {"fixed": {"ditto": {}}, "asked": [], "trials": 1, "seeds": []}),
-        ("plan.json", {"experiment": ["sinewave"]}),
-        ("config.json", summed({"format": 2, "settings": 3})),
-        ("config.json", summed({"format": 2, "settings": {"method": []}, "metrics": {}})),
-    ],
-)
-def test_other_damaged_folders_are_rows(runs, name, contents, engram):
-    (runs / "bad").mkdir()
-    (runs / "bad" / name).write_text(json.dumps(contents))
-    assert "is damaged" in states(runs)["bad"]
-    assert engram("show", runs / "bad")[0] == 2
+def test_other_damaged_folders_are_rows(runs, engram):
+    for number, (name, contents) in enumerate(
+        [
+            ("tuning.json", {"fixed": 3}),
+            ("tuning.json", {"fixed": {"../x": {}}, "asked": [], "trials": 1, "seeds": [0]}),
+            ("tuning.json", {"fixed": {"ditto": {}}, "asked": [], "trials": 1, "seeds": []}),
+            ("plan.json", {"experiment": ["sinewave"]}),
+            ("config.json", summed({"format": 2, "settings": 3})),
+            ("config.json", summed({"format": 2, "settings": {"method": []}, "metrics": {}})),
+        ]
+    ):
+        with entry(name, contents):
+            folder = runs / f"bad-{number}"
+            folder.mkdir()
+            (folder / name).write_text(json.dumps(contents))
+            assert "is damaged" in states(runs)[folder.name]
+            assert engram("show", folder)[0] == 2
 
 
 FORGED = {
@@ -86,56 +92,55 @@ FORGED = {
     "sources": {"sources": []},
     "versions": {"versions": None},
 }
+FORGED_RESULTS = [
+    {"clients": 3},
+    {"clients": {"ids": [0, 1], "accuracy": [0.5]}},
+    {"clients": {"ids": [10**6]}},
+    {"clients": {"ids": [99], "accuracy": [0.5]}},
+    {"selected": {"round": "first", "clients": {"ids": [0]}}},
+    {"unseen": [-1]},
+    {"rounds": 10**400},
+]
 
 
-@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
-def test_a_configuration_with_a_right_checksum_may_be_forged(runs, change):
-    record = run_in(runs / "forged")
-    own = record.config
-    whole = change.get("settings", {}).get("method")
-    settings = change["settings"] if whole else own["settings"] | change.get("settings", {})
-    text = json.dumps(summed(own | change | {"settings": settings}))
-    (runs / "forged" / "config.json").write_text(text)
-    assert "config.json is damaged: " in states(runs)["forged"]
+def test_configurations_and_results_with_a_right_checksum_may_be_forged(runs):
+    for name, change in FORGED.items():
+        own = run_in(runs / name).config
+        whole = change.get("settings", {}).get("method")
+        settings = change["settings"] if whole else own["settings"] | change.get("settings", {})
+        text = json.dumps(summed(own | change | {"settings": settings}))
+        (runs / name / "config.json").write_text(text)
+    for number, found in enumerate(FORGED_RESULTS):
+        record = run_in(runs / f"results-{number}")
+        record._write("results.json", json.dumps(summed({"method": "local-moml", **found})))
+    told = states(runs)
+    assert len(told) == len(FORGED) + len(FORGED_RESULTS)
+    for name, state in told.items():
+        file = "results.json" if name.startswith("results-") else "config.json"
+        assert f"{file} is damaged: " in state, name
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        {"clients": 3},
-        {"clients": {"ids": [0, 1], "accuracy": [0.5]}},
-        {"clients": {"ids": [10**6]}},
-        {"clients": {"ids": [99], "accuracy": [0.5]}},
-        {"selected": {"round": "first", "clients": {"ids": [0]}}},
-        {"unseen": [-1]},
-        {"rounds": 10**400},
-    ],
-)
-def test_forged_results_are_damaged(runs, found):
-    record = run_in(runs / "forged")
-    record._write("results.json", json.dumps(summed({"method": "local-moml", **found})))
-    assert "results.json is damaged: " in states(runs)["forged"]
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"round": "1"},
-        {"round": 10**400},
-        {"round": 2, "cohort": 3},
-        {"round": 2, "names": {"first": "a"}},
-        {"round": 2, "absent": {"0": 1}},
-        {"round": 2, "bytes-sent": "many"},
-        {"round": 2, "deep": json.loads("[" * 100 + "]" * 100)},
-    ],
-)
-def test_forged_rows_are_left_out_with_a_warning(runs, row, warnings_of_engram, engram):
-    record = RunRecord.open(runs / "sound")
-    record.append(row)
-    record.append({"round": 3})
-    assert [one["round"] for one in record.rows()] == [1, 3]
-    assert "lines [2] are damaged" in warnings_of_engram.text
-    assert engram("status", runs / "sound")[0] == 0
+def test_forged_rows_are_left_out_with_a_warning(runs, warnings_of_engram, engram):
+    for number, row in enumerate(
+        [
+            {"round": "1"},
+            {"round": 10**400},
+            {"round": 2, "cohort": 3},
+            {"round": 2, "names": {"first": "a"}},
+            {"round": 2, "absent": {"0": 1}},
+            {"round": 2, "bytes-sent": "many"},
+            {"round": 2, "deep": json.loads("[" * 100 + "]" * 100)},
+        ]
+    ):
+        with entry(row):
+            record = run_in(runs / str(number))
+            record.append(row)
+            record.append({"round": 3})
+            assert [one["round"] for one in record.rows()] == [1, 3]
+            assert "lines [2] are damaged" in warnings_of_engram.text
+            warnings_of_engram.clear()
+    for folder in sorted(runs.glob("[0-9]")):  # commands log in their own way
+        assert engram("status", folder)[0] == 0
 
 
 def test_files_that_do_not_fit_together_are_one_line(runs, engram):
@@ -215,22 +220,51 @@ OF_A_RUN = [
 ]
 
 
-@pytest.mark.parametrize("number", [None, 1, 3])
-def test_a_run_of_another_version_is_refused_in_one_line(number, engram, tmp_path):
+def test_a_run_of_another_version_is_refused_in_one_line(engram, tmp_path):
     old = run_in(tmp_path / "both" / "old").folder
-    config = {
-        k: v for k, v in json.loads((old / "config.json").read_text()).items() if k != "crc32"
-    }
-    del config["format"]
-    config |= {} if number is None else {"format": number}
-    (old / "config.json").write_text(json.dumps(summed(config)))
+    config = json.loads((old / "config.json").read_text())
+    del config["format"], config["crc32"]
     plan = {"engine": "vectorized", "runs": {"old": config["settings"]}}
     (tmp_path / "both" / "comparison.json").write_text(json.dumps(plan))
     (tmp_path / "rows.csv").write_text("x,y\n1,0\n")
-    for words in OF_A_RUN:
-        with entry(words), chdir(tmp_path):
+    for number, words in product([{}, {"format": 1}, {"format": 3}], OF_A_RUN):
+        (old / "config.json").write_text(json.dumps(summed(config | number)))
+        with entry(number, words), chdir(tmp_path):
             status, _, err = engram(*words.split())
             assert (status, err.count("\n")) == (2, 1)
             assert "both/old was written by another version of Engram, whose runs this " in err
     (row,) = (row for row in entries(tmp_path / "both") if row.name == "old")
     assert "was written by another version of Engram" in row.state
+
+
+# --- Contents that do not fit their model ---------------------------------------------------
+
+
+class Row(Stored):
+    """A folder, and how many clients are in it."""
+
+    folder: Name
+    clients: Clients = 1
+
+
+DAMAGED = [
+    (Row, {}, "it lacks folder"),
+    (Row, [], " must be an object, got []"),
+    (Row, {"folder": ".."}, "folder must be the name of a folder, got '..'"),
+    (Row, {"folder": 3}, "folder must be a valid string, got 3"),
+    (Row, {"folder": "a", "clients": "1"}, "clients must be a valid integer, got '1'"),
+    (Row, {"folder": "a", "clients": 0}, "clients must be greater than or equal to 1, got 0"),
+    (ScoresRow, {"round": 1, "ids": 2}, "ids must be a list, got 2"),
+    (
+        ScoresRow,
+        {"round": 1, "ids": [0], "loss": [0.5, 0.25]},
+        "columns of clients must be equally long, got [1, 2]",
+    ),
+]
+
+
+def test_what_is_wrong_with_a_file_is_told_in_plain_words():
+    for kind, contents, words in DAMAGED:
+        line = f"^{re.escape(f'f.json is damaged: {words}')}$"
+        with entry(kind, contents, words), pytest.raises(Refused, match=line):
+            of_kind(kind, contents, Path("f.json"))

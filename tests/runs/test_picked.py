@@ -11,6 +11,7 @@ import engram as library
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from engram.wire.checksums import Journal
+from tests.samples import entry
 from tests.support import small
 
 RUN = {
@@ -50,11 +51,7 @@ def ends(run):
 
 @pytest.mark.parametrize(
     ("method", "engine"),
-    [
-        ("fedavg", "vectorized"),
-        ("ditto", "sequential"),
-        ("fedper", "vectorized"),
-    ],
+    [("fedavg", "vectorized"), ("ditto", "sequential"), ("fedper", "vectorized")],
 )
 def test_they_are_those_of_a_run_that_ends_there(method, engine, tmp_path):
     own = RUN | {"method": method, "engine": engine}
@@ -68,25 +65,27 @@ def test_they_are_those_of_a_run_that_ends_there(method, engine, tmp_path):
     assert not torch.equal(last["dense0.weight"], run.picked.personal_model(0)["dense0.weight"])
 
 
-@pytest.mark.parametrize("stop", [2, 6, 9])
-def test_they_outlive_an_interruption(stop, tmp_path, monkeypatch):
+def test_they_outlive_an_interruption(tmp_path, monkeypatch):
     whole = library.simulate(clients(), method="ditto", out=tmp_path / "whole", **RUN)
     append = Journal.append
+    for stop in (2, 6, 9):
 
-    def killed(journal, row):
-        if row["round"] == stop and journal.path.name == "metrics.jsonl":
-            raise KeyboardInterrupt
-        append(journal, row)
+        def killed(journal, row, stop=stop):
+            if row["round"] == stop and journal.path.name == "metrics.jsonl":
+                raise KeyboardInterrupt
+            append(journal, row)
 
-    monkeypatch.setattr(Journal, "append", killed)
-    with pytest.raises(KeyboardInterrupt):
-        library.simulate(clients(), method="ditto", out=tmp_path / "run", **RUN)
-    monkeypatch.undo()
-    run = library.simulate(clients(), resume=tmp_path / "run", progress=False)
-    assert ends(run) == ends(whole)
-    assert_same(run.picked.model, whole.picked.model)
-    assert_same(run.picked.personal_model(2), whole.picked.personal_model(2))
-    assert len(list(run.folder.glob("picked/selected/*"))) <= 2
+        folder = tmp_path / str(stop)
+        with entry(stop):
+            monkeypatch.setattr(Journal, "append", killed)
+            with pytest.raises(KeyboardInterrupt):
+                library.simulate(clients(), method="ditto", out=folder, **RUN)
+            monkeypatch.undo()
+            run = library.simulate(clients(), resume=folder, progress=False)
+            assert ends(run) == ends(whole)
+            assert_same(run.picked.model, whole.picked.model)
+            assert_same(run.picked.personal_model(2), whole.picked.personal_model(2))
+            assert len(list(run.folder.glob("picked/selected/*"))) <= 2
 
 
 def test_they_are_exported_with_their_own_scores(engram, tmp_path):

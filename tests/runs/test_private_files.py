@@ -8,6 +8,7 @@ import pytest
 
 import engram
 from engram.link.server.superlink import compact
+from tests.samples import entry
 
 QUICK = {"num_rounds": 2, "eval_every": 1, "checkpoint_every": 1, "clients_per_round": 2}
 QUICK |= {"hidden": "4", "local_steps": 1}
@@ -28,43 +29,32 @@ def check(folder):
     assert {path for path in files if stat.S_IMODE(path.stat().st_mode) != 0o600} == set()
 
 
-@pytest.fixture(scope="module")
-def data():
+def test_runs_exports_and_comparisons_from_python(tmp_path):
     rng = np.random.default_rng(0)
-    return {
-        name: (rng.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2) for name in "abc"
-    }
-
-
-def test_runs_and_exports_from_python(tmp_path, data):
+    x, y = rng.normal(size=(40, 3)).astype(np.float32), np.arange(40) % 2
+    data = {"a": (x, y), "b": (-x, y), "c": (2 * x, y)}
     run = engram.simulate(data, method="ditto", out=tmp_path / "run", progress=False, **QUICK)
     check(tmp_path / "run")
     run.export("a", out=tmp_path / "model")
     check(tmp_path / "model")
-
-
-def test_comparisons_from_python(tmp_path, data):
     out = tmp_path / "both"
     engram.compare(data, methods=["fedavg"], seeds=1, out=out, progress=False, **QUICK)
     check(out)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "run fedavg --out {} --set num-rounds=2",
-        "compare fedavg --out {} --seeds 1 --set num-rounds=2",
-        "run fedavg --out {0} --set num-rounds=2; report {0}",
-        "run fedavg --out {0} --set num-rounds=2; show {0}",
-        "run ditto --out run --set num-rounds=2; export run --client 0 --out {}",
-    ],
-)
-def test_whatever_commands_write(engram, monkeypatch, tmp_path, words):
+def test_whatever_commands_write(engram, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for each in words.format(tmp_path / "made").split("; "):
-        status, _, err = engram(*each.split())
-        assert status == 0, err
-    check(tmp_path / "made")
+    for words, made in [
+        ("run ditto --out run --set num-rounds=2", "run"),
+        ("report run", "run"),
+        ("show run", "run"),
+        ("export run --client 0 --out model", "model"),
+        ("compare fedavg --out both --seeds 1 --set num-rounds=2", "both"),
+    ]:
+        with entry(words):
+            status, _, err = engram(*words.split())
+            assert status == 0, err
+            check(tmp_path / made)
 
 
 def test_databases(engram, monkeypatch, tmp_path):

@@ -43,60 +43,50 @@ def test_there_are_the_settings_that_were_asked_for():
     assert set(asked_for.split()) <= default_config().keys()
 
 
-@pytest.mark.parametrize("folder", [".", "simulations/project"])
-def test_projects_have_the_keys_that_run_config_takes(folder):
-    project = tomllib.loads(
-        Path(__file__).parents[2].joinpath(folder, "pyproject.toml").read_text()
-    )["tool"]
-    table = project["flwr"]["app"]["config"]
-    assert [*table] == ["engram", *RUN_KEYS]
+def test_projects_have_the_keys_that_run_config_takes():
+    for folder in (".", "simulations/project"):
+        path = Path(__file__).parents[2].joinpath(folder, "pyproject.toml")
+        table = tomllib.loads(path.read_text())["tool"]["flwr"]["app"]["config"]
+        assert [*table] == ["engram", *RUN_KEYS], folder
+        assert folder != "." or {*table.values()} == {""}
     assert set(RUN_KEYS) <= default_config().keys()
-    assert folder != "." or {*table.values()} == {""}
 
 
-@pytest.mark.parametrize("function", [Experiment, engram.simulate, engram.compare])
-def test_notebooks_know_the_settings_that_there_are(function):
-    found = inspect.signature(function).parameters
+def test_notebooks_and_help_know_the_arguments_and_settings_of_functions():
     names = {name for group in METHODS.values() for name in group.model_fields}
-    assert names | (SharedSettings.model_fields.keys() - {"resume"}) <= found.keys()
-    assert (found["num_rounds"].default, found["nu"].default) == (100, 5.0)
-    assert not {"own", "settings"} & found.keys()
-    inspect.signature(function).bind(eta=0.3)
+    names |= SharedSettings.model_fields.keys() - {"resume"}
+    for function in (Experiment, engram.simulate, engram.compare, engram.tune):
+        with entry(function):
+            found = inspect.signature(function).parameters
+            assert names <= found.keys()
+            assert (found["num_rounds"].default, found["nu"].default) == (100, 5.0)
+            assert not {"own", "settings"} & found.keys()
+            needed = {"methods": "ditto"} if function is engram.tune else {}
+            inspect.signature(function).bind(eta=0.3, **needed)
+            if function is Experiment:
+                continue
+            title, _, call, says, *_ = pydoc.plain(pydoc.render_doc(function)).splitlines()
+            assert function.__name__ in title
+            assert call.startswith(f"{function.__name__}(data=None, *, ")
+            assert call.endswith(", **settings)")
+            assert len(call) < 250
+            assert says.strip() == function.__doc__.splitlines()[0]
 
 
-@pytest.mark.parametrize("function", [engram.compare, engram.simulate, engram.tune])
-def test_help_begins_with_the_arguments_and_what_a_function_does(function):
-    title, _, call, says, *_ = pydoc.plain(pydoc.render_doc(function)).splitlines()
-    assert function.__name__ in title
-    assert call.startswith(f"{function.__name__}(data=None, *, ")
-    assert call.endswith(", **settings)")
-    assert len(call) < 250
-    assert says.strip() == function.__doc__.splitlines()[0]
-
-
-def test_every_setting_has_a_meaning_and_a_default():
+def test_every_method_and_setting_says_what_it_is_and_no_key_means_two_things():
+    shared = SharedSettings.model_fields.keys()
     for group in [SharedSettings, *METHODS.values()]:
         with entry(group):
-            for field in group.model_fields.values():
-                assert field.description
-                assert not field.is_required()
-
-
-def test_a_method_says_what_it_is_and_where_it_is_from():
-    for method in METHODS:
-        with entry(method):
-            found = METHODS[method]
-            assert found.name == method
-            assert found.meaning
-            assert found.source
-            assert found.unread <= SharedSettings.model_fields.keys()
-            assert found.decisive <= SharedSettings.model_fields.keys() - found.unread
-
-
-def test_no_key_means_two_things():
-    for method in METHODS:
-        with entry(method):
-            assert not set(METHODS[method].all_keys()) & {*SharedSettings.all_keys(), "method"}
+            assert all(field.description for field in group.model_fields.values())
+            assert not any(field.is_required() for field in group.model_fields.values())
+    for name, method in METHODS.items():
+        with entry(name):
+            assert method.name == name
+            assert method.meaning
+            assert method.source
+            assert method.unread <= shared
+            assert method.decisive <= shared - method.unread
+            assert not {*method.all_keys()} & {*SharedSettings.all_keys(), "method"}
 
 
 def test_what_an_experiment_is_can_be_written_and_read():
@@ -133,10 +123,7 @@ ELSEWHERE = [
     ({"method": "molar", "hidden": "4"}, "hidden is not a setting of molar"),
     ({"pfedmee.eta": 1.0}, r"pfedmee.eta is not a setting \(did you mean pfedme.eta\?\)"),
     *(
-        (
-            {"method": "fedavg", word: 1},
-            rf"^{word} is not a setting \(did you mean {meant}\?\)$",
-        )
+        ({"method": "fedavg", word: 1}, rf"^{word} is not a setting \(did you mean {meant}\?\)$")
         for word, meant in {
             **dict.fromkeys(("lr", "learning-rate", "LR", "step-size"), "eta"),
             **dict.fromkeys(("epochs", "num-epochs"), "local-epochs"),
@@ -202,16 +189,13 @@ def test_flowers_run_config_has_settings_as_json_and_some_beside_them():
                 assert (e.of(FedAvg).eta, e.hidden, e.num_rounds) == (0.3, "", 5)
 
 
-BY_DEFAULT = [
-    ({"num-clients": 1}, 1),
-    ({"num-clients": 4, "unseen-clients": 1}, 3),
-    ({"num-clients": 4, "unseen": "0,1"}, 2),
-    ({"num-clients": 40}, 10),
-]
-
-
 def test_by_default_a_round_asks_no_more_clients_than_there_are():
-    for settings, asked in BY_DEFAULT:
+    for settings, asked in [
+        ({"num-clients": 1}, 1),
+        ({"num-clients": 4, "unseen-clients": 1}, 3),
+        ({"num-clients": 4, "unseen": "0,1"}, 2),
+        ({"num-clients": 40}, 10),
+    ]:
         with entry(settings, asked):
             e = Experiment.from_config({"method": "fedavg", **settings})
             assert e.clients_per_round == asked
@@ -222,16 +206,6 @@ def test_a_group_of_its_own_settings_is_what_a_method_is_run_by():
     one, other = small(method="fedavg", eta=0.1), small(method="fedavg", eta=0.2)
     assert one.identity() != other.identity()
     assert one.identity().keys() == other.identity().keys()
-
-
-def test_a_name_is_given_once():
-    class Other:
-        def build(self, context):
-            """Never called."""
-
-    with pytest.raises(ValueError, match="name must be a name that no other method has"):
-        engram.method("fedavg")(Other)
-    assert METHODS["fedavg"] is FedAvg
 
 
 def test_all_that_is_wrong_is_named_at_once():
@@ -298,10 +272,7 @@ DEPENDING = [
     ({"method": "fedrep", "local-steps": 1}, "local-steps local-epochs"),
     ({"method": "pfedme", "alpha": 1.0}, "alpha lambda"),
     ({"method": "molar-bandit", "num-rounds": 40}, "num-rounds first-batch"),
-    (
-        {"method": "molar", "sharing": "adaptive", "threshold-scale": 0},
-        "threshold-scale sharing",
-    ),
+    ({"method": "molar", "sharing": "adaptive", "threshold-scale": 0}, "threshold-scale sharing"),
 ]
 
 
@@ -327,28 +298,19 @@ def test_a_word_of_a_fault_that_is_a_key_too_is_no_dependence(monkeypatch):
 
 OUT_OF_RANGE = [
     ({"clients_per_round": 21}, "clients-per-round must be at most num-clients = 20, got 21"),
-    (
-        {"method": "sgd"},
-        "method must be one of those that `engram methods` lists, or a",
-    ),
+    ({"method": "sgd"}, "method must be one of those that `engram methods` lists, or a"),
     ({"method": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
     ({"num_rounds": True}, "num-rounds must be a number, got True"),
     ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),
     ({"num_rounds": "9" * 5000}, "num-rounds must be a valid integer, got '999"),
     ({"eta": 1e31}, r"eta must be less than or equal to 1e\+30, got 1e\+31"),
-    ({"num_rounds": 0}, "num-rounds must be greater than or equal to 1, got 0"),
-    ({"eta": float("nan")}, "eta must be .*, got nan"),
     ({"alpha": float("inf")}, "alpha must be a finite number, got inf"),
+    ({"num_classes": 1}, "num-classes must be 0, or at least 2, got 1"),
     ({"hidden": "40,x"}, "hidden must be whole numbers with commas, such as 40,40, got '40,x'"),
     ({"device": "tpu"}, "device must be cpu, cuda or cuda:N, got 'tpu'"),
     ({"memory": "keep"}, "memory must be 'reset' or 'carry', got 'keep'"),
     ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
     ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
-    (
-        {"merge": "mode"},
-        "merge must be 'mean', 'median', 'trimmed-mean', 'krum', 'multi-krum', "
-        "'geometric-median', 'centered-clipping' or 'nearest-mixing', got 'mode'",
-    ),
     ({"bucket_size": 2}, "bucket-size must be 1 where merge is mean, which buckets do not"),
     (
         {"merge": "multi-krum", "num_malicious": 1, "bucket_size": 3},
@@ -358,27 +320,32 @@ OUT_OF_RANGE = [
         {"merge": "trimmed-mean", "num_malicious": 5},
         "clients-per-round must be at least 11 for trimmed-mean with num-malicious = 5, got 10",
     ),
-    (
-        {"privacy": "both"},
-        "privacy must be 'none', 'local', 'central' or 'example', got 'both'",
-    ),
+    ({"privacy": "both"}, "privacy must be 'none', 'local', 'central' or 'example', got 'both'"),
     ({"privacy": "local"}, "clip must be positive where privacy is local, got 0.0"),
     (
         {"privacy": "central", "clip": 1.0, "merge": "median"},
         "merge must be mean where privacy is central, got 'median'",
     ),
-    (
-        {"noise_multiplier": 0.0},
-        "noise-multiplier must be greater than or equal to 0.000001, got 0.0",
-    ),
-    ({"delta": 1.0}, "delta must be less than 1, got 1.0"),
     ({"server_step": "adam"}, "server-step must be one of replace, universal, got 'adam'"),
     ({"server_step": "universal:0"}, "server-step must be universal:NUMBER, above 0 and at most"),
     (
         {"method": "molar", "server_step": "universal"},
         "server-step is not a setting of molar, which does not read it",
     ),
-    ({"order": "time"}, "order must be 'shuffled' or 'stream', got 'time'"),
+    *(
+        ({"method": "fedpac", "num_clients": 20, "clients_per_round": 20} | settings, words)
+        for settings, words in [
+            ({"merge": "median"}, "merge must be mean or multi-krum for fedpac, whose server sees"),
+            (
+                {"merge": "multi-krum", "bucket_size": 2},
+                "bucket-size must be 1 for fedpac, whose server sees every update",
+            ),
+            (
+                {"privacy": "central", "clip": 1.0},
+                "privacy must be none or local for fedpac, whose server sees every update",
+            ),
+        ]
+    ),
 ]
 
 
@@ -388,18 +355,8 @@ def test_refuses_values_out_of_range():
             assert re.search(message, refusal(**settings))
 
 
-COUNTS = (
-    "num-clients",
-    "rows-per-class",
-    "test-rows-per-class",
-    "hidden",
-    "num-classes",
-    "timeout",
-)
-
-
 def test_huge_numbers_are_refused_in_short():
-    for key in COUNTS:
+    for key in ("num-clients", "hidden", "timeout"):  # a count, widths, and seconds
         for huge in (10**12, 10**18, 10**30, "9" * 5000, 16**9000):
             with entry(key, hex(huge) if isinstance(huge, int) else huge):  # no digits too many
                 message = refusal(**{key: huge})
@@ -422,26 +379,10 @@ def test_refusals_repeat_little_of_what_is_long():
             assert len(refusal(**settings)) <= 2000
 
 
-WIDTHS = [
-    ("1048576", True),
-    ("1048577", False),
-    (",".join("9" * 64), True),
-    (",".join("9" * 65), False),
-]
-
-
 def test_layers_have_a_largest_width_and_number():
-    for hidden, ok in WIDTHS:
-        with entry(hidden, ok):
-            if ok:
-                assert small(hidden=hidden).hidden == hidden
-            else:
-                told = refusal(hidden=hidden)
-                assert "hidden must be at most 64 widths of at most 1048576" in told
-
-
-def test_one_class_is_none():
-    assert "num-classes must be 0, or at least 2, got 1" in refusal(num_classes=1)
+    for most, more in [("1048576", "1048577"), (",".join("9" * 64), ",".join("9" * 65))]:
+        assert small(hidden=most).hidden == most
+        assert "hidden must be at most 64 widths of at most 1048576" in refusal(hidden=more)
 
 
 def test_text_from_a_command_line_is_read_as_what_it_should_be():
@@ -454,22 +395,10 @@ def test_reads_settings_from_toml(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("num-rounds = 7\n[pfedme]\nlambda = 3.5\n")
     assert read_settings(path) == {"num-rounds": 7, "pfedme.lambda": 3.5}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("num-rounds = ", "is not TOML"),
-        ("[a.b]\nc = 1", r"a.b in .*mine.toml must be a number, text or boolean, got {'c': 1}"),
-    ],
-)
-def test_refuses_other_files(tmp_path, text, message):
-    path = tmp_path / "mine.toml"
-    path.write_text(text)
-    with pytest.raises(Refused, match=message):
+    path.write_text("[a.b]\nc = 1")
+    told = r"a.b in .*mine.toml must be a number, text or boolean, got {'c': 1}"
+    with pytest.raises(Refused, match=told):
         read_settings(path)
-    with pytest.raises(Refused, match="cannot be read: No such file"):
-        read_settings(tmp_path / "none.toml")
 
 
 def test_as_many_may_lie_as_a_round_can_stand():
@@ -481,19 +410,6 @@ def test_as_many_may_lie_as_a_round_can_stand():
 def test_protection_the_servers_step_and_the_order_are_part_of_what_a_run_is():
     settings = {"merge", "num-malicious", "clip", "privacy", "noise-multiplier", "delta"}
     assert settings | {"server-step", "order"} <= small().identity().keys()
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"merge": "median"}, "merge must be mean or multi-krum for fedpac"),
-        ({"merge": "multi-krum", "bucket_size": 2}, "bucket-size must be 1 for fedpac"),
-        ({"privacy": "central", "clip": 1.0}, "privacy must be none or local for fedpac"),
-    ],
-)
-def test_a_method_without_a_mean_has_no_other_merge(settings, words):
-    with pytest.raises(Refused, match=f"{words}, whose server sees every update"):
-        small(method="fedpac", clients_per_round=20, num_clients=20, **settings)
 
 
 def test_a_step_that_a_setting_makes_the_server_s_own_has_no_other():

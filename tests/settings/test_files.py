@@ -4,6 +4,9 @@ import ast
 import os
 import socket
 import tomllib
+from contextlib import chdir
+from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -20,23 +23,6 @@ from tests.samples import entry
 from tests.source import source_files
 
 
-@pytest.fixture(params=["pipe", "socket", "folder", "device", "dangling link", "loop", "missing"])
-def strange(request, tmp_path):
-    path = tmp_path / "federation.toml"
-    if request.param == "pipe":
-        os.mkfifo(path)
-    elif request.param == "socket":
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(path.name)  # in this folder: names of sockets are short
-    elif request.param == "folder":
-        path.mkdir()
-    elif request.param == "device":
-        path.symlink_to("/dev/zero")
-    elif request.param != "missing":
-        path.symlink_to("nowhere" if request.param == "dangling link" else path.name)
-    return path
-
-
 def read_table(path):
     return read_csv(path, File())
 
@@ -44,19 +30,36 @@ def read_table(path):
 READERS = [read_npz, read_table, read_settings, read_json, read_certificate, read_federation]
 
 
-def test_what_is_no_file_is_refused_without_waiting(strange):
-    for read in READERS:
-        with (
-            entry(read),
-            pytest.raises(Refused, match=r"cannot be read: |is missing: |has no federation.toml: "),
-        ):
-            read(strange)
+def bind_socket(path):
+    with chdir(path.parent), socket.socket(socket.AF_UNIX) as one:
+        one.bind(path.name)  # in its folder: names of sockets are short
 
 
-@pytest.mark.parametrize("read", [read_npz, read_table, read_settings, read_json, read_certificate])
-def test_impossible_names_are_refused(tmp_path, read):
-    for name in ["x" * 300, "a/" * 5000, "nul\0", "\ud800"]:
-        with entry(name):
+STRANGE = {
+    "pipe": os.mkfifo,
+    "socket": bind_socket,
+    "folder": Path.mkdir,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "dangling link": lambda path: path.symlink_to("nowhere"),
+    "loop": lambda path: path.symlink_to(path.name),
+    "missing": lambda path: None,
+}
+
+
+def test_what_is_no_file_is_refused_without_waiting(tmp_path):
+    told = r"cannot be read: |is missing: |has no federation.toml: "
+    for kind, make in STRANGE.items():
+        path = tmp_path / kind / "federation.toml"
+        path.parent.mkdir()
+        make(path)
+        for read in READERS:
+            with entry(kind, read), pytest.raises(Refused, match=told):
+                read(path)
+
+
+def test_impossible_names_are_refused(tmp_path):
+    for read, name in product(READERS[:-1], ["x" * 300, "a/" * 5000, "nul\0", "\ud800"]):
+        with entry(read, name):
             with pytest.raises(Refused) as caught:
                 read(tmp_path / name)
             assert len(str(caught.value)) <= 2000
@@ -76,16 +79,20 @@ def test_files_of_settings_are_small(tmp_path):
     assert len(read_file(path)) == 2**20 + 1
 
 
-NO_TOML = ["a = " + "[" * 5000, "a = " + "9" * 5000, "a = " + "{b=" * 3000, "\xff", "a = \0"]
+DEEP, LONG = "[" * 100_000, "9" * 5000
+NO_TOML = ["a =", f"a = {DEEP}", f"a = {LONG}", "a = " + "{b=" * 3000, "\xff", "a = \0"]
+NO_OBJECT = [DEEP, LONG, "[]", "{", "\xff"]
 
 
-def test_what_is_not_toml_is_one_short_line(tmp_path):
-    for text in NO_TOML:
-        with entry(text):
-            path = tmp_path / "strange.toml"
+def test_what_is_no_toml_or_no_json_object_is_one_short_line(tmp_path):
+    path = tmp_path / "strange"
+    rows = [(read_settings, "is not TOML: ", text) for text in NO_TOML]
+    rows += [(read_json, "is damaged: ", text) for text in NO_OBJECT]
+    for read, told, text in rows:
+        with entry(read, text):
             path.write_text(text, encoding="latin-1")
-            with pytest.raises(Refused, match="is not TOML: ") as caught:
-                read_settings(path)
+            with pytest.raises(Refused, match=told) as caught:
+                read(path)
             assert len(str(caught.value)) < 1000
 
 
@@ -128,16 +135,6 @@ def test_toml_of_others_is_read_in_one_place():
         "engram/settings/files.py",
         "engram/compare/suite/federations.py",
     }  # the second: ours
-
-
-def test_what_is_no_json_object_is_one_short_line(tmp_path):
-    for text in ["[" * 100_000, "9" * 5000, "[]", "{", "\xff"]:
-        with entry(text):
-            path = tmp_path / "strange.json"
-            path.write_text(text, encoding="latin-1")
-            with pytest.raises(Refused, match="is damaged: ") as caught:
-                read_json(path)
-            assert len(str(caught.value)) < 1000
 
 
 def test_room_is_made_for_what_a_file_has_and_not_for_what_it_may_have(tmp_path):

@@ -23,7 +23,7 @@ from engram.simulations import ray_rounds
 from engram.simulations.engine import simulate
 from engram.simulations.ray_actors import Crew, Outcome
 from engram.simulations.ray_rounds import Cluster
-from tests.samples import sampled
+from tests.samples import entry, sampled
 from tests.support import assert_same, initial_model, own_of, small, small_of_any, trainer
 
 CLIENTS = list(range(12))
@@ -152,18 +152,15 @@ def test_workers_elsewhere_train_what_one_process_trains(name, combine, monkeypa
     assert_alike(rounds_of(e, remote=True, combine=combine), expected)
 
 
-# A number that is listed twice takes two workers with it, and is trained by the last.
-@pytest.mark.parametrize("dying", [(1,), (0, 2, 0), (0, 0, 1), (2, 2, 1, 0), (0, 1, 2)])
-def test_the_death_of_workers_loses_nothing(dying, monkeypatch):
+def test_the_death_of_workers_loses_nothing(monkeypatch):
+    # A number that is listed twice takes two workers with it, and is trained by the last.
     e = small_of_any(**ALIKE, method="ditto")
-    crew(monkeypatch, dying=dying)
-    assert_alike(rounds_of(e, remote=True), rounds_of(e, remote=False))
-
-
-def test_without_workers_this_process_trains(monkeypatch):
-    e = small_of_any(**ALIKE, method="ditto")
-    crew(monkeypatch, dying=(0, 1, 2), size=1)
-    assert_alike(rounds_of(e, remote=True), rounds_of(e, remote=False))
+    expected = rounds_of(e, remote=False)
+    scripts = [{"dying": dying} for dying in [(1,), (0, 2, 0), (0, 0, 1), (2, 2, 1, 0), (0, 1, 2)]]
+    for script in [*scripts, {"dying": (0, 1, 2), "size": 1}]:  # at last this process trains
+        with entry(script):
+            crew(monkeypatch, **script)
+            assert_alike(rounds_of(e, remote=True), expected)
 
 
 def test_a_chunk_that_takes_every_worker_with_it_is_named(monkeypatch):
@@ -202,19 +199,16 @@ def test_a_worker_of_another_source_or_other_rows_takes_no_part(monkeypatch):
     assert "plug-in absent cannot be imported" in begin(same, "absent", home, rows, run)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
+def test_what_no_cluster_trains_is_refused(tmp_path):
+    for settings in [
         {"method": "molar", "dataset": "sparse-linear", "num_clients": 7},
-        {"aggregation": "secure", "clip": 1, "method": "fedavg"},
-        {"attack": "sign-flip", "method": "fedavg"},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
-def test_what_no_cluster_trains_is_refused(settings, tmp_path):
-    with pytest.raises(Refused, match="ray must be left out for methods without a network"):
-        simulate(small(**settings), tmp_path / "run", ray="127.0.0.1:1")
-    assert not (tmp_path / "run").exists()
+        {"method": "fedavg", "aggregation": "secure", "clip": 1},
+        {"method": "fedavg", "attack": "sign-flip"},
+    ]:
+        e, told = small(**settings), "ray must be left out for methods without a network"
+        with entry(settings), pytest.raises(Refused, match=told):
+            simulate(e, tmp_path / "run", ray="127.0.0.1:1")
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_cluster_that_is_not_there_is_refused(engram, tmp_path):

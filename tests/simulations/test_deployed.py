@@ -311,16 +311,16 @@ def test_each_round_is_counted_once_by_a_resumed_run_that_was_disturbed(tmp_path
     }
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_only_watched_ends_at_once(sign, capsys):
+def test_a_run_that_is_only_watched_ends_at_once(capsys):
     # Not between rounds, of which none may come: a container is killed after 30 seconds.
-    def watched():
+    def watched(sign):
         with progress_lines("rounds", lambda: "go on", at_once=True):
             os.kill(os.getpid(), sign)
             time.sleep(5)
         raise AssertionError("it was not interrupted")
 
-    with pytest.raises(SystemExit) as ended:
-        watched()
-    assert ended.value.code == 130
-    assert "interrupted; go on" in capsys.readouterr().err
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        with pytest.raises(SystemExit) as ended:
+            watched(sign)
+        assert ended.value.code == 130
+        assert "interrupted; go on" in capsys.readouterr().err

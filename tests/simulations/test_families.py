@@ -19,6 +19,7 @@ from engram.studio.app import board
 from engram.studio.live import federation
 from engram.studio.run_index import RunIndex
 from tests.methods.test_testing import TABLES
+from tests.samples import entry
 from tests.support import small
 
 FAMILIES = {METHODS[name].plug_in: name for name in reversed(METHODS)}
@@ -73,20 +74,13 @@ def test_every_command_that_takes_a_run_takes_it(engram, folder, tmp_path, name)
         assert (status, words, err) == (0, words, err)
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_commands_for_networks_refuse_the_others_in_a_line(engram, folder, name):
-    for words in (["compare", name], ["tune", name], ["show", "--metric", folder / name]):
-        status, _, err = engram(*words)
-        assert status == 2
-        assert len(err.splitlines()) == 1
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_python_reads_it(folder, name):
-    run = front.load_run(folder / name)
-    assert len(run.metrics) == len(RunRecord.open(folder / name).rows()) > 0
-    assert len(run.clients) == 4
-    assert "finished" in repr(run)
+def test_commands_for_networks_refuse_the_others_in_a_line(engram, folder):
+    for name in OTHERS:
+        for words in (["compare", name], ["tune", name], ["show", "--metric", folder / name]):
+            with entry(words):
+                status, _, err = engram(*words)
+                assert status == 2
+                assert len(err.splitlines()) == 1
 
 
 def test_each_of_ours_has_a_metric_by_which_runs_are_listed(folder):
@@ -103,17 +97,22 @@ def test_each_of_ours_has_a_metric_by_which_runs_are_listed(folder):
 PAGES = ["/", *(f"{page}?name={{}}" for page in ("/run", "/client", "/data")), "/compare?run={}"]
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_every_page_of_the_board_shows_it(folder, name):
+def test_python_and_every_page_of_the_board_show_it(folder):
     index = RunIndex(folder)
     assert {one.name for one in index.everything()} == {*RUNS}
     visitor = board(index, None).server.test_client()
-    for page in PAGES:
-        path, _, search = page.format(quote(name)).partition("?")
-        told = visitor.post("/_dash-update-component", json=asked(path, search))
-        assert told.status_code == 200
-        assert name in told.text
-        assert "cannot be shown" not in told.text
+    for name in RUNS:
+        run = front.load_run(folder / name)
+        assert len(run.metrics) == len(RunRecord.open(folder / name).rows()) > 0
+        assert len(run.clients) == 4
+        assert "finished" in repr(run)
+        for page in PAGES:
+            with entry(name, page):
+                path, _, search = page.format(quote(name)).partition("?")
+                told = visitor.post("/_dash-update-component", json=asked(path, search))
+                assert told.status_code == 200
+                assert name in told.text
+                assert "cannot be shown" not in told.text
 
 
 def asked(path, search):

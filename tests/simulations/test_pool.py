@@ -19,6 +19,7 @@ from engram.core.machine import cores
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.fingerprint import source_root
 from engram.simulations.job_pool import Pool, _do
+from tests.samples import entry
 from tests.simulations.jobs import alive, die, divide, refuse, square
 
 JOBS = {f"job-{i}": partial(square, i) for i in range(4)}
@@ -100,11 +101,11 @@ def test_a_job_that_is_done_is_not_done_again(tmp_path):
     assert [row["errors"] for row in pool.run(JOBS)] == [[0], [5], [4], [9]]
 
 
-@pytest.mark.parametrize("text", ["[{", "[{}]", "7", '[{"errors": []}]'])
-def test_a_damaged_file_is_refused(tmp_path, text):
-    (tmp_path / "job-1.json").write_text(text)
-    with pytest.raises(Refused, match=r"job-1.json is damaged: remove it"):
-        Pool(tmp_path, processes=1).run(JOBS)
+def test_a_damaged_file_is_refused(tmp_path):
+    for text in ["[{", "[{}]", "7", '[{"errors": []}]']:
+        (tmp_path / "job-1.json").write_text(text)
+        with entry(text), pytest.raises(Refused, match=r"job-1.json is damaged: remove it"):
+            Pool(tmp_path, processes=1).run(JOBS)
 
 
 def test_a_cluster_that_is_not_there_is_refused(tmp_path):

@@ -165,29 +165,20 @@ def test_a_finished_study_is_shown_again(run, tmp_path, monkeypatch):
     assert unknown in str(CliRunner().invoke(cli.app, ["show", str(out)]).exception)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_what_is_not_possible_is_refused_before_anything_is_written(run, tmp_path):
+    assert Coins().coins == ("penny", "dime")  # no names are all names
+    for words, message in [
         (["euro"], "coin must be one of penny, dime, got 'euro'"),
         (["dime", "dime"], "coins must be named once each, got dime, dime"),
         (["--tosses", 0], "tosses must be at least 1, got 0"),
+        (["--tosses", 100], "tosses must be at most 99, got 100"),
         (["--ray", "auto"], "ray and processes exclude each other"),
-    ],
-)
-def test_what_is_not_possible_is_refused_before_anything_is_written(run, tmp_path, words, message):
-    result = run(*words)
-    assert isinstance(result.exception, Refused), result.output
-    assert message in str(result.exception)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_names_are_all_names():
-    assert Coins().coins == ("penny", "dime")
-
-
-def test_a_plan_out_of_range_is_refused():
-    with pytest.raises(Refused, match="tosses must be at most 99, got 100"):
-        Coins(tosses=100)
+    ]:
+        with entry(words):
+            result = run(*words)
+            assert isinstance(result.exception, Refused), result.output
+            assert message in str(result.exception)
+            assert list(tmp_path.iterdir()) == []
 
 
 def test_every_field_is_an_option_with_its_meaning():

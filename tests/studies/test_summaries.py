@@ -13,10 +13,7 @@ def test_a_mean_and_its_error_by_hand():
     assert error == pytest.approx((13 / 3) ** 0.5)
     _, half = mean_and_error(np.array([1.0, 3.0, 8.0]), 1.96)
     assert half == pytest.approx(1.96 * error)
-
-
-def test_one_value_has_no_error():
-    assert mean_and_error(np.array([3.0])) == (3.0, None)
+    assert mean_and_error(np.array([3.0])) == (3.0, None)  # of one value
 
 
 def test_rows_are_grouped_in_the_order_in_which_they_come():
