@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from engram.cli import work
 from engram.cli.console import err
 from engram.cli.options import (
     SEE_SETTINGS,
@@ -27,7 +28,6 @@ from engram.runs.record import RunRecord
 from engram.server.status import participation
 from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import FIRST, Experiment, read_by
-from engram.settings.process_starts import end_at_once
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from engram.wire.counters import Counters, serve_counters
@@ -66,8 +66,7 @@ def federation(
         soft_wrap=True,
     )
     place, options = folder / "federation", _data_options(experiment)
-    with end_at_once():  # slow imports, done before there are processes to stop
-        import engram.strategies  # noqa: F401, PLC0415 - for its time alone
+    _ = work.STRATEGIES  # slow to import: before there are processes to stop
     with LoopbackFederation(place, clients=clients, options=options) as there:
         _follow(experiment, folder / "run", there.server, there.control, "run it anew")
     show_found(folder / "run", as_json)
@@ -117,10 +116,8 @@ def _data_options(experiment: Experiment) -> list[str]:
 
 def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
     """Returns the experiment of a run on a federation, by the schema that its sites agree on."""
-    from engram.sites.schema_survey import schema_of  # noqa: PLC0415 - loads torch
-
     method = str(overrides.get("method", in_project(overrides).get("method", FIRST)))
-    agreed = read_by(method, schema_of(server))
+    agreed = read_by(method, work.schema_of(server))
     return for_federation(agreed | dict(overrides), read_server(server).settings.clients)
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import engram
+from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.console import table_of
 from engram.cli.deployed_cli import for_server
 from engram.cli.options import Control, Json, Run, find_run
 from engram.settings.errors import Refused, say
-from engram.settings.process_starts import end_at_once
 
 if TYPE_CHECKING:
     from engram.home.exporting import Written
@@ -61,11 +61,9 @@ def export(
     if (client is None) != common:
         raise Refused("export takes --client CLIENT, or --common")
     folder = find_run(run)
-    with end_at_once():
-        from engram.home.exporting import exported_into  # noqa: PLC0415 - loads torch
     found = engram.Run(folder, picked=picked)
     found = found.tuned if tuned else found
-    _tell(exported_into(found.learned, client, out, format_))
+    _tell(work.exported_into(found.learned, client, out, format_))
 
 
 @app.command()
@@ -88,10 +86,8 @@ def adapt(
     with the common one.
     """
     folder = find_run(run)
-    with end_at_once():
-        from engram.home.newcomers import adapted_into  # noqa: PLC0415 - loads torch
     found = engram.Run(folder, picked=picked)
-    _tell(adapted_into(found.learned, data, out, format_))
+    _tell(work.adapted_into(found.learned, data, out, format_))
 
 
 @app.command()
@@ -133,10 +129,7 @@ def predict(
     """
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
-    with end_at_once():
-        from engram.home import onnx_sandbox, predicting  # noqa: PLC0415 - loads torch
-    limits = onnx_sandbox.Limits(deadline, memory)
-    found = predicting.predict(model, rows, out, interval, limits)
+    found = work.predict(model, rows, out, interval, work.Limits(deadline, memory))
     columns = ", ".join(found.table.columns)
     console.print(f"{out}: {len(found.table)} rows of {columns}", soft_wrap=True)
     _note(found.notes)
@@ -161,16 +154,13 @@ def evaluate(
     medians; no code goes with it. Sites tell scores and numbers of rows.
     """
     experiment = for_server({}, federation)
-    from engram.sites import evaluate_at_sites as visits  # noqa: PLC0415 - loads torch
-    from engram.sites.schema_survey import answer_of_nodes  # noqa: PLC0415 - loads torch
-
     folders = [str(path.absolute()) for path in models]
     for folder in folders:
-        visits.given_model(folder)  # refused here, before anybody is asked
-    question = {visits.MODELS: json.dumps({"folders": folders})}
+        work.given_model(folder)  # refused here, before anybody is asked
+    question = {work.MODELS: json.dumps({"folders": folders})}
     app = "engram.sites.evaluate_at_sites:app"
-    text = answer_of_nodes(app, question, visits.SCORES, experiment, federation, control)
-    found = [visits.Visited(**each) for each in json.loads(text)]
+    text = work.answer_of_nodes(app, question, work.SCORES, experiment, federation, control)
+    found = [work.Visited(**each) for each in json.loads(text)]
     if as_json:
         print(json.dumps([each._asdict() for each in found]))
     else:

@@ -16,6 +16,7 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
+from engram.cli import work
 from engram.cli.options import Policy, Port, Site, State
 from engram.cli.site_cli import state_of
 from engram.data.source import Source
@@ -172,10 +173,8 @@ def _set_up(
             raise Refused(
                 f"data-dir {config['data-dir']} is not there: name the folder of the data"
             )
-    from engram.data.tables.table_summary import site_schema  # noqa: PLC0415 - loads torch
-
     in_force(policy or folder, state or folder / "state")  # or it is refused
-    site_schema(folder)
+    work.site_schema(folder)
     return credentials, config
 
 
@@ -247,13 +246,11 @@ def list_(
 ) -> None:
     """List all memories: run, method, client, round, size, date, and the training's name."""
     root = _root(folder, state)
-    from engram.client.training_folders import kept, listed  # noqa: PLC0415 - loads torch
-
-    found = list(kept(root))
+    found = list(work.kept(root))
     if as_json:
         print(json.dumps([entry._asdict() for entry in found]))
         return
-    console().print(listed(found) if found else "nothing is remembered here")
+    console().print(work.listed(found) if found else "nothing is remembered here")
 
 
 @memory.command()
@@ -308,26 +305,19 @@ def export(
         _write_memory(out, memory)
         say(f"{out}: memory of client {client}")
         return
-    from engram.client.training_description import read_training  # noqa: PLC0415 - loads torch
-    from engram.home import exported, node_export  # noqa: PLC0415 - loads torch
-
     load_plugins()
-    chosen, root = exported.check_format(format_), _root(folder, state)
+    chosen, root = work.check_format(format_), _root(folder, state)
     if not (place := root / training).is_dir():
         raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
-    package = node_export.remembered_package(
-        read_training(place), client, _store(place, memory_key)
-    )
+    package = work.remembered_package(work.read_training(place), client, _store(place, memory_key))
     _audit(folder, state).append(line, trained=False)
     package.write(out, chosen)
     say(f"{out}: model of client {client}; next: engram predict {out} ROWS")
 
 
 def _write_memory(out: Path, memory: dict[str, Any]) -> None:
-    from engram.wire.tensors import tensors_to_bytes  # noqa: PLC0415 - loads torch
-
     try:
-        replace_file(out, tensors_to_bytes(memory))
+        replace_file(out, work.tensors_to_bytes(memory))
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
 
@@ -397,9 +387,7 @@ def _root(folder: Path, state: Path | None) -> Path:
 
 
 def _store(training: Path, key: Path | None) -> "DiskStore":
-    from engram.client.disk_memory import DiskStore  # noqa: PLC0415 - loads torch
-
-    return DiskStore(training, key=read_key(key) if key else None)
+    return work.DiskStore(training, key=read_key(key) if key else None)
 
 
 def _newest(

@@ -16,6 +16,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
+from engram.cli import work
 from engram.cli.console import err
 from engram.cli.console import out as console
 from engram.link.addresses import CONTROL
@@ -26,7 +27,6 @@ from engram.settings.experiment import FIRST, Experiment, Impossible, read_by
 from engram.settings.fields import Settings, key_of, range_of, searched_range
 from engram.settings.files import locked
 from engram.settings.plugins import project_settings
-from engram.settings.process_starts import end_at_once
 from engram.settings.settings_files import read_settings
 from engram.studio.tracking.sending import TRACKERS
 
@@ -187,11 +187,7 @@ def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:
     found = project_settings()
     method = str(overrides.get("method", found.get("method", FIRST)))
     found = read_by(method, found) | dict(overrides)
-    if "dataset" not in found:
-        return found
-    from engram.data.loading import follow_rows  # noqa: PLC0415 - loads torch
-
-    return follow_rows(found)
+    return work.follow_rows(found) if "dataset" in found else found
 
 
 def read_experiment(config: Mapping[str, Any]) -> Experiment:
@@ -206,10 +202,8 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
     except Impossible as error:
         if error.possible is None:
             raise
-        with end_at_once():
-            from engram.client import hosts, memory  # noqa: PLC0415 - loads torch
-        opening = hosts.Opening(error.possible, memory.RamStore())
-        raise together(error, lambda: hosts.host_of(opening), error.is_apart) from error
+        opening = work.Opening(error.possible, work.RamStore())
+        raise together(error, lambda: work.host_of(opening), error.is_apart) from error
 
 
 def begun(folder: Path, method: str | None) -> tuple[dict[str, Any], "Engine"]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engram.cli import work
 from engram.cli.arguments import arguments
 from engram.cli.console import out as console
 from engram.cli.console import table_of
@@ -47,7 +48,6 @@ from engram.scoring.tasks import TASKS
 from engram.settings.errors import Names, Refused, RunStopped, told_with
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
-from engram.settings.process_starts import end_at_once
 from engram.simulations.ray_connect import join
 from engram.studio.tracking.sending import check_tracker, follow
 
@@ -159,8 +159,7 @@ def in_this_process(
     """
     if tracker is not None:
         check_tracker(tracker)
-    with end_at_once():
-        from engram.simulations.engine import simulate  # noqa: PLC0415 - loads torch
+    simulate = work.simulate
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         if tracker is None:
@@ -243,16 +242,14 @@ def compare(
         folder = told_with(wrong, lambda: find_run(resume))
     if track is not None:
         check_tracker(track)
-    with end_at_once():
-        from engram.compare.comparison_run import begin_comparison, go_on  # noqa: PLC0415 - loads torch
     if ray is not None:
         join(ray)
     if resume is None:
         chosen, tries = given.engine or "vectorized", (given.trials, None) if tuned else None
-        begin_comparison(folder, chosen, each, given.seeds, tries, given.references)
+        work.begin_comparison(folder, chosen, each, given.seeds, tries, given.references)
     in_place = partial(in_this_process, tracker=track, group=folder.name, ray=ray)
     again = f"engram compare --resume {shlex.quote(str(folder))}{_again(ray)}"
-    stopped = go_on(folder, in_place, again, given.processes)
+    stopped = work.go_on(folder, in_place, again, given.processes)
     show_found(folder, as_json)
     if stopped:
         of_all = len(read_plan(folder)["runs"])
@@ -278,15 +275,12 @@ def data(
     path = out or Path("runs") / f"data-{data_name(experiment)}-{experiment.partition}.png"
     if path.suffix != ".png":
         raise Refused(f"--out must be the name of a .png file, got {path}")
-    with end_at_once():
-        from engram.compare import plots  # noqa: PLC0415 - loads torch
-        from engram.data.load_federation import federated_data  # noqa: PLC0415 - loads torch
-    held = federated_data(experiment)
+    held = work.federated_data(experiment)
     by_class = TASKS[experiment.task].targets == "classes" and held.train.y.ndim == 1
-    counts = plots.row_counts(held, by_class=by_class)
+    counts = work.row_counts(held, by_class=by_class)
     train = counts["training"]
     make_folder(path.parent)
-    plots.plot_data(held, path, by_class=by_class)
+    work.plot_data(held, path, by_class=by_class)
     named, called = ["task"] if held.names else [], held.kind.class_names
     columns, rows = ["client", *named, *(f"{part} rows" for part in counts)], []
     for client, own in enumerate(train):
@@ -318,9 +312,7 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
             f"engram data shows rows that clients hold: one of {experiment.method} has none before "
             f"its turns, unless dataset is csv:PATH, got {experiment.dataset!r}"
         )
-    with end_at_once():
-        from engram.data.tables.tables import table_data  # noqa: PLC0415 - loads torch
-    held = table_data(experiment)
+    held = work.table_data(experiment)
     title = f"{experiment.dataset}: {', '.join(held.columns)}"
     columns = ("client", experiment.task_column, "training rows", "held out")
     sizes = [

@@ -10,6 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from engram.cli import work
 from engram.cli.console import err, out, table_of
 from engram.cli.deployed_cli import for_federation, for_server
 from engram.cli.options import SEE_SETTINGS, Config, Control, SchemaFile, Server, Set, overrides_of
@@ -34,11 +35,9 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
     Raises:
         SystemExit: Some site could not; status 1.
     """
-    from engram.sites.schema_survey import checked, survey_deployed  # noqa: PLC0415 - loads torch
-
     experiment = for_server(overrides, federation)
-    found = survey_deployed(experiment, federation, control, check=True)
-    told = checked(found, experiment)
+    found = work.survey_deployed(experiment, federation, control, check=True)
+    told = work.checked(found, experiment)
     rows = found.rows or {}
     for client, count in sorted(rows.items()):
         approval = ", once its site approves the run" if client in found.approving else ""
@@ -96,10 +95,8 @@ def schema(
     """
     overrides = overrides_of(config, sets, written)
     if not server.is_dir():
-        from engram.data.schema.proposal import described  # noqa: PLC0415 - loads torch
-
         given = {"target-column": target[0]} if target else {}
-        text = described(str(server), given | overrides)
+        text = work.described(str(server), given | overrides)
         if save is None:
             out.print(text, end="", soft_wrap=True, markup=False, highlight=False)
             return
@@ -111,12 +108,10 @@ def schema(
     targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
     if not targets:
         raise Refused("--target must name the column to predict, such as --target outcome")
-    from engram.sites.schema_survey import agreed, survey_deployed, write_schema  # noqa: PLC0415 - loads torch
-
     given = dict(overrides) if target is None else {"target-column": targets[0]} | overrides
     experiment = for_federation(given, read_server(server).settings.clients)
-    found = survey_deployed(experiment, server, control)
-    settings, told = agreed(found, overrides, targets, union=union)
+    found = work.survey_deployed(experiment, server, control)
+    settings, told = work.agreed(found, overrides, targets, union=union)
     _tell(told)
     _show_columns(found, settings)
     if found.silent and not partial:
@@ -124,7 +119,7 @@ def schema(
             "no schema is written, since some sites do not describe their tables: mend that, or do "
             "without them by --partial"
         )
-    path = write_schema(server, settings)
+    path = work.write_schema(server, settings)
     stopped = sorted({finding.site for finding in told if finding.stops})
     if stopped:
         say(f"{path}: written; {few_names(stopped)} cannot take part before the above is mended")
@@ -145,18 +140,15 @@ def statistics(
     A node reads its table by its own schema, and tells no figure of fewer rows than its policy
     demands.
     """
-    from engram.sites import statistics as columns  # noqa: PLC0415 - loads torch
-    from engram.sites.schema_survey import survey_deployed  # noqa: PLC0415 - loads torch
-
     experiment = for_federation({}, read_server(server).settings.clients)
-    found = survey_deployed(experiment, server, control)
-    rows = [[("" if x is None else str(x)) for x in row] for row in columns.statistics(found.named)]
+    found = work.survey_deployed(experiment, server, control)
+    rows = [[("" if x is None else str(x)) for x in row] for row in work.statistics(found.named)]
     for client, why in found.silent.items():
         err.print(f"client-{client}: {one_line(why)}", markup=False, soft_wrap=True)
     if as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([columns.Statistics._fields, *rows])
+        csv.writer(sys.stdout, lineterminator="\n").writerows([work.Statistics._fields, *rows])
         return
-    table = Table(*columns.Statistics._fields, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table = Table(*work.Statistics._fields, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for row in rows[:_MOST_SHOWN]:
         table.add_row(*map(one_line, row))
     out.print(table)
@@ -175,8 +167,6 @@ def _tell(told: "Sequence[Finding]") -> None:
 def _show_columns(found: "Survey", settings: Mapping[str, Any]) -> None:
     if not found.tables:
         return
-    from engram.sites.agreement import summary  # noqa: PLC0415 - loads torch
-
     columns = ("column", "kind", "values, or medians of sites", "missing")
-    rows = summary(found.named, settings)[:_MOST_SHOWN]
+    rows = work.summary(found.named, settings)[:_MOST_SHOWN]
     out.print(table_of(columns, rows, title="columns"))

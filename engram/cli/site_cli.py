@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from engram.cli import work
 from engram.cli.console import table_of
 from engram.cli.options import Policy as PolicyFile
 from engram.cli.options import Site, State
@@ -132,14 +133,12 @@ def log(
     as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON instead.")] = False,
 ) -> None:
     """Show a node's work, round by round, and check that its log is whole."""
-    from engram.client.round_log import in_words  # noqa: PLC0415 - loads torch
-
     found = Audit(state_of(folder, state) / AUDIT).read()
     for line in found.lines:
         if as_json:
             print(json.dumps(line))
         elif line:
-            say(f"{line['time']} {in_words(line)}")
+            say(f"{line['time']} {work.in_words(line)}")
     if found.fault:
         raise RunStopped(found.fault)
     if not as_json:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from engram.cli import work
 from engram.cli.arguments import arguments
 from engram.cli.console import out as console
 from engram.cli.options import (
@@ -30,7 +31,6 @@ from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained
 from engram.compare.suite.federations import Federation, federations
 from engram.core.checks import must
 from engram.settings.errors import Refused, RunStopped, told_with
-from engram.settings.process_starts import end_at_once
 from engram.simulations.ray_connect import join
 
 app = typer.Typer()
@@ -96,17 +96,14 @@ def tune(
     fixed = told_with(
         wrong, lambda: settings_of_each(methods or [], overrides_of(config, sets, schema, yes))
     )
-    with end_at_once():
-        from engram.tune.command import new_tuning, run_tuning  # noqa: PLC0415 - loads torch
-        from engram.tune.folder import Tuning  # noqa: PLC0415 - loads torch
     if resume is not None:
         folder = find_run(resume)
-        tuning = Tuning.open(folder)._replace(minutes=given.minutes)
+        tuning = work.Tuning.open(folder)._replace(minutes=given.minutes)
     else:
-        tuning = new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
+        tuning = work.new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
         folder = folder_of_command(given.out, f"tune-{data_name(tuning.first)}")
     again = f"engram tune --resume {folder}"
-    run_tuning(tuning, folder, again, processes=given.processes, ray=ray, as_json=as_json)
+    work.run_tuning(tuning, folder, again, processes=given.processes, ray=ray, as_json=as_json)
 
 
 @app.command(epilog=SEE_SETTINGS)
@@ -162,21 +159,19 @@ def benchmark(
             raise Refused("--resume goes on with a benchmark as it was begun: give nothing else")
         folder = told_with(wrong, lambda: find_run(resume))
         read_benchmark(folder)
-    with end_at_once():
-        from engram.compare.suite.benchmark import begin, run, show_benchmark  # noqa: PLC0415 - loads torch
     if ray is not None:
         join(ray)
     if resume is None:
         whom = contestants(methods or ())
         counts = {"seeds": given.seeds, "trials": given.trials}
-        begin(folder, chosen, whom, overrides_of(None, sets), **counts)
-    stopped = run(
+        work.begin_benchmark(folder, chosen, whom, overrides_of(None, sets), **counts)
+    stopped = work.run_benchmark(
         folder,
         lambda name, engine: in_this_process(engine, None, name, ray),
         f"engram benchmark --resume {folder}",
         given.processes,
     )
-    show_benchmark(folder, as_json)
+    work.show_benchmark(folder, as_json)
     if stopped:
         raise RunStopped(f"{len(stopped)} runs stopped: {'; '.join(stopped)}")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.deployed_cli import run_on
 from engram.cli.options import Control, Json, Run, check_unused, find_run, read_experiment
@@ -128,11 +129,9 @@ def _tell_after(record: RunRecord, doomed: Sequence[Path], *, on_nodes: bool) ->
 
 
 def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str) -> None:
-    from engram.simulations.replayed_participation import Participation  # noqa: PLC0415 - loads torch
-
     execute = in_this_process("sequential" if engine == "sequential" else "vectorized", None)
     experiment = read_experiment(settings)
-    Participation.of(experiment)  # refused before anything is written
+    work.Participation.of(experiment)  # refused before anything is written
     experiment = begin(found, folder, experiment, engine=engine)
     run_all({folder: experiment}, execute, f"engram run --resume {folder}")
 

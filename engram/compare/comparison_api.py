@@ -11,7 +11,6 @@ from engram.cli.arguments import arguments
 from engram.cli.console import in_html
 from engram.cli.options import data_name, find_run, new_folder, read_experiment
 from engram.cli.progress import interruptible, shows
-from engram.cli.python_arguments import settings_of_several
 from engram.client.hosts import Engine
 from engram.compare.comparison_folder import REFERENCES, contestants, read_plan, runs_of
 from engram.compare.comparison_run import begin_comparison, go_on
@@ -22,6 +21,7 @@ from engram.compare.settings_for_methods import named_methods
 from engram.core.process_modes import own_modes
 from engram.data.file_models import readable
 from engram.data.source import Source
+from engram.python_arguments import settings_of_several
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import lists_settings

@@ -38,7 +38,7 @@ CONTROL: Final = "local"
 _LEVEL: Final = 0.05
 
 
-def begin(
+def begin_benchmark(
     folder: Path,
     chosen: Mapping[str, Federation],
     methods: Sequence[str],
@@ -74,7 +74,7 @@ def begin(
     replace_file(folder / BENCHMARK, json.dumps(plan, indent=2).encode())
 
 
-def run(
+def run_benchmark(
     folder: Path,
     execute: Callable[[str, "Engine"], Execute],
     again: str,
