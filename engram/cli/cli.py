@@ -1,8 +1,8 @@
 """The `engram` command: its subcommands by name, and the module of each.
 
-A subcommand's module is imported when it is called. What loads torch or matplotlib is imported by
-the functions themselves, so that help and refusals take tenths of a second. To add a command, write
-its function in one of these modules (or a new one), and name it here.
+A subcommand's module is imported when it is called. What loads torch or matplotlib is looked up in
+``engram.cli.work``, so that help and refusals take tenths of a second. To add a command, write its
+function in one of these modules (or a new one), and name it here.
 """
 
 import errno

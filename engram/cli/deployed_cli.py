@@ -81,17 +81,7 @@ def run_on(
     as_json: bool,
     metrics_port: int = 0,
 ) -> None:
-    """Runs or resumes an experiment on a deployed federation; shows its results.
-
-    Args:
-        overrides: Settings other than the defaults.
-        federation: The coordinator's folder.
-        control: HOST:PORT of its SuperLink's Control API; None for the default.
-        out: Folder of the run: a new one, or that of a run to resume.
-        resume: Instead, the run to resume: its folder, or its name in runs/.
-        as_json: Whether to end with a line of JSON.
-        metrics_port: Port of ``/metrics`` and ``/healthz``; 0 for none.
-    """
+    """Runs an experiment on a deployed federation, or resumes the one in ``out`` or ``resume``."""
     if resume is not None:
         folder = find_run(resume)
     else:

@@ -207,11 +207,7 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
 
 
 def begun(folder: Path, method: str | None) -> tuple[dict[str, Any], "Engine"]:
-    """Returns the settings and the engine of a run that goes on.
-
-    Args:
-        folder: Its folder.
-        method: What to go on with, if that is said.
+    """Returns the settings and the engine of a run that goes on, with a method if that is said.
 
     Raises:
         Refused: It is not the folder of a run, or that of a run of another method.

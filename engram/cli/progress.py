@@ -41,13 +41,8 @@ def progress_lines(
     A terminal has a progress bar for each piece. A file, a pipe or a container's log gets a new
     line for each result, and when a piece is done.
 
-    Yields ``(title, total) -> tell``, to be called when a piece of work begins.
-
-    Args:
-        unit: What is counted.
-        hint: Returns how to resume, which is printed after Ctrl-C.
-        at_once: Do not delay Ctrl-C.
-        shown: Whether to show anything, and to handle Ctrl-C.
+    Yields ``(title, total) -> tell``, to be called when a piece of work begins. ``hint`` returns
+    the way to resume, which is printed after Ctrl-C. Unless ``shown``, nothing is delayed either.
 
     Raises:
         SystemExit: Ctrl-C was pressed; status 130.

@@ -149,13 +149,9 @@ def run(
 def in_this_process(
     engine: "Engine", tracker: str | None, group: str = "", ray: str | None = None
 ) -> Execute:
-    """Returns a function that runs an experiment in this process.
+    """Returns a function that runs an experiment in this process, or on workers of a Ray cluster.
 
-    Args:
-        engine: As for ``simulate``.
-        tracker: One of ``TRACKERS``, to which rounds are sent; None for none.
-        group: The name of its comparison.
-        ray: Address of a Ray cluster whose workers train the clients.
+    Rounds are sent to the tracker, in the group of their comparison.
     """
     if tracker is not None:
         check_tracker(tracker)

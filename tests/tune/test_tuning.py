@@ -92,21 +92,13 @@ def test_the_line_that_tune_prints_runs_what_it_found(engram):
 
 
 @pytest.mark.processes
-def test_processes_find_what_one_finds(engram):
-    for folder, processes in (("one", "1"), ("two", "2")):
-        words = ("fedavg", "pfedme", "--trials", "2", "--seeds", "1", "--processes", processes)
-        assert tune(engram, *words, "--out", folder)[0] == 0
-    for file in ("best.toml", "fedavg/trials.csv", "pfedme/trials.csv"):
-        assert (Path("one") / file).read_text() == (Path("two") / file).read_text()
-
-
-@pytest.mark.processes
-def test_a_cluster_finds_what_one_process_finds(engram, monkeypatch, request):
+@pytest.mark.parametrize("where", [("--processes", "2"), ("--ray", "local")], ids=str)
+def test_processes_and_a_cluster_find_what_one_process_finds(engram, monkeypatch, request, where):
     monkeypatch.setenv("PYTHONPATH", str(source_root()))  # Ray's workers run these sources, too
     request.addfinalizer(ray.shutdown)
     few = ("fedavg", "pfedme", "--trials", "2", "--seeds", "1")
-    for folder, where in (("one", ("--processes", "1")), ("two", ("--ray", "local"))):
-        assert tune(engram, *few, *where, "--out", folder)[0] == 0
+    for folder, there in (("one", ("--processes", "1")), ("two", where)):
+        assert tune(engram, *few, *there, "--out", folder)[0] == 0
     for file in ("best.toml", "fedavg/trials.csv", "pfedme/trials.csv"):
         assert (Path("one") / file).read_text() == (Path("two") / file).read_text()
 
@@ -291,13 +283,15 @@ def test_without_optuna_a_line_says_how_to_get_it(engram, monkeypatch):
 # --- In Python -------------------------------------------------------------------------------
 
 
-def test_data_in_memory_are_tuned_on(tmp_path):
+def rows():
+    """Rows of four clients, whose classes are signs of one of two inputs."""
     rng = np.random.default_rng(0)
-    data = [
-        (x, (x[:, client % 2] > 0).astype(int))
-        for client in range(4)
-        for x in [rng.normal(size=(40, 5)).astype(np.float32)]
-    ]
+    inputs = [rng.normal(size=(40, 5)).astype(np.float32) for _ in range(4)]
+    return [(x, (x[:, client % 2] > 0).astype(int)) for client, x in enumerate(inputs)]
+
+
+def test_data_in_memory_are_tuned_on(tmp_path):
+    data = rows()
     quick = {"num_rounds": 4, "local_steps": 2, "hidden": "6", "progress": False}
     quick["search"] = "eta=0.01..1:log"
     found = library.tune(data, methods="fedavg", trials=4, seeds=2, out=tmp_path / "t", **quick)
@@ -329,11 +323,8 @@ class Small(torch.nn.Module):
 
 
 def test_a_comparison_is_tuned_first_on_data_and_networks_in_memory(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    rows = [rng.normal(size=(40, 5)).astype(np.float32) for _ in range(4)]
-    data = [(x, (x[:, client % 2] > 0).astype(int)) for client, x in enumerate(rows)]
     found = library.compare(
-        data,
+        rows(),
         methods={"ditto": {"lambda_": 0.5}},
         tuned=(4, 1),
         seeds=2,
