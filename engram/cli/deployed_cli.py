@@ -19,6 +19,7 @@ from engram.cli.options import (
     find_run,
     folder_of_command,
     in_project,
+    option,
     overrides_of,
     refuse_keys,
 )
@@ -46,7 +47,7 @@ _COUNTED: Final = {
 
 @app.command(epilog=SEE_SETTINGS)
 def federation(
-    clients: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nodes.")] = 3,
+    clients: Annotated[int, option("N", "Number of nodes.", min=1)] = 3,
     sets: Set = None,
     config: Config = None,
     out: Out = None,

@@ -13,7 +13,7 @@ from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.console import table_of
 from engram.cli.deployed_cli import for_server
-from engram.cli.options import Control, Json, Run, find_run
+from engram.cli.options import Control, Json, Run, argument, find_run, flag, option
 from engram.settings.errors import Refused, say
 
 if TYPE_CHECKING:
@@ -23,32 +23,23 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _Folder = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="A new folder; default: NAME-model, for whom it is."),
+    Path | None, option("DIR", "A new folder; default: NAME-model, for whom it is.")
 ]
 _Picked = Annotated[
-    bool,
-    typer.Option("--picked", help="Of the round that validation rows pick, not of the last."),
+    bool, flag("--picked", "Of the round that validation rows pick, not of the last.")
 ]
-_Format = Annotated[
-    str,
-    typer.Option("--format", metavar="FORMAT", help="safetensors or onnx."),
-]
+_Format = Annotated[str, option("FORMAT", "safetensors or onnx.", "--format")]
 
 
 @app.command()
 def export(
     run: Run,
     client: Annotated[
-        str | None,
-        typer.Option(metavar="CLIENT", help="A client's name, or its number if it has none."),
+        str | None, option("CLIENT", "A client's name, or its number if it has none.")
     ] = None,
-    common: Annotated[
-        bool, typer.Option("--common", help="Instead, the model that all clients share.")
-    ] = False,
+    common: Annotated[bool, flag("--common", "Instead, the model that all clients share.")] = False,
     tuned: Annotated[
-        bool,
-        typer.Option("--tuned", help="Fine-tuned on the client's rows, where it is not served so."),
+        bool, flag("--tuned", "Fine-tuned on the client's rows, where it is not served so.")
     ] = False,
     picked: _Picked = False,
     out: _Folder = None,
@@ -70,10 +61,7 @@ def export(
 def adapt(
     run: Run,
     data: Annotated[
-        str,
-        typer.Option(
-            metavar="ROWS", help="A .csv, .xlsx or .npz file, or a folder of images or .npy files."
-        ),
+        str, option("ROWS", "A .csv, .xlsx or .npz file, or a folder of images or .npy files.")
     ],
     picked: _Picked = False,
     out: _Folder = None,
@@ -92,32 +80,20 @@ def adapt(
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")],
+    model: Annotated[Path, argument("MODEL", "The folder of a model.")],
     rows: Annotated[
-        Path,
-        typer.Argument(
-            metavar="ROWS", help="A .csv, .xlsx or .npz file, or a folder of images or .npy files."
-        ),
+        Path, argument("ROWS", "A .csv, .xlsx or .npz file, or a folder of images or .npy files.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="A new CSV file.")] = Path(
-        "predictions.csv"
-    ),
+    out: Annotated[Path, option("FILE", "A new CSV file.")] = Path("predictions.csv"),
     interval: Annotated[
-        float | None,
-        typer.Option(metavar="LEVEL", help="Probability of intervals of values; default: 0.9."),
+        float | None, option("LEVEL", "Probability of intervals of values; default: 0.9.")
     ] = None,
     deadline: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=1, max=1e6, help="For an ONNX file to load, and for 1024 rows."
-        ),
+        float, option("SECONDS", "For an ONNX file to load, and for 1024 rows.", min=1, max=1e6)
     ] = 60,
-    memory: Annotated[
-        float, typer.Option(metavar="GIB", min=0.1, help="Memory that an ONNX file may take.")
-    ] = 4,
+    memory: Annotated[float, option("GIB", "Memory that an ONNX file may take.", min=0.1)] = 4,
     strict: Annotated[
-        bool,
-        typer.Option("--strict", help="End with status 3 if rows are marked: see above."),
+        bool, flag("--strict", "End with status 3 if rows are marked: see above.")
     ] = False,
 ) -> None:
     """Predict rows by an exported model, into a CSV file.
@@ -139,12 +115,8 @@ def predict(
 
 @app.command()
 def evaluate(
-    models: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help="Folders of exported models.")
-    ],
-    federation: Annotated[
-        Path, typer.Option(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
-    ],
+    models: Annotated[list[Path], argument("MODEL...", "Folders of exported models.")],
+    federation: Annotated[Path, option("SERVER_FOLDER", "The folder `server` of a federation.")],
     control: Control = None,
     as_json: Json = False,
 ) -> None:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from engram.cli import work
-from engram.cli.options import Policy, Port, Site, State
+from engram.cli.options import Policy, Port, Site, State, argument, flag, option
 from engram.cli.site_cli import state_of
 from engram.data.source import Source
 from engram.link.addresses import direct, parse_address
@@ -46,70 +46,61 @@ app = typer.Typer()
 memory = typer.Typer(no_args_is_help=True, help="Manage the memories on a node's disk.")
 app.add_typer(memory, name="memory")
 
-_Key = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Encrypt memories with the key in this file."),
-]
+_Key = Annotated[Path | None, option("FILE", "Encrypt memories with the key in this file.")]
 
 
 @app.command()
 def node(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FOLDER...",
-            help="A client's folder, or several, whose nodes then share one process and memory.",
+        argument(
+            "FOLDER...",
+            "A client's folder, or several, whose nodes then share one process and memory.",
         ),
     ],
     state: State = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATASET",
-            help="This client's own data, such as npz:PATH; by default its share of the run's.",
+        option(
+            "DATASET",
+            "This client's own data, such as npz:PATH; by default its share of the run's.",
         ),
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "KEY=VALUE",
+            f"This machine's own value of {', '.join(MachineSettings.all_keys())}.",
             "--set",
             "-s",
-            metavar="KEY=VALUE",
-            help=f"This machine's own value of {', '.join(MachineSettings.all_keys())}.",
         ),
     ] = None,
     memory_key: _Key = None,
     memory_limit: Annotated[
-        float, typer.Option(metavar="MIB", min=0, help="Most MiB of a run's memories; 0: no bound.")
+        float, option("MIB", "Most MiB of a run's memories; 0: no bound.", min=0)
     ] = 0,
     memory_days: Annotated[
-        float,
-        typer.Option(
-            metavar="DAYS", min=0, help="Days until unchanged runs are forgotten; 0: never."
-        ),
+        float, option("DAYS", "Days until unchanged runs are forgotten; 0: never.", min=0)
     ] = 0,
     max_message: Annotated[
-        float,
-        typer.Option(
-            metavar="MIB", min=0, help="Largest message; 0: an eighth of the free memory."
-        ),
+        float, option("MIB", "Largest message; 0: an eighth of the free memory.", min=0)
     ] = 0,
     policy: Policy = None,
     describe: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--describe/--no-describe",
-            help="Whether engram schema learns names, types, values of text and ranges of --data.",
+            "Whether engram schema learns names, types, values of text and ranges of --data.",
         ),
     ] = True,
     rows_changed: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--rows-changed",
-            help="Go on with trainings that have learned from other rows than there are now.",
+            "Go on with trainings that have learned from other rows than there are now.",
         ),
     ] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines of JSON.")] = False,
+    log_json: Annotated[bool, flag("--log-json", "Log lines of JSON.")] = False,
     metrics_port: Port = 0,
 ) -> None:
     """Serve a federation as one of its clients, or several, until it is stopped."""
@@ -232,17 +223,15 @@ def _absolute(data: str) -> Source:
 
 # --- Memories ------------------------------------------------------------------------------
 
-_Training = Annotated[
-    str, typer.Argument(metavar="TRAINING", help="Its name in `engram memory list`.")
-]
-_Client = Annotated[int, typer.Argument(metavar="CLIENT", help="The client's number.")]
+_Training = Annotated[str, argument("TRAINING", "Its name in `engram memory list`.")]
+_Client = Annotated[int, argument("CLIENT", "The client's number.")]
 
 
 @memory.command("list")
 def list_(
     folder: Site,
     state: State = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead.")] = False,
 ) -> None:
     """List all memories: run, method, client, round, size, date, and the training's name."""
     root = _root(folder, state)
@@ -280,16 +269,10 @@ def export(
     folder: Site,
     training: _Training,
     client: _Client,
-    out: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", help="A new folder, or a new .safetensors file."),
-    ],
+    out: Annotated[Path, argument("OUT", "A new folder, or a new .safetensors file.")],
     state: State = None,
     memory_key: _Key = None,
-    format_: Annotated[
-        str,
-        typer.Option("--format", metavar="FORMAT", help="safetensors or onnx."),
-    ] = "safetensors",
+    format_: Annotated[str, option("FORMAT", "safetensors or onnx.", "--format")] = "safetensors",
 ) -> None:
     """Write the model that serves a client into a folder, or its memory to a file, decrypted.
 
@@ -325,9 +308,7 @@ def _write_memory(out: Path, memory: dict[str, Any]) -> None:
 @memory.command()
 def forget(
     folder: Site,
-    training: Annotated[
-        str | None, typer.Argument(metavar="[TRAINING]", help="Default: all trainings.")
-    ] = None,
+    training: Annotated[str | None, argument("[TRAINING]", "Default: all trainings.")] = None,
     state: State = None,
 ) -> None:
     """Remove the memories of a training, or of all. The node must not be running.
@@ -353,9 +334,7 @@ def forget(
 @memory.command()
 def encrypt(
     folder: Site,
-    memory_key: Annotated[
-        Path, typer.Option(metavar="FILE", help="A key from `engram memory new-key`.")
-    ],
+    memory_key: Annotated[Path, option("FILE", "A key from `engram memory new-key`.")],
     state: State = None,
 ) -> None:
     """Encrypt memories that were written without a key. The node must not be running."""
@@ -371,7 +350,7 @@ def encrypt(
 
 @memory.command("new-key")
 def make_key(
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="A new file for the key.")],
+    out: Annotated[Path, argument("FILE", "A new file for the key.")],
 ) -> None:
     """Make a key to encrypt memories with. If it is lost, they cannot be read any more."""
     new_key(out)

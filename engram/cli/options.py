@@ -37,6 +37,27 @@ _REMOVED: Final = 100  # times that others may remove a folder while it is being
 _LONGEST: Final = 60  # characters of a data set's name in a folder's name
 
 
+def argument(metavar: str, text: str) -> Any:
+    """Returns an argument of a command, with its help."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(
+    metavar: str,
+    text: str,
+    *names: str,
+    min: float | None = None,  # noqa: A002 - as typer has it
+    max: float | None = None,  # noqa: A002
+) -> Any:
+    """Returns an option of a command that takes a value, with its help; a name may be given."""
+    return typer.Option(*names, metavar=metavar, help=text, min=min, max=max)
+
+
+def flag(names: str, text: str) -> Any:
+    """Returns an option of a command that takes no value, with its help."""
+    return typer.Option(names, help=text)
+
+
 SEE_SETTINGS: Final = "The settings are those of engram run: see engram run --help."
 
 
@@ -73,85 +94,61 @@ def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str, str]]
 
 
 Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
+    list[str] | None, option("KEY=VALUE", "Override a setting; may be repeated.", "--set", "-s")
 ]
 Config = Annotated[
-    list[Path] | None,
-    typer.Option("--config", "-c", metavar="FILE", help="Read settings from a TOML file."),
+    list[Path] | None, option("FILE", "Read settings from a TOML file.", "--config", "-c")
 ]
 SchemaFile = Annotated[
-    str | None,
-    typer.Option("--schema", metavar="FILE", help="A table's schema, as engram schema writes it."),
+    str | None, option("FILE", "A table's schema, as engram schema writes it.", "--schema")
 ]
-Yes = Annotated[
-    bool, typer.Option("--yes", help="Take what is proposed for uncertain columns of a table.")
-]
-Out = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder of the results; default runs/NAME.")
-]
-Resume = Annotated[
-    str | None, typer.Option(metavar="RUN", help="Resume a run: its folder, or its name in runs/.")
-]
+Yes = Annotated[bool, flag("--yes", "Take what is proposed for uncertain columns of a table.")]
+Out = Annotated[Path | None, option("DIR", "Folder of the results; default runs/NAME.")]
+Resume = Annotated[str | None, option("RUN", "Resume a run: its folder, or its name in runs/.")]
 Processes = Annotated[
     str | None,
-    typer.Option(
-        metavar="N",
-        help="Methods that are tuned at once; default: one for each core that may be used.",
-    ),
+    option("N", "Methods that are tuned at once; default: one for each core that may be used."),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Run jobs on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
+    option(
+        "ADDRESS", "Run jobs on a Ray cluster with Engram installed: HOST:PORT, auto, or local."
     ),
 ]
 Referring = Annotated[
     str | None,
-    typer.Option(
-        "--references",
-        metavar="NAMES",
-        help="Models without a network to compare with: none, or some of constant,linear,pooled; "
+    option(
+        "NAMES",
+        "Models without a network to compare with: none, or some of constant,linear,pooled; "
         "default: all.",
+        "--references",
     ),
 ]
 OnRay = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "ADDRESS",
+        "Train clients on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
         "--ray",
-        metavar="ADDRESS",
-        help="Train clients on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
     ),
 ]
 Track = Annotated[
-    str | None,
-    typer.Option(metavar="TRACKER", help=f"Send rounds, as they end, to {' or '.join(TRACKERS)}."),
+    str | None, option("TRACKER", f"Send rounds, as they end, to {' or '.join(TRACKERS)}.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Its folder, or its name in runs/.")]
-Runs = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Default: runs.")]
-Server = Annotated[
-    Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
-]
+Json = Annotated[bool, flag("--json", "End standard output with one line of JSON.")]
+Run = Annotated[str, argument("RUN", "Its folder, or its name in runs/.")]
+Runs = Annotated[Path, argument("[FOLDER]", "Default: runs.")]
+Server = Annotated[Path, argument("SERVER_FOLDER", "The folder `server` of a federation.")]
 Control = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
+    str | None, option("HOST:PORT", f"Its SuperLink's Control API; default {CONTROL}.")
 ]
-Port = Annotated[
-    int,
-    typer.Option(metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."),
-]
-Site = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
-]
+Port = Annotated[int, option("PORT", "Serve /metrics and /healthz on this machine alone.", min=0)]
+Site = Annotated[Path, argument("FOLDER", "A client's folder, `client-N` of a federation.")]
 State = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where the node keeps its memories; default FOLDER/state."),
+    Path | None, option("DIR", "Where the node keeps its memories; default FOLDER/state.")
 ]
 Policy = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The node's policy; default FOLDER/policy.toml, if there."),
+    Path | None, option("FILE", "The node's policy; default FOLDER/policy.toml, if there.")
 ]
 
 

@@ -29,12 +29,15 @@ from engram.cli.options import (
     Track,
     WithSettings,
     Yes,
+    argument,
     begun,
     data_name,
     find_run,
+    flag,
     folder_of_command,
     in_project,
     make_folder,
+    option,
     overrides_of,
     read_experiment,
     refuse_keys,
@@ -58,18 +61,13 @@ app = typer.Typer()
 
 _Engine = Annotated[
     str | None,
-    typer.Option(
-        metavar="ENGINE",
-        help="vectorized (the default), or sequential (to find a failing client).",
-    ),
+    option("ENGINE", "vectorized (the default), or sequential (to find a failing client)."),
 ]
 
 
 @app.command(cls=WithSettings)
 def run(
-    method: Annotated[
-        str | None, typer.Argument(metavar="[METHOD]", help="What to run: see engram methods.")
-    ] = None,
+    method: Annotated[str | None, argument("[METHOD]", "What to run: see engram methods.")] = None,
     sets: Set = None,
     config: Config = None,
     schema: SchemaFile = None,
@@ -78,24 +76,19 @@ def run(
     resume: Resume = None,
     start_from: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="RUN", help="Start from the last models of a run, as trained there."
-        ),
+        option("RUN", "Start from the last models of a run, as trained there.", "--from"),
     ] = None,
     engine: _Engine = None,
     federation: Annotated[
         Path | None,
-        typer.Option(
-            metavar="SERVER_FOLDER",
-            help="Run on the nodes of a deployed federation, and go on with the run in --out.",
+        option(
+            "SERVER_FOLDER",
+            "Run on the nodes of a deployed federation, and go on with the run in --out.",
         ),
     ] = None,
     control: Control = None,
     check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="With --federation: say who can take part, and train nothing."
-        ),
+        bool, flag("--check", "With --federation: say who can take part, and train nothing.")
     ] = False,
     ray: OnRay = None,
     metrics_port: Port = 0,
@@ -179,12 +172,10 @@ def _again(ray: str | None) -> str:
 @app.command(epilog=SEE_SETTINGS)
 def compare(
     methods: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[METHOD]...", help="Default: some that are often compared."),
+        list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 5."),
+        str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
     ] = None,
     sets: Set = None,
     config: Config = None,
@@ -194,12 +185,10 @@ def compare(
     resume: Resume = None,
     engine: _Engine = None,
     tuned: Annotated[
-        bool,
-        typer.Option("--tuned", help="Tune each method first, on other seeds, as engram tune."),
+        bool, flag("--tuned", "Tune each method first, on other seeds, as engram tune.")
     ] = False,
     trials: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Settings that --tuned tries of each; default 32."),
+        str | None, option("N", "Settings that --tuned tries of each; default 32.")
     ] = None,
     processes: Processes = None,
     references: Referring = None,
@@ -258,7 +247,7 @@ def data(
     config: Config = None,
     schema: SchemaFile = None,
     yes: Yes = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The picture.")] = None,
+    out: Annotated[Path | None, option("FILE", "The picture.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""

@@ -13,7 +13,18 @@ from rich.table import Table
 from engram.cli import work
 from engram.cli.console import err, out, table_of
 from engram.cli.deployed_cli import for_federation, for_server
-from engram.cli.options import SEE_SETTINGS, Config, Control, SchemaFile, Server, Set, overrides_of
+from engram.cli.options import (
+    SEE_SETTINGS,
+    Config,
+    Control,
+    SchemaFile,
+    Server,
+    Set,
+    argument,
+    flag,
+    option,
+    overrides_of,
+)
 from engram.link.credentials import read_server
 from engram.settings.errors import Refused, few_names, one_line, say
 from engram.settings.files import replace_file
@@ -54,32 +65,26 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
 def schema(
     server: Annotated[
         Path,
-        typer.Argument(
-            metavar="SERVER_FOLDER|DATA",
-            help="The folder `server` of a federation; or a table: a file, or KIND:PATH.",
+        argument(
+            "SERVER_FOLDER|DATA",
+            "The folder `server` of a federation; or a table: a file, or KIND:PATH.",
         ),
     ],
     target: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The column to predict; may be repeated: others that are no inputs.",
-        ),
+        option("COLUMN", "The column to predict; may be repeated: others that are no inputs."),
     ] = None,
     sets: Set = None,
     config: Config = None,
     written: SchemaFile = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Do without sites that do not describe their tables.")
+        bool, flag("--partial", "Do without sites that do not describe their tables.")
     ] = False,
     union: Annotated[
-        bool,
-        typer.Option(
-            "--union", help="Keep columns that some sites lack: there, all values are missing."
-        ),
+        bool, flag("--union", "Keep columns that some sites lack: there, all values are missing.")
     ] = False,
     save: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write a table's schema to a file.")
+        Path | None, option("FILE", "Write a table's schema to a file.", "--out")
     ] = None,
     control: Control = None,
 ) -> None:
@@ -130,9 +135,7 @@ def schema(
 @app.command()
 def statistics(
     server: Server,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")
-    ] = False,
+    as_csv: Annotated[bool, flag("--csv", "Print the table as CSV, and nothing else.")] = False,
     control: Control = None,
 ) -> None:
     """Show columns of all sites' tables: rows, missing values, means and quantiles.

@@ -10,7 +10,17 @@ import typer
 import engram
 from engram.cli import work
 from engram.cli.console import err, out, table_of
-from engram.cli.options import Json, Run, Runs, as_allowed, find_run, settings_rows
+from engram.cli.options import (
+    Json,
+    Run,
+    Runs,
+    argument,
+    as_allowed,
+    find_run,
+    flag,
+    option,
+    settings_rows,
+)
 from engram.cli.progress import show_found, tell_next
 from engram.compare.comparison_folder import (
     BENCHMARK,
@@ -52,27 +62,20 @@ def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
 @app.command()
 def show(
     run: Run,
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")
-    ] = False,
+    csv: Annotated[bool, flag("--csv", "Print the table as CSV, and nothing else.")] = False,
     latex: Annotated[
-        bool, typer.Option("--latex", help="Print it for LaTeX's booktabs, and nothing else.")
+        bool, flag("--latex", "Print it for LaTeX's booktabs, and nothing else.")
     ] = False,
     file_format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="FORMAT", help="Draw plots as pdf or svg, or png."),
+        str | None, option("FORMAT", "Draw plots as pdf or svg, or png.", "--format")
     ] = None,
     which: Annotated[
-        str,
-        typer.Option("--round", help="Round of --csv and --latex: picked by validation, or last."),
+        str, flag("--round", "Round of --csv and --latex: picked by validation, or last.")
     ] = "picked",
     width: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMNS", help="Columns of a paper for table and plots: one or two."),
+        str | None, option("COLUMNS", "Columns of a paper for table and plots: one or two.")
     ] = None,
-    look: Annotated[
-        str | None, typer.Option("--style", metavar="FILE", help="A style file of matplotlib's.")
-    ] = None,
+    look: Annotated[str | None, option("FILE", "A style file of matplotlib's.", "--style")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the results of a run, comparison, search or study, and draw its plots."""
@@ -117,9 +120,7 @@ def _refuse_others(folder: Path, wanted: str) -> None:
 @app.command()
 def report(
     run: Run,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The page; default RUN/report.html.")
-    ] = None,
+    html: Annotated[Path | None, option("FILE", "The page; default RUN/report.html.")] = None,
 ) -> None:
     """Write a page about a run or comparison: an HTML file with interactive figures."""
     folder = find_run(run)
@@ -136,7 +137,7 @@ def report(
 @app.command()
 def track(
     run: Run,
-    to: Annotated[str, typer.Option(metavar="TRACKER", help=f"One of {', '.join(TRACKERS)}.")],
+    to: Annotated[str, option("TRACKER", f"One of {', '.join(TRACKERS)}.")],
 ) -> None:
     """Send the record of a run, or of a comparison, to TensorBoard, MLflow or W&B.
 
@@ -157,12 +158,8 @@ def track(
 @app.command()
 def audit(
     run: Run,
-    clients: Annotated[
-        int, typer.Option(metavar="N", help="Messages to attack, of the smallest clients.")
-    ] = 3,
-    federations: Annotated[
-        int, typer.Option(metavar="N", help="Federations to train on half of the rows each.")
-    ] = 8,
+    clients: Annotated[int, option("N", "Messages to attack, of the smallest clients.")] = 3,
+    federations: Annotated[int, option("N", "Federations to train on half of the rows each.")] = 8,
     as_json: Json = False,
 ) -> None:
     """Attack a run on its own clients' rows: who could reconstruct or recognize them?
@@ -184,7 +181,7 @@ def audit(
 
 @app.command()
 def methods(
-    method: Annotated[str | None, typer.Argument(metavar="[METHOD]", help="Show this one.")] = None,
+    method: Annotated[str | None, argument("[METHOD]", "Show this one.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the methods, or show one and its settings."""

@@ -20,9 +20,12 @@ from engram.cli.options import (
     SchemaFile,
     Set,
     Yes,
+    argument,
     data_name,
     find_run,
+    flag,
     folder_of_command,
+    option,
     overrides_of,
 )
 from engram.cli.run_cli import in_this_process
@@ -38,25 +41,19 @@ app = typer.Typer()
 
 @app.command(epilog=SEE_SETTINGS)
 def tune(
-    methods: Annotated[
-        list[str] | None, typer.Argument(metavar="METHOD...", help="What to find settings of.")
-    ] = None,
+    methods: Annotated[list[str] | None, argument("METHOD...", "What to find settings of.")] = None,
     trials: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Settings to try, of each method; default 32."),
+        str | None, option("N", "Settings to try, of each method; default 32.")
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 3."),
+        str | None, option("N", "Runs of each, from `seed` upwards; default 3.")
     ] = None,
-    minutes: Annotated[
-        str | None, typer.Option(metavar="N", help="Stop each method's search after so long.")
-    ] = None,
+    minutes: Annotated[str | None, option("N", "Stop each method's search after so long.")] = None,
     search: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=LOW..HIGH[:log]",
-            help="Search a setting here, or among KEY=VALUE,VALUE,...; may be repeated. Default: "
+        option(
+            "KEY=LOW..HIGH[:log]",
+            "Search a setting here, or among KEY=VALUE,VALUE,...; may be repeated. Default: "
             "the method's own settings and adapt-lr, in the ranges that they declare.",
         ),
     ] = None,
@@ -66,7 +63,7 @@ def tune(
     yes: Yes = False,
     out: Out = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with a search: its folder, or name.")
+        str | None, option("RUN", "Go on with a search: its folder, or name.")
     ] = None,
     processes: Processes = None,
     ray: Ray = None,
@@ -109,33 +106,28 @@ def tune(
 @app.command(epilog=SEE_SETTINGS)
 def benchmark(
     methods: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[METHOD]...", help="Default: some that are often compared."),
+        list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
     ] = None,
     on: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="One of the federations, or a TOML file of a run's settings, such as of a data "
+        option(
+            "NAME|FILE",
+            "One of the federations, or a TOML file of a run's settings, such as of a data "
             "set of your own; may be repeated. Default: all federations.",
         ),
     ] = None,
     trials: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Settings to try of each method; default 16."),
+        str | None, option("N", "Settings to try of each method; default 16.")
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 5."),
+        str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
     ] = None,
     sets: Set = None,
     out: Out = None,
     resume: Resume = None,
     processes: Processes = None,
     ray: OnRay = None,
-    list_only: Annotated[
-        bool, typer.Option("--list", help="List the federations, and run nothing.")
-    ] = False,
+    list_only: Annotated[bool, flag("--list", "List the federations, and run nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Tune methods alike on several federations, compare them there, and rank them.

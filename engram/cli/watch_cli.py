@@ -10,7 +10,7 @@ import typer
 
 from engram.cli import work
 from engram.cli.console import out, table_of
-from engram.cli.options import Control, Json, Policy, Runs, State
+from engram.cli.options import Control, Json, Policy, Runs, State, argument, option
 from engram.data.file_models import readable
 from engram.guards.client_epsilon import spent_by_client
 from engram.link.addresses import parse_address
@@ -31,20 +31,17 @@ app = typer.Typer()
 def board(
     folder: Runs = Path("runs"),
     federation: Annotated[
-        Path | None,
-        typer.Option(metavar="SERVER_FOLDER", help="The folder `server` of a live federation."),
+        Path | None, option("SERVER_FOLDER", "The folder `server` of a live federation.")
     ] = None,
     control: Control = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = _AT,
-    certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A certificate, for HTTPS.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
+    listen: Annotated[str, option("HOST:PORT", "Where it listens.")] = _AT,
+    certificate: Annotated[Path | None, option("FILE", "A certificate, for HTTPS.")] = None,
+    key: Annotated[Path | None, option("FILE", "The certificate's key.")] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file with the token that visitors need. By default there is none on this "
+        option(
+            "FILE",
+            "A file with the token that visitors need. By default there is none on this "
             "machine's own interface, and a new one at each start elsewhere.",
         ),
     ] = None,
@@ -83,10 +80,7 @@ def _token(file: Path | None) -> str | None:
 @app.command()
 def status(
     target: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER", help="A federation's `server`, a client's folder, or that of a run."
-        ),
+        Path, argument("FOLDER", "A federation's `server`, a client's folder, or that of a run.")
     ],
     control: Control = None,
     state: State = None,
