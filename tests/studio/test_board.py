@@ -366,8 +366,6 @@ def test_what_the_command_refuses(engram, tmp_path):
             assert told in err
             assert len(err.strip().splitlines()) == 1
 
-
-def test_a_port_in_use_and_a_short_token_are_refused(engram, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

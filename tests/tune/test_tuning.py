@@ -223,7 +223,6 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         (("fedavg", "-s", "eta=0.1", "-s", "adapt-lr=0.1"), "fedavg has nothing to be tuned"),
         (("fedavg", "--search", "eta=1..0.1"), "with LOW < HIGH"),
         (("fedavg", "--search", "eta=0..1:log"), "with 0 < LOW < HIGH"),
-        (("fedavg", "--search", "eta"), "search must be KEY=LOW..HIGH"),
         (("fedavg", "--search", "eta=5"), "search must be KEY=LOW..HIGH"),
         (("fedavg", "--search", "etta=1..2"), "etta is not a setting (did you mean eta?)"),
         *(
@@ -236,13 +235,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         ),
         (("fedavg", "--search", "local-steps=0.5..4:log"), "must be a valid integer, got 0.5"),
         (("fedavg", "--search", "local-steps=0.2..0.4"), "must be a valid integer, got 0.2"),
-        (("fedavg", "--search", "eta=0..1"), "fedavg.eta must be greater than 0, got 0.0"),
         (("fedavg", "--search", "eta=0.1,abc"), "fedavg.eta must be a valid number, got 'abc'"),
         (("fedavg", "--search", "hidden=0..3"), "hidden is no number: give hidden=VALUE,VALUE"),
         (("apfl", "--search", "adaptive=0..1"), "adaptive is no number: give adaptive=VALUE"),
         (("fedavg", "--search", "model=mlp,foo"), "model must be one of mlp, cnn"),
         (("fedavg", "--search", "model=mlp,lstm"), "search model=lstm: "),
-        (("fedavg", "--search", "."), "search must be KEY=LOW..HIGH"),
         (("fedavg", "-s", "eta=0.1", "--search", "eta=1..2"), "eta is fixed"),
         (("fedavg", "--search", "pfedme.eta=1..2"), "for a method that does not take part: pfedme"),
         (("fedavg", "-s", "protocol=few-shot"), "tuning needs validation rows"),
@@ -254,16 +251,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         ),
         (("fedavg", "-s", "eta=-1"), "eta must be greater than 0"),
         (("fedavg", "--minutes", "0"), "minutes must suffice for one batch of trials, got 0"),
-        (("fedavg", "--minutes", "nan"), "--minutes must be a finite number, got 'nan'"),
         (("--resume", "nowhere"), "no run 'nowhere'"),
         (("--resume", "nowhere", "--trials", "3"), "give --minutes, --processes or --ray"),
         (
             ("fedavg", "--ray", "local", "--processes", "2"),
             "ray and processes exclude each other: a cluster's cores are all used",
-        ),
-        (
-            ("fedavg", "--ray", "127.0.0.1:1"),
-            "ray must be the address of a cluster that answers, got '127.0.0.1:1'",
         ),
     ]:
         with entry(words):

@@ -61,12 +61,8 @@ def gains(
 
     Scores are of test rows, each run in the round that validation rows pick; none where runs are
     not finished, or not of the same seeds and clients. The intervals of the means are those of
-    ``engram.compare.claims``: all of a comparison hold together.
-
-    Args:
-        runs: The runs.
-        metric: What is compared.
-        beside: Scores of each client without a network, by name, which are compared, too.
+    ``engram.compare.claims``: all of a comparison hold together, with those of the clients' scores
+    without a network, ``beside``.
     """
     runs = comparable(runs)
     references, others = gain_lines(runs)
