@@ -144,17 +144,9 @@ def write_task(
     rows: int | None,
     left: int,
 ) -> None:
-    """Writes the task of PFLlib's side.
+    """Writes the task of PFLlib's side, which leaves its models after the round ``left``.
 
-    Args:
-        e: The experiment.
-        data: The clients' rows.
-        initial: The initial weights.
-        folder: Where it is written.
-        network: Name of the network, as ``benchmarks.pfllib_peer`` knows it.
-        rows: Number of rows that a client draws in a round; 0 for an epoch; None for an epoch in
-            the order of the rows.
-        left: The round after which models are left.
+    A client draws so many rows in a round: 0 for an epoch, None for one in the order of the rows.
     """
     pair = PAIRS[e.method]
     write_rows(data, folder / "dataset" / DATASET)
@@ -177,17 +169,11 @@ def write_task(
 def accuracy_of_theirs(
     pair: Pair, left: Mapping[str, Any], e: Experiment, data: FederatedData
 ) -> float:
-    """Scores PFLlib's models.
+    """Returns the mean of the clients' accuracies by the models that PFLlib has left.
 
-    Args:
-        pair: The method.
-        left: The common model and the personal ones, each a list of arrays, and gates on the
-            personal ones' representations, if there are any.
-        e: FedAvg's experiment, by which the common model is fine-tuned where the pair says so.
-        data: The data.
-
-    Returns:
-        The mean of the clients' accuracies.
+    These are the common one and the personal ones, each a list of arrays, with gates on their
+    representations, if there are any. By FedAvg's experiment the common one is fine-tuned where the
+    pair says so.
     """
     network = model_for(e, data.kind)
     names = [*network.init(torch_generator(e.seed, Stream.MODEL))]
@@ -219,11 +205,7 @@ def accuracy_of_ours(pair: Pair, platform: Platform, e: Experiment) -> float:
 
 
 def race(e: Experiment, command: Sequence[str]) -> Race:
-    """Runs a method here and there, in turns.
-
-    Args:
-        e: The settings of our side; ``experiment`` makes them.
-        command: Starts PFLlib's side; the folder of its task follows.
+    """Runs a method here and there, where the command starts PFLlib's side, in turns.
 
     Raises:
         PeerMissing: PFLlib's side cannot run.

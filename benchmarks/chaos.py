@@ -155,15 +155,7 @@ def _kill_coordinator(federation: LoopbackFederation, over: threading.Event) -> 
 def compare(
     federation: Path, calm: Path, run: Path, rounds: int, kills: dict[str, int], seconds: float
 ) -> DisturbedRun:
-    """Compares a disturbed run with a calm one.
-
-    Args:
-        federation: A folder with the clients' memories, ``client-N/state``.
-        calm: The calm run, in one process.
-        run: The disturbed run.
-        rounds: Number of rounds of both.
-        kills: Number of kills by target.
-        seconds: Duration of the disturbed run.
+    """Compares a disturbed run with a calm one, in one process.
 
     Raises:
         EngramError: If a run has no checkpoint.

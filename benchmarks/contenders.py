@@ -117,12 +117,7 @@ def ways(
 ) -> dict[Key, tuple[Sequence[str], int]]:
     """Returns the words that start each peer that has a method, and its number of threads.
 
-    Args:
-        work: One of ``CASES``.
-        method: One of ``METHODS``.
-        folder: Holds the first round, as ``peers.write_round`` has written it.
-        pfllib: Checkout of PFLlib; None for none.
-        many: Number of cores.
+    The folder holds the first round, as ``peers.write_round`` has written it.
     """
     task = work, str(folder), method
     threads = {_number(count, "thread"): count for count in (1, many)}
@@ -140,15 +135,9 @@ def ways(
 def race(
     work: str, method: str, rounds: int, python: str, pfllib: Path | None, many: int
 ) -> Outcome:
-    """Times a method of all systems.
+    """Times a method of all systems on so many cores.
 
-    Args:
-        work: One of ``CASES``.
-        method: One of ``METHODS``.
-        rounds: How many are timed.
-        python: Interpreter of an environment with peers; without it only the plain loop is there.
-        pfllib: Checkout of PFLlib; None for none.
-        many: Number of cores.
+    Without a Python of an environment with peers only the plain loop is there.
     """
     data, most = federation(work), 0 if many == cores() else many
     ours = {_OURS: experiment(work, method, cores=most)}

@@ -63,13 +63,7 @@ def measure(processes: Iterable[psutil.Process], folder: Path) -> Size:
 
 
 def measure_all(processes: Mapping[str, int], federation: Path, run: Path) -> dict[str, Size]:
-    """Measures a federation: SuperLink and nodes, by name, and the run's ``coordinator``.
-
-    Args:
-        processes: The processes' numbers, by name.
-        federation: The folder with theirs.
-        run: The run's folder.
-    """
+    """Measures a federation: SuperLink and nodes, by name, and the run's ``coordinator``."""
     sizes = {}
     for name, number in processes.items():
         first = psutil.Process(number)

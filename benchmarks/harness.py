@@ -28,15 +28,11 @@ def in_turns(
     """Times contenders in turns, so that each ratio is of times from the same minutes.
 
     Their order rotates, so that none always follows the same one, whose threads may still spin.
-
-    Args:
-        contenders: Functions of the number of the turn, which counts from 0.
-        turns: Number of turns that are timed.
-        warm_up: Number of turns before these.
-        clock: Seconds; ``time.thread_time`` counts those of a core.
+    Each contender is a function of the number of the turn, which counts from 0; the clock tells
+    seconds: ``time.thread_time`` counts those of a core.
 
     Returns:
-        Each contender's milliseconds: the median over the timed turns.
+        Each contender's milliseconds: the median over the turns after the ones to warm up.
     """
     times: dict[K, list[float]] = {name: [] for name in contenders}
     names = [*contenders]

@@ -274,12 +274,6 @@ def _insist(step: Callable[[], object], over: threading.Event, say: Any) -> bool
 def compare(folder: Path, nodes: int, rounds: int, members: set[int]) -> dict[str, Any]:
     """Compares a run with its record, and with one process in which the same clients took part.
 
-    Args:
-        folder: The folder with ``run`` and ``federation``; ``here`` is made in it.
-        nodes: Number of clients that there ever were.
-        rounds: Number of rounds.
-        members: Those who are members in the end.
-
     Returns:
         The fields of ``Outcome`` from ``rounds_lost`` on.
 

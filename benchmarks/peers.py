@@ -59,12 +59,7 @@ class Peer:
     """A peer in a process of its own, which does a round when it is told to."""
 
     def __init__(self, command: Sequence[str], log: Path, threads: int = 1) -> None:
-        """Starts it.
-
-        Args:
-            command: Starts its process.
-            log: File for what it prints that is no answer.
-            threads: Number of threads of its kernels.
+        """Starts it; the file gets what it prints that is no answer.
 
         Raises:
             PeerMissing: It is not installed there, or has no such network.

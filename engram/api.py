@@ -12,7 +12,6 @@ from engram.cli.arguments import arguments
 from engram.cli.console import in_html, in_text
 from engram.cli.options import begun, data_name, find_run, new_folder, read_experiment
 from engram.cli.progress import Execute, Report, interruptible, run_all, shows
-from engram.cli.python_arguments import settings_of
 from engram.client.hosts import Engine, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost, hosted_by
 from engram.client.memory import RamStore
@@ -32,6 +31,7 @@ from engram.home.exporting import exported_into
 from engram.home.newcomers import adapted_into
 from engram.home.run_models import Learned
 from engram.link.console import WHOLE
+from engram.python_arguments import settings_of
 from engram.runs.record import RunRecord
 from engram.scoring.best_round import selected_by
 from engram.scoring.score_columns import TUNED

@@ -12,13 +12,13 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 from torch.utils._pytree import tree_flatten_with_path, tree_map
 
-from engram.cli.python_arguments import settings_of
 from engram.client.hosts import Engine, Host
 from engram.client.hosts.local import LocalHost
 from engram.client.requests import Request
 from engram.core.contract import SlotFault
 from engram.core.method import Context, FromMean, Method, Served
 from engram.core.process_modes import own_modes
+from engram.python_arguments import settings_of
 from engram.runs.record import RunRecord
 from engram.scoring.best_round import is_selection
 from engram.settings.errors import Refused, one_line

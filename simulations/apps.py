@@ -9,10 +9,10 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from engram.cli.python_arguments import settings_of
 from engram.client.app import app
 from engram.core.process_modes import own_modes
 from engram.data.source import Source
+from engram.python_arguments import settings_of
 from engram.server.app import main
 from engram.settings.experiment import lists_settings
 from engram.settings.plugins import add_plugins

@@ -1,8 +1,8 @@
 """The `engram` command: its subcommands by name, and the module of each.
 
-A subcommand's module is imported when it is called. What loads torch or matplotlib is imported by
-the functions themselves, so that help and refusals take tenths of a second. To add a command, write
-its function in one of these modules (or a new one), and name it here.
+A subcommand's module is imported when it is called. What loads torch or matplotlib is looked up in
+``engram.cli.work``, so that help and refusals take tenths of a second. To add a command, write its
+function in one of these modules (or a new one), and name it here.
 """
 
 import errno
@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from engram.cli import work
 from engram.cli.console import err
 from engram.core.machine import cores
 from engram.settings.errors import EngramError, Refused, one_line
@@ -306,9 +307,7 @@ COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group
 
 def examples_of(command: Command) -> list[str]:
     """Returns a command's examples, with names of methods."""
-    from engram.settings.families import family  # noqa: PLC0415 - not needed by every command
-
-    names = family("local", compared=True)
+    names = work.family("local", compared=True)
     return [example.format(*names) for example in (command.first, command.second)]
 
 
@@ -415,11 +414,9 @@ def call() -> None:
 
 
 def _without(error: click.NoSuchOption) -> str:
-    from engram.settings import experiment, fields  # noqa: PLC0415 - help needs none
-
-    settings = {key.rpartition(".")[2] for key in experiment.default_config()}
+    settings = {key.rpartition(".")[2] for key in work.default_config()}
     takes = error.ctx is not None and any("--set" in each.opts for each in error.ctx.command.params)
-    found = fields.called_here(fields.key_of(error.option_name.lstrip("-")))
+    found = work.called_here(work.key_of(error.option_name.lstrip("-")))
     if takes and found in settings:
         return f"{error.message} Settings are given by --set: did you mean --set {found}=VALUE?"
     return error.format_message()

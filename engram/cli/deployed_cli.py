@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from engram.cli import work
 from engram.cli.console import err
 from engram.cli.options import (
     SEE_SETTINGS,
@@ -18,6 +19,7 @@ from engram.cli.options import (
     find_run,
     folder_of_command,
     in_project,
+    option,
     overrides_of,
     refuse_keys,
 )
@@ -27,7 +29,6 @@ from engram.runs.record import RunRecord
 from engram.server.status import participation
 from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import FIRST, Experiment, read_by
-from engram.settings.process_starts import end_at_once
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from engram.wire.counters import Counters, serve_counters
@@ -46,7 +47,7 @@ _COUNTED: Final = {
 
 @app.command(epilog=SEE_SETTINGS)
 def federation(
-    clients: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nodes.")] = 3,
+    clients: Annotated[int, option("N", "Number of nodes.", min=1)] = 3,
     sets: Set = None,
     config: Config = None,
     out: Out = None,
@@ -66,8 +67,7 @@ def federation(
         soft_wrap=True,
     )
     place, options = folder / "federation", _data_options(experiment)
-    with end_at_once():  # slow imports, done before there are processes to stop
-        import engram.strategies  # noqa: F401, PLC0415 - for its time alone
+    _ = work.STRATEGIES  # slow to import: before there are processes to stop
     with LoopbackFederation(place, clients=clients, options=options) as there:
         _follow(experiment, folder / "run", there.server, there.control, "run it anew")
     show_found(folder / "run", as_json)
@@ -82,17 +82,7 @@ def run_on(
     as_json: bool,
     metrics_port: int = 0,
 ) -> None:
-    """Runs or resumes an experiment on a deployed federation; shows its results.
-
-    Args:
-        overrides: Settings other than the defaults.
-        federation: The coordinator's folder.
-        control: HOST:PORT of its SuperLink's Control API; None for the default.
-        out: Folder of the run: a new one, or that of a run to resume.
-        resume: Instead, the run to resume: its folder, or its name in runs/.
-        as_json: Whether to end with a line of JSON.
-        metrics_port: Port of ``/metrics`` and ``/healthz``; 0 for none.
-    """
+    """Runs an experiment on a deployed federation, or resumes the one in ``out`` or ``resume``."""
     if resume is not None:
         folder = find_run(resume)
     else:
@@ -117,10 +107,8 @@ def _data_options(experiment: Experiment) -> list[str]:
 
 def for_server(overrides: Mapping[str, Any], server: Path) -> Experiment:
     """Returns the experiment of a run on a federation, by the schema that its sites agree on."""
-    from engram.sites.schema_survey import schema_of  # noqa: PLC0415 - loads torch
-
     method = str(overrides.get("method", in_project(overrides).get("method", FIRST)))
-    agreed = read_by(method, schema_of(server))
+    agreed = read_by(method, work.schema_of(server))
     return for_federation(agreed | dict(overrides), read_server(server).settings.clients)
 
 

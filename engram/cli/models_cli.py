@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import engram
+from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.console import table_of
 from engram.cli.deployed_cli import for_server
-from engram.cli.options import Control, Json, Run, find_run
+from engram.cli.options import Control, Json, Run, argument, find_run, flag, option
 from engram.settings.errors import Refused, say
-from engram.settings.process_starts import end_at_once
 
 if TYPE_CHECKING:
     from engram.home.exporting import Written
@@ -23,32 +23,23 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _Folder = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="A new folder; default: NAME-model, for whom it is."),
+    Path | None, option("DIR", "A new folder; default: NAME-model, for whom it is.")
 ]
 _Picked = Annotated[
-    bool,
-    typer.Option("--picked", help="Of the round that validation rows pick, not of the last."),
+    bool, flag("--picked", "Of the round that validation rows pick, not of the last.")
 ]
-_Format = Annotated[
-    str,
-    typer.Option("--format", metavar="FORMAT", help="safetensors or onnx."),
-]
+_Format = Annotated[str, option("FORMAT", "safetensors or onnx.", "--format")]
 
 
 @app.command()
 def export(
     run: Run,
     client: Annotated[
-        str | None,
-        typer.Option(metavar="CLIENT", help="A client's name, or its number if it has none."),
+        str | None, option("CLIENT", "A client's name, or its number if it has none.")
     ] = None,
-    common: Annotated[
-        bool, typer.Option("--common", help="Instead, the model that all clients share.")
-    ] = False,
+    common: Annotated[bool, flag("--common", "Instead, the model that all clients share.")] = False,
     tuned: Annotated[
-        bool,
-        typer.Option("--tuned", help="Fine-tuned on the client's rows, where it is not served so."),
+        bool, flag("--tuned", "Fine-tuned on the client's rows, where it is not served so.")
     ] = False,
     picked: _Picked = False,
     out: _Folder = None,
@@ -61,21 +52,16 @@ def export(
     if (client is None) != common:
         raise Refused("export takes --client CLIENT, or --common")
     folder = find_run(run)
-    with end_at_once():
-        from engram.home.exporting import exported_into  # noqa: PLC0415 - loads torch
     found = engram.Run(folder, picked=picked)
     found = found.tuned if tuned else found
-    _tell(exported_into(found.learned, client, out, format_))
+    _tell(work.exported_into(found.learned, client, out, format_))
 
 
 @app.command()
 def adapt(
     run: Run,
     data: Annotated[
-        str,
-        typer.Option(
-            metavar="ROWS", help="A .csv, .xlsx or .npz file, or a folder of images or .npy files."
-        ),
+        str, option("ROWS", "A .csv, .xlsx or .npz file, or a folder of images or .npy files.")
     ],
     picked: _Picked = False,
     out: _Folder = None,
@@ -88,40 +74,26 @@ def adapt(
     with the common one.
     """
     folder = find_run(run)
-    with end_at_once():
-        from engram.home.newcomers import adapted_into  # noqa: PLC0415 - loads torch
     found = engram.Run(folder, picked=picked)
-    _tell(adapted_into(found.learned, data, out, format_))
+    _tell(work.adapted_into(found.learned, data, out, format_))
 
 
 @app.command()
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")],
+    model: Annotated[Path, argument("MODEL", "The folder of a model.")],
     rows: Annotated[
-        Path,
-        typer.Argument(
-            metavar="ROWS", help="A .csv, .xlsx or .npz file, or a folder of images or .npy files."
-        ),
+        Path, argument("ROWS", "A .csv, .xlsx or .npz file, or a folder of images or .npy files.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="A new CSV file.")] = Path(
-        "predictions.csv"
-    ),
+    out: Annotated[Path, option("FILE", "A new CSV file.")] = Path("predictions.csv"),
     interval: Annotated[
-        float | None,
-        typer.Option(metavar="LEVEL", help="Probability of intervals of values; default: 0.9."),
+        float | None, option("LEVEL", "Probability of intervals of values; default: 0.9.")
     ] = None,
     deadline: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=1, max=1e6, help="For an ONNX file to load, and for 1024 rows."
-        ),
+        float, option("SECONDS", "For an ONNX file to load, and for 1024 rows.", min=1, max=1e6)
     ] = 60,
-    memory: Annotated[
-        float, typer.Option(metavar="GIB", min=0.1, help="Memory that an ONNX file may take.")
-    ] = 4,
+    memory: Annotated[float, option("GIB", "Memory that an ONNX file may take.", min=0.1)] = 4,
     strict: Annotated[
-        bool,
-        typer.Option("--strict", help="End with status 3 if rows are marked: see above."),
+        bool, flag("--strict", "End with status 3 if rows are marked: see above.")
     ] = False,
 ) -> None:
     """Predict rows by an exported model, into a CSV file.
@@ -133,10 +105,7 @@ def predict(
     """
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
-    with end_at_once():
-        from engram.home import onnx_sandbox, predicting  # noqa: PLC0415 - loads torch
-    limits = onnx_sandbox.Limits(deadline, memory)
-    found = predicting.predict(model, rows, out, interval, limits)
+    found = work.predict(model, rows, out, interval, work.Limits(deadline, memory))
     columns = ", ".join(found.table.columns)
     console.print(f"{out}: {len(found.table)} rows of {columns}", soft_wrap=True)
     _note(found.notes)
@@ -146,12 +115,8 @@ def predict(
 
 @app.command()
 def evaluate(
-    models: Annotated[
-        list[Path], typer.Argument(metavar="MODEL...", help="Folders of exported models.")
-    ],
-    federation: Annotated[
-        Path, typer.Option(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
-    ],
+    models: Annotated[list[Path], argument("MODEL...", "Folders of exported models.")],
+    federation: Annotated[Path, option("SERVER_FOLDER", "The folder `server` of a federation.")],
     control: Control = None,
     as_json: Json = False,
 ) -> None:
@@ -161,16 +126,13 @@ def evaluate(
     medians; no code goes with it. Sites tell scores and numbers of rows.
     """
     experiment = for_server({}, federation)
-    from engram.sites import evaluate_at_sites as visits  # noqa: PLC0415 - loads torch
-    from engram.sites.schema_survey import answer_of_nodes  # noqa: PLC0415 - loads torch
-
     folders = [str(path.absolute()) for path in models]
     for folder in folders:
-        visits.given_model(folder)  # refused here, before anybody is asked
-    question = {visits.MODELS: json.dumps({"folders": folders})}
+        work.given_model(folder)  # refused here, before anybody is asked
+    question = {work.MODELS: json.dumps({"folders": folders})}
     app = "engram.sites.evaluate_at_sites:app"
-    text = answer_of_nodes(app, question, visits.SCORES, experiment, federation, control)
-    found = [visits.Visited(**each) for each in json.loads(text)]
+    text = work.answer_of_nodes(app, question, work.SCORES, experiment, federation, control)
+    found = [work.Visited(**each) for each in json.loads(text)]
     if as_json:
         print(json.dumps([each._asdict() for each in found]))
     else:

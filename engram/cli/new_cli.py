@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from engram.cli.options import make_folder
+from engram.cli.options import argument, make_folder
 from engram.core.checks import must
 from engram.settings.errors import Refused, say
 from engram.settings.plugins import VARIABLE, plugins
@@ -28,7 +28,7 @@ app = typer.Typer()
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the folder, and of its package.")],
+    name: Annotated[str, argument("NAME", "Of the folder, and of its package.")],
 ) -> None:
     """Make a project of your own: a network, data and a method, for all engines."""
     word = re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name, re.ASCII) and len(name) <= _LONGEST
@@ -61,7 +61,7 @@ def _write(folder: Path, name: str) -> None:
 
 @app.command("app")
 def write(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+    folder: Annotated[Path, argument("FOLDER", "A new folder.")],
 ) -> None:
     """Write the app that `flwr run FOLDER` runs.
 

@@ -16,7 +16,8 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
-from engram.cli.options import Policy, Port, Site, State
+from engram.cli import work
+from engram.cli.options import Policy, Port, Site, State, argument, flag, option
 from engram.cli.site_cli import state_of
 from engram.data.source import Source
 from engram.link.addresses import direct, parse_address
@@ -45,70 +46,61 @@ app = typer.Typer()
 memory = typer.Typer(no_args_is_help=True, help="Manage the memories on a node's disk.")
 app.add_typer(memory, name="memory")
 
-_Key = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Encrypt memories with the key in this file."),
-]
+_Key = Annotated[Path | None, option("FILE", "Encrypt memories with the key in this file.")]
 
 
 @app.command()
 def node(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="FOLDER...",
-            help="A client's folder, or several, whose nodes then share one process and memory.",
+        argument(
+            "FOLDER...",
+            "A client's folder, or several, whose nodes then share one process and memory.",
         ),
     ],
     state: State = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATASET",
-            help="This client's own data, such as npz:PATH; by default its share of the run's.",
+        option(
+            "DATASET",
+            "This client's own data, such as npz:PATH; by default its share of the run's.",
         ),
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "KEY=VALUE",
+            f"This machine's own value of {', '.join(MachineSettings.all_keys())}.",
             "--set",
             "-s",
-            metavar="KEY=VALUE",
-            help=f"This machine's own value of {', '.join(MachineSettings.all_keys())}.",
         ),
     ] = None,
     memory_key: _Key = None,
     memory_limit: Annotated[
-        float, typer.Option(metavar="MIB", min=0, help="Most MiB of a run's memories; 0: no bound.")
+        float, option("MIB", "Most MiB of a run's memories; 0: no bound.", min=0)
     ] = 0,
     memory_days: Annotated[
-        float,
-        typer.Option(
-            metavar="DAYS", min=0, help="Days until unchanged runs are forgotten; 0: never."
-        ),
+        float, option("DAYS", "Days until unchanged runs are forgotten; 0: never.", min=0)
     ] = 0,
     max_message: Annotated[
-        float,
-        typer.Option(
-            metavar="MIB", min=0, help="Largest message; 0: an eighth of the free memory."
-        ),
+        float, option("MIB", "Largest message; 0: an eighth of the free memory.", min=0)
     ] = 0,
     policy: Policy = None,
     describe: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--describe/--no-describe",
-            help="Whether engram schema learns names, types, values of text and ranges of --data.",
+            "Whether engram schema learns names, types, values of text and ranges of --data.",
         ),
     ] = True,
     rows_changed: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--rows-changed",
-            help="Go on with trainings that have learned from other rows than there are now.",
+            "Go on with trainings that have learned from other rows than there are now.",
         ),
     ] = False,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log lines of JSON.")] = False,
+    log_json: Annotated[bool, flag("--log-json", "Log lines of JSON.")] = False,
     metrics_port: Port = 0,
 ) -> None:
     """Serve a federation as one of its clients, or several, until it is stopped."""
@@ -172,10 +164,8 @@ def _set_up(
             raise Refused(
                 f"data-dir {config['data-dir']} is not there: name the folder of the data"
             )
-    from engram.data.tables.table_summary import site_schema  # noqa: PLC0415 - loads torch
-
     in_force(policy or folder, state or folder / "state")  # or it is refused
-    site_schema(folder)
+    work.site_schema(folder)
     return credentials, config
 
 
@@ -233,27 +223,23 @@ def _absolute(data: str) -> Source:
 
 # --- Memories ------------------------------------------------------------------------------
 
-_Training = Annotated[
-    str, typer.Argument(metavar="TRAINING", help="Its name in `engram memory list`.")
-]
-_Client = Annotated[int, typer.Argument(metavar="CLIENT", help="The client's number.")]
+_Training = Annotated[str, argument("TRAINING", "Its name in `engram memory list`.")]
+_Client = Annotated[int, argument("CLIENT", "The client's number.")]
 
 
 @memory.command("list")
 def list_(
     folder: Site,
     state: State = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead.")] = False,
 ) -> None:
     """List all memories: run, method, client, round, size, date, and the training's name."""
     root = _root(folder, state)
-    from engram.client.training_folders import kept, listed  # noqa: PLC0415 - loads torch
-
-    found = list(kept(root))
+    found = list(work.kept(root))
     if as_json:
         print(json.dumps([entry._asdict() for entry in found]))
         return
-    console().print(listed(found) if found else "nothing is remembered here")
+    console().print(work.listed(found) if found else "nothing is remembered here")
 
 
 @memory.command()
@@ -283,16 +269,10 @@ def export(
     folder: Site,
     training: _Training,
     client: _Client,
-    out: Annotated[
-        Path,
-        typer.Argument(metavar="OUT", help="A new folder, or a new .safetensors file."),
-    ],
+    out: Annotated[Path, argument("OUT", "A new folder, or a new .safetensors file.")],
     state: State = None,
     memory_key: _Key = None,
-    format_: Annotated[
-        str,
-        typer.Option("--format", metavar="FORMAT", help="safetensors or onnx."),
-    ] = "safetensors",
+    format_: Annotated[str, option("FORMAT", "safetensors or onnx.", "--format")] = "safetensors",
 ) -> None:
     """Write the model that serves a client into a folder, or its memory to a file, decrypted.
 
@@ -308,26 +288,19 @@ def export(
         _write_memory(out, memory)
         say(f"{out}: memory of client {client}")
         return
-    from engram.client.training_description import read_training  # noqa: PLC0415 - loads torch
-    from engram.home import exported, node_export  # noqa: PLC0415 - loads torch
-
     load_plugins()
-    chosen, root = exported.check_format(format_), _root(folder, state)
+    chosen, root = work.check_format(format_), _root(folder, state)
     if not (place := root / training).is_dir():
         raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
-    package = node_export.remembered_package(
-        read_training(place), client, _store(place, memory_key)
-    )
+    package = work.remembered_package(work.read_training(place), client, _store(place, memory_key))
     _audit(folder, state).append(line, trained=False)
     package.write(out, chosen)
     say(f"{out}: model of client {client}; next: engram predict {out} ROWS")
 
 
 def _write_memory(out: Path, memory: dict[str, Any]) -> None:
-    from engram.wire.tensors import tensors_to_bytes  # noqa: PLC0415 - loads torch
-
     try:
-        replace_file(out, tensors_to_bytes(memory))
+        replace_file(out, work.tensors_to_bytes(memory))
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
 
@@ -335,9 +308,7 @@ def _write_memory(out: Path, memory: dict[str, Any]) -> None:
 @memory.command()
 def forget(
     folder: Site,
-    training: Annotated[
-        str | None, typer.Argument(metavar="[TRAINING]", help="Default: all trainings.")
-    ] = None,
+    training: Annotated[str | None, argument("[TRAINING]", "Default: all trainings.")] = None,
     state: State = None,
 ) -> None:
     """Remove the memories of a training, or of all. The node must not be running.
@@ -363,9 +334,7 @@ def forget(
 @memory.command()
 def encrypt(
     folder: Site,
-    memory_key: Annotated[
-        Path, typer.Option(metavar="FILE", help="A key from `engram memory new-key`.")
-    ],
+    memory_key: Annotated[Path, option("FILE", "A key from `engram memory new-key`.")],
     state: State = None,
 ) -> None:
     """Encrypt memories that were written without a key. The node must not be running."""
@@ -381,7 +350,7 @@ def encrypt(
 
 @memory.command("new-key")
 def make_key(
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="A new file for the key.")],
+    out: Annotated[Path, argument("FILE", "A new file for the key.")],
 ) -> None:
     """Make a key to encrypt memories with. If it is lost, they cannot be read any more."""
     new_key(out)
@@ -397,9 +366,7 @@ def _root(folder: Path, state: Path | None) -> Path:
 
 
 def _store(training: Path, key: Path | None) -> "DiskStore":
-    from engram.client.disk_memory import DiskStore  # noqa: PLC0415 - loads torch
-
-    return DiskStore(training, key=read_key(key) if key else None)
+    return work.DiskStore(training, key=read_key(key) if key else None)
 
 
 def _newest(

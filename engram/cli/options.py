@@ -16,6 +16,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
+from engram.cli import work
 from engram.cli.console import err
 from engram.cli.console import out as console
 from engram.link.addresses import CONTROL
@@ -26,7 +27,6 @@ from engram.settings.experiment import FIRST, Experiment, Impossible, read_by
 from engram.settings.fields import Settings, key_of, range_of, searched_range
 from engram.settings.files import locked
 from engram.settings.plugins import project_settings
-from engram.settings.process_starts import end_at_once
 from engram.settings.settings_files import read_settings
 from engram.studio.tracking.sending import TRACKERS
 
@@ -35,6 +35,27 @@ if TYPE_CHECKING:
 
 _REMOVED: Final = 100  # times that others may remove a folder while it is being taken
 _LONGEST: Final = 60  # characters of a data set's name in a folder's name
+
+
+def argument(metavar: str, text: str) -> Any:
+    """Returns an argument of a command, with its help."""
+    return typer.Argument(metavar=metavar, help=text)
+
+
+def option(
+    metavar: str,
+    text: str,
+    *names: str,
+    min: float | None = None,  # noqa: A002 - as typer has it
+    max: float | None = None,  # noqa: A002
+) -> Any:
+    """Returns an option of a command that takes a value, with its help; a name may be given."""
+    return typer.Option(*names, metavar=metavar, help=text, min=min, max=max)
+
+
+def flag(names: str, text: str) -> Any:
+    """Returns an option of a command that takes no value, with its help."""
+    return typer.Option(names, help=text)
 
 
 SEE_SETTINGS: Final = "The settings are those of engram run: see engram run --help."
@@ -73,85 +94,61 @@ def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str, str]]
 
 
 Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
+    list[str] | None, option("KEY=VALUE", "Override a setting; may be repeated.", "--set", "-s")
 ]
 Config = Annotated[
-    list[Path] | None,
-    typer.Option("--config", "-c", metavar="FILE", help="Read settings from a TOML file."),
+    list[Path] | None, option("FILE", "Read settings from a TOML file.", "--config", "-c")
 ]
 SchemaFile = Annotated[
-    str | None,
-    typer.Option("--schema", metavar="FILE", help="A table's schema, as engram schema writes it."),
+    str | None, option("FILE", "A table's schema, as engram schema writes it.", "--schema")
 ]
-Yes = Annotated[
-    bool, typer.Option("--yes", help="Take what is proposed for uncertain columns of a table.")
-]
-Out = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder of the results; default runs/NAME.")
-]
-Resume = Annotated[
-    str | None, typer.Option(metavar="RUN", help="Resume a run: its folder, or its name in runs/.")
-]
+Yes = Annotated[bool, flag("--yes", "Take what is proposed for uncertain columns of a table.")]
+Out = Annotated[Path | None, option("DIR", "Folder of the results; default runs/NAME.")]
+Resume = Annotated[str | None, option("RUN", "Resume a run: its folder, or its name in runs/.")]
 Processes = Annotated[
     str | None,
-    typer.Option(
-        metavar="N",
-        help="Methods that are tuned at once; default: one for each core that may be used.",
-    ),
+    option("N", "Methods that are tuned at once; default: one for each core that may be used."),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Run jobs on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
+    option(
+        "ADDRESS", "Run jobs on a Ray cluster with Engram installed: HOST:PORT, auto, or local."
     ),
 ]
 Referring = Annotated[
     str | None,
-    typer.Option(
-        "--references",
-        metavar="NAMES",
-        help="Models without a network to compare with: none, or some of constant,linear,pooled; "
+    option(
+        "NAMES",
+        "Models without a network to compare with: none, or some of constant,linear,pooled; "
         "default: all.",
+        "--references",
     ),
 ]
 OnRay = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "ADDRESS",
+        "Train clients on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
         "--ray",
-        metavar="ADDRESS",
-        help="Train clients on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
     ),
 ]
 Track = Annotated[
-    str | None,
-    typer.Option(metavar="TRACKER", help=f"Send rounds, as they end, to {' or '.join(TRACKERS)}."),
+    str | None, option("TRACKER", f"Send rounds, as they end, to {' or '.join(TRACKERS)}.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Its folder, or its name in runs/.")]
-Runs = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Default: runs.")]
-Server = Annotated[
-    Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
-]
+Json = Annotated[bool, flag("--json", "End standard output with one line of JSON.")]
+Run = Annotated[str, argument("RUN", "Its folder, or its name in runs/.")]
+Runs = Annotated[Path, argument("[FOLDER]", "Default: runs.")]
+Server = Annotated[Path, argument("SERVER_FOLDER", "The folder `server` of a federation.")]
 Control = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
+    str | None, option("HOST:PORT", f"Its SuperLink's Control API; default {CONTROL}.")
 ]
-Port = Annotated[
-    int,
-    typer.Option(metavar="PORT", min=0, help="Serve /metrics and /healthz on this machine alone."),
-]
-Site = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
-]
+Port = Annotated[int, option("PORT", "Serve /metrics and /healthz on this machine alone.", min=0)]
+Site = Annotated[Path, argument("FOLDER", "A client's folder, `client-N` of a federation.")]
 State = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Where the node keeps its memories; default FOLDER/state."),
+    Path | None, option("DIR", "Where the node keeps its memories; default FOLDER/state.")
 ]
 Policy = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The node's policy; default FOLDER/policy.toml, if there."),
+    Path | None, option("FILE", "The node's policy; default FOLDER/policy.toml, if there.")
 ]
 
 
@@ -187,11 +184,7 @@ def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:
     found = project_settings()
     method = str(overrides.get("method", found.get("method", FIRST)))
     found = read_by(method, found) | dict(overrides)
-    if "dataset" not in found:
-        return found
-    from engram.data.loading import follow_rows  # noqa: PLC0415 - loads torch
-
-    return follow_rows(found)
+    return work.follow_rows(found) if "dataset" in found else found
 
 
 def read_experiment(config: Mapping[str, Any]) -> Experiment:
@@ -206,18 +199,12 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
     except Impossible as error:
         if error.possible is None:
             raise
-        with end_at_once():
-            from engram.client import hosts, memory  # noqa: PLC0415 - loads torch
-        opening = hosts.Opening(error.possible, memory.RamStore())
-        raise together(error, lambda: hosts.host_of(opening), error.is_apart) from error
+        opening = work.Opening(error.possible, work.RamStore())
+        raise together(error, lambda: work.host_of(opening), error.is_apart) from error
 
 
 def begun(folder: Path, method: str | None) -> tuple[dict[str, Any], "Engine"]:
-    """Returns the settings and the engine of a run that goes on.
-
-    Args:
-        folder: Its folder.
-        method: What to go on with, if that is said.
+    """Returns the settings and the engine of a run that goes on, with a method if that is said.
 
     Raises:
         Refused: It is not the folder of a run, or that of a run of another method.

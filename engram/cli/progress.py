@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from engram.cli import work
 from engram.cli.cli import LOOKING
 from engram.cli.console import err, out
 from engram.compare.comparison_folder import PLAN, read_plan, runs_of
@@ -20,7 +21,6 @@ from engram.runs.record import RunRecord
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.plugins import plugins, project_plugins
-from engram.settings.process_starts import end_at_once
 from engram.studio.pages.reproduce_command import lacks
 
 _LINES: Final = 12  # latest pieces of work that are always shown
@@ -41,13 +41,8 @@ def progress_lines(
     A terminal has a progress bar for each piece. A file, a pipe or a container's log gets a new
     line for each result, and when a piece is done.
 
-    Yields ``(title, total) -> tell``, to be called when a piece of work begins.
-
-    Args:
-        unit: What is counted.
-        hint: Returns how to resume, which is printed after Ctrl-C.
-        at_once: Do not delay Ctrl-C.
-        shown: Whether to show anything, and to handle Ctrl-C.
+    Yields ``(title, total) -> tell``, to be called when a piece of work begins. ``hint`` returns
+    the way to resume, which is printed after Ctrl-C. Unless ``shown``, nothing is delayed either.
 
     Raises:
         SystemExit: Ctrl-C was pressed; status 130.
@@ -139,7 +134,7 @@ def check_all(title: str, checks: Sequence[Callable[[], object]], progress: bool
 
 
 def run_all(
-    work: Mapping[Path, Experiment],
+    experiments: Mapping[Path, Experiment],
     execute: Execute,
     resume: str,
     *,
@@ -151,7 +146,7 @@ def run_all(
     Of several, one that stops, such as by divergence, does not keep the others from running.
 
     Args:
-        work: The experiments, by their folders.
+        experiments: By their folders.
         execute: Runs one of them, and calls its last argument with each round's metrics.
         resume: The command that resumes the work after an interruption.
         at_once: Do not delay interruptions to the end of a round, if other processes run it.
@@ -164,19 +159,16 @@ def run_all(
         RunStopped: The only one has stopped.
         SystemExit: Ctrl-C was pressed; status 130.
     """
-    stopped = []
-    with end_at_once():
-        from engram.strategies import STRATEGIES  # noqa: PLC0415 - loads torch
+    stopped, strategies = [], work.STRATEGIES
 
     def hint() -> str:
-        begun = any((folder / "config.json").is_file() for folder in work)
+        begun = any((folder / "config.json").is_file() for folder in experiments)
         return f"go on with: {resume}" if begun else "nothing has been written"
 
     with progress_lines("rounds", hint, at_once=at_once, shown=shown) as begin:
-        for folder, experiment in work.items():
+        for folder, experiment in experiments.items():
             tell = begin(f"{experiment.method} seed {experiment.seed}", experiment.rounds)
-
-            in_words = STRATEGIES[experiment.own.plug_in].in_words
+            in_words = strategies[experiment.own.plug_in].in_words
 
             def report(
                 row: Mapping[str, Any],
@@ -189,7 +181,7 @@ def run_all(
             try:
                 execute(experiment, folder, report)
             except RunStopped as error:
-                if len(work) == 1:
+                if len(experiments) == 1:
                     raise
                 stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
             else:
@@ -234,12 +226,7 @@ def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
 
 def show_found(folder: Path, as_json: bool) -> None:
     """Draws the plots, and prints the tables and files of a run or comparison."""
-    with end_at_once():
-        from engram.compare.reports import local  # noqa: PLC0415 - loads matplotlib
-        from engram.compare.reports.base import show_run  # noqa: PLC0415 - loads matplotlib
-
-    if not show_run(folder, as_json):
-        local.show(folder, as_json)
+    work.show_runs(folder, as_json)
     if not as_json and (command := _after(folder)):
         tell_next(command)
 

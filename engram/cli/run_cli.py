@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engram.cli import work
 from engram.cli.arguments import arguments
 from engram.cli.console import out as console
 from engram.cli.console import table_of
@@ -28,12 +29,15 @@ from engram.cli.options import (
     Track,
     WithSettings,
     Yes,
+    argument,
     begun,
     data_name,
     find_run,
+    flag,
     folder_of_command,
     in_project,
     make_folder,
+    option,
     overrides_of,
     read_experiment,
     refuse_keys,
@@ -47,7 +51,6 @@ from engram.scoring.tasks import TASKS
 from engram.settings.errors import Names, Refused, RunStopped, told_with
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
-from engram.settings.process_starts import end_at_once
 from engram.simulations.ray_connect import join
 from engram.studio.tracking.sending import check_tracker, follow
 
@@ -58,18 +61,13 @@ app = typer.Typer()
 
 _Engine = Annotated[
     str | None,
-    typer.Option(
-        metavar="ENGINE",
-        help="vectorized (the default), or sequential (to find a failing client).",
-    ),
+    option("ENGINE", "vectorized (the default), or sequential (to find a failing client)."),
 ]
 
 
 @app.command(cls=WithSettings)
 def run(
-    method: Annotated[
-        str | None, typer.Argument(metavar="[METHOD]", help="What to run: see engram methods.")
-    ] = None,
+    method: Annotated[str | None, argument("[METHOD]", "What to run: see engram methods.")] = None,
     sets: Set = None,
     config: Config = None,
     schema: SchemaFile = None,
@@ -78,24 +76,19 @@ def run(
     resume: Resume = None,
     start_from: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="RUN", help="Start from the last models of a run, as trained there."
-        ),
+        option("RUN", "Start from the last models of a run, as trained there.", "--from"),
     ] = None,
     engine: _Engine = None,
     federation: Annotated[
         Path | None,
-        typer.Option(
-            metavar="SERVER_FOLDER",
-            help="Run on the nodes of a deployed federation, and go on with the run in --out.",
+        option(
+            "SERVER_FOLDER",
+            "Run on the nodes of a deployed federation, and go on with the run in --out.",
         ),
     ] = None,
     control: Control = None,
     check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="With --federation: say who can take part, and train nothing."
-        ),
+        bool, flag("--check", "With --federation: say who can take part, and train nothing.")
     ] = False,
     ray: OnRay = None,
     metrics_port: Port = 0,
@@ -149,18 +142,13 @@ def run(
 def in_this_process(
     engine: "Engine", tracker: str | None, group: str = "", ray: str | None = None
 ) -> Execute:
-    """Returns a function that runs an experiment in this process.
+    """Returns a function that runs an experiment in this process, or on workers of a Ray cluster.
 
-    Args:
-        engine: As for ``simulate``.
-        tracker: One of ``TRACKERS``, to which rounds are sent; None for none.
-        group: The name of its comparison.
-        ray: Address of a Ray cluster whose workers train the clients.
+    Rounds are sent to the tracker, in the group of their comparison.
     """
     if tracker is not None:
         check_tracker(tracker)
-    with end_at_once():
-        from engram.simulations.engine import simulate  # noqa: PLC0415 - loads torch
+    simulate = work.simulate
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         if tracker is None:
@@ -184,12 +172,10 @@ def _again(ray: str | None) -> str:
 @app.command(epilog=SEE_SETTINGS)
 def compare(
     methods: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[METHOD]...", help="Default: some that are often compared."),
+        list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 5."),
+        str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
     ] = None,
     sets: Set = None,
     config: Config = None,
@@ -199,12 +185,10 @@ def compare(
     resume: Resume = None,
     engine: _Engine = None,
     tuned: Annotated[
-        bool,
-        typer.Option("--tuned", help="Tune each method first, on other seeds, as engram tune."),
+        bool, flag("--tuned", "Tune each method first, on other seeds, as engram tune.")
     ] = False,
     trials: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Settings that --tuned tries of each; default 32."),
+        str | None, option("N", "Settings that --tuned tries of each; default 32.")
     ] = None,
     processes: Processes = None,
     references: Referring = None,
@@ -243,16 +227,14 @@ def compare(
         folder = told_with(wrong, lambda: find_run(resume))
     if track is not None:
         check_tracker(track)
-    with end_at_once():
-        from engram.compare.comparison_run import begin_comparison, go_on  # noqa: PLC0415 - loads torch
     if ray is not None:
         join(ray)
     if resume is None:
         chosen, tries = given.engine or "vectorized", (given.trials, None) if tuned else None
-        begin_comparison(folder, chosen, each, given.seeds, tries, given.references)
+        work.begin_comparison(folder, chosen, each, given.seeds, tries, given.references)
     in_place = partial(in_this_process, tracker=track, group=folder.name, ray=ray)
     again = f"engram compare --resume {shlex.quote(str(folder))}{_again(ray)}"
-    stopped = go_on(folder, in_place, again, given.processes)
+    stopped = work.go_on(folder, in_place, again, given.processes)
     show_found(folder, as_json)
     if stopped:
         of_all = len(read_plan(folder)["runs"])
@@ -265,7 +247,7 @@ def data(
     config: Config = None,
     schema: SchemaFile = None,
     yes: Yes = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The picture.")] = None,
+    out: Annotated[Path | None, option("FILE", "The picture.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""
@@ -278,15 +260,12 @@ def data(
     path = out or Path("runs") / f"data-{data_name(experiment)}-{experiment.partition}.png"
     if path.suffix != ".png":
         raise Refused(f"--out must be the name of a .png file, got {path}")
-    with end_at_once():
-        from engram.compare import plots  # noqa: PLC0415 - loads torch
-        from engram.data.load_federation import federated_data  # noqa: PLC0415 - loads torch
-    held = federated_data(experiment)
+    held = work.federated_data(experiment)
     by_class = TASKS[experiment.task].targets == "classes" and held.train.y.ndim == 1
-    counts = plots.row_counts(held, by_class=by_class)
+    counts = work.row_counts(held, by_class=by_class)
     train = counts["training"]
     make_folder(path.parent)
-    plots.plot_data(held, path, by_class=by_class)
+    work.plot_data(held, path, by_class=by_class)
     named, called = ["task"] if held.names else [], held.kind.class_names
     columns, rows = ["client", *named, *(f"{part} rows" for part in counts)], []
     for client, own in enumerate(train):
@@ -318,9 +297,7 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
             f"engram data shows rows that clients hold: one of {experiment.method} has none before "
             f"its turns, unless dataset is csv:PATH, got {experiment.dataset!r}"
         )
-    with end_at_once():
-        from engram.data.tables.tables import table_data  # noqa: PLC0415 - loads torch
-    held = table_data(experiment)
+    held = work.table_data(experiment)
     title = f"{experiment.dataset}: {', '.join(held.columns)}"
     columns = ("client", experiment.task_column, "training rows", "held out")
     sizes = [

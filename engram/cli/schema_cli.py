@@ -10,9 +10,21 @@ import typer
 from rich import box
 from rich.table import Table
 
+from engram.cli import work
 from engram.cli.console import err, out, table_of
 from engram.cli.deployed_cli import for_federation, for_server
-from engram.cli.options import SEE_SETTINGS, Config, Control, SchemaFile, Server, Set, overrides_of
+from engram.cli.options import (
+    SEE_SETTINGS,
+    Config,
+    Control,
+    SchemaFile,
+    Server,
+    Set,
+    argument,
+    flag,
+    option,
+    overrides_of,
+)
 from engram.link.credentials import read_server
 from engram.settings.errors import Refused, few_names, one_line, say
 from engram.settings.files import replace_file
@@ -34,11 +46,9 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
     Raises:
         SystemExit: Some site could not; status 1.
     """
-    from engram.sites.schema_survey import checked, survey_deployed  # noqa: PLC0415 - loads torch
-
     experiment = for_server(overrides, federation)
-    found = survey_deployed(experiment, federation, control, check=True)
-    told = checked(found, experiment)
+    found = work.survey_deployed(experiment, federation, control, check=True)
+    told = work.checked(found, experiment)
     rows = found.rows or {}
     for client, count in sorted(rows.items()):
         approval = ", once its site approves the run" if client in found.approving else ""
@@ -55,32 +65,26 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
 def schema(
     server: Annotated[
         Path,
-        typer.Argument(
-            metavar="SERVER_FOLDER|DATA",
-            help="The folder `server` of a federation; or a table: a file, or KIND:PATH.",
+        argument(
+            "SERVER_FOLDER|DATA",
+            "The folder `server` of a federation; or a table: a file, or KIND:PATH.",
         ),
     ],
     target: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The column to predict; may be repeated: others that are no inputs.",
-        ),
+        option("COLUMN", "The column to predict; may be repeated: others that are no inputs."),
     ] = None,
     sets: Set = None,
     config: Config = None,
     written: SchemaFile = None,
     partial: Annotated[
-        bool, typer.Option("--partial", help="Do without sites that do not describe their tables.")
+        bool, flag("--partial", "Do without sites that do not describe their tables.")
     ] = False,
     union: Annotated[
-        bool,
-        typer.Option(
-            "--union", help="Keep columns that some sites lack: there, all values are missing."
-        ),
+        bool, flag("--union", "Keep columns that some sites lack: there, all values are missing.")
     ] = False,
     save: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write a table's schema to a file.")
+        Path | None, option("FILE", "Write a table's schema to a file.", "--out")
     ] = None,
     control: Control = None,
 ) -> None:
@@ -96,10 +100,8 @@ def schema(
     """
     overrides = overrides_of(config, sets, written)
     if not server.is_dir():
-        from engram.data.schema.proposal import described  # noqa: PLC0415 - loads torch
-
         given = {"target-column": target[0]} if target else {}
-        text = described(str(server), given | overrides)
+        text = work.described(str(server), given | overrides)
         if save is None:
             out.print(text, end="", soft_wrap=True, markup=False, highlight=False)
             return
@@ -111,12 +113,10 @@ def schema(
     targets = target or [str(overrides[key]) for key in ("target-column",) if key in overrides]
     if not targets:
         raise Refused("--target must name the column to predict, such as --target outcome")
-    from engram.sites.schema_survey import agreed, survey_deployed, write_schema  # noqa: PLC0415 - loads torch
-
     given = dict(overrides) if target is None else {"target-column": targets[0]} | overrides
     experiment = for_federation(given, read_server(server).settings.clients)
-    found = survey_deployed(experiment, server, control)
-    settings, told = agreed(found, overrides, targets, union=union)
+    found = work.survey_deployed(experiment, server, control)
+    settings, told = work.agreed(found, overrides, targets, union=union)
     _tell(told)
     _show_columns(found, settings)
     if found.silent and not partial:
@@ -124,7 +124,7 @@ def schema(
             "no schema is written, since some sites do not describe their tables: mend that, or do "
             "without them by --partial"
         )
-    path = write_schema(server, settings)
+    path = work.write_schema(server, settings)
     stopped = sorted({finding.site for finding in told if finding.stops})
     if stopped:
         say(f"{path}: written; {few_names(stopped)} cannot take part before the above is mended")
@@ -135,9 +135,7 @@ def schema(
 @app.command()
 def statistics(
     server: Server,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")
-    ] = False,
+    as_csv: Annotated[bool, flag("--csv", "Print the table as CSV, and nothing else.")] = False,
     control: Control = None,
 ) -> None:
     """Show columns of all sites' tables: rows, missing values, means and quantiles.
@@ -145,18 +143,15 @@ def statistics(
     A node reads its table by its own schema, and tells no figure of fewer rows than its policy
     demands.
     """
-    from engram.sites import statistics as columns  # noqa: PLC0415 - loads torch
-    from engram.sites.schema_survey import survey_deployed  # noqa: PLC0415 - loads torch
-
     experiment = for_federation({}, read_server(server).settings.clients)
-    found = survey_deployed(experiment, server, control)
-    rows = [[("" if x is None else str(x)) for x in row] for row in columns.statistics(found.named)]
+    found = work.survey_deployed(experiment, server, control)
+    rows = [[("" if x is None else str(x)) for x in row] for row in work.statistics(found.named)]
     for client, why in found.silent.items():
         err.print(f"client-{client}: {one_line(why)}", markup=False, soft_wrap=True)
     if as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows([columns.Statistics._fields, *rows])
+        csv.writer(sys.stdout, lineterminator="\n").writerows([work.Statistics._fields, *rows])
         return
-    table = Table(*columns.Statistics._fields, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table = Table(*work.Statistics._fields, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     for row in rows[:_MOST_SHOWN]:
         table.add_row(*map(one_line, row))
     out.print(table)
@@ -175,8 +170,6 @@ def _tell(told: "Sequence[Finding]") -> None:
 def _show_columns(found: "Survey", settings: Mapping[str, Any]) -> None:
     if not found.tables:
         return
-    from engram.sites.agreement import summary  # noqa: PLC0415 - loads torch
-
     columns = ("column", "kind", "values, or medians of sites", "missing")
-    rows = summary(found.named, settings)[:_MOST_SHOWN]
+    rows = work.summary(found.named, settings)[:_MOST_SHOWN]
     out.print(table_of(columns, rows, title="columns"))

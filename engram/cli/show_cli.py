@@ -8,17 +8,26 @@ from typing import Annotated
 import typer
 
 import engram
+from engram.cli import work
 from engram.cli.console import err, out, table_of
-from engram.cli.options import Json, Run, Runs, as_allowed, find_run, settings_rows
+from engram.cli.options import (
+    Json,
+    Run,
+    Runs,
+    argument,
+    as_allowed,
+    find_run,
+    flag,
+    option,
+    settings_rows,
+)
 from engram.cli.progress import show_found, tell_next
 from engram.compare.comparison_folder import (
     BENCHMARK,
     PLAN,
     SEARCHED,
     STUDY,
-    find_runs,
     runs_of,
-    trains_network,
 )
 from engram.data.file_models import readable
 from engram.link.console import WHOLE
@@ -28,7 +37,6 @@ from engram.settings.errors import Refused, need
 from engram.settings.families import METHODS, unknown_method
 from engram.settings.fields import key_of
 from engram.settings.files import replace_file
-from engram.settings.process_starts import end_at_once
 from engram.studio.tracking.sending import TRACKERS, check_sendable, check_tracker, send
 from engram.tune.space import declared_ranges
 
@@ -54,27 +62,20 @@ def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
 @app.command()
 def show(
     run: Run,
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Print the table as CSV, and nothing else.")
-    ] = False,
+    csv: Annotated[bool, flag("--csv", "Print the table as CSV, and nothing else.")] = False,
     latex: Annotated[
-        bool, typer.Option("--latex", help="Print it for LaTeX's booktabs, and nothing else.")
+        bool, flag("--latex", "Print it for LaTeX's booktabs, and nothing else.")
     ] = False,
     file_format: Annotated[
-        str | None,
-        typer.Option("--format", metavar="FORMAT", help="Draw plots as pdf or svg, or png."),
+        str | None, option("FORMAT", "Draw plots as pdf or svg, or png.", "--format")
     ] = None,
     which: Annotated[
-        str,
-        typer.Option("--round", help="Round of --csv and --latex: picked by validation, or last."),
+        str, flag("--round", "Round of --csv and --latex: picked by validation, or last.")
     ] = "picked",
     width: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMNS", help="Columns of a paper for table and plots: one or two."),
+        str | None, option("COLUMNS", "Columns of a paper for table and plots: one or two.")
     ] = None,
-    look: Annotated[
-        str | None, typer.Option("--style", metavar="FILE", help="A style file of matplotlib's.")
-    ] = None,
+    look: Annotated[str | None, option("FILE", "A style file of matplotlib's.", "--style")] = None,
     as_json: Json = False,
 ) -> None:
     """Show the results of a run, comparison, search or study, and draw its plots."""
@@ -85,50 +86,28 @@ def show(
         raise Refused("--round goes with --csv or --latex")
     with readable(folder):
         if csv or latex:
-            out.print(_table(folder, width or "one", which, as_csv=csv), soft_wrap=True, end="")
+            _refuse_others(folder, "a table")
+            table = work.table_for_paper(folder, width or "one", which, as_csv=csv)
+            out.print(table, soft_wrap=True, end="")
         if file_format or look or (width and not latex):
             _draw(folder, file_format, width, look)
         if csv or latex:
             return
         if (folder / BENCHMARK).is_file():
-            with end_at_once():
-                from engram.compare.suite.benchmark import (  # noqa: PLC0415 - loads torch
-                    show_benchmark,
-                )
-            show_benchmark(folder, as_json)
+            work.show_benchmark(folder, as_json)
         elif (folder / SEARCHED).is_file():
-            with end_at_once():
-                from engram.tune.command import show_tuning  # noqa: PLC0415 - loads torch
-                from engram.tune.folder import Tuning  # noqa: PLC0415 - loads torch
-            show_tuning(Tuning.open(folder), folder, as_json)
+            work.show_tuning(work.Tuning.open(folder), folder, as_json)
         elif (folder / STUDY).is_file():
-            with end_at_once():
-                from engram.studies.command import show_study  # noqa: PLC0415 - loads torch
-            show_study(folder, as_json)
+            work.show_study(folder, as_json)
         else:
             show_found(folder, as_json)
 
 
-def _table(folder: Path, width: str, which: str, *, as_csv: bool) -> str:
-    with end_at_once():
-        from engram.compare import paper_tables, report_rows, results  # noqa: PLC0415 - loads torch
-    _refuse_others(folder, "a table")
-    runs = report_rows.shown_rounds(find_runs(folder), which)
-    if not runs:
-        raise Refused(f"{folder} has no table yet: no run of it has been evaluated")
-    if not all(map(trains_network, next(iter(runs.values())))):
-        raise Refused(f"{folder} is of a method without a network: --json has what it found")
-    found = results.results_of(folder, runs, results.metrics_of(runs))
-    return str(paper_tables.summary(found).to_csv()) if as_csv else paper_tables.latex(found, width)
-
-
 def _draw(folder: Path, file_format: str | None, width: str | None, look: str | None) -> None:
-    with end_at_once():
-        from engram.compare.reports.figure_files import draw_files, sheet_of  # noqa: PLC0415 - loads torch
-    sheet = sheet_of(file_format, width, look)
+    sheet = work.sheet_of(file_format, width, look)
     _refuse_others(folder, "plots for a paper")
     with as_allowed(folder):
-        names = ", ".join(draw_files(folder, sheet))
+        names = ", ".join(work.draw_files(folder, sheet))
         err.print(f"drawn in {folder}: {names}", soft_wrap=True)
 
 
@@ -141,9 +120,7 @@ def _refuse_others(folder: Path, wanted: str) -> None:
 @app.command()
 def report(
     run: Run,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The page; default RUN/report.html.")
-    ] = None,
+    html: Annotated[Path | None, option("FILE", "The page; default RUN/report.html.")] = None,
 ) -> None:
     """Write a page about a run or comparison: an HTML file with interactive figures."""
     folder = find_run(run)
@@ -151,10 +128,8 @@ def report(
     if path.suffix != ".html" or path.is_dir() or not path.parent.is_dir():
         raise Refused(f"--html must be the name of an .html file in a folder, got {path}")
     need("plotly", "report")
-    with end_at_once():
-        from engram.studio.pages.page import page  # noqa: PLC0415 - loads torch
     with readable(folder):
-        text = page(folder)
+        text = work.page(folder)
     replace_file(path, text.encode(errors="replace"))
     out.print(f"page: {path}", soft_wrap=True)
 
@@ -162,7 +137,7 @@ def report(
 @app.command()
 def track(
     run: Run,
-    to: Annotated[str, typer.Option(metavar="TRACKER", help=f"One of {', '.join(TRACKERS)}.")],
+    to: Annotated[str, option("TRACKER", f"One of {', '.join(TRACKERS)}.")],
 ) -> None:
     """Send the record of a run, or of a comparison, to TensorBoard, MLflow or W&B.
 
@@ -183,12 +158,8 @@ def track(
 @app.command()
 def audit(
     run: Run,
-    clients: Annotated[
-        int, typer.Option(metavar="N", help="Messages to attack, of the smallest clients.")
-    ] = 3,
-    federations: Annotated[
-        int, typer.Option(metavar="N", help="Federations to train on half of the rows each.")
-    ] = 8,
+    clients: Annotated[int, option("N", "Messages to attack, of the smallest clients.")] = 3,
+    federations: Annotated[int, option("N", "Federations to train on half of the rows each.")] = 8,
     as_json: Json = False,
 ) -> None:
     """Attack a run on its own clients' rows: who could reconstruct or recognize them?
@@ -197,13 +168,11 @@ def audit(
     own settings make of random halves of the rows. The result is kept in the run's folder.
     """
     folder = find_run(run)
-    with end_at_once():
-        from engram.attack.audit.report import tables  # noqa: PLC0415 - loads torch
     found = engram.audit(engram.load_run(folder), clients=clients, federations=federations)
     if as_json:
         out.print_json(json.dumps(found.as_json))
         return
-    for table in tables(found):
+    for table in work.tables(found):
         out.print(table)
     for line in found.verdict:
         out.print(line, soft_wrap=True)
@@ -212,7 +181,7 @@ def audit(
 
 @app.command()
 def methods(
-    method: Annotated[str | None, typer.Argument(metavar="[METHOD]", help="Show this one.")] = None,
+    method: Annotated[str | None, argument("[METHOD]", "Show this one.")] = None,
     as_json: Json = False,
 ) -> None:
     """List the methods, or show one and its settings."""

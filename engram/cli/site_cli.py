@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from engram.cli import work
 from engram.cli.console import table_of
 from engram.cli.options import Policy as PolicyFile
-from engram.cli.options import Site, State
+from engram.cli.options import Site, State, argument, flag, option
 from engram.link.console import console
 from engram.link.credentials import read_node
 from engram.settings.errors import Refused, RunStopped, say
@@ -32,15 +33,13 @@ def approve(
     folder: Site,
     request: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[REQUEST]",
-            help="The digest of its terms, or to refuse all of a training, its name or that of "
+        argument(
+            "[REQUEST]",
+            "The digest of its terms, or to refuse all of a training, its name or that of "
             "its run; default: list them.",
         ),
     ] = None,
-    refuse: Annotated[
-        bool, typer.Option("--refuse", help="Refuse it, even if it was approved before.")
-    ] = False,
+    refuse: Annotated[bool, flag("--refuse", "Refuse it, even if it was approved before.")] = False,
     state: State = None,
 ) -> None:
     """Approve or refuse a training that waits for its site's answer.
@@ -103,12 +102,11 @@ def asked_by(folder: Path) -> str:
 def policy(
     folder: Site,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Put the rules of its file in force, or their lack.")
+        bool, flag("--accept", "Put the rules of its file in force, or their lack.")
     ] = False,
     state: State = None,
     file: Annotated[
-        Path | None,
-        typer.Option("--policy", metavar="FILE", help="Default: the one that the node keeps."),
+        Path | None, option("FILE", "Default: the one that the node keeps.", "--policy")
     ] = None,
 ) -> None:
     """Show a site's rules in force, and accept those that wait for its answer."""
@@ -129,17 +127,15 @@ def policy(
 def log(
     folder: Site,
     state: State = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print lines of JSON instead.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print lines of JSON instead.")] = False,
 ) -> None:
     """Show a node's work, round by round, and check that its log is whole."""
-    from engram.client.round_log import in_words  # noqa: PLC0415 - loads torch
-
     found = Audit(state_of(folder, state) / AUDIT).read()
     for line in found.lines:
         if as_json:
             print(json.dumps(line))
         elif line:
-            say(f"{line['time']} {in_words(line)}")
+            say(f"{line['time']} {work.in_words(line)}")
     if found.fault:
         raise RunStopped(found.fault)
     if not as_json:
@@ -150,15 +146,14 @@ def log(
 def ledger(
     folder: Site,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Begin a damaged ledger anew, with what is known.")
+        bool, flag("--accept", "Begin a damaged ledger anew, with what is known.")
     ] = False,
     others: Annotated[
-        bool,
-        typer.Option("--others", help="The next data are of other people: they get an account."),
+        bool, flag("--others", "The next data are of other people: they get an account.")
     ] = False,
     state: State = None,
     policy: PolicyFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print JSON instead.")] = False,
 ) -> None:
     """Show the privacy budget that a node's answers have spent of its site's.
 

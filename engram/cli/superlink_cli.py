@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from engram.cli.options import Control, Port, Server
+from engram.cli.options import Control, Port, Server, argument, flag, option
 from engram.link.addresses import Address, check_host
 from engram.link.credentials import read_server
 from engram.link.server.certificates import DAYS
@@ -41,46 +41,38 @@ app = typer.Typer()
 
 @app.command("init-federation")
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")],
-    clients: Annotated[int | None, typer.Option(metavar="N", help="Number of clients.")] = None,
+    folder: Annotated[Path, argument("FOLDER", "The federation's folder.")],
+    clients: Annotated[int | None, option("N", "Number of clients.")] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="A DNS name or IP address of the server, besides the one in --superlink and the "
+        option(
+            "NAME",
+            "A DNS name or IP address of the server, besides the one in --superlink and the "
             "loopback addresses; may be repeated.",
         ),
     ] = None,
     superlink: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help=f"Where clients connect; by default port {_FLEET_PORT} of the first --host, "
+        option(
+            "HOST:PORT",
+            f"Where clients connect; by default port {_FLEET_PORT} of the first --host, "
             "or else of 127.0.0.1.",
         ),
     ] = None,
     days: Annotated[
-        int | None,
-        typer.Option(metavar="D", help=f"Days that the certificate lasts; by default {DAYS}."),
+        int | None, option("D", f"Days that the certificate lasts; by default {DAYS}.")
     ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="No encryption, and anyone may connect.")
-    ] = False,
-    add: Annotated[
-        bool, typer.Option("--add-client", help="Instead: add a client to FOLDER.")
-    ] = False,
+    insecure: Annotated[bool, flag("--insecure", "No encryption, and anyone may connect.")] = False,
+    add: Annotated[bool, flag("--add-client", "Instead: add a client to FOLDER.")] = False,
     new_key: Annotated[
-        int | None, typer.Option(metavar="N", help="Instead: give client N of FOLDER a new key.")
+        int | None, option("N", "Instead: give client N of FOLDER a new key.")
     ] = None,
     invites: Annotated[
-        bool,
-        typer.Option("--invite", help="Instead: print an invitation for a site to FOLDER."),
+        bool, flag("--invite", "Instead: print an invitation for a site to FOLDER.")
     ] = False,
     invitation: Annotated[
         Path | None,
-        typer.Option(
-            "--join", metavar="INVITATION", help="Instead: make FOLDER for a site by an invitation."
-        ),
+        option("INVITATION", "Instead: make FOLDER for a site by an invitation.", "--join"),
     ] = None,
 ) -> None:
     """Make a federation: certificates, and a folder for the server and each client."""
@@ -128,26 +120,26 @@ def start(
     server: Server,
     fleet: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where it listens for clients; by default the port that they connect to, on all "
+        option(
+            "HOST:PORT",
+            "Where it listens for clients; by default the port that they connect to, on all "
             "interfaces unless the clients are on this machine.",
         ),
     ] = None,
     control: Control = None,
     open_control: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--open-control",
-            help="Let anyone who can connect to --control run programs here as you, including "
+            "Let anyone who can connect to --control run programs here as you, including "
             "other users of this machine; by default only you and root may use it.",
         ),
     ] = False,
     max_reply: Annotated[
-        int, typer.Option(metavar="MIB", min=1, help="Largest size of a client's reply.")
+        int, option("MIB", "Largest size of a client's reply.", min=1)
     ] = MOST_REPLY,
     log_json: Annotated[
-        bool, typer.Option("--log-json", help="Log lines of JSON, the coordinator's as well.")
+        bool, flag("--log-json", "Log lines of JSON, the coordinator's as well.")
     ] = False,
     metrics_port: Port = 0,
 ) -> None:
@@ -176,8 +168,7 @@ def start(
 def register(
     server: Server,
     request: Annotated[
-        Path | None,
-        typer.Argument(metavar="[REQUEST]", help="A site's request to be admitted."),
+        Path | None, argument("[REQUEST]", "A site's request to be admitted.")
     ] = None,
     control: Control = None,
 ) -> None:
@@ -192,9 +183,7 @@ def register(
 @app.command()
 def remove(
     server: Server,
-    client: Annotated[
-        str, typer.Argument(metavar="CLIENT", help="The client, such as `client-3` or `3`.")
-    ],
+    client: Annotated[str, argument("CLIENT", "The client, such as `client-3` or `3`.")],
     control: Control = None,
 ) -> None:
     """Remove a client from a federation, or take its invitation back."""
@@ -213,28 +202,24 @@ def remove(
 def renew(
     folder: Annotated[
         Path,
-        typer.Argument(
-            metavar="FOLDER",
-            help="The folder `server` of a federation, with the authority's key beside it; with "
+        argument(
+            "FOLDER",
+            "The folder `server` of a federation, with the authority's key beside it; with "
             "--address alone also a client's, whose node was off while the server moved.",
         ),
     ],
     address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Where clients connect from now on."),
+        str | None, option("HOST:PORT", "Where clients connect from now on.")
     ] = None,
     host: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Another name or address; may be repeated."),
+        list[str] | None, option("NAME", "Another name or address; may be repeated.")
     ] = None,
-    days: Annotated[int, typer.Option(metavar="D", help="Days that the certificate lasts.")] = DAYS,
+    days: Annotated[int, option("D", "Days that the certificate lasts.")] = DAYS,
     authority: Annotated[
-        bool,
-        typer.Option("--new-authority", help="Begin with a new authority; the present vouches."),
+        bool, flag("--new-authority", "Begin with a new authority; the present vouches.")
     ] = False,
     new_key: Annotated[
-        bool,
-        typer.Option("--new-key", help="Draw a key for the server; nodes then refuse the former."),
+        bool, flag("--new-key", "Draw a key for the server; nodes then refuse the former.")
     ] = False,
 ) -> None:
     """Renew a server's certificate, address, key or authority; runs go on."""
@@ -260,9 +245,7 @@ def stop(
     server: Server,
     run: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[RUN]", help="Number of the run, as `engram run` says; default: the only one."
-        ),
+        argument("[RUN]", "Number of the run, as `engram run` says; default: the only one."),
     ] = None,
     control: Control = None,
 ) -> None:
@@ -271,9 +254,9 @@ def stop(
 
 
 def _refuse(options: Mapping[str, object], with_what: str) -> None:
-    for option, value in options.items():
+    for name, value in options.items():
         if value:
-            raise Refused(f"{option} cannot be used with {with_what}")
+            raise Refused(f"{name} cannot be used with {with_what}")
 
 
 @contextlib.contextmanager

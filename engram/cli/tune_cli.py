@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from engram.cli import work
 from engram.cli.arguments import arguments
 from engram.cli.console import out as console
 from engram.cli.options import (
@@ -19,9 +20,12 @@ from engram.cli.options import (
     SchemaFile,
     Set,
     Yes,
+    argument,
     data_name,
     find_run,
+    flag,
     folder_of_command,
+    option,
     overrides_of,
 )
 from engram.cli.run_cli import in_this_process
@@ -30,7 +34,6 @@ from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained
 from engram.compare.suite.federations import Federation, federations
 from engram.core.checks import must
 from engram.settings.errors import Refused, RunStopped, told_with
-from engram.settings.process_starts import end_at_once
 from engram.simulations.ray_connect import join
 
 app = typer.Typer()
@@ -38,25 +41,19 @@ app = typer.Typer()
 
 @app.command(epilog=SEE_SETTINGS)
 def tune(
-    methods: Annotated[
-        list[str] | None, typer.Argument(metavar="METHOD...", help="What to find settings of.")
-    ] = None,
+    methods: Annotated[list[str] | None, argument("METHOD...", "What to find settings of.")] = None,
     trials: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Settings to try, of each method; default 32."),
+        str | None, option("N", "Settings to try, of each method; default 32.")
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 3."),
+        str | None, option("N", "Runs of each, from `seed` upwards; default 3.")
     ] = None,
-    minutes: Annotated[
-        str | None, typer.Option(metavar="N", help="Stop each method's search after so long.")
-    ] = None,
+    minutes: Annotated[str | None, option("N", "Stop each method's search after so long.")] = None,
     search: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=LOW..HIGH[:log]",
-            help="Search a setting here, or among KEY=VALUE,VALUE,...; may be repeated. Default: "
+        option(
+            "KEY=LOW..HIGH[:log]",
+            "Search a setting here, or among KEY=VALUE,VALUE,...; may be repeated. Default: "
             "the method's own settings and adapt-lr, in the ranges that they declare.",
         ),
     ] = None,
@@ -66,7 +63,7 @@ def tune(
     yes: Yes = False,
     out: Out = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with a search: its folder, or name.")
+        str | None, option("RUN", "Go on with a search: its folder, or name.")
     ] = None,
     processes: Processes = None,
     ray: Ray = None,
@@ -96,49 +93,41 @@ def tune(
     fixed = told_with(
         wrong, lambda: settings_of_each(methods or [], overrides_of(config, sets, schema, yes))
     )
-    with end_at_once():
-        from engram.tune.command import new_tuning, run_tuning  # noqa: PLC0415 - loads torch
-        from engram.tune.folder import Tuning  # noqa: PLC0415 - loads torch
     if resume is not None:
         folder = find_run(resume)
-        tuning = Tuning.open(folder)._replace(minutes=given.minutes)
+        tuning = work.Tuning.open(folder)._replace(minutes=given.minutes)
     else:
-        tuning = new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
+        tuning = work.new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
         folder = folder_of_command(given.out, f"tune-{data_name(tuning.first)}")
     again = f"engram tune --resume {folder}"
-    run_tuning(tuning, folder, again, processes=given.processes, ray=ray, as_json=as_json)
+    work.run_tuning(tuning, folder, again, processes=given.processes, ray=ray, as_json=as_json)
 
 
 @app.command(epilog=SEE_SETTINGS)
 def benchmark(
     methods: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[METHOD]...", help="Default: some that are often compared."),
+        list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
     ] = None,
     on: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="One of the federations, or a TOML file of a run's settings, such as of a data "
+        option(
+            "NAME|FILE",
+            "One of the federations, or a TOML file of a run's settings, such as of a data "
             "set of your own; may be repeated. Default: all federations.",
         ),
     ] = None,
     trials: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Settings to try of each method; default 16."),
+        str | None, option("N", "Settings to try of each method; default 16.")
     ] = None,
     seeds: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Runs of each, from `seed` upwards; default 5."),
+        str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
     ] = None,
     sets: Set = None,
     out: Out = None,
     resume: Resume = None,
     processes: Processes = None,
     ray: OnRay = None,
-    list_only: Annotated[
-        bool, typer.Option("--list", help="List the federations, and run nothing.")
-    ] = False,
+    list_only: Annotated[bool, flag("--list", "List the federations, and run nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Tune methods alike on several federations, compare them there, and rank them.
@@ -162,21 +151,19 @@ def benchmark(
             raise Refused("--resume goes on with a benchmark as it was begun: give nothing else")
         folder = told_with(wrong, lambda: find_run(resume))
         read_benchmark(folder)
-    with end_at_once():
-        from engram.compare.suite.benchmark import begin, run, show_benchmark  # noqa: PLC0415 - loads torch
     if ray is not None:
         join(ray)
     if resume is None:
         whom = contestants(methods or ())
         counts = {"seeds": given.seeds, "trials": given.trials}
-        begin(folder, chosen, whom, overrides_of(None, sets), **counts)
-    stopped = run(
+        work.begin_benchmark(folder, chosen, whom, overrides_of(None, sets), **counts)
+    stopped = work.run_benchmark(
         folder,
         lambda name, engine: in_this_process(engine, None, name, ray),
         f"engram benchmark --resume {folder}",
         given.processes,
     )
-    show_benchmark(folder, as_json)
+    work.show_benchmark(folder, as_json)
     if stopped:
         raise RunStopped(f"{len(stopped)} runs stopped: {'; '.join(stopped)}")
 

@@ -8,8 +8,9 @@ from urllib.parse import quote
 
 import typer
 
+from engram.cli import work
 from engram.cli.console import out, table_of
-from engram.cli.options import Control, Json, Policy, Runs, State
+from engram.cli.options import Control, Json, Policy, Runs, State, argument, option
 from engram.data.file_models import readable
 from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.link.addresses import parse_address
@@ -18,7 +19,6 @@ from engram.link.server.invitations import invitations
 from engram.runs.record import RunRecord
 from engram.server.status import Member, costs, members, participation
 from engram.settings.errors import Refused, need, one_line
-from engram.settings.process_starts import end_at_once
 from engram.sites.policy import USUAL
 
 _AT: Final = "127.0.0.1:8765"
@@ -31,20 +31,17 @@ app = typer.Typer()
 def board(
     folder: Runs = Path("runs"),
     federation: Annotated[
-        Path | None,
-        typer.Option(metavar="SERVER_FOLDER", help="The folder `server` of a live federation."),
+        Path | None, option("SERVER_FOLDER", "The folder `server` of a live federation.")
     ] = None,
     control: Control = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where it listens.")] = _AT,
-    certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A certificate, for HTTPS.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
+    listen: Annotated[str, option("HOST:PORT", "Where it listens.")] = _AT,
+    certificate: Annotated[Path | None, option("FILE", "A certificate, for HTTPS.")] = None,
+    key: Annotated[Path | None, option("FILE", "The certificate's key.")] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file with the token that visitors need. By default there is none on this "
+        option(
+            "FILE",
+            "A file with the token that visitors need. By default there is none on this "
             "machine's own interface, and a new one at each start elsewhere.",
         ),
     ] = None,
@@ -57,10 +54,8 @@ def board(
         raise Refused("--certificate and --key must be given together")
     if federation is not None:
         read_server(federation)
-    with end_at_once():
-        from engram.studio.app import server_for  # noqa: PLC0415 - loads torch
     tls = (certificate, key) if certificate and key else None
-    server = server_for(folder, federation, control, at, tls, token)
+    server = work.server_for(folder, federation, control, at, tls, token)
     secret = f"?token={quote(token, safe='')}" if token else ""
     out.print(f"board: http{'s' if tls else ''}://{at.reached_at}/{secret}", soft_wrap=True)
     out.print("Ctrl-C ends it.")
@@ -85,10 +80,7 @@ def _token(file: Path | None) -> str | None:
 @app.command()
 def status(
     target: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER", help="A federation's `server`, a client's folder, or that of a run."
-        ),
+        Path, argument("FOLDER", "A federation's `server`, a client's folder, or that of a run.")
     ],
     control: Control = None,
     state: State = None,
@@ -142,10 +134,7 @@ def _of_federation(target: Path, control: str | None, as_json: bool) -> None:
 
 
 def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: bool) -> None:
-    from engram.client import round_log, training_folders  # noqa: PLC0415 - loads torch
-    from engram.sites.status import site_status  # noqa: PLC0415 - loads torch
-
-    found = site_status(target, state, policy)
+    found = work.site_status(target, state, policy)
     if as_json:
         print(json.dumps(found.to_json()))
         return
@@ -166,6 +155,6 @@ def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: boo
     for name, text in lines.items():
         out.print(f"{name:<8}  {text}", soft_wrap=True)
     for line in filter(None, found.log.lines):
-        out.print(f"{line['time']} {round_log.in_words(line)}", soft_wrap=True)
+        out.print(f"{line['time']} {work.in_words(line)}", soft_wrap=True)
     if found.memories:
-        out.print(training_folders.listed(found.memories))
+        out.print(work.listed(found.memories))

@@ -8,9 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
+from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.deployed_cli import run_on
-from engram.cli.options import Control, Json, Run, check_unused, find_run, read_experiment
+from engram.cli.options import (
+    Control,
+    Json,
+    Run,
+    argument,
+    check_unused,
+    find_run,
+    option,
+    read_experiment,
+)
 from engram.cli.progress import run_all, tell_next
 from engram.cli.run_cli import in_this_process
 from engram.link.credentials import read_server
@@ -25,25 +35,21 @@ app = typer.Typer()
 @app.command()
 def withdraw(
     run: Run,
-    client: Annotated[
-        str, typer.Argument(metavar="CLIENT", help="Its name in the run, or its number.")
-    ],
+    client: Annotated[str, argument("CLIENT", "Its name in the run, or its number.")],
     start_from: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "RUN",
+            "Where RUN started from a run with its updates: that run, retrained without it.",
             "--from",
-            metavar="RUN",
-            help="Where RUN started from a run with its updates: that run, retrained without it.",
         ),
     ] = None,
     federation: Annotated[
-        Path | None,
-        typer.Option(metavar="SERVER_FOLDER", help="Retrain on the nodes of this federation."),
+        Path | None, option("SERVER_FOLDER", "Retrain on the nodes of this federation.")
     ] = None,
     control: Control = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of the new run; default RUN-without-CLIENT."),
+        Path | None, option("DIR", "Folder of the new run; default RUN-without-CLIENT.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -128,11 +134,9 @@ def _tell_after(record: RunRecord, doomed: Sequence[Path], *, on_nodes: bool) ->
 
 
 def _here(found: Withdrawal, settings: dict[str, Any], folder: Path, engine: str) -> None:
-    from engram.simulations.replayed_participation import Participation  # noqa: PLC0415 - loads torch
-
     execute = in_this_process("sequential" if engine == "sequential" else "vectorized", None)
     experiment = read_experiment(settings)
-    Participation.of(experiment)  # refused before anything is written
+    work.Participation.of(experiment)  # refused before anything is written
     experiment = begin(found, folder, experiment, engine=engine)
     run_all({folder: experiment}, execute, f"engram run --resume {folder}")
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from engram.api import Run, drawn, executes, shown
 from engram.cli.arguments import arguments
 from engram.cli.console import in_html
 from engram.cli.options import data_name, find_run, new_folder, read_experiment
 from engram.cli.progress import interruptible, shows
-from engram.cli.python_arguments import settings_of_several
 from engram.client.hosts import Engine
 from engram.compare.comparison_folder import REFERENCES, contestants, read_plan, runs_of
 from engram.compare.comparison_run import begin_comparison, go_on
@@ -21,16 +21,13 @@ from engram.compare.results import Results, metric_called, metrics_of, results_o
 from engram.compare.settings_for_methods import named_methods
 from engram.core.process_modes import own_modes
 from engram.data.file_models import readable
+from engram.data.readers.in_memory import Data
 from engram.data.source import Source
+from engram.python_arguments import settings_of_several
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import lists_settings
 from engram.settings.files import replace_file
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from engram.data.readers.in_memory import Data
 
 
 class Comparison:
@@ -79,7 +76,7 @@ class Comparison:
         return pd.DataFrame(rows).set_index("method")
 
     @own_modes()
-    def plot(self, metric: str = "") -> "Figure":
+    def plot(self, metric: str = "") -> Figure:
         """Draws a metric, as ``Run.plot``, with a band from the lowest to the highest seed."""
         return drawn(self._records, metric)
 
@@ -152,7 +149,7 @@ class Comparison:
 @lists_settings
 @own_modes()
 def compare(
-    data: "Data | None" = None,
+    data: Data | None = None,
     *,
     methods: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
     seeds: int = 5,

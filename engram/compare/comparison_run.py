@@ -5,12 +5,12 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engram.cli.arguments import arguments
 from engram.cli.options import make_folder
 from engram.cli.progress import Execute, check_all, run_all
-from engram.client.hosts import Opening, host_of
+from engram.client.hosts import Engine, Opening, host_of
 from engram.client.memory import RamStore
 from engram.compare.comparison_folder import PLAN, REFERENCES, TUNING, planned, read_plan
 from engram.compare.references import write_references
@@ -22,13 +22,10 @@ from engram.settings.files import replace_file
 from engram.tune.command import new_tuning, run_tuning, with_best
 from engram.tune.folder import Tuning
 
-if TYPE_CHECKING:
-    from engram.client.hosts import Engine
-
 
 def begin_comparison(
     folder: Path,
-    engine: "Engine",
+    engine: Engine,
     each: Mapping[str, Mapping[str, Any]],
     seeds: int,
     tuned: tuple[int, int | None] | None = None,
@@ -38,15 +35,8 @@ def begin_comparison(
 ) -> None:
     """Checks all runs of a comparison, and writes their plan into its folder.
 
-    Args:
-        folder: The comparison's.
-        engine: The engine of its runs.
-        each: Each method's settings.
-        seeds: Runs of each, from the setting ``seed`` upwards.
-        tuned: How many settings are tried of each method first, and on how many other seeds (by
-            default as many); None to tune nothing.
-        references: As for ``write_references``.
-        progress: Whether to show how much has been checked.
+    Each method has as many runs as ``seeds``, from the setting ``seed`` upwards. ``tuned`` is how
+    many settings are tried of each first, and on how many other seeds: by default as many.
 
     Raises:
         Refused: Settings or data are impossible. Nothing is written.
@@ -67,7 +57,7 @@ def begin_comparison(
 
 def go_on(
     folder: Path,
-    execute: Callable[["Engine"], Execute],
+    execute: Callable[[Engine], Execute],
     again: str = "",
     processes: int | None = None,
     *,
@@ -78,8 +68,8 @@ def go_on(
 
     Args:
         folder: The comparison's.
-        execute: Returns what runs an experiment by an engine.
-        again: What goes on after an interruption; by default the comparison's command.
+        execute: Returns the function that runs an experiment by an engine.
+        again: The command that resumes it; by default the comparison's.
         processes: Methods that are tuned at once; None for one on each core.
         source: Rows that were given in memory, which its record lacks.
         progress: Whether to show it.
@@ -109,7 +99,7 @@ def go_on(
     return stopped
 
 
-def _recorded(folder: Path, rows: Mapping[str, Source]) -> tuple["Engine", dict[str, Experiment]]:
+def _recorded(folder: Path, rows: Mapping[str, Source]) -> tuple[Engine, dict[str, Experiment]]:
     plan = read_plan(folder)
     runs = {name: Experiment.from_config(own | rows) for name, own in plan["runs"].items()}
     given, wrong = arguments(f"{folder / PLAN} is damaged: ", engine=plan["engine"] or "")

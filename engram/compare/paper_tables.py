@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from engram.compare.comparison_folder import Runs
+from engram.compare.comparison_folder import Runs, find_runs, trains_network
 from engram.compare.differences import Difference
-from engram.compare.report_rows import client_scores, ends, models_of, told_round
-from engram.compare.results import Results
+from engram.compare.report_rows import client_scores, ends, models_of, shown_rounds, told_round
+from engram.compare.results import Results, metrics_of, results_of
 from engram.core.checks import must
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, UNSEEN
@@ -90,6 +91,21 @@ def pairs(results: Results) -> pd.DataFrame:
     rows = [(*pair, *found[pair], found[pair].shown) for pair in combinations(names, 2)]
     heading = ["one", "other", *Difference._fields, "shown"]
     return pd.DataFrame(rows, columns=heading).rename(columns={"mean": "difference"})
+
+
+def table_for_paper(folder: Path, width: str, which: str, *, as_csv: bool) -> str:
+    """Returns the table of a run or a comparison for LaTeX, as ``latex`` does, or as CSV.
+
+    Raises:
+        Refused: There is no table of it, or as ``shown_rounds`` and ``latex`` say.
+    """
+    runs = shown_rounds(find_runs(folder), which)
+    if not runs:
+        raise Refused(f"{folder} has no table yet: no run of it has been evaluated")
+    if not all(map(trains_network, next(iter(runs.values())))):
+        raise Refused(f"{folder} is of a method without a network: --json has what it found")
+    found = results_of(folder, runs, metrics_of(runs))
+    return str(summary(found).to_csv()) if as_csv else latex(found, width)
 
 
 class _Column(NamedTuple):

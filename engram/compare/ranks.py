@@ -1,27 +1,23 @@
 """Ranks of methods over several federations, and whether they differ."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from engram.compare.comparison_api import Comparison
 from engram.compare.results import metric_called
 from engram.core.checks import must
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 
-if TYPE_CHECKING:
-    from engram.compare.comparison_api import Comparison
-
 _LEVEL: Final = 0.95
 _LEAST: Final = 3  # methods, and federations, for Friedman's test
 
 
-def ranks(
-    comparisons: "Mapping[str, Comparison]", control: str, *, metric: str = ""
-) -> pd.DataFrame:
+def ranks(comparisons: Mapping[str, Comparison], control: str, *, metric: str = "") -> pd.DataFrame:
     """Ranks methods by their mean scores over several federations (Demsar, JMLR 2006).
 
     Friedman's test asks whether all methods are alike; each is then compared with one control, by
@@ -61,7 +57,7 @@ def ranks(
     return table.sort_values("rank")
 
 
-def _scores(comparison: "Comparison", metric: str) -> "tuple[pd.Series[float], int]":
+def _scores(comparison: Comparison, metric: str) -> "tuple[pd.Series[float], int]":
     (first, *_), *_ = comparison.runs.values()
     chosen = metric_called(metric, RunRecord.open(first.folder).metrics)
     return comparison.table[chosen.name].astype(float), chosen.sign

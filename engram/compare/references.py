@@ -191,13 +191,6 @@ def write_references(
 
     Seeds with the same rows have the same references, which are fitted once.
 
-    Args:
-        folder: The comparison's.
-        experiments: Its runs.
-        which: The references, of ``REFERENCES``.
-        again: What goes on after Ctrl-C.
-        shown: As for ``progress_lines``.
-
     Raises:
         SystemExit: Ctrl-C was pressed while progress was shown; status 130.
     """

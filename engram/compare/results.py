@@ -59,9 +59,7 @@ class Results(NamedTuple):
 def references_of(folder: Path, runs: Runs) -> dict[str, dict[str, Scores]]:
     """Returns each client's scores by each reference, for each seed, by metric.
 
-    Args:
-        folder: Of the run or the comparison, which holds those of models without a network.
-        runs: Its runs; at least one.
+    Those of models without a network are in the folder.
     """
     first, whole = next(iter(runs.values())), comparable(runs)
     initial = untrained(whole) if next(iter(runs)) in whole else {}
@@ -75,13 +73,7 @@ def references_of(folder: Path, runs: Runs) -> dict[str, dict[str, Scores]]:
 
 
 def results_of(folder: Path, runs: Runs, metrics: Sequence[Metric]) -> list[Results]:
-    """Returns the results of runs by some metrics.
-
-    Args:
-        folder: Of the run or the comparison, which holds the references' scores.
-        runs: Its runs; at least one.
-        metrics: By what they are scored.
-    """
+    """Returns the results by each metric of at least one run, in the folder with its references."""
     rows, scores, notes = report_rows(runs), references_of(folder, runs), read_notes(folder)
     found = []
     for metric in metrics:

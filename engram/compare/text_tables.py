@@ -133,6 +133,12 @@ def method_table(
     return TextTable(title, ["method", *shown], cells, legend, said)
 
 
+def results_table(found: Mapping[str, Any]) -> TextTable:
+    """Returns a table of a run's results that are numbers or words."""
+    numbers = {key: value for key, value in found.items() if isinstance(value, int | float | str)}
+    return TextTable("Results", ("", ""), list(numbers.items()))
+
+
 def share_in_words(row: Mapping[str, Any], name: str) -> str:
     """Returns the share of clients that a row serves worse than their own training, in percent."""
     key = name + WORSE

@@ -28,14 +28,7 @@ _RULES: Final = {"gain": "params.value > 0", "loss": "params.value < 0"}
 
 
 def client_rows(name: str, record: RunRecord, beside: Runs, metric: Metric) -> list[dict[str, Any]]:
-    """Returns a row for each client that a run has scored.
-
-    Args:
-        name: The run's folder below the board's.
-        record: The run, which is finished.
-        beside: The runs of its comparison, whose references the gains are over.
-        metric: By what clients are scored.
-    """
+    """Returns a row for each client of a finished run, with gains over references ``beside`` it."""
     (mine,) = client_scores([record], metric.name)
     bases = _references(record, beside, metric) | _common(record, metric)
     (tuned,) = (

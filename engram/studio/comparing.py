@@ -13,7 +13,7 @@ from engram.compare.reports.local import tables_of
 from engram.compare.results import results_of
 from engram.studio.clients import client_columns, client_rows
 from engram.studio.one_run import metric_of
-from engram.studio.pages.content import figures_of, gains_of
+from engram.studio.pages.figures import titled_figures, titled_gains
 from engram.studio.run_index import RunIndex
 from engram.studio.widgets import address, choices, graph, grid, plain_table
 
@@ -35,7 +35,7 @@ def comparing(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compo
     links = {m.name: address("/compare", **own, metric=m.name) for m in record.metrics}
     (results,) = results_of(folder, runs, [metric])
     found += [choices(links, metric.name), *map(plain_table, tables_of(results))]
-    figures = gains_of(runs, results) | figures_of(runs, metric)
+    figures = titled_gains(runs, results) | titled_figures(runs, metric)
     for number, (heading, figure) in enumerate(figures.items()):
         found += [html.H2(heading), graph(f"compared-{number}", figure)]
     return found + _clients(index, runs, query)

@@ -10,7 +10,7 @@ from plotly.graph_objects import Figure, Scatter
 
 from engram.compare.comparison_folder import trains_network
 from engram.compare.report_rows import picked
-from engram.compare.text_tables import TextTable
+from engram.compare.text_tables import TextTable, results_table
 from engram.data.file_models import read_stored
 from engram.runs.folder_records import Progress
 from engram.runs.progress import PROGRESS
@@ -20,7 +20,6 @@ from engram.scoring.metrics import Metric
 from engram.server.status import participation
 from engram.settings.errors import Refused
 from engram.studio.clients import client_columns, client_rows
-from engram.studio.pages.content import results_table
 from engram.studio.pages.figures import clients, curves
 from engram.studio.pages.reproduce_command import repeating, settings_of
 from engram.studio.run_index import RunIndex

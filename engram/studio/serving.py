@@ -57,13 +57,7 @@ def guard(app: Flask, at: Address, token: str | None) -> None:
 def server_of(
     app: Flask, at: Address, tls: tuple[Path, Path] | None, token: str | None
 ) -> BoundedServer:
-    """Returns the server of a board, ready to start.
-
-    Args:
-        app: The board.
-        at: Where it listens.
-        tls: The files of a certificate and its key; None for plain HTTP.
-        token: What visitors have to know; None if nothing.
+    """Returns the server of a board, ready to start, with the files of a certificate and its key.
 
     Raises:
         Refused: It would be reachable from other machines without TLS and a token, or the

@@ -12,7 +12,7 @@ from dash_ag_grid import AgGrid
 from plotly.graph_objects import Figure
 
 from engram.compare.text_tables import TextTable
-from engram.studio.pages.content import BAR
+from engram.studio.pages.figures import BAR
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+!|~-])")
 _GRID: Final = {

@@ -28,16 +28,7 @@ def new_tuning(
     after: int = 0,
     progress: bool = False,
 ) -> Tuning:
-    """Returns a search that is possible.
-
-    Args:
-        fixed: For each method, the settings that all of its trials have.
-        search: As ``Tuning.asked``.
-        trials: Of each method.
-        seeds: Runs of each trial.
-        minutes: As ``Tuning.minutes``.
-        after: How many seeds to leave for others, from the setting ``seed`` upwards.
-        progress: Whether to show how many methods have been checked.
+    """Returns a search that is possible, on seeds from the setting ``seed`` plus ``after`` on.
 
     Raises:
         Refused: As ``Tuning.check`` says; or Optuna is not installed.

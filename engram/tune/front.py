@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from engram.cli.arguments import arguments
 from engram.cli.console import in_text
 from engram.cli.options import new_folder
 from engram.cli.progress import interruptible, shows
-from engram.cli.python_arguments import settings_of_several
 from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained, named_methods
 from engram.core.checks import must
 from engram.core.process_modes import own_modes
+from engram.data.readers.in_memory import Data
+from engram.python_arguments import settings_of_several
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import lists_settings
 from engram.settings.fields import Scalar
@@ -22,11 +24,6 @@ from engram.tune.folder import Tuning
 from engram.tune.record import Trial, read_trials
 from engram.tune.results import draw_trials, table_of, trial_rows
 from engram.tune.search import Search
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from engram.data.readers.in_memory import Data
 
 
 class Tuned:
@@ -56,7 +53,7 @@ class Tuned:
         return pd.DataFrame(trial_rows(self._found(method)[0])).set_index("trial")
 
     @own_modes()
-    def plot(self, method: str) -> "Figure":
+    def plot(self, method: str) -> Figure:
         """Draws the score of every trial of a method against each setting that was searched."""
         return draw_trials(method, *self._found(method))
 
@@ -69,7 +66,7 @@ class Tuned:
 @lists_settings
 @own_modes()
 def tune(
-    data: "Data | None" = None,
+    data: Data | None = None,
     *,
     methods: Sequence[str] | Mapping[str, Mapping[str, Any]],
     trials: int = 32,

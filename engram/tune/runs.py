@@ -40,16 +40,8 @@ _log = getLogger("flwr.engram")
 class Member:
     """One of several runs: its clients, and its server's part.
 
-    Args:
-        experiment: Its settings.
-        data: Its data.
-
     Attributes:
-        experiment: As given.
-        data: As given.
-        trainer: Trains and scores its clients.
         slots: The server's slots.
-        scoring: How its clients are scored.
         stopped: The reason why it stopped, in words; empty while it goes on.
     """
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import accuracy
 from benchmarks.accuracy import Race, RunScore
@@ -96,33 +97,21 @@ def test_the_cnn_has_the_shapes_of_pfllibs():
     assert accuracy.cnn()(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
-def test_a_loader_draws_as_many_rows_as_asked_for():
-    rows = torch.utils.data.TensorDataset(torch.arange(7))
+def test_a_loader_draws_as_many_rows_as_asked_for_or_all_in_their_order():
+    def loader(count, rows, apart=None):
+        def load(batch_size=None):
+            made = DataLoader(TensorDataset(torch.arange(count)), batch_size or 5, shuffle=True)
+            return made if apart is None else (made, apart)
 
-    def load(batch_size=None):
-        return torch.utils.data.DataLoader(rows, batch_size or 5)
+        return drawing(SimpleNamespace(load_train_data=load), rows=rows)
 
-    loader = drawing(SimpleNamespace(load_train_data=load), rows=40)
-    assert [len(batch) for (batch,) in loader()] == [5] * 8
-    assert [len(batch) for (batch,) in loader(10)] == [10] * 4
-
-
-def test_a_loader_without_a_number_keeps_the_order_of_rows():
-    rows = torch.utils.data.TensorDataset(torch.arange(12))
-
-    def load(batch_size=None):
-        return torch.utils.data.DataLoader(rows, batch_size or 5, shuffle=True)
-
-    loader = drawing(SimpleNamespace(load_train_data=load), rows=None)
-    assert torch.equal(torch.cat([batch for (batch,) in loader(4)]), torch.arange(12))
-
-
-def test_rows_that_are_set_apart_stay_as_they_are():
-    rows, apart = (torch.utils.data.TensorDataset(torch.zeros(n, 1)) for n in (30, 7))
-    both = torch.utils.data.DataLoader(rows, 5), torch.utils.data.DataLoader(apart, 5)
-    train, other = drawing(SimpleNamespace(load_train_data=lambda batch_size: both), rows=40)()
+    assert [len(batch) for (batch,) in loader(7, 40)()] == [5] * 8
+    assert [len(batch) for (batch,) in loader(7, 40)(10)] == [10] * 4
+    assert torch.equal(torch.cat([b for (b,) in loader(12, None)(4)]), torch.arange(12))
+    apart = DataLoader(TensorDataset(torch.arange(7)), 5)
+    train, other = loader(30, 40, apart)()
     assert [len(batch) for (batch,) in train] == [5] * 8
-    assert other is both[1]
+    assert other is apart
 
 
 @pytest.mark.full

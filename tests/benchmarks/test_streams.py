@@ -1,5 +1,8 @@
 """The benchmark of streams runs, and its scores are those of the definition."""
 
+import itertools
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import typer
@@ -7,31 +10,21 @@ from typer.testing import CliRunner
 
 from benchmarks import streams
 from benchmarks.stream_peers import PEERS, Peer
-from benchmarks.streams import SIMULATED, Stream, play_all, score
+from benchmarks.streams import SIMULATED, Stream, score
 from tests.samples import entry
 
 
-def few(name, rounds=12):
-    return SIMULATED[name](np.random.default_rng(0), rounds)
-
-
-@pytest.mark.parametrize("name", PEERS)
-def test_a_peer_predicts_before_it_learns(name):
-    for labels in [True, False]:
-        with entry(labels):
-            peer, x, y = (
-                PEERS[name],
-                np.random.default_rng(0).normal(size=(8, 3)),
-                np.arange(8) % 2.0,
-            )
-            if peer.package:
-                pytest.importorskip(peer.package)
-            for step in (None, *peer.steps[:1]):
-                found = []
-                for last in (0.0, 1.0):  # the last target changes no prediction
-                    play = peer.start(labels, step)
-                    rows = peer.rows(x)
-                    found.append([play(r, t) for r, t in zip(rows, [*y[:7], last], strict=True)])
+def test_a_peer_predicts_before_it_learns():
+    x, y = np.random.default_rng(0).normal(size=(8, 3)), np.arange(8) % 2.0
+    there = {name: peer for name, peer in PEERS.items() if find_spec(peer.package or "numpy")}
+    for (name, peer), labels in itertools.product(there.items(), (True, False)):
+        for step in (None, *peer.steps[:1]):
+            found = []
+            for last in (0.0, 1.0):  # the last target changes no prediction
+                play = peer.start(labels, step)
+                rows = peer.rows(x)
+                found.append([play(r, t) for r, t in zip(rows, [*y[:7], last], strict=True)])
+            with entry(name, labels, step):
                 assert found[0] == found[1]
                 assert len(set(found[0])) > 1  # it learns
 
@@ -63,7 +56,7 @@ def test_it_prints_a_table_of_each_stream(tmp_path, monkeypatch):
     missing = PEERS["river"]._replace(package="a package that nobody has")
     monkeypatch.setattr(streams, "_TURNS", 1)
     monkeypatch.setattr(streams, "PEERS", ours | {"river": missing})
-    stream = few("drifting", 60)
+    stream = SIMULATED["drifting"](np.random.default_rng(0), 60)
     np.savez(tmp_path / "e.npz", x=stream.x, y=stream.y)
     command = typer.Typer()
     command.command()(streams.main)
@@ -73,9 +66,4 @@ def test_it_prints_a_table_of_each_stream(tmp_path, monkeypatch):
     for text in (*SIMULATED, "electricity, 60", "river is left out", "d = 100"):
         assert text in result.output
     assert result.output.count("mixture") == 7
-
-
-def test_all_streams_are_played():
-    for name in SIMULATED:
-        found = play_all(few(name), {"mixture": PEERS["mixture"]})
-        assert np.isfinite(found["mixture"].loss)
+    assert "nan" not in result.output

@@ -53,15 +53,6 @@ def test_run_names_its_own_folder(engram):
     assert all(re.fullmatch(r"local-moml-digits-\d{4}-\d\d-\d\d(-2)?", name) for name in names)
 
 
-def test_sequential_runs_alike(engram):
-    for engine in ("vectorized", "sequential"):
-        assert engram("run", *SETS, "--engine", engine, "--out", engine)[0] == 0
-    one, other = (
-        RunRecord.open(Path(name)).load_checkpoint().model for name in ("vectorized", "sequential")
-    )
-    assert all((one[name] - other[name]).abs().max() < 1e-5 for name in one)
-
-
 def test_config_files_and_overrides_in_their_order(engram):
     Path("mine.toml").write_text('method = "fedavg"\neta = 0.3\n')
     status, *_ = engram("run", *SETS, "--config", "mine.toml", "--set", "eta=0.05", "--out", "a")
@@ -248,36 +239,31 @@ def test_data_shows_who_holds_what(engram):
 
 
 @pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize(
-    ("task", "y"),
-    [
+def test_data_without_classes_are_counted(engram):
+    for task, y in [
         ("regression", np.linspace(-1, 1, 40)),
         ("regression", np.arange(40)),
         ("multi-label", np.ones((40, 3))),
         ("next-token", np.ones((40, 2), int)),
-    ],
-)
-def test_data_without_classes_are_counted(engram, task, y):
-    x = np.ones((40, 2), int if task == "next-token" else float)
-    np.savez("rows.npz", x=x, y=y, task=np.arange(40) % 2)
-    given = ["--set", "dataset=npz:rows.npz", "--set", f"task={task}"]
-    status, out, _ = engram("data", *given, "--set", "model=linear", "--out", "held.png", "--json")
-    assert status == 0
-    assert "of class" not in out
-    found = json.loads(out.splitlines()[-1])
-    assert found["training"] == [[10], [10]]  # of 20 rows, 8 are held out; and of the others, 2
-    assert (found["validation"], found["test"]) == ([[2], [2]], [[8], [8]])
-    assert Path("held.png").read_bytes().startswith(b"\x89PNG")
+    ]:
+        x = np.ones((40, 2), int if task == "next-token" else float)
+        np.savez("rows.npz", x=x, y=y, task=np.arange(40) % 2)
+        given = let("dataset=npz:rows.npz", f"task={task}", "model=linear")
+        with entry(task):
+            status, out, _ = engram("data", *given, "--out", "held.png", "--json")
+            assert status == 0
+            assert "of class" not in out
+            found = json.loads(out.splitlines()[-1])
+            assert found["training"] == [[10], [10]]  # of 20, 8 are held out; and of 12, 2
+            assert (found["validation"], found["test"]) == ([[2], [2]], [[8], [8]])
+            assert Path("held.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["cross_device", "cross_silo"])
-def test_presets_run(engram, name):
-    status, *_ = engram(
-        *("run", "--config", PRESETS / f"{name}.toml", "--out", name),
-        *("--set", "num-rounds=2", "--set", "local-steps=1"),
-    )
-    assert status == 0
-    assert RunRecord.open(Path(name)).results["rounds"] == 2
+def test_presets_run(engram):
+    for name in ("cross_device", "cross_silo"):
+        few = let("num-rounds=2", "local-steps=1")
+        assert engram("run", "--config", PRESETS / f"{name}.toml", "--out", name, *few)[0] == 0
+        assert RunRecord.open(Path(name)).results["rounds"] == 2
 
 
 def test_the_demo_compares_eight_methods_with_settings_of_their_own(engram):

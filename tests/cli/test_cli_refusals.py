@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from engram.runs.record import RunRecord
 from engram.wire.checksums import Journal
@@ -233,32 +232,26 @@ def test_a_diverging_run_keeps_no_other_of_a_comparison_from_running(engram):
     assert "c/ditto-seed0: not finished, 0 of 2 rounds" in err
 
 
-@pytest.mark.parametrize(
-    ("command", "pause", "slept"),
-    [
-        (["node", "none"], "300", [300]),
-        (["superlink", "--nonsense"], "300", [300]),
-        (["node", "none"], None, []),
-        (["register", "none"], "300", []),
-    ],
-    ids=str,
-)
-def test_what_a_supervisor_starts_again_pauses_after_a_refusal(
-    engram, command, pause, slept, monkeypatch
-):
-    monkeypatch.delenv("ENGRAM_REFUSAL_PAUSE", raising=False)
-    if pause:
-        monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", pause)
+def test_commands_that_a_supervisor_starts_again_pause_after_a_refusal(engram, monkeypatch):
     seconds = []
     monkeypatch.setattr("engram.cli.cli.time", SimpleNamespace(sleep=seconds.append))
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        status, _, err = engram(*command)
-    finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
-    assert (status, seconds) == (2, slept)
-    assert ("ending in 300 s" in err) == bool(slept)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for command, pause, slept in [
+        (["node", "none"], "300", [300]),
+        (["superlink", "--nonsense"], "300", [300]),
+        (["node", "none"], "", []),
+        (["register", "none"], "300", []),
+    ]:
+        seconds.clear()
+        monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", pause)
+        try:
+            status, _, err = engram(*command)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        with entry(command, pause):
+            assert (status, seconds) == (2, slept)
+            assert ("ending in 300 s" in err) == bool(slept)
 
 
 def test_a_folder_of_several_runs_is_said_to_be_one(engram, tmp_path, monkeypatch):

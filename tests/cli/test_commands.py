@@ -186,12 +186,11 @@ def test_help_of_run_has_every_shared_setting_under_its_groups_title(engram):
     assert "engram methods METHOD shows a method's own settings" in out
 
 
-@pytest.mark.parametrize("command", ["compare", "data", "federation"])
-def test_other_commands_say_where_the_settings_are(engram, command):
-    status, out = engram(command, "--help")
-    assert status == 0
-    assert "see engram run --help" in out
-    assert "batch-size" not in out
+def test_other_commands_say_where_the_settings_are(engram):
+    for command in ("compare", "data", "federation"):
+        status, out = engram(command, "--help")
+        assert (status, "batch-size" in out) == (0, False)
+        assert "see engram run --help" in out
 
 
 def test_methods_are_listed_with_meaning_and_source(engram):

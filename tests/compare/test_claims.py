@@ -1,5 +1,7 @@
 """The answer of a comparison and its table of differences: who wins, and when nobody does."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -163,30 +165,27 @@ def test_lower_losses_are_better():
     assert difference_table(found).rows == [["local", "1", "0.5 to 1.5", "-"]]
 
 
-@pytest.mark.parametrize(
-    ("seeds", "clients", "few"),
-    [(1, 20, "1 seed: 2 are needed, better 5"), (5, 2, "2 clients: 3 are needed")],
-)
-def test_one_seed_or_two_clients_show_nothing_and_are_told_the_least(seeds, clients, few):
+def test_one_seed_or_two_clients_show_nothing_and_are_told_the_least():
     means, shown = {"ditto": 0.9, "local": 0.1}, [{"ditto", "local"}]
-    found = claims(means, shown, best="ditto", simple=["local"], seeds=seeds, clients=clients)
-    assert answer_of(found) == (
-        "Best validation score (accuracy): ditto 90.0 %; best simple baseline: local 10.0 %. No "
-        f"difference can be shown with {few}."
-    )
-    assert difference_table(found) is None
+    for seeds, clients, few in [
+        (1, 20, "1 seed: 2 are needed, better 5"),
+        (5, 2, "2 clients: 3 are needed"),
+    ]:
+        found = claims(means, shown, best="ditto", simple=["local"], seeds=seeds, clients=clients)
+        assert answer_of(found) == (
+            "Best validation score (accuracy): ditto 90.0 %; best simple baseline: local 10.0 %. "
+            f"No difference can be shown with {few}."
+        )
+        assert difference_table(found) is None
 
 
-@pytest.mark.parametrize(
-    ("clients", "skewness", "warned"), [(99, 0.2, True), (100, 1.1, True), (100, 0.9, False)]
-)
-def test_few_clients_or_skewed_differences_are_cautioned(clients, skewness, warned):
-    means = {"ditto": 0.7, "fedavg": 0.6}
-    found = claims(means, [], best="ditto", clients=clients, skewness=skewness)
-    said = "".join(difference_table(found).notes)
-    assert (
-        said.startswith("caution: more than 5 %") == (f"(here up to {skewness})" in said) == warned
-    )
+def test_few_clients_or_skewed_differences_are_cautioned():
+    for clients, skewness, warned in [(99, 0.2, True), (100, 1.1, True), (100, 0.9, False)]:
+        means = {"ditto": 0.7, "fedavg": 0.6}
+        found = claims(means, [], best="ditto", clients=clients, skewness=skewness)
+        caution = f"caution: more than 5 % .*{skewness}" if warned else ""
+        assert re.match(caution, "".join(difference_table(found).notes))
+        assert bool(difference_table(found).notes) == warned
 
 
 def test_scores_that_few_clients_have_show_no_interval():
@@ -221,10 +220,14 @@ def federation(kind, clients=12):
     return found, {"task": "regression"} if kind == "values" else classes
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize(
-    ("kind", "winner"),
-    [("classes", CONSTANT), ("values", CONSTANT), ("own lines", LINEAR), ("one line", POOLED)],
+    ("kind", "winner", "seeds"),
+    [
+        ("classes", CONSTANT, 1),
+        ("values", CONSTANT, 2),
+        ("own lines", LINEAR, 2),
+        ("one line", POOLED, 2),
+    ],
 )
 def test_the_first_sentence_says_that_a_simple_reference_wins(tmp_path, kind, winner, seeds):
     data, told = federation(kind)

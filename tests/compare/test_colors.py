@@ -5,7 +5,6 @@ import sys
 from itertools import combinations
 
 import numpy as np
-import pytest
 
 from engram.compare.colors import PALETTE, looks_of
 from engram.settings.families import family
@@ -30,13 +29,10 @@ def lab(color, seen=None):
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-@pytest.mark.parametrize("seen", [None, PROTAN, DEUTAN], ids=["all", "protan", "deutan"])
-def test_colors_are_told_apart(seen):
-    apart = [np.linalg.norm(lab(a, seen) - lab(b, seen)) for a, b in combinations(PALETTE, 2)]
-    assert min(apart) > 4.6  # twice a just noticeable difference (Mahy et al. 1994)
-
-
-def test_no_color_is_taken_for_a_gray_line():
+def test_colors_are_told_apart_and_from_gray_lines():
+    for seen in (None, PROTAN, DEUTAN):
+        apart = [np.linalg.norm(lab(a, seen) - lab(b, seen)) for a, b in combinations(PALETTE, 2)]
+        assert min(apart) > 4.6  # twice a just noticeable difference (Mahy et al. 1994)
     assert min(np.hypot(*lab(color)[1:]) for color in PALETTE) > 20
 
 
@@ -47,12 +43,9 @@ def test_every_method_has_a_look_of_its_own_and_those_compared_a_color():
     assert len({looks_of([n])[n].color for n in compared}) == len(compared)
 
 
-@pytest.mark.parametrize("names", [DEMO, [f"mine, eta=0.{i}" for i in range(10)]])
-def test_methods_of_one_figure_have_a_color_each_where_there_are_ten_or_fewer(names):
-    assert len({look.color for look in looks_of(names).values()}) == len(names)
-
-
-def test_methods_of_one_figure_never_look_alike():
+def test_methods_of_one_figure_never_look_alike_and_ten_have_a_color_each():
+    for few in (DEMO, [f"mine, eta=0.{i}" for i in range(10)]):
+        assert len({look.color for look in looks_of(few).values()}) == len(few)
     names = [*family(NetworkMethod.plug_in), *(f"mine-{i}" for i in range(65))]
     looks = looks_of(names)
     assert len({*looks.values()}) == len(names) == 100

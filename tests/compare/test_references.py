@@ -33,6 +33,7 @@ from engram.runs.record import RunRecord
 from engram.scoring.query_rows import query_rows
 from engram.settings.errors import Refused
 from engram.studio.pages.reproduce_command import repeating
+from tests.samples import entry
 from tests.support import initial_model, small
 
 RNG = np.random.default_rng(0)
@@ -116,11 +117,10 @@ def test_clients_that_never_train_have_no_part_in_a_comparison_with_references(t
         assert np.flatnonzero(np.isnan(scores)).tolist() == record.results["unseen"]
 
 
-@pytest.mark.parametrize("task", ["multi-label", "next-token"])
-def test_other_tasks_have_none_and_say_so(task):
-    found = references(small(task=task))
-    assert found.scores == {}
-    assert found.notes == dict.fromkeys((CONSTANT, LINEAR, POOLED), f"none for the task {task}")
+def test_other_tasks_have_none_and_say_so():
+    for task in ("multi-label", "next-token"):
+        notes = dict.fromkeys((CONSTANT, LINEAR, POOLED), f"none for the task {task}")
+        assert references(small(task=task)) == ({}, notes)
 
 
 def federation(y, **settings):
@@ -141,9 +141,13 @@ BEST = {
 }
 
 
-@pytest.mark.parametrize("name", BEST)
-def test_where_a_reference_wins_its_scores_are_scikit_learn_s(name):
-    y, settings, best = BEST[name]
+def test_where_a_reference_wins_its_scores_are_scikit_learn_s():
+    for name, federation_and_best in BEST.items():
+        with entry(name):
+            check_scores(*federation_and_best)
+
+
+def check_scores(y, settings, best):
     e = federation(y, **settings)
     found = references(e)
     assert found.notes == {}
@@ -236,23 +240,21 @@ def test_seeds_that_share_rows_share_the_fits(tmp_path, monkeypatch):
         assert held["2"][LINEAR]["loss"] == expected
 
 
-@pytest.mark.parametrize(
-    ("asked", "names"),
-    [("none", ()), ((), ()), ("pooled", [POOLED]), (["constant", "linear"], [CONSTANT, LINEAR])],
-)
-def test_a_comparison_has_the_references_that_are_asked_for(asked, names, tmp_path, capsys):
+def test_a_comparison_has_the_references_that_are_asked_for(tmp_path, capsys):
     quick = {"num_clients": 4, "num_rounds": 1, "hidden": "4", "engine": "sequential"}
-    found = compare(methods="fedavg", seeds=1, out=tmp_path / "c", references=asked, **quick)
-    rows = found.summary().index.get_level_values(0)
-    assert [name for name in NAMES if name in rows] == [*names]
-    assert ("references seed 0: 5 of 5 models" in capsys.readouterr().err) == bool(names)
-    config = RunRecord.open(tmp_path / "c" / "fedavg-seed0").config
-    short = {CONSTANT: "constant", LINEAR: "linear", POOLED: "pooled"}
-    option = f"--references {','.join(short[name] for name in names) or 'none'}"
-    assert option in repeating(tmp_path / "c", config)
-
-
-def test_what_is_no_reference_is_refused():
+    for asked, option, names in [
+        ("none", "none", []),
+        ((), "none", []),
+        ("pooled", "pooled", [POOLED]),
+        (["constant", "linear"], "constant,linear", [CONSTANT, LINEAR]),
+    ]:
+        folder = tmp_path / str(asked)
+        found = compare(methods="fedavg", seeds=1, out=folder, references=asked, **quick)
+        rows = found.summary().index.get_level_values(0)
+        assert [name for name in NAMES if name in rows] == names
+        assert ("references seed 0: 5 of 5 models" in capsys.readouterr().err) == bool(names)
+        config = RunRecord.open(folder / "fedavg-seed0").config
+        assert f"--references {option} " in f"{repeating(folder, config)} "
     with pytest.raises(Refused, match="references must be none, or some of constant, linear, poo"):
         compare(methods="fedavg", references="lasso")
 

@@ -103,14 +103,14 @@ def test_methods_whose_models_were_fine_tuned_have_a_row_for_that():
     assert [row["trained"] for row in found] == [2] * 3  # of the three that were asked
 
 
-@pytest.mark.parametrize(("which", "mean"), [("", 0.5), ("-tuned", 0.725), ("-common", 0.5)])
-def test_scores_are_those_of_the_round_that_is_picked_for_a_model(which, mean):
+def test_scores_are_those_of_the_round_that_is_picked_for_a_model():
     one = record("fedavg", 0, 0.7, 0.8)
     one.results["clients"] = {}  # of the last round, which none picks
-    (found,) = client_scores([one], "accuracy", which)
-    assert found.mean() == pytest.approx(mean)
-    key = "selected-tuned" if which == "-tuned" else "selected"
-    assert picked(one, which) is one.results[key]
+    for which, mean in [("", 0.5), ("-tuned", 0.725), ("-common", 0.5)]:
+        (found,) = client_scores([one], "accuracy", which)
+        assert found.mean() == pytest.approx(mean)
+        key = "selected-tuned" if which == "-tuned" else "selected"
+        assert picked(one, which) is one.results[key]
 
 
 def test_a_metric_whose_name_is_the_beginning_of_anothers_keeps_its_figures():
@@ -268,19 +268,18 @@ def test_a_run_of_sites_draws_what_its_report_draws(tmp_path):
     assert [*line.get_ydata()] == [0, *run.metrics["regret"]]
 
 
-@pytest.mark.parametrize("method", ["molar-bandit", "meta-ban"])
-def test_rows_of_a_damaged_record_that_lack_regret_are_not_drawn(tmp_path, method):
-    own = {
-        "molar-bandit": {"dataset": "sparse-linear", "num_clients": 3, "num_rounds": 4},
-        "meta-ban": {"dataset": "linear-groups", "num_clients": 6, "num_rounds": 4, "hidden": "4"},
-    }[method]
-    folder = tmp_path / "run"
-    engram.simulate(method=method, out=folder, progress=False, **own)
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    del rows[1]["regret"]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    drawn = engram.load_run(folder).plot().axes[0].lines[0]
-    assert len(drawn.get_ydata()) == len(rows) + (method == "meta-ban")  # one less, and the start
+def test_rows_of_a_damaged_record_that_lack_regret_are_not_drawn(tmp_path):
+    for method, own, drawn in [
+        ("molar-bandit", {"dataset": "sparse-linear", "num_clients": 3}, 0),
+        ("meta-ban", {"dataset": "linear-groups", "num_clients": 6, "hidden": "4"}, 1),
+    ]:
+        folder = tmp_path / method
+        engram.simulate(method=method, out=folder, progress=False, num_rounds=4, **own)
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        del rows[1]["regret"]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (line, *_) = engram.load_run(folder).plot().axes[0].lines
+        assert len(line.get_ydata()) == len(rows) + drawn  # one less, and the start
 
 
 def test_references_are_drawn_beside_a_runs_regret():

@@ -42,7 +42,7 @@ def test_a_shell_reads_it(script):
     assert [line for line in options if line.startswith("#SBATCH")] == options[:6]
 
 
-def test_it_starts_ray_on_each_machine_and_engram_with_its_arguments(script):
+def test_it_starts_ray_on_each_machine_and_engram_with_its_arguments_and_ends_as_it_does(script):
     assert run(script, "ditto", "--set", "num-rounds=9") == 0
     asked = (script.parent / "asked").read_text().splitlines()
     engram = "engram run ditto --set num-rounds=9 --ray auto"
@@ -53,7 +53,4 @@ def test_it_starts_ray_on_each_machine_and_engram_with_its_arguments(script):
         f"{ray} -- {engram}",
         engram,
     ]
-
-
-def test_it_ends_as_the_command_does(script):
     assert run(script, "ditto", ENDS_WITH="2") == 2

@@ -106,11 +106,8 @@ def headings(page):
 # --- What pages name --------------------------------------------------------------------------
 
 
-def test_the_readme_is_short():
+def test_what_pages_name_is_there_and_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
-
-
-def test_what_pages_name_is_there():
     for page in PAGES:
         with entry(name_of(page)):
             check_names(page)
@@ -161,7 +158,7 @@ def test_pages_list_every_method():
     assert {path.stem for path in (ROOT / "docs" / "methods").iterdir()} == set(METHODS)
 
 
-def test_a_methods_page_has_its_rule_and_gets_its_settings():
+def test_a_methods_page_has_its_rule_its_settings_and_the_columns_of_its_models():
     for method, own in METHODS.items():
         with entry(method):
             page = text_of(ROOT / "docs" / "methods" / f"{method}.md")
@@ -169,12 +166,7 @@ def test_a_methods_page_has_its_rule_and_gets_its_settings():
                 assert part in page
             assert listed_settings(TOOL.settings(method)) == written(own.defaults())
             assert own.source in TOOL.described(method)
-
-
-def test_a_methods_page_has_the_columns_of_its_models():
-    for method, own in METHODS.items():
-        if issubclass(own, NetworkMethod):
-            with entry(method):
+            if issubclass(own, NetworkMethod):
                 check_columns(method, own)
 
 

@@ -15,12 +15,14 @@ def rows(seed):
     return rng.normal(size=(60, 3)).astype(np.float32), rng.integers(0, 2, 60)
 
 
+DATA = {"park": rows(0), "<b>hill</b>": rows(1), "lake [x](y)": rows(2)}
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     """A comparison of two seeds, a run by itself, a run of tables, and a search."""
     found = tmp_path_factory.mktemp("board")
-    data = {"park": rows(0), "<b>hill</b>": rows(1), "lake [x](y)": rows(2)}
-    compare(data, methods=["ditto"], seeds=2, out=found / "both", progress=False, **QUICK)
+    compare(DATA, methods=["ditto"], seeds=2, out=found / "both", progress=False, **QUICK)
     simulate(method="ditto", out=found / "alone", eta=0.3, progress=False, num_clients=6, **QUICK)
     simulate(
         method="molar", dataset="sparse-linear", out=found / "tables", num_clients=3, progress=False

@@ -69,9 +69,6 @@ def test_the_first_page_lists_runs_of_comparisons_and_what_tells_them_apart(fold
     row = next(row for row in grid_of(parts, "runs") if row["id"] == "alone")
     assert (row["method"], row["ditto.eta"], row["state"]) == ("ditto", 0.3, "finished")
     assert {row["kind"] for row in grid_of(parts, "groups")} == {"comparison", "search"}
-
-
-def test_settings_that_all_runs_share_are_not_shown():
     found = differing([{"seed": 0, "a": 1, "b": 2}, {"seed": 1, "a": 1, "b": 3}, {"seed": 2}])
     assert found == ["b"]
 
@@ -179,13 +176,7 @@ def test_a_clients_page_says_what_its_rows_have_spent(tmp_path):
     assert f"epsilon {epsilon(8.0, 6, e.delta):.3g} at delta 1e-05" in page
 
 
-def test_rows_of_a_deployed_run_are_not_made_up_here(tmp_path):
-    RunRecord.create(tmp_path / "fed", small(), engine="flower", training="a")
-    assert "The rows are with the clients" in said(holdings(RunIndex(tmp_path), {"name": ["fed"]}))
-
-
-@pytest.mark.parametrize("key", ["run", "name"])
-def test_a_run_that_is_named_a_thousand_times_is_read_once(folder, monkeypatch, key):
+def test_a_run_that_is_named_a_thousand_times_is_read_once(folder, monkeypatch):
     looks = []
     stamp = RunIndex.stamp
     monkeypatch.setattr(
@@ -194,18 +185,17 @@ def test_a_run_that_is_named_a_thousand_times_is_read_once(folder, monkeypatch, 
     page = board(RunIndex(folder), None).callback_map["..page.children...stamp.data.."]["callback"]
     page = page.__wrapped__
     monkeypatch.setattr("engram.studio.app.ctx", SimpleNamespace(triggered_id="address"))
-    once, _ = page("/compare", f"?{key}=both", None, None)
-    few = len(looks)
-    many, _ = page("/compare", "?" + "&".join([f"{key}=both"] * 1000), None, None)
-    assert (len(looks), repr(many)) == (2 * few, repr(once))
+    for key in ("run", "name"):
+        looks.clear()
+        once, _ = page("/compare", f"?{key}=both", None, None)
+        few = len(looks)
+        many, _ = page("/compare", "?" + "&".join([f"{key}=both"] * 1000), None, None)
+        assert (len(looks), repr(many)) == (2 * few, repr(once))
 
 
-def test_chosen_rows_are_compared():
+def test_chosen_rows_are_compared_and_links_keep_their_text():
     assert chosen_runs([]) == ("/", "off")
     assert chosen_runs([{"id": "a b"}, {"id": "c"}]) == ("/compare?run=a+b&run=c", "")
-
-
-def test_links_in_cells_keep_their_text():
     assert linked("a](b)", "/run?name=x(1)") == r"[a\]\(b\)](/run?name=x%281%29)"
 
 
@@ -289,15 +279,12 @@ def test_a_page_that_is_being_computed_is_not_asked_for_again(folder):
 
 
 def test_rounds_without_a_client_are_told_as_spells_the_latest_first(going):
+    (going.folder / PROGRESS).write_text("{")  # damaged, which is no error
+    assert node_rows(going) == []
     assert absences(going) == [
         {"client": "hill", "because": "off line", "from round": 4, "to round": 4},
         {"client": "hill", "because": "no reply", "from round": 2, "to round": 3},
     ]
-
-
-def test_a_damaged_progress_file_is_no_error(going):
-    (going.folder / PROGRESS).write_text("{")
-    assert node_rows(going) == []
 
 
 def test_looking_changes_nothing(folder, going):
@@ -379,8 +366,6 @@ def test_what_the_command_refuses(engram, tmp_path):
             assert told in err
             assert len(err.strip().splitlines()) == 1
 
-
-def test_a_port_in_use_and_a_short_token_are_refused(engram, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

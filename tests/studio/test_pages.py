@@ -26,23 +26,14 @@ from engram.settings.experiment import Experiment
 from engram.studio.pages.figures import clients, curves, gains
 from engram.studio.pages.page import page
 from engram.studio.pages.reproduce_command import repeating
+from tests.studio.conftest import DATA, QUICK, rows
 from tests.support import small, write_plug_in
 
-QUICK = {"num_rounds": 4, "eval_every": 2, "clients_per_round": 2, "local_steps": 2, "hidden": "4"}
 
-
-def rows(seed):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(40, 3)).astype(np.float32), rng.integers(0, 2, 40)
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+@pytest.fixture
+def compared(folder):
     """A comparison of two seeds; one client's name would be a tag, were it not escaped."""
-    folder = tmp_path_factory.mktemp("compared") / "both"
-    data = {"park": rows(0), "<b>hill</b>": rows(1), "lake": rows(2)}
-    compare(data, methods=["ditto"], seeds=2, out=folder, progress=False, **QUICK)
-    return folder
+    return folder / "both"
 
 
 class Reader(HTMLParser):
@@ -183,11 +174,10 @@ def test_settings_that_methods_have_otherwise_are_given_for_each(tmp_path):
 
 def test_what_repeats_a_run_on_data_in_memory_does(compared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    data = {"park": rows(0), "<b>hill</b>": rows(1), "lake": rows(2)}
     for folder in (compared, compared / "ditto-seed1"):
         first = RunRecord.open(next(iter(find_runs(folder).values()))[0].folder)
         call = repeating(folder, first.config)
-        again = eval(call, {"engram": front, "data": data})
+        again = eval(call, {"engram": front, "data": DATA})
         found = {name: [r.results for r in each] for name, each in find_runs(again.folder).items()}
         for name, records in find_runs(folder).items():
             expected = [record.results["clients"] for record in records]

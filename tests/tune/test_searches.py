@@ -20,16 +20,12 @@ TRAINED = family(NetworkMethod.plug_in)
 # --- Spaces ----------------------------------------------------------------------------------
 
 
-def test_defaults_lie_where_they_are_searched():
+def test_defaults_lie_where_they_are_searched_and_both_ends_are_possible():
     for name in TRAINED:
         for dimension in space_of(name, {}):
             with entry(name, dimension):
                 assert isinstance(dimension.within, Range)
                 assert dimension.within.low <= dimension.default <= dimension.within.high
-
-
-def test_both_ends_of_a_range_are_possible():
-    for name in TRAINED:
         for key, field in METHODS[name].model_fields.items():
             if (found := searched_range(field)) is not None:
                 for value in (found.low, found.high):
@@ -99,18 +95,17 @@ def test_proposals_are_a_function_of_what_is_known_and_the_seed():
     assert one == again != other
 
 
-@pytest.mark.parametrize("higher", [True, False])
-def test_proposals_go_where_scores_are_better(higher):
-    space = SPACE[:1]
-    known = []
-    for number in range(6):
-        for each in propose(space, known[: 8 * number], 8, seed=1, higher=higher):
-            far = abs(np.log10(each["eta"]) + 2)  # from 0.01
-            known.append(Trial(len(known), each, "done", 8, (-far if higher else far,)))
-    first, last = (
-        np.median([abs(trial.scores[0]) for trial in some]) for some in (known[:16], known[24:])
-    )
-    assert last < 0.8 * first
+def test_proposals_go_where_scores_are_better():
+    for higher in (True, False):
+        known = []
+        for number in range(6):
+            for each in propose(SPACE[:1], known[: 8 * number], 8, seed=1, higher=higher):
+                far = abs(np.log10(each["eta"]) + 2)  # from 0.01
+                known.append(Trial(len(known), each, "done", 8, (-far if higher else far,)))
+        first, last = (
+            np.median([abs(trial.scores[0]) for trial in some]) for some in (known[:16], known[24:])
+        )
+        assert last < 0.8 * first
 
 
 # --- Searches --------------------------------------------------------------------------------
@@ -183,15 +178,12 @@ def test_a_trial_that_diverges_is_the_worst_and_no_error(fake):
     assert best_of(found, higher=True).settings["eta"] <= 1
 
 
-def test_settings_that_contradict_each_other_are_a_trial():
+def test_settings_that_contradict_each_other_or_do_not_fit_the_data_are_a_trial():
     given = {"method": "pfedme", "num-rounds": 1, "hidden": "4", "eta": 0.1, "lambda": 15.0}
     plan = Search(given, space_of("pfedme", given, ["alpha=0.01,10"]), 8, (0,))
     found = search(plan, [], lambda trial: None, lambda *_: None)
     bad = next(trial for trial in found if trial.state == "impossible")
     assert bad.reason == "alpha * lambda must be below 2, got 150.0"
-
-
-def test_settings_that_do_not_fit_the_data_are_a_trial():
     given = {"method": "fedavg", "num-rounds": 1, "hidden": "8", "eta": 0.1, "adapt-lr": 0.1}
     space = space_of("fedavg", given, ["model=lstm,mlp"])
     found = search(Search(given, space, 6, (0,)), [], lambda trial: None, lambda *_: None)

@@ -92,21 +92,13 @@ def test_the_line_that_tune_prints_runs_what_it_found(engram):
 
 
 @pytest.mark.processes
-def test_processes_find_what_one_finds(engram):
-    for folder, processes in (("one", "1"), ("two", "2")):
-        words = ("fedavg", "pfedme", "--trials", "2", "--seeds", "1", "--processes", processes)
-        assert tune(engram, *words, "--out", folder)[0] == 0
-    for file in ("best.toml", "fedavg/trials.csv", "pfedme/trials.csv"):
-        assert (Path("one") / file).read_text() == (Path("two") / file).read_text()
-
-
-@pytest.mark.processes
-def test_a_cluster_finds_what_one_process_finds(engram, monkeypatch, request):
+@pytest.mark.parametrize("where", [("--processes", "2"), ("--ray", "local")], ids=str)
+def test_processes_and_a_cluster_find_what_one_process_finds(engram, monkeypatch, request, where):
     monkeypatch.setenv("PYTHONPATH", str(source_root()))  # Ray's workers run these sources, too
     request.addfinalizer(ray.shutdown)
     few = ("fedavg", "pfedme", "--trials", "2", "--seeds", "1")
-    for folder, where in (("one", ("--processes", "1")), ("two", ("--ray", "local"))):
-        assert tune(engram, *few, *where, "--out", folder)[0] == 0
+    for folder, there in (("one", ("--processes", "1")), ("two", where)):
+        assert tune(engram, *few, *there, "--out", folder)[0] == 0
     for file in ("best.toml", "fedavg/trials.csv", "pfedme/trials.csv"):
         assert (Path("one") / file).read_text() == (Path("two") / file).read_text()
 
@@ -231,7 +223,6 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         (("fedavg", "-s", "eta=0.1", "-s", "adapt-lr=0.1"), "fedavg has nothing to be tuned"),
         (("fedavg", "--search", "eta=1..0.1"), "with LOW < HIGH"),
         (("fedavg", "--search", "eta=0..1:log"), "with 0 < LOW < HIGH"),
-        (("fedavg", "--search", "eta"), "search must be KEY=LOW..HIGH"),
         (("fedavg", "--search", "eta=5"), "search must be KEY=LOW..HIGH"),
         (("fedavg", "--search", "etta=1..2"), "etta is not a setting (did you mean eta?)"),
         *(
@@ -244,13 +235,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         ),
         (("fedavg", "--search", "local-steps=0.5..4:log"), "must be a valid integer, got 0.5"),
         (("fedavg", "--search", "local-steps=0.2..0.4"), "must be a valid integer, got 0.2"),
-        (("fedavg", "--search", "eta=0..1"), "fedavg.eta must be greater than 0, got 0.0"),
         (("fedavg", "--search", "eta=0.1,abc"), "fedavg.eta must be a valid number, got 'abc'"),
         (("fedavg", "--search", "hidden=0..3"), "hidden is no number: give hidden=VALUE,VALUE"),
         (("apfl", "--search", "adaptive=0..1"), "adaptive is no number: give adaptive=VALUE"),
         (("fedavg", "--search", "model=mlp,foo"), "model must be one of mlp, cnn"),
         (("fedavg", "--search", "model=mlp,lstm"), "search model=lstm: "),
-        (("fedavg", "--search", "."), "search must be KEY=LOW..HIGH"),
         (("fedavg", "-s", "eta=0.1", "--search", "eta=1..2"), "eta is fixed"),
         (("fedavg", "--search", "pfedme.eta=1..2"), "for a method that does not take part: pfedme"),
         (("fedavg", "-s", "protocol=few-shot"), "tuning needs validation rows"),
@@ -262,16 +251,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         ),
         (("fedavg", "-s", "eta=-1"), "eta must be greater than 0"),
         (("fedavg", "--minutes", "0"), "minutes must suffice for one batch of trials, got 0"),
-        (("fedavg", "--minutes", "nan"), "--minutes must be a finite number, got 'nan'"),
         (("--resume", "nowhere"), "no run 'nowhere'"),
         (("--resume", "nowhere", "--trials", "3"), "give --minutes, --processes or --ray"),
         (
             ("fedavg", "--ray", "local", "--processes", "2"),
             "ray and processes exclude each other: a cluster's cores are all used",
-        ),
-        (
-            ("fedavg", "--ray", "127.0.0.1:1"),
-            "ray must be the address of a cluster that answers, got '127.0.0.1:1'",
         ),
     ]:
         with entry(words):
@@ -291,13 +275,15 @@ def test_without_optuna_a_line_says_how_to_get_it(engram, monkeypatch):
 # --- In Python -------------------------------------------------------------------------------
 
 
-def test_data_in_memory_are_tuned_on(tmp_path):
+def rows():
+    """Rows of four clients, whose classes are signs of one of two inputs."""
     rng = np.random.default_rng(0)
-    data = [
-        (x, (x[:, client % 2] > 0).astype(int))
-        for client in range(4)
-        for x in [rng.normal(size=(40, 5)).astype(np.float32)]
-    ]
+    inputs = [rng.normal(size=(40, 5)).astype(np.float32) for _ in range(4)]
+    return [(x, (x[:, client % 2] > 0).astype(int)) for client, x in enumerate(inputs)]
+
+
+def test_data_in_memory_are_tuned_on(tmp_path):
+    data = rows()
     quick = {"num_rounds": 4, "local_steps": 2, "hidden": "6", "progress": False}
     quick["search"] = "eta=0.01..1:log"
     found = library.tune(data, methods="fedavg", trials=4, seeds=2, out=tmp_path / "t", **quick)
@@ -329,11 +315,8 @@ class Small(torch.nn.Module):
 
 
 def test_a_comparison_is_tuned_first_on_data_and_networks_in_memory(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    rows = [rng.normal(size=(40, 5)).astype(np.float32) for _ in range(4)]
-    data = [(x, (x[:, client % 2] > 0).astype(int)) for client, x in enumerate(rows)]
     found = library.compare(
-        data,
+        rows(),
         methods={"ditto": {"lambda_": 0.5}},
         tuned=(4, 1),
         seeds=2,

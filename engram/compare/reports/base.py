@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from engram.runs.record import RunRecord
 from engram.settings.base import Families
 from engram.settings.families import METHODS
+from engram.settings.network import NetworkMethod
 from engram.strategies import Row
 
 Show = Callable[[Path, bool], None]
@@ -45,10 +46,9 @@ def pictures_of(record: RunRecord) -> list[str]:
     return [f"{name}.png" for name in plots_of(record) or network]
 
 
-def show_run(folder: Path, as_json: bool) -> bool:
-    """Shows the results of the run in a folder; returns False if the folder is not a run's."""
-    if not (folder / "config.json").is_file():
-        return False
-    method = RunRecord.open(folder).config["settings"]["method"]
-    REPORTS[METHODS[method].plug_in](folder, as_json)
-    return True
+def show_runs(folder: Path, as_json: bool) -> None:
+    """Shows the results of a run, or of a comparison of methods that train networks."""
+    plug_in = NetworkMethod.plug_in
+    if (folder / "config.json").is_file():
+        plug_in = METHODS[RunRecord.open(folder).config["settings"]["method"]].plug_in
+    REPORTS[plug_in](folder, as_json)

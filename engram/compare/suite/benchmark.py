@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from rich.table import Table
 from engram.cli.console import out, tell_files
 from engram.cli.options import as_allowed, make_folder
 from engram.cli.progress import Execute
+from engram.client.hosts import Engine
 from engram.compare.claims import scores_of
 from engram.compare.comparison_folder import BENCHMARK, find_runs, read_benchmark
 from engram.compare.comparison_run import begin_comparison, go_on
@@ -29,16 +30,13 @@ from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
 from engram.settings.files import replace_file
 
-if TYPE_CHECKING:
-    from engram.client.hosts import Engine
-
 CONTROL: Final = "local"
 """The method that others are compared with: without it, nobody says whether a federation pays."""
 
 _LEVEL: Final = 0.05
 
 
-def begin(
+def begin_benchmark(
     folder: Path,
     chosen: Mapping[str, Federation],
     methods: Sequence[str],
@@ -48,14 +46,6 @@ def begin(
     trials: int,
 ) -> None:
     """Writes a benchmark's data and plans into its folder, once all of them can be run.
-
-    Args:
-        folder: The benchmark's.
-        chosen: The federations.
-        methods: The methods, references among them.
-        overrides: Settings for all federations, as ``settings_of_each`` takes them.
-        seeds: Runs of each method on each federation.
-        trials: Settings that are tried of each method on each federation, on other seeds.
 
     Raises:
         Refused: Some of it is impossible. Nothing is left of what was written.
@@ -74,9 +64,9 @@ def begin(
     replace_file(folder / BENCHMARK, json.dumps(plan, indent=2).encode())
 
 
-def run(
+def run_benchmark(
     folder: Path,
-    execute: Callable[[str, "Engine"], Execute],
+    execute: Callable[[str, Engine], Execute],
     again: str,
     processes: int | None = None,
 ) -> list[str]:

@@ -14,9 +14,13 @@ from engram.compare.comparison_folder import Runs
 from engram.compare.differences import Difference, Scores, pairwise
 from engram.compare.report_rows import comparable, curve_points, curves_of, finished, models_of
 from engram.compare.reports.gain_plot import gain_lines
+from engram.compare.results import Results
 from engram.scoring.evaluation import center
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
+
+BAR: Final[Any] = {"displaylogo": False, "showSendToCloud": False, "responsive": True}
+"""Options of plotly's figures, without the button that would send their data away."""
 
 _DASHES: Final = {"": "solid", COMMON: "dash", TUNED: "dot"}
 _JITTER: Final = 0.25  # of a line's height
@@ -61,12 +65,8 @@ def gains(
 
     Scores are of test rows, each run in the round that validation rows pick; none where runs are
     not finished, or not of the same seeds and clients. The intervals of the means are those of
-    ``engram.compare.claims``: all of a comparison hold together.
-
-    Args:
-        runs: The runs.
-        metric: What is compared.
-        beside: Scores of each client without a network, by name, which are compared, too.
+    ``engram.compare.claims``: all of a comparison hold together, with those of the clients' scores
+    without a network, ``beside``.
     """
     runs = comparable(runs)
     references, others = gain_lines(runs)
@@ -101,6 +101,23 @@ def clients(runs: Runs, metric: Metric) -> Figure | None:
         xaxis_title=f"{metric.name} of a client{_percent(metric)}", showlegend=False
     )
     return figure
+
+
+def titled_gains(runs: Runs, results: Results) -> dict[str, Figure]:
+    """Returns the figures of each client's gains, by title."""
+    metric = results.metric
+    return {
+        f"What each client gains over {reference}, in {metric.name}": figure
+        for reference, figure in gains(runs, metric, results.references).items()
+    }
+
+
+def titled_figures(runs: Runs, metric: Metric) -> dict[str, Figure]:
+    """Returns the figures of the rounds, and of the clients, by title."""
+    found = {f"{metric.name.capitalize()} against rounds": curves(runs, metric)}
+    if (dots := clients(runs, metric)) is not None:
+        found[f"{metric.name.capitalize()} of each client"] = dots
+    return found
 
 
 def _dots(

@@ -14,15 +14,10 @@ from engram.compare.plots import image_of
 from engram.compare.reports.base import plots_of
 from engram.compare.reports.local import tables_of
 from engram.compare.results import metrics_of, results_of
-from engram.compare.text_tables import TextTable
+from engram.compare.text_tables import TextTable, results_table
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
-from engram.studio.pages.content import (
-    BAR,
-    figures_of,
-    gains_of,
-    results_table,
-)
+from engram.studio.pages.figures import BAR, titled_figures, titled_gains
 from engram.studio.pages.reproduce_command import repeating, settings_of
 
 _PAGE: Final = """<!doctype html>
@@ -148,9 +143,9 @@ def _of_networks(folder: Path, runs: Runs) -> dict[str, Any]:
     parts = [
         _Part(
             results.metric.name,
-            _drawn(gains_of(runs, results)),
+            _drawn(titled_gains(runs, results)),
             tables_of(results),
-            _drawn(figures_of(runs, results.metric)),
+            _drawn(titled_figures(runs, results.metric)),
         )
         for results in found
     ]

@@ -58,11 +58,7 @@ def repeating(folder: Path, config: Mapping[str, Any]) -> str:
     """Returns the command that repeats the run, or the comparison of its methods.
 
     Where rows or functions were given in Python, it is a call, below a line that says what it
-    needs. Plug-ins are named.
-
-    Args:
-        folder: Of the run, or of the comparison.
-        config: Of the run, or of one of the comparison's.
+    needs. Plug-ins are named. ``config`` is that of the run, or of one of the comparison's.
     """
     if not (folder / PLAN).is_file():
         method, given = config["settings"]["method"], _given(config["settings"])

@@ -116,11 +116,6 @@ def check_sendable(folder: Path, kind: str) -> None:
 def send(folder: Path, kind: str, group: str = "") -> int:
     """Sends the rounds of a run that a tracker lacks, and returns their number.
 
-    Args:
-        folder: The run's.
-        kind: One of ``TRACKERS``.
-        group: The name of its comparison, if it is of one.
-
     Raises:
         Refused: There is no such run, it is damaged, or the tracker cannot be used.
     """
@@ -144,13 +139,8 @@ def follow(folder: Path, kind: str, group: str = "") -> Iterator[Callable[[Row],
 
     Where the tracker fails, the run goes on, and is warned of once.
 
-    Args:
-        folder: The run's, which need not exist before the first round.
-        kind: One of ``TRACKERS``.
-        group: The name of its comparison, if it is of one.
-
     Yields:
-        What is to be called with each round's metrics.
+        A function of each round's metrics; the folder need not exist before the first round.
     """
     sending: _Sending | None = None
     failed = False

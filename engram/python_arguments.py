@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -13,16 +13,13 @@ from engram.core.checks import must
 from engram.data.augmentations import augmentation
 from engram.data.labels import likely_task
 from engram.data.loading import count_clients, follow_rows
-from engram.data.readers.in_memory import arrays_of, hold
+from engram.data.readers.in_memory import Data, arrays_of, hold
 from engram.networks.optimizers import optimizer, schedule
 from engram.networks.registry import model
 from engram.scoring.metrics import METRICS, metric, name_of
 from engram.scoring.tasks import REGRESSION, loss
 from engram.settings.errors import Refused
 from engram.settings.experiment import by_key, read_by
-
-if TYPE_CHECKING:
-    from engram.data.readers.in_memory import Data
 
 FUNCTIONS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "loss": loss,
@@ -34,7 +31,7 @@ FUNCTIONS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
 
 
 def settings_of(
-    data: "Data | None", method: str | None, settings: Mapping[str, Any]
+    data: Data | None, method: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns settings by key, with a name in place of everything that is given itself.
 
@@ -91,7 +88,7 @@ def _metrics(given: Any) -> Any:
 
 
 def settings_of_several(
-    data: "Data | None", chosen: Sequence[str], settings: Mapping[str, Any], methods: object = ()
+    data: Data | None, chosen: Sequence[str], settings: Mapping[str, Any], methods: object = ()
 ) -> dict[str, dict[str, Any]]:
     """Returns each method's settings, as ``settings_of`` does: its own, and others that it has.
 
@@ -115,7 +112,7 @@ def settings_of_several(
     return possible(each, given)
 
 
-def _of_data(data: "Data | None", method: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_data(data: Data | None, method: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings that follow from data in memory, beside those that are given."""
     if data is None:
         return {}
