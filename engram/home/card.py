@@ -50,17 +50,11 @@ class ScoreEstimate(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Evidence of a model from rows.
+    """Evidence of a model from rows."""
 
-    Attributes:
-        scores: By what they are of, figures.
-        ranges: Where the inputs lie in the rows that it has learned from.
-        intervals: Of predictions, where these are values.
-    """
-
-    scores: dict[str, list[ScoreEstimate]]
-    ranges: Sequence[Range] = ()
-    intervals: Sequence[Interval] = ()
+    scores: dict[str, list[ScoreEstimate]]  # by what they are of, figures
+    ranges: Sequence[Range] = ()  # where the inputs lie in the rows that it has learned from
+    intervals: Sequence[Interval] = ()  # of predictions, where these are values
 
     @classmethod
     def of_table(
@@ -76,15 +70,10 @@ class Evidence(NamedTuple):
 
 
 def scored(metrics: Sequence[Metric], outputs: Outputs, targets: Tensor) -> list[ScoreEstimate]:
-    """Returns a model's scores on some rows, with intervals for new rows like these.
+    """Returns a model's scores on rows (n, ...), with intervals for new rows like these.
 
     A share of hits has Clopper and Pearson's interval; a mean over rows, or its root or exponential
     such as rmse, that of the bootstrap-t; all else, that of the percentile bootstrap.
-
-    Args:
-        metrics: The metrics.
-        outputs: Shape (n, ...).
-        targets: Shape (n, ...).
     """
     return [_scored(metric, outputs, targets) for metric in metrics]
 

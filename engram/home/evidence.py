@@ -38,14 +38,7 @@ def of_client(
     """Evaluates a client's network on its rows.
 
     Its intervals are by its validation rows, if these are enough, and hold as its test rows say;
-    else they are by its test rows.
-
-    Args:
-        e: The settings.
-        data: The rows; those for validation are None if they have chosen the network.
-        module: The network.
-        client: The client's number.
-        schema: The schema of inputs, where these are columns with names.
+    else they are by its test rows. Those for validation are None if they have chosen the network.
     """
     ranges = ranges_of(inputs_in(some_of(data.train, data.train.rows[client]), schema))
     if client in data.unscored:

@@ -27,11 +27,7 @@ _OWN_UNITS = "It takes columns that are standardized by their client's own train
 
 
 def package_of(learned: Learned, client: int | None) -> Package:
-    """Returns a model of a finished run.
-
-    Args:
-        learned: What the run has learned.
-        client: Whose model; None for the common one.
+    """Returns a client's model of a finished run, or the common one.
 
     Raises:
         Refused: If the run is not finished, or has no such model, or its memories or rows are
@@ -92,11 +88,7 @@ def schema_here(learned: Learned, owner: int | None) -> Schema | None:
 
 
 def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
-    """Returns the model that all clients share.
-
-    Args:
-        learned: What the run has learned.
-        kind: What the rows are like that it takes; None: those of the run.
+    """Returns the model that all clients share, for rows of the run's kind or of another one.
 
     Raises:
         Refused: If there are several, of which a client's rows choose one.

@@ -116,13 +116,8 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
 def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int) -> nn.Module:
     """Returns the model that the method serves a client by that never trains.
 
-    It is what the protocol scores of unseen clients; with few shots, all of the rows are support.
-
-    Args:
-        learned: What the run has learned.
-        newcomer: The client.
-        rows: The numbers of its rows to learn from.
-        client: The number by which rows of batches are drawn.
+    It is what the protocol scores of unseen clients; with few shots, all of the ``rows`` are
+    support. By the number of the ``client``, rows of batches are drawn.
     """
     network = model_for(learned.experiment, _kind_of(learned, newcomer, rows))
     e = learned.experiment.model_copy(update={"adapt_shots": len(rows)})

@@ -37,15 +37,10 @@ _FAILED: Final = b"-"
 
 
 class Limits(NamedTuple):
-    """Limits of a graph's process.
+    """Limits of a graph's process."""
 
-    Attributes:
-        seconds: The time for it to be loaded, and then for each block of rows.
-        gibibytes: The memory for its numbers, those of the rows, and all between; and no more
-            than is free.
-    """
-
-    seconds: float = 60.0
+    seconds: float = 60.0  # the time for it to be loaded, and then for each block of rows
+    # The memory for its numbers, those of the rows, and all between; and no more than is free.
     gibibytes: float = 4.0
 
     @property

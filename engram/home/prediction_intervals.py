@@ -46,15 +46,10 @@ Columns = dict[str, list[Any]]
 
 
 class Interval(NamedTuple):
-    """Bounds of targets around predictions, with some probability.
-
-    Attributes:
-        level: The probability.
-        radii: How far, of each value that is predicted.
-    """
+    """Bounds of targets around predictions, with some probability."""
 
     level: float
-    radii: tuple[float, ...]
+    radii: tuple[float, ...]  # how far, of each value that is predicted
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -113,11 +108,6 @@ def ends_of(
 
 def outputs_of(runs: Callable[[Inputs], Outputs], x: Inputs, count: int) -> Outputs:
     """Returns a model's outputs (count, ...) of rows, block by block.
-
-    Args:
-        runs: What runs the model on rows.
-        x: The rows.
-        count: How many there are.
 
     Raises:
         Refused: If they need more memory than is free.

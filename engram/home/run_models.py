@@ -47,15 +47,10 @@ class Learned:
 
     Args:
         record: The run.
-        experiment: Its settings.
+        experiment: Its settings; kept for this machine's processor, and for all clients that came.
         pick: The key of the results, such as ``selected``, whose round's models are wanted; empty
             for those of the last round.
         tuned: Whether clients' models are wanted after fine-tuning.
-
-    Attributes:
-        record: As given.
-        tuned: As given.
-        experiment: As given, for this machine's processor, and for all clients that have come.
     """
 
     def __init__(
@@ -310,11 +305,7 @@ class Learned:
         return found
 
     def newcomers(self, kept: Slots | None = None) -> Served:
-        """Returns the served model of a client outside the run.
-
-        Args:
-            kept: What it keeps; None for what clients begin with.
-        """
+        """Returns the served model of a client outside the run, by default as clients begin."""
         e, number = self.experiment, self.experiment.num_clients
         larger = e.model_copy(update={"num_clients": number + 1})  # of which it is the last client
         method, _, _ = server_side(larger, self.kind)
@@ -459,12 +450,7 @@ class Learned:
 
 
 def _longer(leaf: Tensor, like: Tensor) -> Tensor:
-    """Returns rows of clients with those of further ones as they begin; other arrays as they are.
-
-    Args:
-        leaf: The array.
-        like: The same of a federation with more clients, before its first round.
-    """
+    """Returns clients' rows with those of further ones as they begin, as in ``like``."""
     whole = like.clone()
     whole[tuple(slice(size) for size in leaf.shape)] = leaf  # of pairs, there are two such axes
     return whole

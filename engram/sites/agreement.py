@@ -43,17 +43,11 @@ Tables = Mapping[str, DescribedTable]
 
 
 class Finding(NamedTuple):
-    """Something about a site's table that someone should look at.
-
-    Attributes:
-        site: The site.
-        text: What it is, and how it is mended.
-        stops: Whether the site cannot take part before.
-    """
+    """Something about a site's table that someone should look at."""
 
     site: str
-    text: str
-    stops: bool = True
+    text: str  # what it is, and how it is mended
+    stops: bool = True  # whether the site cannot take part before
 
     def __str__(self) -> str:
         return f"{self.site}: {self.text}"
@@ -115,10 +109,7 @@ def findings(
 ) -> list[Finding]:
     """Returns everything that keeps sites from taking part by these settings, or looks odd.
 
-    Args:
-        tables: The sites' tables.
-        settings: The settings by key.
-        targets: Columns that must be in every table, and in every row; by default the target.
+    ``targets`` must be in every table, and in every row; by default it is the target.
     """
     columns, classes = _columns_of(settings), settings.get("num-classes") or 0
     targets = targets or [columns.target]
@@ -151,12 +142,7 @@ def findings(
 
 
 def summary(tables: Tables, settings: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a line for each column that some site has: name, kind, values and missing values.
-
-    Args:
-        tables: The sites' tables.
-        settings: The settings by which they are read; columns that these leave out are so called.
-    """
+    """Returns a line for each column: name, kind, values or medians, missing values."""
     columns, lines = _columns_of(settings), []
     rows, declared = sum(table.rows for table in tables.values()), _declared(columns)
     for name, there in sorted(_compared(tables).items(), key=lambda pair: name_order(pair[0])):
@@ -303,11 +289,7 @@ def _in_words(kind: str, values: Sequence[str]) -> str:
 def _strange(there: Compared, site: str, given: Column, classes: int) -> Sequence[str]:
     """A site's values that no site may have; of numbers all, as they may be swapped.
 
-    Args:
-        there: The column.
-        site: The site.
-        given: What settings say of it.
-        classes: Number of classes of a target, numbered from 0; 0 if that is not known.
+    ``classes`` counts those of a target, numbered from 0; 0 if that is not known.
     """
     values = there.sites[site].column.values
     if given.values:

@@ -31,11 +31,7 @@ _ASIDE: Final = ("line", "before", "time", "today")
 
 
 class Audit:
-    """The log in a folder, to which processes of a node add lines.
-
-    Args:
-        folder: Made with the first line.
-    """
+    """The log in a folder, made with the first line, to which processes of a node add lines."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,15 +51,10 @@ class Audit:
     def append(
         self, fields: Mapping[str, Any], *, trained: bool, at: datetime | None = None
     ) -> None:
-        """Adds a line, and waits until it is on the disk.
+        """Adds a line, and waits until it is on the disk; those of ``trained`` count in ``rounds``.
 
         A line that a crash has cut off is removed first, which is noted in a line of its own. A
         refusal that is the last line already is not repeated.
-
-        Args:
-            fields: The line.
-            trained: Whether it is of a round that counts in ``rounds``.
-            at: The time; by default now.
 
         Raises:
             OSError: It cannot be written.

@@ -37,17 +37,11 @@ app = typer.Typer()
 
 
 class Finding(NamedTuple):
-    """Outcome of one check.
-
-    Attributes:
-        about: The thing.
-        ok: Whether it is in order.
-        text: What there is; of something that is not in order, what to do as well.
-    """
+    """Outcome of one check."""
 
     about: str
-    ok: bool
-    text: str
+    ok: bool  # whether it is in order
+    text: str  # what there is; of something that is not in order, what to do as well
 
 
 @app.command()
@@ -92,15 +86,10 @@ def look_over(
 ) -> Iterator[Finding]:
     """Yields findings about a folder, one after the other; changes nothing.
 
-    Args:
-        folder: A server's or a client's folder.
-        state: Of a client: where its node keeps its memories.
-        memory_key: Of a client: the key of its memories.
-        control: Of a server: HOST:PORT of its SuperLink's Control API.
-        at: When certificates are to be valid, with a time zone; now, if None.
+    Certificates are to be valid ``at`` a time with a zone; now, if None.
 
     Raises:
-        Refused: It is neither.
+        Refused: It is neither a server's nor a client's folder.
     """
     if (folder / "federation.toml").is_file():
         yield from _server(folder, control, at or now())

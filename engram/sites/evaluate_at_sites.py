@@ -37,36 +37,23 @@ app = ServerApp()
 
 
 class Given(NamedTuple):
-    """A model to be scored.
+    """A model to be scored."""
 
-    Attributes:
-        name: What the table calls it.
-        about: Its description, without what is its site's own: values of rows, and files.
-        state: Its parameters.
-    """
-
-    name: str
+    name: str  # what the table calls it
+    # Its description, without what is its site's own: values of rows, and files.
     about: dict[str, Any]
-    state: Any
+    state: Any  # its parameters
 
 
 class Visited(NamedTuple):
-    """A model's scores at a site.
+    """A model's scores at a site."""
 
-    Attributes:
-        model: The model's name.
-        client: The site's client.
-        rows: Number of test rows that were scored; 0 if none was.
-        scores: By metric; None for one that is not defined on these rows.
-        why: Why it was not scored, if so.
-        held_out: Whether its training has held the rows out; else it may have learned from some.
-    """
-
-    model: str
-    client: int
-    rows: int
-    scores: dict[str, float | None]
-    why: str = ""
+    model: str  # the model's name
+    client: int  # the site's client
+    rows: int  # number of test rows that were scored; 0 if none was
+    scores: dict[str, float | None]  # by metric; None for one that is not defined on these rows
+    why: str = ""  # why it was not scored, if so
+    # Whether its training has held the rows out; else it may have learned from some.
     held_out: bool = False
 
 
@@ -98,14 +85,8 @@ def visit(
 ) -> list[Visited]:
     """Has all nodes score models, each on its clients' own test rows.
 
-    Args:
-        grid: The nodes.
-        models: The models.
-        clients: The federation's clients, ascending.
-        patience: Seconds that nodes have to come on line.
-
-    Returns:
-        For each model, what came of it at each client, ascending.
+    They have ``patience`` seconds to come on line. Returns for each model what came of it at each
+    client, ascending.
     """
     end = time.monotonic() + patience
     while len(nodes := sorted(grid.get_node_ids())) < len(clients) and time.monotonic() < end:

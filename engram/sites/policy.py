@@ -122,11 +122,7 @@ UNLIMITED: Final = Policy.model_construct(
 
 
 def policy_file(path: Path) -> Path | None:
-    """Returns the file of a policy; None if a client's folder has none.
-
-    Args:
-        path: The file, or a client's folder.
-    """
+    """Returns a policy's file, given it or a client's folder; None if that has none."""
     if not path.is_dir():
         return path
     file = path / POLICY
@@ -135,9 +131,6 @@ def policy_file(path: Path) -> Path | None:
 
 def read_policy(path: Path | None) -> Policy:
     """Reads a policy; without a file it has its defaults.
-
-    Args:
-        path: As for ``policy_file``; None for the defaults.
 
     Raises:
         Refused: The file cannot be read, has no rule, or one that is unknown or impossible.
@@ -164,11 +157,9 @@ def is_allowed(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def is_open(hours: str, at: datetime) -> bool:
-    """Whether a time lies within hours, which may pass midnight: from the first up to the second.
+    """Whether a time in UTC lies within hours, which may pass midnight.
 
-    Args:
-        hours: As in ``Policy``; the same time twice is the whole day.
-        at: The time, in UTC.
+    They go from the first up to the second; the same time twice is the whole day.
     """
     if not hours:
         return True
@@ -180,13 +171,9 @@ def is_open(hours: str, at: datetime) -> bool:
 def in_force(path: Path | None, state: Path) -> tuple[Policy, list[str]]:
     """Returns a site's policy in force, and changes that wait for the site, in words.
 
-    Args:
-        path: As for ``read_policy``.
-        state: The folder of the node's state.
-
     Raises:
-        Refused: As ``read_policy``; or the site had a policy, and its file is gone; or what the
-            state keeps of it is damaged.
+        Refused: As ``read_policy``; or the site had a policy, and its file is gone; or the policy
+            that the node's state keeps is damaged.
     """
     if (kept := _kept(state)) is None:
         return read_policy(path), []
