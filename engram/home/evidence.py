@@ -115,7 +115,7 @@ def intervals_on(e: Experiment, outputs: Outputs, targets: Tensor) -> list[Inter
 # --- Of a run's models ----------------------------------------------------------------------------
 
 
-def of_network(
+def evidence_of_network(
     learned: Learned, module: nn.Module, client: int | None, schema: Schema | None
 ) -> Evidence:
     """Evaluates a client's network, or the common one, on the rows at hand.
