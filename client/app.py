@@ -272,11 +272,7 @@ class _Asked(NamedTuple):
 
 
 def _asked(message: Message, context: Context, received: int) -> _Asked:
-    """Reads the request of a message; data are not read yet.
-
-    Raises:
-        EngramError: It is impossible, or the site's policy is against it.
-    """
+    """Reads the request of a message; data are not read yet."""
     check_source(message.content)  # before reading settings, which may differ between sources
     config = read_node_config(context.node_config)
     policy = keep_policy(config.policy, config.state) if config.state is not None else UNLIMITED
@@ -326,11 +322,6 @@ def _reply(
     answer: Callable[[_Node, Request], _Answered],
     asked: _Asked,
 ) -> _Answered:
-    """Returns the answer to a message.
-
-    Raises:
-        EngramError: It cannot be answered, or the site's policy is against it.
-    """
     config, policy, received, experiment, counts = asked
     if experiment is None:
         if config_of(message.content).get(COLUMNS):

@@ -250,7 +250,6 @@ def _cells(scores: Mapping[str, Sequence[ScoreEstimate]]) -> list[tuple[str, ...
 
 
 def _intervals(exported: Exported) -> list[str]:
-    """Returns the table of interval radii, with its explanation."""
     rows = [
         f"| {level:.0%} | {', '.join(f'{radius:.4g}' for radius in radii)} |"
         for level, radii in exported.intervals

@@ -49,7 +49,6 @@ def _network(learned: Learned, client: int | None) -> Package:
 
 
 def _rows(learned: Learned) -> str:
-    """Returns the rows that a network has learned from, in words."""
     e, said = learned.experiment, learned.rows_in_words
     return f"{said}, partition {e.partition}" if said == e.source.described else said
 

@@ -151,7 +151,6 @@ def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
 
 
 def _by_itself(learned: Learned, standardize: str) -> Experiment:
-    """Returns the settings of the reference method without communication."""
     e, config = learned.experiment, learned.experiment.to_config()
     groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
     kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}

@@ -134,7 +134,6 @@ def _network(origin: Origin, training: Training, client: int, scored: Scored) ->
 
 
 def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -> Units:
-    """Returns the units of a client's rows: its own, or the run's."""
     e = training.experiment
     table = e.privacy != "none" and e.source.has_columns
     if e.standardize == "client" or (e.standardize == "auto" and table):
@@ -143,12 +142,6 @@ def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -
 
 
 def _served(training: Training, client: int, scored: Scored) -> Served:
-    """Returns the served model of a client.
-
-    Raises:
-        Refused: If that depends on what it received, which is not here.
-        MemoryMismatch: If its memory is another method's or network's.
-    """
     e = training.experiment
     network = model_for(e, training.kind)
     (method, _, _), store = server_side(e, training.kind), RamStore()

@@ -103,11 +103,7 @@ def _marks(what: str, rows: Mapping[str, Bools], size: int) -> Columns:
 
 @contextmanager
 def _fitting(model: Path) -> Iterator[None]:
-    """Refuses a model that does something else than its description says.
-
-    Raises:
-        Refused: In place of what it has raised.
-    """
+    """Refuses a model that does something else than its description says."""
     try:
         yield
     except Refused as error:

@@ -212,11 +212,7 @@ class Learned:
 
     @property
     def _store(self) -> MemoryStore:
-        """Clients' memories, in this process or in the run's folder; empty if none affects a model.
-
-        Raises:
-            Refused: If the clients' memories are on nodes of their own.
-        """
+        """Memories, in this process or in the run's folder; empty if none affects a model."""
         store, memories = RamStore(), self.checkpoint.memories
         if memories is not None:
             store.restore(memories)
@@ -226,7 +222,6 @@ class Learned:
 
     @property
     def _keeps(self) -> bool:
-        """Whether clients' memories affect their models."""
         if not self.trains_network:
             return True
         method, start = self.method, self.method.client.start
@@ -243,11 +238,7 @@ class Learned:
         return self._store.load(client, before=self.checkpoint.server_round + 2) or {}
 
     def _beside(self) -> MemoryStore:
-        """Returns the memories of a run on Ray, from the run's folder.
-
-        Raises:
-            Refused: If the nodes are elsewhere.
-        """
+        """Returns the memories of a run on Ray, from the run's folder."""
         folder, server_round = self.record.folder, self.checkpoint.server_round
         if self._pick and server_round != max(self.record.checkpoints(), default=0):
             raise Refused(
@@ -382,11 +373,6 @@ class Learned:
         return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)
 
     def _rows_of(self, client: int) -> FederatedData:
-        """Returns the rows, for a model that is made of them.
-
-        Raises:
-            Refused: If they are on its node.
-        """
         try:
             return self.data
         except DataError as error:

@@ -134,11 +134,7 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
 
 
 def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
-    """Returns the targets of a newcomer's rows; None if they have none.
-
-    Raises:
-        DataError: If they are none of the run, or not one for each row.
-    """
+    """Returns the targets of a newcomer's rows; None if they have none."""
     if "y" not in rows.targets:
         return None
     e, classes = learned.experiment, learned.kind.classes

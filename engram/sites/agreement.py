@@ -229,7 +229,6 @@ def _of_names(
     columns: Declared,
     apart: Collection[str],
 ) -> Iterator[Finding]:
-    """Yields that a site lacks columns that others have, or has others besides."""
     own = tables[site].columns
     alone = [name for name in own if name not in usual and name not in apart]
     besides = f" (it has {few_names(alone)} besides)" if alone else ""
@@ -262,7 +261,6 @@ def _question(column: DescribedColumn, *, is_needed: bool) -> str:
 
 
 def _of_kind(there: Compared, site: str, columns: Declared, classes: int) -> Iterator[str]:
-    """Yields that a site's kind, or its values, are others than those that are agreed on."""
     own, kind, given = there.sites[site].column, there.kind, columns.schema.column(there.name)
     known, agreed = given.values, given.values or there.values
     mend = f"write {there.line(own.values, agreed)} {_INTO}" if own.values else "correct it"
@@ -310,7 +308,6 @@ def _of_missing(
 
 
 def _of_unit(there: Compared, own: Column) -> Iterator[str]:
-    """Yields that a site has another unit than others, or says none where others do."""
     units = Counter(c.column.unit for c in there.sites.values() if c.column.unit)
     usual = one_line(max(units, key=lambda unit: units[unit], default=own.unit))
     if own.unit != usual and own.kind in ("number", "whole"):

@@ -138,11 +138,6 @@ def _scored(grid: Grid, nodes: Sequence[int], model: Given) -> tuple[list[Visite
 
 
 def _read(model: str, content: RecordDict) -> list[Visited]:
-    """Reads a node's answer.
-
-    Raises:
-        KeyError, TypeError, ValueError: If it is something else.
-    """
     entry = content.config_records[CLIENTS]
     clients, rows = read_list(entry, "ids", int), read_list(entry, "rows", int)
     if not all(0 < count < MOST_ROWS for count in rows):

@@ -27,6 +27,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
+
 from engram.guards.clock import now
 from engram.settings.errors import Refused
 from engram.settings.files import read_file, replace_file
@@ -58,7 +60,7 @@ class Head(NamedTuple):
     hash: str  # the line's hash
     accounts: dict[str, int]  # the account of each data set, by digest
     totals: dict[int, float]  # the sum of mu^2 of each account
-    steps: Mapping[int, Steps] = {}  # numbers of each account's sampled releases: see ``Books``
+    steps: Mapping[int, Steps]  # numbers of each account's sampled releases: see ``Books``
     fault: str = ""  # what is wrong with the file; "" if it is whole, or none is there
 
     def behind(self, lines: list[dict[str, Any]], last: str) -> str:
@@ -72,27 +74,23 @@ class Head(NamedTuple):
         return f"the ledger has {len(lines)} lines and its head is line {self.line}: it was {was}"
 
 
+_HEAD: Final = TypeAdapter(Head)
+
+
 def read_head(file: Path) -> Head:
     """Reads a ledger's head.
 
     Raises:
         Refused: It cannot be read.
     """
-    none = Head(0, "", {}, {})
+    none = Head(0, "", {}, {}, {})
     try:
-        found = json.loads(read_file(file, most=_LARGEST, links=False))
-        totals = {int(account): float(total) for account, total in found["totals"].items()}
-        accounts = {str(data): int(account) for data, account in found["accounts"].items()}
-        steps = {
-            int(account): {str(key): int(count) for key, count in each.items()}
-            for account, each in found["steps"].items()
-        }
-        return Head(int(found["line"]), str(found["hash"]), accounts, totals, steps)
+        return _HEAD.validate_json(read_file(file, most=_LARGEST, links=False))
     except FileNotFoundError:
         return none
     except OSError as error:
         raise Refused(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except ValidationError:
         return none._replace(fault=f"{file} is not what was written")
 
 

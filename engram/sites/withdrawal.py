@@ -193,11 +193,7 @@ def _came(record: RunRecord, client: int) -> int | None:
 
 
 def _tainted(record: RunRecord, client: int) -> Path | None:
-    """Returns the run that another started from, if it has a client's updates, of its own or not.
-
-    Raises:
-        Refused: It is not there any more.
-    """
+    """Returns the run that another started from, if it has a client's updates."""
     named = record.config["settings"].get("start-from")
     if not named:
         return None
@@ -207,7 +203,6 @@ def _tainted(record: RunRecord, client: int) -> Path | None:
 
 
 def _heirs(run: Path, client: int, places: Iterable[Path]) -> Iterator[Heir]:
-    """Yields the runs in some folders that have a client's updates by way of a run."""
     linked: dict[Path, list[tuple[str, Path]]] = {}
     folders = {p.parent.resolve(): p.parent for place in places for p in _configs(place)}
     for folder in folders.values():
