@@ -28,8 +28,7 @@ from engram.settings.errors import Refused, one_line
 from engram.settings.process_starts import SAFE
 
 Arrays = dict[str, npt.NDArray[Any]]
-Runs = Callable[[Arrays], npt.NDArray[Any]]
-"""``inputs by name -> outputs``: what runs a graph."""
+Runs = Callable[[Arrays], npt.NDArray[Any]]  # ``inputs by name -> outputs``: what runs a graph
 
 _QUIET: Final = {"ORT_DISABLE_TELEMETRY": "1"}  # else onnxruntime reports to its makers
 _DONE: Final = b"+"

@@ -29,11 +29,9 @@ from engram.settings.errors import Refused
 
 LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 _EXACT: Final = 1e-9  # products such as 110 * 0.9 are rounded upward
-USUAL: Final = 0.9
-"""The probability of intervals, unless another is asked for."""
+USUAL: Final = 0.9  # the probability of intervals, unless another is asked for
 
-PREDICTED: Final = "predicted"
-"""The column of the likeliest class, or of the value."""
+PREDICTED: Final = "predicted"  # the column of the likeliest class, or of the value
 LOW: Final = "low"
 HIGH: Final = "high"
 

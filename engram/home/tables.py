@@ -29,8 +29,7 @@ from engram.tables.federation.molar_messages import read_shared, read_told
 from engram.tables.site import Rows
 from engram.wire.wire import to_record
 
-FOLDS: Final = 5
-"""Number of folds of cross-validation on a newcomer's rows."""
+FOLDS: Final = 5  # number of folds of cross-validation on a newcomer's rows
 
 UNLABELED: Final = (
     "The rows have no targets: it is the common model, and nothing has been learned from them."

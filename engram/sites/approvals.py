@@ -21,8 +21,7 @@ from engram.settings.files import read_json, refusing, replace_file
 
 _log = getLogger("flwr.engram")
 
-APPROVALS: Final = "approvals"
-"""The folder of requests in a node's state."""
+APPROVALS: Final = "approvals"  # the folder of requests in a node's state
 
 Answer = Literal["", "approved", "refused"]
 

@@ -13,8 +13,7 @@ from engram.guards.clock import now
 from engram.settings.files import refusing
 from engram.sites.hash_chain import Chain, Chained, Fields
 
-AUDIT: Final = "log"
-"""The log's folder in a node's state."""
+AUDIT: Final = "log"  # the log's folder in a node's state
 
 ANSWERS: Final = ("approved", "refused")
 """Kinds of lines about the site's answers to requests for approval."""
@@ -22,8 +21,7 @@ ANSWERS: Final = ("approved", "refused")
 EXPORTED: Final = "exported"
 """Kind of a line about a model, or a memory, that the site took out of the node's state."""
 
-ENDED: Final = "ended"
-"""Kind of a line about work that did not come to its end."""
+ENDED: Final = "ended"  # kind of a line about work that did not come to its end
 
 _LARGEST: Final = 2**22  # bytes of a file
 _CLOSED: Final = 7  # closed files

@@ -22,8 +22,7 @@ _log = getLogger("flwr.engram")
 
 _MOST: Final = 10  # reasons that an error names
 
-Entries = Mapping[int, NodeEntry]
-"""Answers, by node, in the order in which they came."""
+Entries = Mapping[int, NodeEntry]  # answers, by node, in the order in which they came
 
 
 def claims(entry: NodeEntry, everyone: Container[int]) -> dict[int, int]:

@@ -24,11 +24,9 @@ from engram.settings.fingerprint import fingerprint
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, HELD_OUT, MODEL, read_list, to_record
 
-MODELS: Final = "models.json"
-"""The file that names the models' folders."""
+MODELS: Final = "models.json"  # the file that names the models' folders
 
-SCORES: Final = "scores.json"
-"""The file with the answers."""
+SCORES: Final = "scores.json"  # the file with the answers
 
 _PATIENCE: Final = 30.0  # seconds that nodes have to come on line
 _LONGEST: Final = 600.0  # seconds that scoring a model may take

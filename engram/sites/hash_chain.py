@@ -21,8 +21,7 @@ _log = getLogger("flwr.engram")
 
 Fields = Mapping[str, Any]
 
-NOTHING: Final = "0" * 64
-"""Stands before the first line."""
+NOTHING: Final = "0" * 64  # stands before the first line
 
 _TAIL: Final = 2**16  # bytes that hold the last line, whose texts are bounded
 

@@ -35,8 +35,7 @@ from engram.settings.files import read_file, replace_file
 from engram.sites.audit import stamp
 from engram.sites.hash_chain import NOTHING, Chain, Fields
 
-LEDGER: Final = "ledger"
-"""The ledger's folder in a node's state."""
+LEDGER: Final = "ledger"  # the ledger's folder in a node's state
 
 ACCEPTED: Final = "accepted"
 """Kind of the line with which a ledger begins anew after damage, with all that is known."""

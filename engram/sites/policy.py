@@ -34,8 +34,7 @@ from engram.settings.files import read_json, refusing, replace_file
 from engram.settings.settings_files import read_settings
 from engram.wire.checksums import checked, summed
 
-POLICY: Final = "policy.toml"
-"""The file's name in a client's folder."""
+POLICY: Final = "policy.toml"  # the file's name in a client's folder
 
 _log = getLogger("flwr.engram")
 
@@ -110,8 +109,7 @@ class Policy(Settings):
     approval: bool = Field(False, description="whether each training waits for engram approve")
 
 
-USUAL: Final = Policy.model_validate({})
-"""The policy of a site that has no file."""
+USUAL: Final = Policy.model_validate({})  # the policy of a site that has no file
 
 UNLIMITED: Final = Policy.model_construct(
     **USUAL.model_dump()

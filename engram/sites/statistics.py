@@ -8,8 +8,7 @@ from typing import NamedTuple
 from engram.data.schema.declared import name_order
 from engram.data.tables.table_summary import DescribedColumn, DescribedTable
 
-ALL = "all"
-"""The site of a row about all sites together."""
+ALL = "all"  # the site of a row about all sites together
 
 
 class Statistics(NamedTuple):

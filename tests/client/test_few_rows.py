@@ -108,17 +108,16 @@ def tuned(module, start, data, client):
     return float(right.float().mean())
 
 
-@pytest.mark.parametrize("length", [{"local_epochs": STEPS}, {"local_steps": STEPS}])
 @pytest.mark.parametrize(
-    ("way", "make", "engine", "nodes"),
+    ("way", "make", "engine", "nodes", "length"),
     [
-        ("in-turn", Small, "sequential", 1),
-        ("vmap", Small, "vectorized", 1),
-        ("vmap", Small, "vectorized", 3),
-        ("dense", dense, "vectorized", 1),
-        ("dense", dense, "vectorized", 3),
-        ("vmap", Convolved, "vectorized", 1),
-        ("in-turn", Convolved, "sequential", 3),
+        ("in-turn", Small, "sequential", 1, "local_epochs"),
+        ("vmap", Small, "vectorized", 1, "local_steps"),
+        ("vmap", Small, "vectorized", 3, "local_epochs"),
+        ("dense", dense, "vectorized", 1, "local_epochs"),
+        ("dense", dense, "vectorized", 3, "local_steps"),
+        ("vmap", Convolved, "vectorized", 1, "local_epochs"),
+        ("in-turn", Convolved, "sequential", 3, "local_steps"),
     ],
 )
 def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
@@ -129,7 +128,9 @@ def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
     torch.manual_seed(7)
     module = make()
     engram.model(lambda: deepcopy(module), "few-rows-net")
-    e = settings_of(data, model="few-rows-net", batch_size=10**6, eval_every=ROUNDS, **length)
+    e = settings_of(
+        data, model="few-rows-net", batch_size=10**6, eval_every=ROUNDS, **{length: STEPS}
+    )
     held = federated_data(e)
     trainer = Trainer(e, held, RamStore(), engine=engine)
     assert way in trainer.ways
@@ -167,8 +168,10 @@ def test_dense_networks_train_clients_of_unequal_sizes_as_in_turn(method, length
     np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("augment", ["", "flip-crop"])
-@pytest.mark.parametrize("length", [{"local_epochs": 2}, {"local_steps": 4}, {"order": "stream"}])
+@pytest.mark.parametrize(
+    ("length", "augment"),
+    [({"local_epochs": 2}, ""), ({"local_steps": 4}, "flip-crop"), ({"order": "stream"}, "")],
+)
 @pytest.mark.parametrize(
     "method", sampled(("local-moml", "fedavg", "apfl", "fedrep"), ("local-moml",))
 )

@@ -195,19 +195,17 @@ def test_names_and_notes_are_not_told(tmp_path):
     assert not any(finding.stops for finding in told)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"describes": False}, "this node does not describe its columns"),
-        (None, "this node has no table of its own"),
-    ],
-)
-def test_a_node_that_describes_nothing_says_so(tmp_path, options, reason):
+def test_a_node_that_describes_nothing_says_so(tmp_path):
     e = small(**FOUR)
-    data = ["" if options is None else "csv:a.csv"] * 4
-    found = opened(NodesGrid(e, data, tmp_path, **options or {}), e)
-    assert found.tables == {}
-    assert reason in found.silent[0]
+    for number, (data, options, reason) in enumerate(
+        [
+            ("csv:a.csv", {"describes": False}, "this node does not describe its columns"),
+            ("", {}, "this node has no table of its own"),
+        ]
+    ):
+        found = opened(NodesGrid(e, [data] * 4, tmp_path / str(number), **options), e)
+        assert found.tables == {}
+        assert reason in found.silent[0]
 
 
 AGE = {"name": "age", "kind": "number"}
@@ -356,23 +354,20 @@ def test_a_lacking_column_is_imputed_as_a_missing_value_is(tmp_path, missing):
         read_new_rows(tmp_path / "new.csv", kind, e.to_config())
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"d": 1}, "input-columns must be with all columns of inputs, d among"),
-        ({"a": "u"}, "columns.a.default must be a number, got 'u'"),
-        ({"b": "w"}, "columns.b.default must be one of u, v, got 'w'"),
-        ({"a": 1, "missing": "refuse"}, "missing must be median or indicator"),
-    ],
-)
-def test_optional_columns_that_cannot_be(tmp_path, settings, message):
+def test_optional_columns_that_cannot_be(tmp_path):
     (tmp_path / "a.csv").write_text("a,b,y\n" + "1,u,0\n2,v,1\n" * 4)
-    missing, known = settings.pop("missing", "median"), 'columns.b.values = ["u", "v"]\n'
-    lines = (f"columns.{name}.default = {json.dumps(v)}\n" for name, v in settings.items())
-    given = {"missing": missing, "input_columns": "a,b", "num_classes": 2, "target_column": "y"}
-    e = small(method="fedavg", protocol="standard", schema=known + "".join(lines), **given)
-    with pytest.raises(DataError, match=message):
-        own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
+    known = 'columns.b.values = ["u", "v"]\n'
+    given = {"input_columns": "a,b", "num_classes": 2, "target_column": "y"}
+    for line, missing, message in [
+        ("d.default = 1", "median", "input-columns must be with all columns of inputs, d among"),
+        ('a.default = "u"', "median", "columns.a.default must be a number, got 'u'"),
+        ('b.default = "w"', "median", "columns.b.default must be one of u, v, got 'w'"),
+        ("a.default = 1", "refuse", "missing must be median or indicator"),
+    ]:
+        settings = given | {"missing": missing, "schema": f"{known}columns.{line}"}
+        e = small(method="fedavg", protocol="standard", **settings)
+        with entry(line, missing), pytest.raises(DataError, match=message):
+            own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
 
 
 # --- Agreement -------------------------------------------------------------------------------
@@ -502,8 +497,13 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("odd", "usual", "lines"), CASES.values(), ids=CASES)
-def test_each_fault_is_a_line(odd, usual, lines):
+def test_each_fault_is_a_line():
+    for name, case in CASES.items():
+        with entry(name):
+            check_fault(*case)
+
+
+def check_fault(odd, usual, lines):
     there = {each.column.name for each in usual}
     base = [number(name) for name in ("age", "y") if name not in there]
     tables = {client: table(*base, *(odd if client == 2 else usual)) for client in range(3)}
