@@ -307,10 +307,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
 
 
 def _reply(
-    message: Message,
-    context: Context,
-    answer: Callable[[_Node, Request], _Answered],
-    asked: _Asked,
+    message: Message, context: Context, answer: Callable[[_Node, Request], _Answered], asked: _Asked
 ) -> _Answered:
     config, policy, received, experiment, counts = asked
     if experiment is None:

@@ -44,10 +44,7 @@ Form = Literal["network", "shifted", "mixture", "recalling", "layers"]
 """Form of a model: the run's network; it with a bias before its last layer; several of them; it
 with votes of the client's rows; or dense layers."""
 
-FORMATS: Final[dict[Format, str]] = {
-    "safetensors": "model.safetensors",
-    "onnx": "model.onnx",
-}
+FORMATS: Final[dict[Format, str]] = {"safetensors": "model.safetensors", "onnx": "model.onnx"}
 """The formats of a model's file, and what it is called."""
 
 _ABOUT: Final = "model.json"

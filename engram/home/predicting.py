@@ -48,11 +48,7 @@ class Predictions(NamedTuple):
 
 @own_modes()
 def predict(
-    model: Path,
-    rows: Path,
-    out: Path,
-    level: float | None = None,
-    limits: Limits = USUAL,
+    model: Path, rows: Path, out: Path, level: float | None = None, limits: Limits = USUAL
 ) -> Predictions:
     """Writes a model's predictions of rows to a CSV file, and returns them.
 

@@ -403,10 +403,7 @@ def test_the_policy_is_asked_before_a_metric_is_looked_up(tmp_path, monkeypatch)
     node = {"partition-id": 0, "num-partitions": 1}
     node |= {"state": str(tmp_path), "policy": str(tmp_path)}
     kinds = (ROSTER_QUERY, MessageType.TRAIN, MessageType.EVALUATE)
-    words = {
-        "molar": "method must be molar, got",
-        "local*": "metrics must be",
-    }
+    words = {"molar": "method must be molar, got", "local*": "metrics must be"}
     for allowed, expected in words.items():
         (tmp_path / "policy.toml").write_text(f'methods = ["{allowed}"]')
         keep_policy(tmp_path, tmp_path, accept=True)

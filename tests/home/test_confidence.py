@@ -56,9 +56,9 @@ def test_a_means_interval_covers_it_with_few_rows():
 def test_a_mean_of_many_rows_has_the_intervals_of_the_normal_distribution():
     values = np.random.default_rng(2).normal(size=2000)
     error = 1.96 * values.std() / np.sqrt(2000)
-    assert of_mean(values) == pytest.approx(
-        (values.mean() - error, values.mean() + error), abs=0.01
-    )
+    expected = (values.mean() - error, values.mean() + error)
+    assert of_mean(values) == pytest.approx(expected, abs=0.01)
+    assert of_draws(2000, lambda rows: values[rows].mean()) == pytest.approx(expected, abs=0.01)
     assert mean_of("loss", torch.from_numpy(values))[2:] == of_mean(values)
 
 

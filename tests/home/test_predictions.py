@@ -111,11 +111,7 @@ def test_rows_where_none_may_be_missing(tmp_path):
     [
         ("regression", lambda x: x[:, 0], ["predicted"]),
         ("regression", lambda x: x[:, :2], ["predicted 0", "predicted 1"]),
-        (
-            "multi-label",
-            lambda x: (x[:, :2] > 0).astype(int),
-            ["probability 0", "probability 1"],
-        ),
+        ("multi-label", lambda x: (x[:, :2] > 0).astype(int), ["probability 0", "probability 1"]),
     ],
 )
 def test_what_is_not_a_class_is_predicted_too(task, targets, columns, tmp_path):

@@ -7,16 +7,7 @@ import pytest
 
 from engram.core.slots import flat
 from engram.wire.wire import CLIENTS, METRICS
-from tests.sites.budgets import (
-    ask,
-    content_of,
-    epsilon_of,
-    evaluate,
-    numbers,
-    policy,
-    told,
-    train,
-)
+from tests.sites.budgets import ask, content_of, epsilon_of, evaluate, numbers, policy, told, train
 from tests.support import initial_model, small_of_any, train_clients, trainer
 
 pytestmark = pytest.mark.usefixtures("afresh")
