@@ -167,8 +167,10 @@ def _database(path: Path) -> str:
 
 
 def _superlink(folder: Path, control: str | None) -> str:
-    known = members(folder, control=control)
-    if unknown := _unregistered(folder, {member.name for member in known}):
+    known, credentials = members(folder, control=control), read_server(folder)
+    there = {member.name for member in known}
+    names = () if credentials.tls is None else (path.stem for path in credentials.public_keys)
+    if unknown := few_names(name for name in names if name not in there):
         raise Refused(f"the SuperLink does not know {unknown}: engram register {folder}")
     if fault := silent_parts(folder):
         raise Refused(f"the SuperLink answers, but {fault}: start it again; its log says why")
@@ -178,12 +180,6 @@ def _superlink(folder: Path, control: str | None) -> str:
     }
     told = (f"{status}: {few_names(names)}" for status, names in by_status.items())
     return "; ".join(told) or "it answers, and knows no node"
-
-
-def _unregistered(folder: Path, known: set[str]) -> str:
-    credentials = read_server(folder)
-    names = () if credentials.tls is None else (path.stem for path in credentials.public_keys)
-    return few_names(name for name in names if name not in known)
 
 
 # --- A node ------------------------------------------------------------------------------------

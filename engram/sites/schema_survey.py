@@ -209,12 +209,9 @@ def agreed(
 def checked(found: Survey, experiment: Experiment) -> list[Finding]:
     """Reasons why sites cannot take part in a run, and oddities of their tables."""
     absent = {site_name(client): why for client, why in (found.absent or {}).items()}
-    settings = {
-        key: v for key, v in experiment.to_config().items() if key in DataSettings.all_keys()
-    }
     told = [
         finding._replace(stops=finding.site in absent)
-        for finding in findings(found.named, settings)
+        for finding in findings(found.named, experiment.to_config())
         if finding.site in absent or not finding.stops
     ]
     explained = {finding.site for finding in told if finding.stops}
