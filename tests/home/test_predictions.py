@@ -97,15 +97,6 @@ def test_what_is_wrong_with_rows_is_told_at_once(model, tmp_path):
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_rows_where_none_may_be_missing(tmp_path):
-    model = run_on(hospitals(), tmp_path, method="fedavg").export("s0", out="model")
-    rows = hospitals().iloc[:4]
-    rows.loc[2, "dose"] = None
-    rows.to_csv("rows.csv", index=False)
-    with pytest.raises(DataError, match="dose is missing in row 4: the model has learned from"):
-        predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
-
-
 @pytest.mark.parametrize(
     ("task", "targets", "columns"),
     [
