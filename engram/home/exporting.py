@@ -101,9 +101,9 @@ def origin_of(learned: Learned, client: int | str | None, rows: str) -> Origin:
         "engine": config["engine"],
         "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
     }
-    others = f"{record.other_rows}: what is said of rows is true of those that are there now."
+    why, now = record.other_rows, "what is said of rows is true of those that are there now."
     about = learned.experiment, what, name, config["settings"], config["sources"][-1], made, rows
-    return Origin(*about, record.results or {}, [others] if record.other_rows else [])
+    return Origin(*about, record.results or {}, [f"{why}: {now}"] if why else [])
 
 
 def _table(learned: Learned, client: int | None) -> Package:

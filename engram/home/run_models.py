@@ -1,6 +1,6 @@
 """Models of a run: the common one, and those that serve clients."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -95,11 +95,11 @@ class Learned:
         Raises:
             DataError: If they cannot be read, or are others: nodes may have had data of their own.
         """
-        found = federated_data(self.experiment)
-        if self._on_nodes and not self._trained_on(found):
-            dataset = self.experiment.source.described
-            raise DataError(f"{dataset} has other rows here than on the run's nodes")
-        recorded = self._recorded
+        found, recorded = federated_data(self.experiment), self._recorded
+        if self._on_nodes:
+            alike = recorded is None or recorded._replace(units=Units()) == found.kind
+            key = "queries" if self.experiment.protocol == "standard" else ""
+            self._check_rows(key, [len(rows) for rows in found.test.rows], alike=alike)
         return found if recorded is None else in_units(found, recorded.units)
 
     @cached_property
@@ -110,18 +110,19 @@ class Learned:
             DataError: As for ``data``.
         """
         found = table_data(self.experiment)
-        if self._on_nodes and not self._learned_of(found):
-            dataset = self.experiment.source.described
-            raise DataError(f"{dataset} has other rows here than on the run's nodes")
+        if self._on_nodes:
+            sizes = [len(test.y) if test else 0 for test in found.test]
+            self._check_rows("rows", sizes, alike=[*self.kind.columns] == found.columns)
         return found
 
-    def _learned_of(self, tables: TableData) -> bool:
+    def _check_rows(self, key: str, sizes: Sequence[int], *, alike: bool) -> None:
+        """Refuses data unless its kind is alike, and clients have as many rows to test."""
         clients = (self.record.results or {}).get("clients", {})
-        rows = clients.get("rows", [])
-        sizes = [len(test.y) if test else 0 for test in tables.test]
-        numbers = clients.get("ids", range(len(rows)))
-        same = [sizes[client] == count for client, count in zip(numbers, rows, strict=True)]
-        return list(self.kind.columns) == tables.columns and all(same)
+        told = clients.get(key, [])
+        numbers = clients.get("ids", range(len(told))) if told else []
+        if not alike or [sizes[client] for client in numbers] != [int(count) for count in told]:
+            dataset = self.experiment.source.described
+            raise DataError(f"{dataset} has other rows here than on the run's nodes")
 
     @property
     def rows_in_words(self) -> str:
@@ -141,17 +142,6 @@ class Learned:
     def _on_nodes(self) -> bool:
         """Whether clients were on Flower's nodes, with rows and memories of their own."""
         return bool(self.record.config["engine"] == "flower")
-
-    def _trained_on(self, data: FederatedData) -> bool:
-        """Returns whether rows are like those of the run, and its clients have as many to test."""
-        recorded = self._recorded
-        if recorded is not None and recorded._replace(units=Units()) != data.kind:
-            return False
-        clients = (self.record.results or {}).get("clients", {})
-        if self.experiment.protocol != "standard" or not {"ids", "queries"} <= clients.keys():
-            return True
-        sizes = [len(data.test.rows[client]) for client in clients["ids"]]
-        return sizes == [int(count) for count in clients["queries"]]
 
     @cached_property
     def network(self) -> Model:
