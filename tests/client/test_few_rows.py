@@ -72,37 +72,32 @@ def settings_of(data, **more):
     return Experiment(dataset=hold({"x": x, "y": y, "task": task}), **shared | more)
 
 
+def stepped(module, state, x, y, eta):
+    """A module's state after steps on all rows at once."""
+    module.load_state_dict(state)
+    optimizer = torch.optim.SGD(module.parameters(), lr=eta)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+    return {k: v.clone() for k, v in module.state_dict().items()}
+
+
 def loop(module, data):
     """Federated averaging in plain torch: each client takes steps on all of its training rows."""
-    loss, start = nn.CrossEntropyLoss(), {k: v.clone() for k, v in module.state_dict().items()}
-    sizes = [len(own) for own in data.train.rows]
+    x, y, rows = data.train.x, data.train.y, data.train.rows
+    state, sizes = {k: v.clone() for k, v in module.state_dict().items()}, [*map(len, rows)]
     for _ in range(ROUNDS):
-        models = []
-        for own in data.train.rows:
-            module.load_state_dict(start)
-            optimizer = torch.optim.SGD(module.parameters(), lr=ETA)
-            for _ in range(STEPS):
-                optimizer.zero_grad()
-                loss(module(data.train.x[own]), data.train.y[own]).backward()
-                optimizer.step()
-            models.append({k: v.clone() for k, v in module.state_dict().items()})
-        start = {
-            name: sum(n * model[name] for n, model in zip(sizes, models, strict=True)) / sum(sizes)
-            for name in start
-        }
-    module.load_state_dict(start)
-    return start
+        models = [stepped(module, state, x[own], y[own], ETA) for own in rows]
+        sums = {k: sum(n * m[k] for n, m in zip(sizes, models, strict=True)) for k in state}
+        state = {k: total / sum(sizes) for k, total in sums.items()}
+    return state
 
 
 def tuned(module, start, data, client):
     """A client's share of right test rows after fine-tuning on all of its training rows."""
-    module.load_state_dict(start)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
     own, test = data.train.rows[client], data.test.rows[client]
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(data.train.x[own]), data.train.y[own]).backward()
-        optimizer.step()
+    stepped(module, start, data.train.x[own], data.train.y[own], 0.02)
     with torch.no_grad():
         right = module(data.test.x[test]).argmax(1) == data.test.y[test]
     return float(right.float().mean())

@@ -7,18 +7,11 @@ import pytest
 from engram.sites import ledger as module
 from engram.sites.ledger import Ledger
 from tests.sites.budgets import DELTA, epsilon_of
+from tests.sites.test_site_cli import LINE as TRAINED
 
-LINE = {
-    "kind": "train",
-    "run": 17,
-    "training": "0123456789abcdef",
-    "method": "fedavg",
-    "round": 3,
-    "clients": "[1]",
-    "rows": 120,
-    "noise-multiplier": 8.0,
-    "by": "fl.example.org:9092, by its certificate",
-}
+COMMON = ("kind", "run", "training", "method", "round", "clients", "rows")
+LINE = {key: TRAINED[key] for key in COMMON}
+LINE |= {"noise-multiplier": 8.0, "by": "fl.example.org:9092, by its certificate"}
 
 
 @pytest.fixture

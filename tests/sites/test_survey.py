@@ -209,49 +209,42 @@ def test_a_node_that_describes_nothing_says_so(tmp_path):
 
 
 AGE = {"name": "age", "kind": "number"}
+
+
+def one(rows=3, column=AGE, **more):
+    """A description of a table with a column."""
+    return {"rows": rows, "columns": [{"column": column, **more}]}
+
+
 HOSTILE = {
     "no object": [],
     "no rows": {"columns": []},
     "a number for rows": {"rows": 1e300, "columns": []},
-    "fewer rows than cells": {"rows": 3, "columns": [{"column": AGE, "missing": 4}]},
-    "more counts than rows": {
-        "rows": 3,
-        "columns": [{"column": AGE, "edges": [1], "counts": [2, 2]}],
-    },
-    "a count too few": {"rows": 3, "columns": [{"column": AGE, "edges": [1], "counts": [2]}]},
-    "many counts": {
-        "rows": 3,
-        "columns": [{"column": AGE, "edges": [1] * 101, "counts": [0] * 102}],
-    },
-    "another type": {"rows": 3, "columns": [{"column": AGE | {"kind": "color"}}]},
-    "another entry": {"rows": 3, "columns": [{"column": AGE, "more": 1}]},
-    "no number": {"rows": 3, "columns": [{"column": AGE, "median": float("nan")}]},
-    "a long value": {"rows": 3, "columns": [{"column": AGE | {"values": ["x" * 101]}}]},
-    "a long unit": {"rows": 3, "columns": [{"column": AGE | {"unit": "x" * 101}}]},
-    "a long line": {"rows": 3, "columns": [{"column": AGE, "choices": ["x" * 1001]}]},
-    "many values": {
-        "rows": 300,
-        "columns": [{"column": AGE | {"values": [*map(str, range(101))]}}],
-    },
+    "fewer rows than cells": one(missing=4),
+    "more counts than rows": one(edges=[1], counts=[2, 2]),
+    "a count too few": one(edges=[1], counts=[2]),
+    "many counts": one(edges=[1] * 101, counts=[0] * 102),
+    "another type": one(column=AGE | {"kind": "color"}),
+    "another entry": one(more=1),
+    "no number": one(median=float("nan")),
+    "a long value": one(column=AGE | {"values": ["x" * 101]}),
+    "a long unit": one(column=AGE | {"unit": "x" * 101}),
+    "a long line": one(choices=["x" * 1001]),
+    "many values": one(300, AGE | {"values": [*map(str, range(101))]}),
     "one name twice": {"rows": 3, "columns": [{"column": AGE}] * 2},
     "many columns": {
         "rows": 3,
         "columns": [{"column": AGE | {"name": f"x{k}"}} for k in range(20_001)],
     },
-    "no Unicode": {"rows": 3, "columns": [{"column": {"name": "\ud800", "kind": "number"}}]},
+    "no Unicode": one(column={"name": "\ud800", "kind": "number"}),
 }
 
 
 def test_what_no_table_is_described_by_is_refused():
-    for found in HOSTILE.values():
-        with (
-            entry(found),
-            pytest.raises(ValueError, match=r"^(a table|rows|columns) must .{,150}$"),
-        ):
+    words = r"^(a table|rows|columns) must .{,150}$"
+    for name, found in HOSTILE.items():
+        with entry(name), pytest.raises(ValueError, match=words):
             DescribedTable.from_json(json.dumps(found))
-
-
-def test_a_description_is_bounded():
     with pytest.raises(ValueError, match="at most 16777216 characters"):
         DescribedTable.from_json(" " * (2**24 + 1))
 
