@@ -225,10 +225,10 @@ def test_a_training_that_is_forgotten_has_no_model(trained, tmp_path):
 
 def test_the_rules_of_training_hold_for_scores(elsewhere, site):
     for rule, says in [
+        ("rounds-a-day = 0", "rounds a day must be at most 0, and 0 were today"),
         ('methods = ["molar"]', "method must be molar, got fedavg"),
         ("model-mib = 0.0001", "models must have at most 0.0001 MiB, got"),
         ("mib = 0.0001", "a round must be of at most 0.0001 MiB, got"),
-        ("rounds-a-day = 0", "rounds a day must be at most 0, and 0 were today"),
         ("evaluate = false", "scores of its rows are not sent"),
         ("epsilon = 4.0", "epsilon is 4 in all, and scores of a given model have no noise"),
         ('privacy = ["local"]', "privacy must be local, and scores of a given model have none"),
