@@ -41,17 +41,11 @@ _INTERVALS: Final = (
 
 
 class ScoreEstimate(NamedTuple):
-    """A model's score on some rows, with its confidence interval.
-
-    Attributes:
-        metric: The metric's name.
-        value: The score; None if it is not defined on these rows.
-        low, high: Ends of the 95 % confidence interval; None if there is none.
-    """
+    """A model's score on some rows, with its confidence interval."""
 
     metric: str
-    value: float | None
-    low: float | None = None
+    value: float | None  # None if it is not defined on these rows
+    low: float | None = None  # end of the 95 % confidence interval; None if there is none
     high: float | None = None
 
 

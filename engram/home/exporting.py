@@ -81,7 +81,7 @@ def schema_here(learned: Learned, owner: int | None) -> Schema | None:
 
 
 def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
-    """Returns the model that all clients share, for rows of the run's kind or of another one.
+    """Returns the model that all clients share, for rows of a kind.
 
     Raises:
         Refused: If there are several, of which a client's rows choose one.

@@ -29,7 +29,7 @@ _ASIDE: Final = ("line", "before", "time", "today")
 
 
 class Audit:
-    """The log in a folder, made with the first line, to which processes of a node add lines."""
+    """The log in a folder, to which processes of a node add lines."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -49,10 +49,11 @@ class Audit:
     def append(
         self, fields: Mapping[str, Any], *, trained: bool, at: datetime | None = None
     ) -> None:
-        """Adds a line, and waits until it is on the disk; those of ``trained`` count in ``rounds``.
+        """Adds a line, and waits until it is on the disk.
 
-        A line that a crash has cut off is removed first, which is noted in a line of its own. A
-        refusal that is the last line already is not repeated.
+        Those that are ``trained`` count in ``rounds``. A line that a crash has cut off is removed
+        first, which is noted in a line of its own. A refusal that is the last line already is not
+        repeated.
 
         Raises:
             OSError: It cannot be written.

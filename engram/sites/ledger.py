@@ -63,7 +63,7 @@ class Head(NamedTuple):
     fault: str = ""  # what is wrong with the file; "" if it is whole, or none is there
 
     def behind(self, lines: list[dict[str, Any]], last: str) -> str:
-        """Fault of a ledger, with this hash of its last line, that does not continue this head."""
+        """Fault of a ledger that does not continue this head; "" if it does."""
         if self.fault or not self.line:
             return self.fault
         after = [*(line.get("before") for line in lines[self.line : self.line + 1]), last][0]
@@ -147,7 +147,7 @@ class Books(NamedTuple):
 
 
 class Ledger:
-    """The ledger in a folder, made with the first line, of a site that allows this epsilon."""
+    """The ledger in a folder of a site that allows this epsilon."""
 
     def __init__(self, folder: Path, epsilon: float, delta: float) -> None:
         self.folder, self.epsilon, self.delta = folder, epsilon, delta
@@ -155,7 +155,7 @@ class Ledger:
         self._head = folder.with_name(f"{folder.name}.head")
 
     def require(self, data: str, cost: float, steps: Steps = _NO_STEPS) -> Spent:
-        """Account of a data set after an answer of this cost, mu^2, and steps, without noting it.
+        """Account of a data set after an answer of this cost, without noting it.
 
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged or cannot be read.

@@ -189,7 +189,7 @@ def of_size(policy: Policy, size: int) -> Iterator[str]:
 
 
 def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[str]:
-    """Yields the policy rules that a reply at this time breaks, after so many rounds today."""
+    """Yields the policy rules that a reply now, after so many rounds today, breaks."""
     if not is_open(policy.hours, now):
         yield f"hours are {policy.hours} UTC, and it is {now:%H:%M}"
     if kind in (MessageType.EVALUATE, SECURE_QUERY):  # the second is a part of a round
@@ -205,7 +205,7 @@ def of_scores(policy: Policy) -> Iterator[str]:
 
 
 def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:
-    """Yields the policy rules that a reply without noise breaks; ``what`` it is, in words."""
+    """Yields the policy rules that answers without noise, in words, break."""
     if policy.epsilon:
         yield f"epsilon is {policy.epsilon:g} in all, and {what} have no noise, so are not sent"
     elif "none" not in policy.privacy:

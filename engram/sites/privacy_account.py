@@ -81,7 +81,7 @@ class Account(NamedTuple):
         self.ledger.require(self.data, *self._cost)
 
     def charge(self, message: Message, run: int) -> Spent:
-        """Notes the cost of an answer in a run of Flower's, before any of its noise is drawn.
+        """Notes the cost of an answer, before any of its noise is drawn.
 
         An answer that fails costs, too: that it failed may tell something.
 

@@ -70,7 +70,7 @@ def _moments(each: Collection[Statistics]) -> tuple[float | None, float | None]:
 
 
 def bin_of(sites: Collection[DescribedColumn], share: float) -> tuple[float, float] | None:
-    """Returns the bin of a quantile, below which a share of all sites' rows lies.
+    """Returns the bin of a quantile of all sites' rows.
 
     Returns:
         The nearest edges of sites' counts; None if a site counts nothing, or there are none.
