@@ -41,26 +41,12 @@ from engram.settings.method_for_data import server_side
 from engram.settings.network import NetworkMethod
 from engram.settings.plugins import load_plugins, plugins
 from engram.settings.settings_files import in_run_config
+from engram.sites import policy_checks as rules
 from engram.sites.approvals import APPROVALS, Awaited, require
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.described import described
 from engram.sites.encrypted_file import read_key
 from engram.sites.policy import UNLIMITED, Policy, keep_policy
-from engram.sites.policy_checks import (
-    check,
-    least_drawn,
-    of_bytes,
-    of_models,
-    of_now,
-    of_reading,
-    of_rows,
-    of_scores,
-    of_servers_choice,
-    of_settings,
-    of_size,
-    of_sums,
-    of_unaccounted,
-)
 from engram.sites.privacy_account import Account
 from engram.sites.terms import count, request_of
 from engram.wire.bundle import bundle, bundled_size, is_bundled, unbundle
@@ -102,7 +88,7 @@ def roster(message: Message, context: Context) -> Message:
         if node.policy.approval and not config_of(message.content).get(TRAINING):
             for key in [key for key in entry if key in SUMS]:
                 del entry[key]
-        check(of_sums(node.policy, entry))
+        rules.check(rules.of_sums(node.policy, entry))
         return _Answered(Message(described, reply_to=message))
 
     return _answer(message, context, answer)
@@ -272,36 +258,36 @@ class _Asked(NamedTuple):
 
 
 def _asked(message: Message, context: Context, received: int) -> _Asked:
-    """Reads the request of a message; data are not read yet.
-
-    Raises:
-        EngramError: It is impossible, or the site's policy is against it.
-    """
+    """Reads the request of a message; data are not read yet."""
     check_source(message.content)  # before reading settings, which may differ between sources
     config = read_node_config(context.node_config)
     policy = keep_policy(config.policy, config.state) if config.state is not None else UNLIMITED
     rounds = 0 if config.state is None else Audit(config.state / AUDIT).rounds(now())
     if config_of(message.content).get(COLUMNS):
-        check(chain(of_now(policy, ROSTER_QUERY, rounds, now()), of_bytes(policy, received)))
+        rules.check(
+            chain(
+                rules.of_now(policy, ROSTER_QUERY, rounds, now()), rules.of_bytes(policy, received)
+            )
+        )
         return _Asked(config, policy, received, None)
     if MODEL in config_of(message.content):
-        as_a_round = of_now(policy, MessageType.TRAIN, rounds, now())
-        unaccounted = of_unaccounted(policy, "scores of a given model")
-        size = chain(of_bytes(policy, received), of_size(policy, received))
-        check(chain(unaccounted, of_scores(policy), as_a_round, size))
+        as_a_round = rules.of_now(policy, MessageType.TRAIN, rounds, now())
+        unaccounted = rules.of_unaccounted(policy, "scores of a given model")
+        size = chain(rules.of_bytes(policy, received), rules.of_size(policy, received))
+        rules.check(chain(unaccounted, rules.of_scores(policy), as_a_round, size))
         return _Asked(config, policy, received, None)
     # Names of metrics are looked up for those alone that the policy lets in.
     settings = in_run_config(context.run_config)
     experiment = Experiment.from_run_config({k: v for k, v in settings.items() if k != "metrics"})
     own, kind = bool(config.data), message.metadata.message_type
     alone = kind == MessageType.EVALUATE and not isinstance(experiment.own, NetworkMethod)
-    check(
+    rules.check(
         chain(
-            of_settings(policy, experiment, own=own, plugins=plugins()),
-            of_reading(policy, experiment, site_schema(config.identity)) if own else (),
-            of_now(policy, kind, rounds, now()),
-            of_scores(policy) if alone else (),
-            of_bytes(policy, received),
+            rules.of_settings(policy, experiment, own=own, plugins=plugins()),
+            rules.of_reading(policy, experiment, site_schema(config.identity)) if own else (),
+            rules.of_now(policy, kind, rounds, now()),
+            rules.of_scores(policy) if alone else (),
+            rules.of_bytes(policy, received),
         )
     )
     if settings.get("metrics"):
@@ -321,16 +307,8 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
 
 
 def _reply(
-    message: Message,
-    context: Context,
-    answer: Callable[[_Node, Request], _Answered],
-    asked: _Asked,
+    message: Message, context: Context, answer: Callable[[_Node, Request], _Answered], asked: _Asked
 ) -> _Answered:
-    """Returns the answer to a message.
-
-    Raises:
-        EngramError: It cannot be answered, or the site's policy is against it.
-    """
     config, policy, received, experiment, counts = asked
     if experiment is None:
         if config_of(message.content).get(COLUMNS):
@@ -346,7 +324,7 @@ def _reply(
     if config.state is None and not config.data:
         config = config._replace(partition_id=0, num_partitions=1)
     node = _node(by_own_schema(experiment, config), config, folder, policy)
-    check(of_rows(policy, experiment, node.rows))
+    rules.check(rules.of_rows(policy, experiment, node.rows))
     if node.account is not None:
         node.account.ledger.sound()
     if node.kind is not None and message.metadata.message_type != ROSTER_QUERY:
@@ -363,7 +341,7 @@ def _reply(
         with contextlib.suppress(OSError):  # a repeated message is then answered again
             kept.keep(message, answered.message)
     if answered.message.has_content():
-        check(of_bytes(policy, received + bundled_size(answered.message.content)))
+        rules.check(rules.of_bytes(policy, received + bundled_size(answered.message.content)))
     return answered
 
 
@@ -421,7 +399,7 @@ def _note(
 def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: Policy) -> Host:
     def admit(kind: Kind) -> None:
         if policy != UNLIMITED:
-            check(of_models(policy, experiment, kind))
+            rules.check(rules.of_models(policy, experiment, kind))
 
     experiment.refuse_attack()
     opening = Opening(
@@ -435,11 +413,11 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: 
         covers=config.state is not None,
         admit=admit,
         # Poisson samples are secret, and so is how many rows one has.
-        least_drawn=0 if experiment.privacy == "example" else least_drawn(policy, experiment),
+        least_drawn=0 if experiment.privacy == "example" else rules.least_drawn(policy, experiment),
         least_scored=policy.least_count,
     )
     try:
-        with of_servers_choice(experiment, config, policy):
+        with rules.of_servers_choice(experiment, config, policy):
             return host_of(opening)
     except DataError as error:
         source = opening.own or experiment.source

@@ -191,7 +191,6 @@ class DiskStore:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Adds the file's name and a remedy to errors about an unusable memory."""
     try:
         yield
     except Unencrypted as error:

@@ -162,11 +162,7 @@ def _is_near(parameters: Params, module: nn.Module) -> bool:
 
 
 def _drawn(visit: Visit) -> Training:
-    """Returns settings that split the node's own data by the key in its state.
-
-    Raises:
-        Refused: The node has no data of its own, or the state cannot be used.
-    """
+    """Returns settings that split the node's own data by the key in its state."""
     config, path = visit.config, visit.state / _SPLIT
     if not config.data:
         raise Refused(

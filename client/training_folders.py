@@ -14,8 +14,7 @@ from engram.settings.errors import Refused, one_line
 from engram.settings.files import read_json
 from engram.wire.checksums import checked
 
-ABOUT: Final = "training.json"
-"""The file beside a training's memories that describes it."""
+ABOUT: Final = "training.json"  # the file beside a training's memories that describes it
 
 _NUMBERS: Final = ("client", "round", "KiB")  # columns of a table
 

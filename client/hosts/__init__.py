@@ -3,12 +3,4 @@
 from engram.client.hosts.base import HOSTS, Exchanging, Host, Opening, host_of, hosts
 from engram.cohort.trainer.trainer import Engine
 
-__all__ = [
-    "HOSTS",
-    "Engine",
-    "Exchanging",
-    "Host",
-    "Opening",
-    "host_of",
-    "hosts",
-]
+__all__ = ["HOSTS", "Engine", "Exchanging", "Host", "Opening", "host_of", "hosts"]

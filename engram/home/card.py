@@ -11,15 +11,21 @@ from torch.utils._pytree import tree_map
 
 from engram.core.arrays import Array
 from engram.data.ranges import Range, inputs_in, ranges_of
-from engram.data.schema.columns import Schema
+from engram.data.schema.columns import Kind, Schema
+from engram.data.tables.tables import family_of
 from engram.home.confidence import of_draws, of_mean, of_proportion
 from engram.home.exported import Exported, Package
 from engram.home.prediction_intervals import Interval
+from engram.home.serving import form_of
 from engram.networks.base import Outputs
+from engram.networks.export_modules import layered
 from engram.scoring.metrics import Metric
 from engram.scoring.score_metrics import measure
+from engram.scoring.tasks import TASKS
+from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.run import MachineSettings
+from engram.tables.federation.coefficients import Coefficients
 
 _TRIED: Final = 5  # samples on which a metric may be a mean over rows
 _RANGES: Final = (
@@ -35,32 +41,20 @@ _INTERVALS: Final = (
 
 
 class ScoreEstimate(NamedTuple):
-    """A model's score on some rows, with its confidence interval.
-
-    Attributes:
-        metric: The metric's name.
-        value: The score; None if it is not defined on these rows.
-        low, high: Ends of the 95 % confidence interval; None if there is none.
-    """
+    """A model's score on some rows, with its confidence interval."""
 
     metric: str
-    value: float | None
-    low: float | None = None
+    value: float | None  # None if it is not defined on these rows
+    low: float | None = None  # end of the 95 % confidence interval; None if there is none
     high: float | None = None
 
 
 class Evidence(NamedTuple):
-    """Evidence of a model from rows.
+    """Evidence of a model from rows."""
 
-    Attributes:
-        scores: By what they are of, figures.
-        ranges: Where the inputs lie in the rows that it has learned from.
-        intervals: Of predictions, where these are values.
-    """
-
-    scores: dict[str, list[ScoreEstimate]]
-    ranges: Sequence[Range] = ()
-    intervals: Sequence[Interval] = ()
+    scores: dict[str, list[ScoreEstimate]]  # by what they are of, figures
+    ranges: Sequence[Range] = ()  # where the inputs lie in the rows that it has learned from
+    intervals: Sequence[Interval] = ()  # of predictions, where these are values
 
     @classmethod
     def of_table(
@@ -76,15 +70,10 @@ class Evidence(NamedTuple):
 
 
 def scored(metrics: Sequence[Metric], outputs: Outputs, targets: Tensor) -> list[ScoreEstimate]:
-    """Returns a model's scores on some rows, with intervals for new rows like these.
+    """Returns a model's scores on rows (n, ...), with intervals for new rows like these.
 
     A share of hits has Clopper and Pearson's interval; a mean over rows, or its root or exponential
     such as rmse, that of the bootstrap-t; all else, that of the percentile bootstrap.
-
-    Args:
-        metrics: The metrics.
-        outputs: Shape (n, ...).
-        targets: Shape (n, ...).
     """
     return [_scored(metric, outputs, targets) for metric in metrics]
 
@@ -170,32 +159,52 @@ def mean_of(name: str, rows: Tensor) -> ScoreEstimate:
     return ScoreEstimate(name, float(values.mean()), *(of_mean(values) or (None, None)))
 
 
-def packaged(
+class Origin(NamedTuple):
+    """The owner of a model, and its making."""
+
+    experiment: Experiment
+    what: str  # the model in a few words
+    client: str  # empty if it is nobody's
+    settings: dict[str, Any]
+    source: str  # fingerprint of the source that trained it
+    made: Mapping[str, str]  # more lines of the card's table, by heading
+    rows: str  # the data that it was trained on
+    # ``epsilon`` and ``delta``; empty without differential privacy; None if only the coordinator
+    # knows.
+    privacy: Mapping[str, Any] | None
+    notes: Sequence[str] = ()
+
+
+def of_network(
+    origin: Origin, module: nn.Module, kind: Kind, evidence: Evidence, notes: Sequence[str] = ()
+) -> Package:
+    """Returns a network for rows of a kind, with its evidence and its card."""
+    outputs = TASKS[origin.experiment.task].targets
+    about = form_of(module), outputs, kind.class_names, origin.client, origin.source
+    exported = Exported(origin.what, origin.settings, kind, *about)
+    return _packaged(origin, exported, module, evidence, notes)
+
+
+def of_table(
+    origin: Origin, found: Coefficients, kind: Kind, evidence: Evidence, notes: Sequence[str] = ()
+) -> Package:
+    """Returns a model of columns of a kind, with its evidence and its card."""
+    module = layered(found.state, family_of(origin.experiment))
+    about = "values", found.outputs, origin.client, origin.source
+    exported = Exported(origin.what, origin.settings, kind, "layers", *about)
+    return _packaged(origin, exported, module, evidence, notes, found.table)
+
+
+def _packaged(
+    origin: Origin,
     exported: Exported,
     module: nn.Module,
     evidence: Evidence,
-    *,
-    made: Mapping[str, str],
-    rows: str,
-    privacy: Mapping[str, Any] | None,
-    notes: Sequence[str] = (),
+    notes: Sequence[str],
     table: str = "",
 ) -> Package:
-    """Returns a model with its evidence and its card, in Markdown.
-
-    Args:
-        exported: The model's description.
-        module: The model.
-        evidence: Its scores, ranges of inputs, and intervals.
-        made: How the model was made: more lines of the card's table, by heading.
-        rows: The data that it was trained on.
-        privacy: The privacy spent, ``epsilon`` and ``delta``; empty without differential privacy;
-            None if only the coordinator knows.
-        notes: What else its users should know.
-        table: Its coefficients as a CSV file.
-    """
     exported = exported._replace(ranges=evidence.ranges, intervals=evidence.intervals)
-    scores = _cells(evidence.scores)
+    scores, notes = _cells(evidence.scores), [*notes, *origin.notes]
     settings, method = exported.settings, METHODS[exported.settings["method"]]
     inputs = ", ".join(exported.kind.schema.names) if exported.kind.schema else ""
     about = {
@@ -204,16 +213,16 @@ def packaged(
         "network": settings.get("model", "a linear model"),
         "inputs": inputs or exported.kind.inputs,
         "outputs": f"{exported.outputs}: {', '.join(exported.classes)}",
-        "learned from": rows,
+        "learned from": origin.rows,
         "source": exported.source,
-        **made,
+        **origin.made,
     }
     lines = [f"# {exported.what[0].upper()}{exported.what[1:]}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in about.items()]
     lines += ["", "## Scores", ""]
     lines += _table(scores) if scores else ["None: there are no scores of this model here."]
     lines += ["", "## Intervals", "", *_intervals(exported)] if exported.intervals else []
-    lines += ["", "## Privacy", "", _privacy(privacy), ""]
+    lines += ["", "## Privacy", "", _privacy(origin.privacy), ""]
     lines += [_RANGES, ""] if exported.ranges else []
     lines += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
     lines += ["## Settings", "", "| setting | value |", "|---|---|"]
@@ -235,7 +244,6 @@ def _cells(scores: Mapping[str, Sequence[ScoreEstimate]]) -> list[tuple[str, ...
 
 
 def _intervals(exported: Exported) -> list[str]:
-    """Returns the table of interval radii, with its explanation."""
     rows = [
         f"| {level:.0%} | {', '.join(f'{radius:.4g}' for radius in radii)} |"
         for level, radii in exported.intervals

@@ -59,10 +59,7 @@ def of_draws(size: int, value: Callable[[npt.NDArray[np.int64]], float]) -> Ends
     """Returns the interval between the quantiles of resampled values, the percentile bootstrap.
 
     It is for figures that are no mean over rows. With few rows, its coverage is below the level.
-
-    Args:
-        size: Number of rows.
-        value: Computes the figure of some of them, by their numbers; NaN where it has none.
+    ``value`` computes the figure of rows by their numbers; NaN where it has none.
 
     Returns:
         The ends; None if they are the same, or the figure is seldom defined.

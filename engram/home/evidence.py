@@ -38,14 +38,7 @@ def of_client(
     """Evaluates a client's network on its rows.
 
     Its intervals are by its validation rows, if these are enough, and hold as its test rows say;
-    else they are by its test rows.
-
-    Args:
-        e: The settings.
-        data: The rows; those for validation are None if they have chosen the network.
-        module: The network.
-        client: The client's number.
-        schema: The schema of inputs, where these are columns with names.
+    else they are by its test rows. Those for validation are None if they have chosen the network.
     """
     ranges = ranges_of(inputs_in(some_of(data.train, data.train.rows[client]), schema))
     if client in data.unscored:
@@ -122,7 +115,7 @@ def intervals_on(e: Experiment, outputs: Outputs, targets: Tensor) -> list[Inter
 # --- Of a run's models ----------------------------------------------------------------------------
 
 
-def of_network(
+def evidence_of_network(
     learned: Learned, module: nn.Module, client: int | None, schema: Schema | None
 ) -> Evidence:
     """Evaluates a client's network, or the common one, on the rows at hand.

@@ -44,10 +44,7 @@ Form = Literal["network", "shifted", "mixture", "recalling", "layers"]
 """Form of a model: the run's network; it with a bias before its last layer; several of them; it
 with votes of the client's rows; or dense layers."""
 
-FORMATS: Final[dict[Format, str]] = {
-    "safetensors": "model.safetensors",
-    "onnx": "model.onnx",
-}
+FORMATS: Final[dict[Format, str]] = {"safetensors": "model.safetensors", "onnx": "model.onnx"}
 """The formats of a model's file, and what it is called."""
 
 _ABOUT: Final = "model.json"
@@ -145,7 +142,11 @@ class Package(NamedTuple):
         Raises:
             Refused: If it cannot be written, or the format cannot hold it.
         """
-        data = _bytes_of(self.module, format_, self.exported.kind)
+        if format_ == "onnx":
+            data = to_onnx(self.module, self.exported.kind)
+        else:  # copies, since layers may share some, which the format does not know
+            state = self.module.state_dict().items()
+            data = tensors_to_bytes({name: leaf.detach().clone() for name, leaf in state})
         sums = {"format": format_, "sha256": hashlib.sha256(data).hexdigest()}
         about = json.dumps(summed(self.exported.to_json() | sums), indent=2)
         texts = {"card.md": self.card} | ({"coefficients.csv": self.table} if self.table else {})
@@ -302,13 +303,6 @@ def _blank(exported: Exported, state: Params) -> nn.Module:
         votes = Neighbors(weight, int(k), scale)
         return Recalling(network.module(start), votes, state["memory"], state["targets"])
     return network.module(start)
-
-
-def _bytes_of(module: nn.Module, format_: Format, kind: Kind) -> bytes:
-    if format_ == "onnx":
-        return to_onnx(module, kind)
-    # Copies, since layers may share some, which the format does not know.
-    return tensors_to_bytes({n: leaf.detach().clone() for n, leaf in module.state_dict().items()})
 
 
 def _tensors(data: bytes) -> Params:

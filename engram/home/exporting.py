@@ -1,9 +1,8 @@
 """Exports a model of a run: a client's own, or the common one."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
@@ -11,34 +10,26 @@ from engram.cli.arguments import arguments
 from engram.core.slots import is_known, unknown
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind, Schema
-from engram.data.tables.tables import family_of
-from engram.home.card import Evidence, packaged
-from engram.home.evidence import of_coefficients, of_network
-from engram.home.exported import Exported, Form, Format, Package, check_format
+from engram.home.card import Origin, of_network, of_table
+from engram.home.evidence import evidence_of_network, of_coefficients
+from engram.home.exported import Format, Package, check_format
 from engram.home.run_models import Learned
-from engram.home.serving import RECALLS, form_of, without_medians
+from engram.home.serving import RECALLS, without_medians
 from engram.home.tables import coefficients_of
-from engram.networks.export_modules import Recalling, layered
-from engram.scoring.tasks import TASKS
+from engram.networks.export_modules import Recalling
 from engram.settings.errors import DataError, Refused, refusals, told_with
-from engram.tables.federation.coefficients import Coefficients
 
 _OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
 
 
 def package_of(learned: Learned, client: int | None) -> Package:
-    """Returns a model of a finished run.
-
-    Args:
-        learned: What the run has learned.
-        client: Whose model; None for the common one.
+    """Returns a client's model of a finished run, or the common one.
 
     Raises:
         Refused: If the run is not finished, or has no such model, or its memories or rows are
             elsewhere.
     """
-    if learned.record.results is None:
-        raise Refused(f"{learned.record.folder} is not finished: resume it first")
+    check_finished(learned)
     return _network(learned, client) if learned.trains_network else _table(learned, client)
 
 
@@ -52,14 +43,12 @@ def _network(learned: Learned, client: int | None) -> Package:
         rows = f"{rows}: rows of client {learned.called(client)}, and others'"
     notes = notes_on(learned, module, common=client is None)
     schema = schema_here(learned, client if e.partition == "natural" else None)
-    found = of_network(learned, module, client, schema)
-    known: dict[str, Any] = {"classes": kind.class_names, "kind": kind._replace(schema=schema)}
-    exported = exported_as(learned, form_of(module), client, **known)
-    return with_card(learned, exported, module, rows, found, notes)
+    found = evidence_of_network(learned, module, client, schema)
+    origin = origin_of(learned, client, rows)
+    return of_network(origin, module, kind._replace(schema=schema), found, notes)
 
 
 def _rows(learned: Learned) -> str:
-    """Returns the rows that a network has learned from, in words."""
     e, said = learned.experiment, learned.rows_in_words
     return f"{said}, partition {e.partition}" if said == e.source.described else said
 
@@ -92,11 +81,7 @@ def schema_here(learned: Learned, owner: int | None) -> Schema | None:
 
 
 def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
-    """Returns the model that all clients share.
-
-    Args:
-        learned: What the run has learned.
-        kind: What the rows are like that it takes; None: those of the run.
+    """Returns the model that all clients share, for rows of a kind.
 
     Raises:
         Refused: If there are several, of which a client's rows choose one.
@@ -105,77 +90,27 @@ def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
     return learned.module(learned.common, network, 0)
 
 
-def exported_as(learned: Learned, form: Form, client: int | str | None, **more: Any) -> Exported:
-    """Returns the description of a run's model.
-
-    Args:
-        learned: What the run has learned.
-        form: The model's form.
-        client: Whose it is, by number or name; None for the common one.
-        more: ``classes`` and ``kind`` of ``Exported``, and what differs from the run's.
-    """
-    e = learned.experiment
+def origin_of(learned: Learned, client: int | str | None, rows: str) -> Origin:
+    """Returns the origin of a client's model, by number or name; None for the common one."""
+    record, config = learned.record, learned.record.config
     name = learned.called(client) if isinstance(client, int) else client or ""
     after = ", fine-tuned" if learned.tuned else ""
-    known = {
-        "what": f"personal model of {name}{after}" if name else "common model",
-        "settings": learned.record.config["settings"],
-        "form": form,
-        "outputs": TASKS[e.task].targets if learned.trains_network else "values",
-        "client": name,
-        "source": learned.record.config["sources"][-1],
+    what = f"personal model of {name}{after}" if name else "common model"
+    made = {
+        "run": f"{record.folder.name}, {learned.when}",
+        "engine": config["engine"],
+        "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
     }
-    return Exported(**known | more)
+    why, now = record.other_rows, "what is said of rows is true of those that are there now."
+    about = learned.experiment, what, name, config["settings"], config["sources"][-1], made, rows
+    return Origin(*about, record.results or {}, [f"{why}: {now}"] if why else [])
 
 
 def _table(learned: Learned, client: int | None) -> Package:
     found = coefficients_of(learned, client)
-    return of_table(learned, found, client, of_coefficients(learned, found, client))
-
-
-def of_table(
-    learned: Learned,
-    found: Coefficients,
-    client: int | str | None,
-    evidence: Evidence,
-    notes: Sequence[str] = (),
-) -> Package:
-    """Returns a model of columns, with its card.
-
-    Args:
-        learned: What the run has learned.
-        found: The model.
-        client: Whose it is, by number or name; None for the common one.
-        evidence: What rows say of it.
-        notes: What its users should know.
-    """
-    e = learned.experiment
-    module = layered(found.state, family_of(e))
+    origin = origin_of(learned, client, learned.rows_in_words)
     kind = Kind(schema=found.schema, classes=learned.kind.classes)
-    exported = exported_as(learned, "layers", client, kind=kind, classes=found.outputs)
-    rows = learned.rows_in_words
-    return with_card(learned, exported, module, rows, evidence, notes, found.table)
-
-
-def with_card(
-    learned: Learned,
-    exported: Exported,
-    module: nn.Module,
-    rows: str,
-    evidence: Evidence,
-    notes: Sequence[str],
-    table: str = "",
-) -> Package:
-    """Returns a model with its card; for the arguments see ``packaged``."""
-    config, results = learned.record.config, learned.record.results or {}
-    if why := learned.record.other_rows:
-        notes = [*notes, f"{why}: what is said of rows is true of those that are there now."]
-    versions = ", ".join(f"{name} {found}" for name, found in config["versions"].items())
-    run = f"{learned.record.folder.name}, {learned.when}"
-    made = {"run": run, "engine": config["engine"], "versions": versions}
-    return packaged(
-        exported, module, evidence, made=made, rows=rows, privacy=results, notes=notes, table=table
-    )
+    return of_table(origin, found, kind, of_coefficients(learned, found, client))
 
 
 class Written(NamedTuple):
@@ -224,6 +159,12 @@ def written(learned: Learned, package: Package, folder: Path, format_: Format) -
         ) from error
     package.write(folder, format_)
     return Written(folder, package)
+
+
+def check_finished(learned: Learned) -> None:
+    """Refuses a run that is not finished."""
+    if learned.record.results is None:
+        raise Refused(f"{learned.record.folder} is not finished: resume it first")
 
 
 def free_folder(out: Path | None, name: str) -> Path:

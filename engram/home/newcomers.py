@@ -20,22 +20,21 @@ from engram.data.ranges import inputs_in, ranges_of
 from engram.data.schema.columns import Kind
 from engram.data.source import Source
 from engram.data.standardize import own_units, standardized_by
-from engram.home.card import Evidence, ScoreEstimate, scored
-from engram.home.evidence import intervals_on, of_network
+from engram.home.card import Evidence, ScoreEstimate, of_network, of_table, scored
+from engram.home.evidence import evidence_of_network, intervals_on
 from engram.home.exported import Package, check_format
 from engram.home.exporting import (
     Written,
+    check_finished,
     common_model,
-    exported_as,
     free_folder,
     notes_on,
-    of_table,
-    with_card,
+    origin_of,
     written,
 )
 from engram.home.prediction_intervals import Interval, outputs_of
 from engram.home.run_models import Learned
-from engram.home.serving import check_finite, form_of, plain_module, settled
+from engram.home.serving import check_finite, plain_module, settled
 from engram.home.tables import FOLDS, UNLABELED, transferred
 from engram.networks.base import Outputs, called
 from engram.scoring.tasks import TASKS
@@ -73,13 +72,14 @@ def adapted_into(
     path = Source(str(data)).path
     name = path.stem
     folder = free_folder(given.out, name)
-    if learned.record.results is None:
-        raise Refused(f"{learned.record.folder} is not finished: resume it first")
+    check_finished(learned)
     if learned.trains_network:
         found = _network(learned, path, name)
     else:
         coefficients, evidence, notes = transferred(learned, path)
-        found = of_table(learned, coefficients, name, evidence, notes)
+        kind = Kind(schema=coefficients.schema, classes=learned.kind.classes)
+        origin = origin_of(learned, name, learned.rows_in_words)
+        found = of_table(origin, coefficients, kind, evidence, notes)
     return written(learned, found, folder, checked)
 
 
@@ -100,7 +100,9 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
     kind = _kind_of(learned, newcomer, everything)
     if newcomer.y is None:
         module = common_model(learned, kind)
-        found = Evidence({}, of_network(learned, module, None, newcomer.kind.schema).ranges)
+        found = Evidence(
+            {}, evidence_of_network(learned, module, None, newcomer.kind.schema).ranges
+        )
         notes = [UNLABELED, *notes_on(learned, module, common=True)]
     else:
         module = adapted(learned, newcomer, everything, number)
@@ -108,21 +110,15 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
         ranges = ranges_of(inputs_in(newcomer.x, newcomer.kind.schema))
         found = Evidence(scores, ranges, intervals)
         notes = notes_on(learned, module, common=False)
-    exported = exported_as(learned, form_of(module), name, classes=kind.class_names, kind=kind)
-    rows = f"{newcomer.size} rows of {path}, and the run's"
-    return with_card(learned, exported, module, rows, found, notes)
+    origin = origin_of(learned, name, f"{newcomer.size} rows of {path}, and the run's")
+    return of_network(origin, module, kind, found, notes)
 
 
 def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int) -> nn.Module:
     """Returns the model that the method serves a client by that never trains.
 
-    It is what the protocol scores of unseen clients; with few shots, all of the rows are support.
-
-    Args:
-        learned: What the run has learned.
-        newcomer: The client.
-        rows: The numbers of its rows to learn from.
-        client: The number by which rows of batches are drawn.
+    It is what the protocol scores of unseen clients; with few shots, all of the ``rows`` are
+    support. By the number of the ``client``, rows of batches are drawn.
     """
     network = model_for(learned.experiment, _kind_of(learned, newcomer, rows))
     e = learned.experiment.model_copy(update={"adapt_shots": len(rows)})
@@ -155,7 +151,6 @@ def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
 
 
 def _by_itself(learned: Learned, standardize: str) -> Experiment:
-    """Returns the settings of the reference method without communication."""
     e, config = learned.experiment, learned.experiment.to_config()
     groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
     kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}

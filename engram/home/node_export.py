@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
-
-from torch import nn
+from typing import Final
 
 from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
@@ -17,27 +15,26 @@ from engram.core.slots import flat, is_known, unflat, unknown
 from engram.core.standardization import Units
 from engram.core.types import Params
 from engram.data.federated import FederatedData, model_for
-from engram.data.schema.columns import Kind, Schema
+from engram.data.schema.columns import Kind
 from engram.data.standardize import own_units
-from engram.data.tables.tables import TableData, family_of, own_table, table_data
-from engram.home.card import Evidence, packaged
+from engram.data.tables.tables import own_table, table_data
+from engram.home.card import Evidence, Origin, of_network, of_table
 from engram.home.evidence import of_client, of_test
-from engram.home.exported import Exported, Package
+from engram.home.exported import Package
 from engram.home.serving import (
     RECALLS,
     check_finite,
-    form_of,
     plain_module,
     served_of,
     settled,
     without_medians,
 )
-from engram.networks.export_modules import Recalling, layered
+from engram.networks.export_modules import Recalling
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import UNNAMED, DataError, Refused
 from engram.settings.method_for_data import server_side
 from engram.settings.network import NetworkMethod
-from engram.tables.federation.coefficients import Coefficients, remembered
+from engram.tables.federation.coefficients import remembered
 from engram.tables.federation.molar import Molar
 from engram.wire.tensors import difference
 
@@ -73,74 +70,40 @@ def remembered_package(training: Training, client: int, store: DiskStore) -> Pac
     settings = e.to_config()
     if training.own:  # where a site has its rows is nobody's business
         del settings["dataset"]
-    known: dict[str, Any] = {
-        "what": f"personal model of {client}",
-        "settings": settings,
-        "client": str(client),
-        "source": training.source,
-    }
-    made = {"run": f"{training.run or store.folder.name}, after round {scored.server_round}"}
+    origin = Origin(
+        e,
+        f"personal model of {client}",
+        str(client),
+        settings,
+        training.source,
+        {"run": f"{training.run or store.folder.name}, after round {scored.server_round}"},
+        f"{e.source.described}: rows of client {client}, and others'",
+        {} if e.privacy == "none" else None,  # only the coordinator knows how much was spent
+        [_OTHER_ROWS] if training.has_other_rows else [],
+    )
     if isinstance(e.own, NetworkMethod):
-        return _network(training, client, scored, known, made)
-    return _table(training, client, scored.memory or {}, known, made)
+        return _network(origin, training, client, scored)
+    return _table(origin, training, client, scored.memory or {})
 
 
-def _packed(
-    training: Training,
-    known: dict[str, Any],
-    module: nn.Module,
-    evidence: Evidence,
-    made: dict[str, str],
-    notes: list[str],
-    table: str = "",
-) -> Package:
-    e, client = training.experiment, known["client"]
-    if training.has_other_rows:
-        notes = [*notes, _OTHER_ROWS]
-    # Only the coordinator knows how much privacy was spent.
-    spent: dict[str, Any] | None = {} if e.privacy == "none" else None
-    rows = f"{e.source.described}: rows of client {client}, and others'"
-    how: dict[str, Any] = {"made": made, "rows": rows, "privacy": spent, "notes": notes}
-    return packaged(Exported(**known), module, evidence, **how, table=table)
-
-
-# --- Coefficients --------------------------------------------------------------------------------
-
-
-def _table(
-    training: Training, client: int, memory: Params, known: dict[str, Any], made: dict[str, str]
-) -> Package:
+def _table(origin: Origin, training: Training, client: int, memory: Params) -> Package:
     e = training.experiment
     found = remembered(e, training.kind, memory)
-    module = layered(found.state, family_of(e))
     evidence, notes, schema = Evidence({}), list[str](), without_medians(found.schema)
     if e.own.plug_in == Molar.plug_in:
         try:
             data = own_table(e, e.source, client) if training.own else table_data(e, [client])
-            evidence = _of_rows(training, client, found, data)
-            schema = data.schema_of(client)
+            scores, intervals = of_test(e, found, data.test[client])
+            train, schema = data.train[client], data.schema_of(client)
+            assert train is not None  # for mypy: it has rows here
+            evidence = Evidence.of_table(scores, train.x, found.schema, intervals)
         except DataError as error:
             notes.append(_WITHOUT_ROWS.format(error))
     kind = Kind(schema=schema, classes=training.kind.classes)
-    known |= {"kind": kind, "classes": found.outputs}
-    known |= {"form": "layers", "outputs": "values"}
-    return _packed(training, known, module, evidence, made, notes, found.table)
+    return of_table(origin, found, kind, evidence, notes)
 
 
-def _of_rows(training: Training, client: int, found: Coefficients, data: TableData) -> Evidence:
-    e = training.experiment
-    scores, intervals = of_test(e, found, data.test[client])
-    train = data.train[client]
-    assert train is not None  # for mypy: it has rows here
-    return Evidence.of_table(scores, train.x, found.schema, intervals)
-
-
-# --- Networks ------------------------------------------------------------------------------------
-
-
-def _network(
-    training: Training, client: int, scored: Scored, known: dict[str, Any], made: dict[str, str]
-) -> Package:
+def _network(origin: Origin, training: Training, client: int, scored: Scored) -> Package:
     e, data = training.experiment, cache(lambda: training.data(client))
 
     def rows() -> FederatedData:
@@ -161,18 +124,16 @@ def _network(
     notes = [RECALLS] if isinstance(module, Recalling) else []
     evidence = Evidence({})
     try:
-        schema = _schema(training, client, data())
+        by_task = not training.own and e.partition == "natural"
+        schema = data().schema_of(client if by_task else None)
         evidence = of_client(e, data(), module, client, schema)
     except DataError as error:
         schema = without_medians(training.kind.schema)
         notes.append(_WITHOUT_ROWS.format(error))
-    known |= {"kind": kind._replace(schema=schema), "classes": kind.class_names}
-    known |= {"form": form_of(module), "outputs": TASKS[e.task].targets}
-    return _packed(training, known, module, evidence, made, notes)
+    return of_network(origin, module, kind._replace(schema=schema), evidence, notes)
 
 
 def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -> Units:
-    """Returns the units of a client's rows: its own, or the run's."""
     e = training.experiment
     table = e.privacy != "none" and e.source.has_columns
     if e.standardize == "client" or (e.standardize == "auto" and table):
@@ -181,12 +142,6 @@ def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -
 
 
 def _served(training: Training, client: int, scored: Scored) -> Served:
-    """Returns the served model of a client.
-
-    Raises:
-        Refused: If that depends on what it received, which is not here.
-        MemoryMismatch: If its memory is another method's or network's.
-    """
     e = training.experiment
     network = model_for(e, training.kind)
     (method, _, _), store = server_side(e, training.kind), RamStore()
@@ -208,9 +163,3 @@ def _served(training: Training, client: int, scored: Scored) -> Served:
             "--memory-limit leaves no room)"
         )
     return served
-
-
-def _schema(training: Training, client: int, data: FederatedData) -> Schema | None:
-    """Returns the schema of inputs, with the client's values for missing ones."""
-    by_task = not training.own and training.experiment.partition == "natural"
-    return data.schema_of(client if by_task else None)

@@ -59,10 +59,7 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
             program = torch.export.export(module, args, named, dynamic_shapes=structure)
             program = program.run_decompositions(_decompositions())
             made: Any = torch.onnx.export(
-                program,
-                input_names=input_names(inputs),
-                output_names=[OUTPUTS],
-                verbose=False,
+                program, input_names=input_names(inputs), output_names=[OUTPUTS], verbose=False
             )
         found: bytes = made.model_proto.SerializeToString()
         same = _same(module, inputs, on_tensors(session(found), kind))

@@ -28,8 +28,7 @@ from engram.settings.errors import Refused, one_line
 from engram.settings.process_starts import SAFE
 
 Arrays = dict[str, npt.NDArray[Any]]
-Runs = Callable[[Arrays], npt.NDArray[Any]]
-"""``inputs by name -> outputs``: what runs a graph."""
+Runs = Callable[[Arrays], npt.NDArray[Any]]  # ``inputs by name -> outputs``: what runs a graph
 
 _QUIET: Final = {"ORT_DISABLE_TELEMETRY": "1"}  # else onnxruntime reports to its makers
 _DONE: Final = b"+"
@@ -37,15 +36,10 @@ _FAILED: Final = b"-"
 
 
 class Limits(NamedTuple):
-    """Limits of a graph's process.
+    """Limits of a graph's process."""
 
-    Attributes:
-        seconds: The time for it to be loaded, and then for each block of rows.
-        gibibytes: The memory for its numbers, those of the rows, and all between; and no more
-            than is free.
-    """
-
-    seconds: float = 60.0
+    seconds: float = 60.0  # the time for it to be loaded, and then for each block of rows
+    # The memory for its numbers, those of the rows, and all between; and no more than is free.
     gibibytes: float = 4.0
 
     @property

@@ -35,15 +35,10 @@ _ELSEWHERE: Final = (
 
 
 class Predictions(NamedTuple):
-    """A model's predictions for rows.
-
-    Attributes:
-        table: The predictions.
-        notes: What is strange about the rows.
-    """
+    """A model's predictions for rows."""
 
     table: pd.DataFrame
-    notes: list[str]
+    notes: list[str]  # what is strange about the rows
 
     @property
     def is_strange(self) -> bool:
@@ -53,20 +48,12 @@ class Predictions(NamedTuple):
 
 @own_modes()
 def predict(
-    model: Path,
-    rows: Path,
-    out: Path,
-    level: float | None = None,
-    limits: Limits = USUAL,
+    model: Path, rows: Path, out: Path, level: float | None = None, limits: Limits = USUAL
 ) -> Predictions:
     """Writes a model's predictions of rows to a CSV file, and returns them.
 
-    Args:
-        model: The folder of an exported model.
-        rows: As for ``read_new_rows``.
-        out: The file.
-        level: The probability of intervals; by default 0.9, if the model has such.
-        limits: What an ONNX file may take.
+    By default, intervals hold with probability 0.9, if the model has such; for the rows see
+    ``read_new_rows``.
 
     Raises:
         Refused: If the model cannot be used, or the rows are others than it knows.
@@ -112,11 +99,7 @@ def _marks(what: str, rows: Mapping[str, Bools], size: int) -> Columns:
 
 @contextmanager
 def _fitting(model: Path) -> Iterator[None]:
-    """Refuses a model that does something else than its description says.
-
-    Raises:
-        Refused: In place of what it has raised.
-    """
+    """Refuses a model that does something else than its description says."""
     try:
         yield
     except Refused as error:

@@ -29,11 +29,9 @@ from engram.settings.errors import Refused
 
 LEVELS: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
 _EXACT: Final = 1e-9  # products such as 110 * 0.9 are rounded upward
-USUAL: Final = 0.9
-"""The probability of intervals, unless another is asked for."""
+USUAL: Final = 0.9  # the probability of intervals, unless another is asked for
 
-PREDICTED: Final = "predicted"
-"""The column of the likeliest class, or of the value."""
+PREDICTED: Final = "predicted"  # the column of the likeliest class, or of the value
 LOW: Final = "low"
 HIGH: Final = "high"
 
@@ -46,15 +44,10 @@ Columns = dict[str, list[Any]]
 
 
 class Interval(NamedTuple):
-    """Bounds of targets around predictions, with some probability.
-
-    Attributes:
-        level: The probability.
-        radii: How far, of each value that is predicted.
-    """
+    """Bounds of targets around predictions, with some probability."""
 
     level: float
-    radii: tuple[float, ...]
+    radii: tuple[float, ...]  # how far, of each value that is predicted
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -113,11 +106,6 @@ def ends_of(
 
 def outputs_of(runs: Callable[[Inputs], Outputs], x: Inputs, count: int) -> Outputs:
     """Returns a model's outputs (count, ...) of rows, block by block.
-
-    Args:
-        runs: What runs the model on rows.
-        x: The rows.
-        count: How many there are.
 
     Raises:
         Refused: If they need more memory than is free.

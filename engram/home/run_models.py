@@ -1,6 +1,6 @@
 """Models of a run: the common one, and those that serve clients."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -47,15 +47,10 @@ class Learned:
 
     Args:
         record: The run.
-        experiment: Its settings.
+        experiment: Its settings; kept for this machine's processor, and for all clients that came.
         pick: The key of the results, such as ``selected``, whose round's models are wanted; empty
             for those of the last round.
         tuned: Whether clients' models are wanted after fine-tuning.
-
-    Attributes:
-        record: As given.
-        tuned: As given.
-        experiment: As given, for this machine's processor, and for all clients that have come.
     """
 
     def __init__(
@@ -100,11 +95,11 @@ class Learned:
         Raises:
             DataError: If they cannot be read, or are others: nodes may have had data of their own.
         """
-        found = federated_data(self.experiment)
-        if self._on_nodes and not self._trained_on(found):
-            dataset = self.experiment.source.described
-            raise DataError(f"{dataset} has other rows here than on the run's nodes")
-        recorded = self._recorded
+        found, recorded = federated_data(self.experiment), self._recorded
+        if self._on_nodes:
+            alike = recorded is None or recorded._replace(units=Units()) == found.kind
+            key = "queries" if self.experiment.protocol == "standard" else ""
+            self._check_rows(key, [len(rows) for rows in found.test.rows], alike=alike)
         return found if recorded is None else in_units(found, recorded.units)
 
     @cached_property
@@ -115,18 +110,19 @@ class Learned:
             DataError: As for ``data``.
         """
         found = table_data(self.experiment)
-        if self._on_nodes and not self._learned_of(found):
-            dataset = self.experiment.source.described
-            raise DataError(f"{dataset} has other rows here than on the run's nodes")
+        if self._on_nodes:
+            sizes = [len(test.y) if test else 0 for test in found.test]
+            self._check_rows("rows", sizes, alike=[*self.kind.columns] == found.columns)
         return found
 
-    def _learned_of(self, tables: TableData) -> bool:
+    def _check_rows(self, key: str, sizes: Sequence[int], *, alike: bool) -> None:
+        """Refuses data unless its kind is alike, and clients have as many rows to test."""
         clients = (self.record.results or {}).get("clients", {})
-        rows = clients.get("rows", [])
-        sizes = [len(test.y) if test else 0 for test in tables.test]
-        numbers = clients.get("ids", range(len(rows)))
-        same = [sizes[client] == count for client, count in zip(numbers, rows, strict=True)]
-        return list(self.kind.columns) == tables.columns and all(same)
+        told = clients.get(key, [])
+        numbers = clients.get("ids", range(len(told))) if told else []
+        if not alike or [sizes[client] for client in numbers] != [int(count) for count in told]:
+            dataset = self.experiment.source.described
+            raise DataError(f"{dataset} has other rows here than on the run's nodes")
 
     @property
     def rows_in_words(self) -> str:
@@ -146,17 +142,6 @@ class Learned:
     def _on_nodes(self) -> bool:
         """Whether clients were on Flower's nodes, with rows and memories of their own."""
         return bool(self.record.config["engine"] == "flower")
-
-    def _trained_on(self, data: FederatedData) -> bool:
-        """Returns whether rows are like those of the run, and its clients have as many to test."""
-        recorded = self._recorded
-        if recorded is not None and recorded._replace(units=Units()) != data.kind:
-            return False
-        clients = (self.record.results or {}).get("clients", {})
-        if self.experiment.protocol != "standard" or not {"ids", "queries"} <= clients.keys():
-            return True
-        sizes = [len(data.test.rows[client]) for client in clients["ids"]]
-        return sizes == [int(count) for count in clients["queries"]]
 
     @cached_property
     def network(self) -> Model:
@@ -217,11 +202,7 @@ class Learned:
 
     @property
     def _store(self) -> MemoryStore:
-        """Clients' memories, in this process or in the run's folder; empty if none affects a model.
-
-        Raises:
-            Refused: If the clients' memories are on nodes of their own.
-        """
+        """Memories, in this process or in the run's folder; empty if none affects a model."""
         store, memories = RamStore(), self.checkpoint.memories
         if memories is not None:
             store.restore(memories)
@@ -231,7 +212,6 @@ class Learned:
 
     @property
     def _keeps(self) -> bool:
-        """Whether clients' memories affect their models."""
         if not self.trains_network:
             return True
         method, start = self.method, self.method.client.start
@@ -248,11 +228,7 @@ class Learned:
         return self._store.load(client, before=self.checkpoint.server_round + 2) or {}
 
     def _beside(self) -> MemoryStore:
-        """Returns the memories of a run on Ray, from the run's folder.
-
-        Raises:
-            Refused: If the nodes are elsewhere.
-        """
+        """Returns the memories of a run on Ray, from the run's folder."""
         folder, server_round = self.record.folder, self.checkpoint.server_round
         if self._pick and server_round != max(self.record.checkpoints(), default=0):
             raise Refused(
@@ -310,11 +286,7 @@ class Learned:
         return found
 
     def newcomers(self, kept: Slots | None = None) -> Served:
-        """Returns the served model of a client outside the run.
-
-        Args:
-            kept: What it keeps; None for what clients begin with.
-        """
+        """Returns the served model of a client outside the run, by default as clients begin."""
         e, number = self.experiment, self.experiment.num_clients
         larger = e.model_copy(update={"num_clients": number + 1})  # of which it is the last client
         method, _, _ = server_side(larger, self.kind)
@@ -391,11 +363,6 @@ class Learned:
         return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)
 
     def _rows_of(self, client: int) -> FederatedData:
-        """Returns the rows, for a model that is made of them.
-
-        Raises:
-            Refused: If they are on its node.
-        """
         try:
             return self.data
         except DataError as error:
@@ -459,12 +426,7 @@ class Learned:
 
 
 def _longer(leaf: Tensor, like: Tensor) -> Tensor:
-    """Returns rows of clients with those of further ones as they begin; other arrays as they are.
-
-    Args:
-        leaf: The array.
-        like: The same of a federation with more clients, before its first round.
-    """
+    """Returns clients' rows with those of further ones as they begin, as in ``like``."""
     whole = like.clone()
     whole[tuple(slice(size) for size in leaf.shape)] = leaf  # of pairs, there are two such axes
     return whole

@@ -95,11 +95,7 @@ def check_finite(experiment: Experiment, served: Served, name: str) -> None:
 
 
 def plain_module(
-    network: Model,
-    served: Served,
-    targets: Targets,
-    data: Callable[[], FederatedData],
-    client: int,
+    network: Model, served: Served, targets: Targets, data: Callable[[], FederatedData], client: int
 ) -> nn.Module:
     """Returns a served model as one plain module, in evaluation mode.
 

@@ -29,8 +29,7 @@ from engram.tables.federation.molar_messages import read_shared, read_told
 from engram.tables.site import Rows
 from engram.wire.wire import to_record
 
-FOLDS: Final = 5
-"""Number of folds of cross-validation on a newcomer's rows."""
+FOLDS: Final = 5  # number of folds of cross-validation on a newcomer's rows
 
 UNLABELED: Final = (
     "The rows have no targets: it is the common model, and nothing has been learned from them."
@@ -134,11 +133,7 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
 
 
 def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
-    """Returns the targets of a newcomer's rows; None if they have none.
-
-    Raises:
-        DataError: If they are none of the run, or not one for each row.
-    """
+    """Returns the targets of a newcomer's rows; None if they have none."""
     if "y" not in rows.targets:
         return None
     e, classes = learned.experiment, learned.kind.classes

@@ -43,17 +43,11 @@ Tables = Mapping[str, DescribedTable]
 
 
 class Finding(NamedTuple):
-    """Something about a site's table that someone should look at.
-
-    Attributes:
-        site: The site.
-        text: What it is, and how it is mended.
-        stops: Whether the site cannot take part before.
-    """
+    """Something about a site's table that someone should look at."""
 
     site: str
-    text: str
-    stops: bool = True
+    text: str  # what it is, and how it is mended
+    stops: bool = True  # whether the site cannot take part before
 
     def __str__(self) -> str:
         return f"{self.site}: {self.text}"
@@ -115,10 +109,7 @@ def findings(
 ) -> list[Finding]:
     """Returns everything that keeps sites from taking part by these settings, or looks odd.
 
-    Args:
-        tables: The sites' tables.
-        settings: The settings by key.
-        targets: Columns that must be in every table, and in every row; by default the target.
+    ``targets`` must be in every table, and in every row; by default it is the target.
     """
     columns, classes = _columns_of(settings), settings.get("num-classes") or 0
     targets = targets or [columns.target]
@@ -151,12 +142,7 @@ def findings(
 
 
 def summary(tables: Tables, settings: Mapping[str, Any]) -> list[list[str]]:
-    """Returns a line for each column that some site has: name, kind, values and missing values.
-
-    Args:
-        tables: The sites' tables.
-        settings: The settings by which they are read; columns that these leave out are so called.
-    """
+    """Returns a line for each column: name, kind, values or medians, missing values."""
     columns, lines = _columns_of(settings), []
     rows, declared = sum(table.rows for table in tables.values()), _declared(columns)
     for name, there in sorted(_compared(tables).items(), key=lambda pair: name_order(pair[0])):
@@ -243,7 +229,6 @@ def _of_names(
     columns: Declared,
     apart: Collection[str],
 ) -> Iterator[Finding]:
-    """Yields that a site lacks columns that others have, or has others besides."""
     own = tables[site].columns
     alone = [name for name in own if name not in usual and name not in apart]
     besides = f" (it has {few_names(alone)} besides)" if alone else ""
@@ -276,7 +261,6 @@ def _question(column: DescribedColumn, *, is_needed: bool) -> str:
 
 
 def _of_kind(there: Compared, site: str, columns: Declared, classes: int) -> Iterator[str]:
-    """Yields that a site's kind, or its values, are others than those that are agreed on."""
     own, kind, given = there.sites[site].column, there.kind, columns.schema.column(there.name)
     known, agreed = given.values, given.values or there.values
     mend = f"write {there.line(own.values, agreed)} {_INTO}" if own.values else "correct it"
@@ -303,11 +287,7 @@ def _in_words(kind: str, values: Sequence[str]) -> str:
 def _strange(there: Compared, site: str, given: Column, classes: int) -> Sequence[str]:
     """A site's values that no site may have; of numbers all, as they may be swapped.
 
-    Args:
-        there: The column.
-        site: The site.
-        given: What settings say of it.
-        classes: Number of classes of a target, numbered from 0; 0 if that is not known.
+    ``classes`` counts those of a target, numbered from 0; 0 if that is not known.
     """
     values = there.sites[site].column.values
     if given.values:
@@ -328,7 +308,6 @@ def _of_missing(
 
 
 def _of_unit(there: Compared, own: Column) -> Iterator[str]:
-    """Yields that a site has another unit than others, or says none where others do."""
     units = Counter(c.column.unit for c in there.sites.values() if c.column.unit)
     usual = one_line(max(units, key=lambda unit: units[unit], default=own.unit))
     if own.unit != usual and own.kind in ("number", "whole"):

@@ -21,8 +21,7 @@ from engram.settings.files import read_json, refusing, replace_file
 
 _log = getLogger("flwr.engram")
 
-APPROVALS: Final = "approvals"
-"""The folder of requests in a node's state."""
+APPROVALS: Final = "approvals"  # the folder of requests in a node's state
 
 Answer = Literal["", "approved", "refused"]
 
@@ -40,71 +39,42 @@ class Awaited(EngramError):
 
 @dataclass(frozen=True)
 class Request:
-    """A training that a server has asked for.
+    """A training that a server has asked for."""
 
-    Attributes:
-        training: Its name, as in ``engram memory list``.
-        terms: Digest of everything that was asked for, by which the site answers.
-        run: The run's number.
-        method: Its method.
-        rounds: Number of its rounds.
-        answers: Number of answers that its rounds take, by what they are of.
-        every: Most rounds that a restarted coordinator asks for again.
-        settings: Its settings, where they are not the defaults.
-        plugins: The plug-ins that the node has loaded.
-        privacy: Its privacy in words; empty if it has none.
-        asked: When it was first asked for, in ISO format.
-        answer: The site's answer; empty while there is none.
-    """
-
-    training: str
-    terms: str
+    training: str  # its name, as in ``engram memory list``
+    terms: str  # digest of everything that was asked for, by which the site answers
     run: int
     method: str
-    rounds: int
-    answers: Mapping[str, int]
-    every: int
+    rounds: int  # number of its rounds
+    answers: Mapping[str, int]  # number of answers that its rounds take, by what they are of
+    every: int  # most rounds that a restarted coordinator asks for again
+    # Its settings, where they are not the defaults.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    plugins: tuple[str, ...] = ()
-    privacy: str = ""
-    asked: str = ""
-    answer: Answer = ""
+    plugins: tuple[str, ...] = ()  # the plug-ins that the node has loaded
+    privacy: str = ""  # its privacy in words; empty if it has none
+    asked: str = ""  # when it was first asked for, in ISO format
+    answer: Answer = ""  # the site's answer; empty while there is none
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Answers of one kind that an approval was used for.
+    """Answers of one kind that an approval was used for."""
 
-    Attributes:
-        new: Answers of rounds that no run had asked for before.
-        again: All others.
-        run: Number of the run that asked last.
-        number: The last round that it asked for.
-        parts: Messages of that round.
-        before: The furthest round of the runs before it.
-        content: Digest of the last message.
-    """
-
-    new: int = 0
-    again: int = 0
-    run: int = 0
-    number: int = -1
-    parts: int = 0
-    before: int = -1
-    content: str = ""
+    new: int = 0  # answers of rounds that no run had asked for before
+    again: int = 0  # all others
+    run: int = 0  # number of the run that asked last
+    number: int = -1  # the last round that it asked for
+    parts: int = 0  # messages of that round
+    before: int = -1  # the furthest round of the runs before it
+    content: str = ""  # digest of the last message
 
 
 @dataclass(frozen=True)
 class Given:
-    """All that a node has answered under an approval.
+    """All that a node has answered under an approval."""
 
-    Attributes:
-        tallies: Its answers, by what they are of.
-        beyond: What it was asked for that the approval does not cover; empty if nothing.
-    """
-
-    tallies: Mapping[str, Tally] = field(default_factory=dict)
-    beyond: str = ""
+    tallies: Mapping[str, Tally] = field(default_factory=dict)  # its answers, by what they are of
+    beyond: str = ""  # what it was asked for that the approval does not cover; empty if nothing
 
 
 _REQUEST: Final = TypeAdapter(Request)
@@ -125,11 +95,6 @@ def waiting(folder: Path) -> list[Request]:
 def require(folder: Path, request: Request, at: datetime) -> None:
     """Returns if the site has approved a request; one that is new is written into the folder.
 
-    Args:
-        folder: The folder of requests, made if it is missing.
-        request: The request, without time and answer.
-        at: The time.
-
     Raises:
         Awaited: The site has not answered.
         Refused: It has refused; or the request cannot be written.
@@ -147,11 +112,8 @@ def require(folder: Path, request: Request, at: datetime) -> None:
 def answer(folder: Path, name: str, given: Answer) -> list[Request]:
     """Writes the site's answer to a request, and returns the requests answered.
 
-    Args:
-        folder: The folder of requests.
-        name: The digest of the request's terms; to refuse, also a training's name or a run's
-            number, which may stand for several requests.
-        given: The answer.
+    They are named by the digest of their terms; to refuse, also by a training's name or a run's
+    number, which may stand for several.
 
     Raises:
         Refused: There is no such request, or the answer cannot be written.

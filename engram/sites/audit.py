@@ -13,8 +13,7 @@ from engram.guards.clock import now
 from engram.settings.files import refusing
 from engram.sites.hash_chain import Chain, Chained, Fields
 
-AUDIT: Final = "log"
-"""The log's folder in a node's state."""
+AUDIT: Final = "log"  # the log's folder in a node's state
 
 ANSWERS: Final = ("approved", "refused")
 """Kinds of lines about the site's answers to requests for approval."""
@@ -22,8 +21,7 @@ ANSWERS: Final = ("approved", "refused")
 EXPORTED: Final = "exported"
 """Kind of a line about a model, or a memory, that the site took out of the node's state."""
 
-ENDED: Final = "ended"
-"""Kind of a line about work that did not come to its end."""
+ENDED: Final = "ended"  # kind of a line about work that did not come to its end
 
 _LARGEST: Final = 2**22  # bytes of a file
 _CLOSED: Final = 7  # closed files
@@ -31,11 +29,7 @@ _ASIDE: Final = ("line", "before", "time", "today")
 
 
 class Audit:
-    """The log in a folder, to which processes of a node add lines.
-
-    Args:
-        folder: Made with the first line.
-    """
+    """The log in a folder, to which processes of a node add lines."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,13 +51,9 @@ class Audit:
     ) -> None:
         """Adds a line, and waits until it is on the disk.
 
-        A line that a crash has cut off is removed first, which is noted in a line of its own. A
-        refusal that is the last line already is not repeated.
-
-        Args:
-            fields: The line.
-            trained: Whether it is of a round that counts in ``rounds``.
-            at: The time; by default now.
+        Those that are ``trained`` count in ``rounds``. A line that a crash has cut off is removed
+        first, which is noted in a line of its own. A refusal that is the last line already is not
+        repeated.
 
         Raises:
             OSError: It cannot be written.

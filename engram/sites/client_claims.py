@@ -22,17 +22,11 @@ _log = getLogger("flwr.engram")
 
 _MOST: Final = 10  # reasons that an error names
 
-Entries = Mapping[int, NodeEntry]
-"""Answers, by node, in the order in which they came."""
+Entries = Mapping[int, NodeEntry]  # answers, by node, in the order in which they came
 
 
 def claims(entry: NodeEntry, everyone: Container[int]) -> dict[int, int]:
-    """Returns the run's clients that a node says it hosts, with their numbers of rows.
-
-    Args:
-        entry: The node's answer.
-        everyone: The run's clients.
-    """
+    """Returns the run's clients that a node says it hosts, with their numbers of rows."""
     return {client: rows for client, rows in entry.clients.items() if client in everyone}
 
 
@@ -94,18 +88,10 @@ def seated(
     kind: Kind,
     present: Container[int],
 ) -> dict[int, int]:
-    """Returns each client's node after some nodes got the clients that they may host.
+    """Returns each client's node after some nodes, in their order, got the clients they may host.
 
     Of two nodes that claim a client, the first keeps it until it goes offline; then the other gets
-    it, if it has as many rows.
-
-    Args:
-        hosts: Each client's node before.
-        entries: All nodes' answers.
-        nodes: The nodes that are to get clients, in their order.
-        everyone: The run's clients.
-        kind: The kind of the run's data; nodes with another one get none.
-        present: The nodes that are online.
+    it, if it has as many rows. Nodes with data of another kind get none.
     """
     found = dict(hosts)
     for node in nodes:
@@ -124,11 +110,7 @@ def fitted(
 ) -> Units:
     """Returns units by the moments that the clients' nodes tell, merged in their clients' order.
 
-    Args:
-        entries: All nodes' answers.
-        nodes: Those that host clients.
-        everyone: The run's clients.
-        called: Returns a node's name, for the warning that it is left out.
+    A node that is left out is ``called`` by its name in a warning.
     """
     ordered = sorted(nodes, key=lambda node: min(claims(entries[node], everyone)))
     inputs, targets = (

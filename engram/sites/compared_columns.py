@@ -11,21 +11,13 @@ from engram.settings.errors import one_line
 
 
 class Compared(NamedTuple):
-    """A column as sites describe it.
-
-    Attributes:
-        name: Its name.
-        sites: The description of each site that has it.
-        kind: The kind that it has at most sites that are sure; whole numbers are numbers.
-        alike: Sites that agree about its values; the first one, if none do.
-        values: Their values, in one spelling, those that most of them have first.
-    """
+    """A column as sites describe it."""
 
     name: str
-    sites: Mapping[str, DescribedColumn]
-    kind: str
-    alike: Collection[str]
-    values: tuple[str, ...]
+    sites: Mapping[str, DescribedColumn]  # the description of each site that has it
+    kind: str  # the kind that it has at most sites that are sure; whole numbers are numbers
+    alike: Collection[str]  # sites that agree about its values; the first one, if none do
+    values: tuple[str, ...]  # their values, in one spelling, those that most of them have first
 
     @classmethod
     def of(cls, tables: Mapping[str, DescribedTable], name: str) -> Self:

@@ -33,19 +33,12 @@ _TOLD: Final = "described"  # in a node's state: the last figures
 
 
 class _Figures(NamedTuple):
-    """Figures of a table, with hashes of its rows.
-
-    Attributes:
-        table: The figures.
-        rows: Hashes of the rows behind them.
-        least: Fewest rows behind each.
-        schema: The site's own schema, by which they were read.
-    """
+    """Figures of a table, with hashes of its rows."""
 
     table: DescribedTable
-    rows: list[int]
-    least: int
-    schema: str = ""
+    rows: list[int]  # hashes of the rows behind them
+    least: int  # fewest rows behind each
+    schema: str = ""  # the site's own schema, by which they were read
 
     def stand(self, found: "_Figures") -> bool:
         """Whether they are told again in place of those that are found now."""

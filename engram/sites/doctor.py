@@ -37,17 +37,11 @@ app = typer.Typer()
 
 
 class Finding(NamedTuple):
-    """Outcome of one check.
-
-    Attributes:
-        about: The thing.
-        ok: Whether it is in order.
-        text: What there is; of something that is not in order, what to do as well.
-    """
+    """Outcome of one check."""
 
     about: str
-    ok: bool
-    text: str
+    ok: bool  # whether it is in order
+    text: str  # what there is; of something that is not in order, what to do as well
 
 
 @app.command()
@@ -92,15 +86,10 @@ def look_over(
 ) -> Iterator[Finding]:
     """Yields findings about a folder, one after the other; changes nothing.
 
-    Args:
-        folder: A server's or a client's folder.
-        state: Of a client: where its node keeps its memories.
-        memory_key: Of a client: the key of its memories.
-        control: Of a server: HOST:PORT of its SuperLink's Control API.
-        at: When certificates are to be valid, with a time zone; now, if None.
+    Certificates are to be valid ``at`` a time with a zone; now, if None.
 
     Raises:
-        Refused: It is neither.
+        Refused: It is neither a server's nor a client's folder.
     """
     if (folder / "federation.toml").is_file():
         yield from _server(folder, control, at or now())
@@ -178,8 +167,10 @@ def _database(path: Path) -> str:
 
 
 def _superlink(folder: Path, control: str | None) -> str:
-    known = members(folder, control=control)
-    if unknown := _unregistered(folder, {member.name for member in known}):
+    known, credentials = members(folder, control=control), read_server(folder)
+    there = {member.name for member in known}
+    names = () if credentials.tls is None else (path.stem for path in credentials.public_keys)
+    if unknown := few_names(name for name in names if name not in there):
         raise Refused(f"the SuperLink does not know {unknown}: engram register {folder}")
     if fault := silent_parts(folder):
         raise Refused(f"the SuperLink answers, but {fault}: start it again; its log says why")
@@ -189,12 +180,6 @@ def _superlink(folder: Path, control: str | None) -> str:
     }
     told = (f"{status}: {few_names(names)}" for status, names in by_status.items())
     return "; ".join(told) or "it answers, and knows no node"
-
-
-def _unregistered(folder: Path, known: set[str]) -> str:
-    credentials = read_server(folder)
-    names = () if credentials.tls is None else (path.stem for path in credentials.public_keys)
-    return few_names(name for name in names if name not in known)
 
 
 # --- A node ------------------------------------------------------------------------------------

@@ -24,11 +24,9 @@ from engram.settings.fingerprint import fingerprint
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, HELD_OUT, MODEL, read_list, to_record
 
-MODELS: Final = "models.json"
-"""The file that names the models' folders."""
+MODELS: Final = "models.json"  # the file that names the models' folders
 
-SCORES: Final = "scores.json"
-"""The file with the answers."""
+SCORES: Final = "scores.json"  # the file with the answers
 
 _PATIENCE: Final = 30.0  # seconds that nodes have to come on line
 _LONGEST: Final = 600.0  # seconds that scoring a model may take
@@ -37,36 +35,23 @@ app = ServerApp()
 
 
 class Given(NamedTuple):
-    """A model to be scored.
+    """A model to be scored."""
 
-    Attributes:
-        name: What the table calls it.
-        about: Its description, without what is its site's own: values of rows, and files.
-        state: Its parameters.
-    """
-
-    name: str
+    name: str  # what the table calls it
+    # Its description, without what is its site's own: values of rows, and files.
     about: dict[str, Any]
-    state: Any
+    state: Any  # its parameters
 
 
 class Visited(NamedTuple):
-    """A model's scores at a site.
+    """A model's scores at a site."""
 
-    Attributes:
-        model: The model's name.
-        client: The site's client.
-        rows: Number of test rows that were scored; 0 if none was.
-        scores: By metric; None for one that is not defined on these rows.
-        why: Why it was not scored, if so.
-        held_out: Whether its training has held the rows out; else it may have learned from some.
-    """
-
-    model: str
-    client: int
-    rows: int
-    scores: dict[str, float | None]
-    why: str = ""
+    model: str  # the model's name
+    client: int  # the site's client
+    rows: int  # number of test rows that were scored; 0 if none was
+    scores: dict[str, float | None]  # by metric; None for one that is not defined on these rows
+    why: str = ""  # why it was not scored, if so
+    # Whether its training has held the rows out; else it may have learned from some.
     held_out: bool = False
 
 
@@ -98,14 +83,8 @@ def visit(
 ) -> list[Visited]:
     """Has all nodes score models, each on its clients' own test rows.
 
-    Args:
-        grid: The nodes.
-        models: The models.
-        clients: The federation's clients, ascending.
-        patience: Seconds that nodes have to come on line.
-
-    Returns:
-        For each model, what came of it at each client, ascending.
+    They have ``patience`` seconds to come on line. Returns for each model what came of it at each
+    client, ascending.
     """
     end = time.monotonic() + patience
     while len(nodes := sorted(grid.get_node_ids())) < len(clients) and time.monotonic() < end:
@@ -157,11 +136,6 @@ def _scored(grid: Grid, nodes: Sequence[int], model: Given) -> tuple[list[Visite
 
 
 def _read(model: str, content: RecordDict) -> list[Visited]:
-    """Reads a node's answer.
-
-    Raises:
-        KeyError, TypeError, ValueError: If it is something else.
-    """
     entry = content.config_records[CLIENTS]
     clients, rows = read_list(entry, "ids", int), read_list(entry, "rows", int)
     if not all(0 < count < MOST_ROWS for count in rows):

@@ -21,24 +21,17 @@ _log = getLogger("flwr.engram")
 
 Fields = Mapping[str, Any]
 
-NOTHING: Final = "0" * 64
-"""Stands before the first line."""
+NOTHING: Final = "0" * 64  # stands before the first line
 
 _TAIL: Final = 2**16  # bytes that hold the last line, whose texts are bounded
 
 
 class Chained(NamedTuple):
-    """A chain as it is on the disk.
+    """A chain as it is on the disk."""
 
-    Attributes:
-        lines: Its lines, the oldest first; empty where one is damaged.
-        fault: The first place at which the chain is broken; "" if it is whole.
-        last: Hash of the last line.
-    """
-
-    lines: list[dict[str, Any]]
-    fault: str
-    last: str
+    lines: list[dict[str, Any]]  # its lines, the oldest first; empty where one is damaged
+    fault: str  # the first place at which the chain is broken; "" if it is whole
+    last: str  # hash of the last line
 
 
 class Chain:

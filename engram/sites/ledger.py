@@ -27,14 +27,15 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
+
 from engram.guards.clock import now
 from engram.settings.errors import Refused
 from engram.settings.files import read_file, replace_file
 from engram.sites.audit import stamp
 from engram.sites.hash_chain import NOTHING, Chain, Fields
 
-LEDGER: Final = "ledger"
-"""The ledger's folder in a node's state."""
+LEDGER: Final = "ledger"  # the ledger's folder in a node's state
 
 ACCEPTED: Final = "accepted"
 """Kind of the line with which a ledger begins anew after damage, with all that is known."""
@@ -52,31 +53,17 @@ _NO_STEPS: Final[Steps] = {}
 
 
 class Head(NamedTuple):
-    """A ledger, as far as its last line.
+    """A ledger, as far as its last line."""
 
-    Attributes:
-        line: The line's number; 0 where there is no head.
-        hash: The line's hash.
-        accounts: The account of each data set, by digest.
-        totals: The sum of mu^2 of each account.
-        steps: Numbers of each account's sampled releases: see ``Books``.
-        fault: What is wrong with the file; "" if it is whole, or none is there.
-    """
-
-    line: int
-    hash: str
-    accounts: dict[str, int]
-    totals: dict[int, float]
-    steps: Mapping[int, Steps] = {}
-    fault: str = ""
+    line: int  # the line's number; 0 where there is no head
+    hash: str  # the line's hash
+    accounts: dict[str, int]  # the account of each data set, by digest
+    totals: dict[int, float]  # the sum of mu^2 of each account
+    steps: Mapping[int, Steps]  # numbers of each account's sampled releases: see ``Books``
+    fault: str = ""  # what is wrong with the file; "" if it is whole, or none is there
 
     def behind(self, lines: list[dict[str, Any]], last: str) -> str:
-        """Fault of a ledger that does not continue this head; "" if it does.
-
-        Args:
-            lines: The ledger's lines.
-            last: Hash of the last one.
-        """
+        """Fault of a ledger that does not continue this head; "" if it does."""
         if self.fault or not self.line:
             return self.fault
         after = [*(line.get("before") for line in lines[self.line : self.line + 1]), last][0]
@@ -86,27 +73,23 @@ class Head(NamedTuple):
         return f"the ledger has {len(lines)} lines and its head is line {self.line}: it was {was}"
 
 
+_HEAD: Final = TypeAdapter(Head)
+
+
 def read_head(file: Path) -> Head:
     """Reads a ledger's head.
 
     Raises:
         Refused: It cannot be read.
     """
-    none = Head(0, "", {}, {})
+    none = Head(0, "", {}, {}, {})
     try:
-        found = json.loads(read_file(file, most=_LARGEST, links=False))
-        totals = {int(account): float(total) for account, total in found["totals"].items()}
-        accounts = {str(data): int(account) for data, account in found["accounts"].items()}
-        steps = {
-            int(account): {str(key): int(count) for key, count in each.items()}
-            for account, each in found["steps"].items()
-        }
-        return Head(int(found["line"]), str(found["hash"]), accounts, totals, steps)
+        return _HEAD.validate_json(read_file(file, most=_LARGEST, links=False))
     except FileNotFoundError:
         return none
     except OSError as error:
         raise Refused(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except ValidationError:
         return none._replace(fault=f"{file} is not what was written")
 
 
@@ -121,17 +104,11 @@ def write_head(file: Path, head: Head) -> None:
 
 
 class Spent(NamedTuple):
-    """An account after an answer.
+    """An account after an answer."""
 
-    Attributes:
-        total: The sum of mu^2.
-        epsilon: Epsilon of that sum, and of the steps.
-        steps: Numbers of Poisson-subsampled Gaussian releases, by ``key_of``.
-    """
-
-    total: float
-    epsilon: float
-    steps: Mapping[str, int] = {}
+    total: float  # the sum of mu^2
+    epsilon: float  # epsilon of that sum, and of the steps
+    steps: Mapping[str, int] = {}  # numbers of Poisson-subsampled Gaussian releases, by ``key_of``
 
     @property
     def fields(self) -> Fields:
@@ -145,25 +122,15 @@ def key_of(multiplier: float, rate: float) -> str:
 
 
 class Books(NamedTuple):
-    """A ledger, as it is on the disk.
+    """A ledger, as it is on the disk."""
 
-    Attributes:
-        lines: Its lines, the oldest first; empty where one is damaged.
-        fault: What is wrong with it; "" if it is whole.
-        last: Hash of the last line.
-        accounts: The account of each data set, by digest.
-        totals: The sum of mu^2 of each account.
-        others: Whether the next data set that is not known yet gets an account of its own.
-        steps: The sampled releases of each account.
-    """
-
-    lines: list[dict[str, Any]]
-    fault: str
-    last: str
-    accounts: dict[str, int]
-    totals: dict[int, float]
-    others: bool
-    steps: Mapping[int, Steps] = {}
+    lines: list[dict[str, Any]]  # its lines, the oldest first; empty where one is damaged
+    fault: str  # what is wrong with it; "" if it is whole
+    last: str  # hash of the last line
+    accounts: dict[str, int]  # the account of each data set, by digest
+    totals: dict[int, float]  # the sum of mu^2 of each account
+    others: bool  # whether the next data set that is not known yet gets an account of its own
+    steps: Mapping[int, Steps] = {}  # the sampled releases of each account
 
     def account(self, data: str) -> int:
         """Account of a data set."""
@@ -180,13 +147,7 @@ class Books(NamedTuple):
 
 
 class Ledger:
-    """The ledger in a folder.
-
-    Args:
-        folder: Made with the first line.
-        epsilon: The total that the site allows; positive.
-        delta: Its delta.
-    """
+    """The ledger in a folder of a site that allows this epsilon."""
 
     def __init__(self, folder: Path, epsilon: float, delta: float) -> None:
         self.folder, self.epsilon, self.delta = folder, epsilon, delta
@@ -196,27 +157,13 @@ class Ledger:
     def require(self, data: str, cost: float, steps: Steps = _NO_STEPS) -> Spent:
         """Account of a data set after an answer of this cost, without noting it.
 
-        Args:
-            data: Digest of the data set.
-            cost: mu^2 of the answer.
-            steps: Its sampled releases.
-
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged or cannot be read.
         """
         return self._after(self.sound(), data, cost, steps)
 
     def spend(self, data: str, cost: float, fields: Fields, steps: Steps = _NO_STEPS) -> Spent:
-        """Notes an answer's cost, and waits until that is on the disk.
-
-        Args:
-            data: Digest of the data set.
-            cost: mu^2 of the answer.
-            fields: What the line says of the answer.
-            steps: Its sampled releases.
-
-        Returns:
-            The account after it.
+        """Notes an answer's cost on the disk, and returns the account after it.
 
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged or cannot be written.

@@ -34,8 +34,7 @@ from engram.settings.files import read_json, refusing, replace_file
 from engram.settings.settings_files import read_settings
 from engram.wire.checksums import checked, summed
 
-POLICY: Final = "policy.toml"
-"""The file's name in a client's folder."""
+POLICY: Final = "policy.toml"  # the file's name in a client's folder
 
 _log = getLogger("flwr.engram")
 
@@ -110,8 +109,7 @@ class Policy(Settings):
     approval: bool = Field(False, description="whether each training waits for engram approve")
 
 
-USUAL: Final = Policy.model_validate({})
-"""The policy of a site that has no file."""
+USUAL: Final = Policy.model_validate({})  # the policy of a site that has no file
 
 UNLIMITED: Final = Policy.model_construct(
     **USUAL.model_dump()
@@ -122,11 +120,7 @@ UNLIMITED: Final = Policy.model_construct(
 
 
 def policy_file(path: Path) -> Path | None:
-    """Returns the file of a policy; None if a client's folder has none.
-
-    Args:
-        path: The file, or a client's folder.
-    """
+    """Returns a policy's file, given it or a client's folder; None if that has none."""
     if not path.is_dir():
         return path
     file = path / POLICY
@@ -135,9 +129,6 @@ def policy_file(path: Path) -> Path | None:
 
 def read_policy(path: Path | None) -> Policy:
     """Reads a policy; without a file it has its defaults.
-
-    Args:
-        path: As for ``policy_file``; None for the defaults.
 
     Raises:
         Refused: The file cannot be read, has no rule, or one that is unknown or impossible.
@@ -164,11 +155,9 @@ def is_allowed(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def is_open(hours: str, at: datetime) -> bool:
-    """Whether a time lies within hours, which may pass midnight: from the first up to the second.
+    """Whether a time in UTC lies within hours, which may pass midnight.
 
-    Args:
-        hours: As in ``Policy``; the same time twice is the whole day.
-        at: The time, in UTC.
+    They go from the first up to the second; the same time twice is the whole day.
     """
     if not hours:
         return True
@@ -180,13 +169,9 @@ def is_open(hours: str, at: datetime) -> bool:
 def in_force(path: Path | None, state: Path) -> tuple[Policy, list[str]]:
     """Returns a site's policy in force, and changes that wait for the site, in words.
 
-    Args:
-        path: As for ``read_policy``.
-        state: The folder of the node's state.
-
     Raises:
-        Refused: As ``read_policy``; or the site had a policy, and its file is gone; or what the
-            state keeps of it is damaged.
+        Refused: As ``read_policy``; or the site had a policy, and its file is gone; or the policy
+            that the node's state keeps is damaged.
     """
     if (kept := _kept(state)) is None:
         return read_policy(path), []

@@ -86,11 +86,7 @@ def of_settings(
 ) -> Iterator[str]:
     """Yields the policy rules that a run's settings break.
 
-    Args:
-        policy: The policy.
-        e: The settings.
-        own: Whether the node has data of its own, so that those of the run are not read.
-        plugins: The plug-ins of this process: NAME, or FOLDER/NAME.
+    A node that has data of its ``own`` does not read those of the run.
     """
     yield from of_names(policy, e, plugins)
     yield from of_sources(policy, e, own=own)
@@ -193,14 +189,7 @@ def of_size(policy: Policy, size: int) -> Iterator[str]:
 
 
 def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[str]:
-    """Yields the policy rules that a reply at this time breaks.
-
-    Args:
-        policy: The policy.
-        kind: Type of the message.
-        rounds: Rounds of training in this day so far.
-        now: The time, in UTC.
-    """
+    """Yields the policy rules that a reply now, after so many rounds today, breaks."""
     if not is_open(policy.hours, now):
         yield f"hours are {policy.hours} UTC, and it is {now:%H:%M}"
     if kind in (MessageType.EVALUATE, SECURE_QUERY):  # the second is a part of a round
@@ -216,12 +205,7 @@ def of_scores(policy: Policy) -> Iterator[str]:
 
 
 def of_unaccounted(policy: Policy, what: str) -> Iterator[str]:
-    """Yields the policy rules that a reply without noise breaks.
-
-    Args:
-        policy: The policy.
-        what: The answer, in words.
-    """
+    """Yields the policy rules that answers without noise, in words, break."""
     if policy.epsilon:
         yield f"epsilon is {policy.epsilon:g} in all, and {what} have no noise, so are not sent"
     elif "none" not in policy.privacy:
@@ -233,11 +217,6 @@ def of_reading(policy: Policy, e: Experiment, schema: Schema) -> Iterator[str]:
 
     Whether a table has others than these would tell cells. So where no figure of rows may leave, a
     run names those alone that a person of the site has written.
-
-    Args:
-        policy: The policy.
-        e: The settings.
-        schema: The site's own schema.
     """
     if not (policy.secure or any(of_unaccounted(policy, ""))):
         return

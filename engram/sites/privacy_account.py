@@ -37,22 +37,14 @@ class Account(NamedTuple):
 
     One account is charged for whatever clients of the node are asked: in another run another client
     may have the same rows. So of a node with several clients it is an upper bound.
-
-    Attributes:
-        ledger: The node's ledger.
-        data: Digest of the data.
-        experiment: The settings of the training.
-        training: The name of its memories.
-        rows: Training rows of each of the node's clients.
-        by: Who asks, as far as the node can tell.
     """
 
     ledger: Ledger
-    data: str
+    data: str  # digest of the data
     experiment: Experiment
-    training: str
-    rows: Sequence[int]
-    by: str
+    training: str  # the name of its memories
+    rows: Sequence[int]  # training rows of each of the node's clients
+    by: str  # who asks, as far as the node can tell
 
     @property
     def _cost(self) -> tuple[float, Steps]:
@@ -92,10 +84,6 @@ class Account(NamedTuple):
         """Notes the cost of an answer, before any of its noise is drawn.
 
         An answer that fails costs, too: that it failed may tell something.
-
-        Args:
-            message: The message.
-            run: Flower's number of its run.
 
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged or cannot be written.

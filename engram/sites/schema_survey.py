@@ -50,20 +50,14 @@ app = ServerApp()
 
 
 class Survey(NamedTuple):
-    """Answers of a federation's nodes about their tables.
+    """Answers of a federation's nodes about their tables."""
 
-    Attributes:
-        tables: The table of each client whose node describes one.
-        silent: Why the others' nodes do not.
-        rows: Number of training rows of each client that can take part; None if that was not asked.
-        absent: Why the others cannot, likewise.
-        approving: Clients whose sites approve each run before they take part in it.
-    """
-
-    tables: dict[int, DescribedTable]
-    silent: dict[int, str]
+    tables: dict[int, DescribedTable]  # the table of each client whose node describes one
+    silent: dict[int, str]  # why the others' nodes do not
+    # Number of training rows of each client that can take part; None if that was not asked.
     rows: dict[int, int] | None = None
-    absent: dict[int, str] | None = None
+    absent: dict[int, str] | None = None  # why the others cannot, likewise
+    # Clients whose sites approve each run before they take part in it.
     approving: tuple[int, ...] = ()
 
     @property
@@ -99,12 +93,9 @@ def survey(
 ) -> str:
     """Asks all nodes to describe their tables; returns their answers for ``Survey.from_json``.
 
-    Args:
-        grid: The nodes.
-        e: The settings of a run on them.
-        reader: The public key for which nodes seal them, since disks keep what passes here.
-        check: Whether they are also asked which clients could take part in this run.
-        patience: Seconds without news after which nodes that are off line are left out.
+    Nodes seal them for the ``reader``'s public key, since disks keep what passes here. By ``check``
+    they are also asked which clients could take part. After ``patience`` seconds without news,
+    nodes that are off line are left out.
     """
     answers = Answers(grid, "", e.digest(), columns=reader)
     attendance = attendance_of(grid, e, training="", kind=None)
@@ -150,13 +141,7 @@ def main(grid: Grid, context: Context) -> None:
 def survey_deployed(
     experiment: Experiment, server: Path, control: str | None, *, check: bool = False
 ) -> Survey:
-    """Asks the nodes of a federation about their tables.
-
-    Args:
-        experiment: The settings of a run on their tables.
-        server: The coordinator's folder.
-        control: HOST:PORT of the SuperLink's Control API.
-        check: Whether to ask who could take part in a run, too.
+    """Asks the nodes of a federation about their tables; by ``check``, also who could take part.
 
     Raises:
         RunStopped: They could not be asked.
@@ -178,13 +163,8 @@ def answer_of_nodes(
 ) -> str:
     """Answers of a federation's nodes to a question; its SuperLink must run.
 
-    Args:
-        serverapp: The ServerApp that asks them.
-        given: Files that it reads, by name.
-        answer: Name of the file that it writes.
-        experiment: The settings that go with the question.
-        server: The coordinator's folder.
-        control: HOST:PORT of the SuperLink's Control API.
+    The ServerApp that asks them reads the files that are ``given``, and writes that of the
+    ``answer``.
 
     Raises:
         RunStopped: They could not be asked.
@@ -212,13 +192,7 @@ def answer_of_nodes(
 def agreed(
     found: Survey, given: Mapping[str, Any], targets: Sequence[str], *, union: bool = False
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """Settings on which all sites can agree, and faults to be mended first.
-
-    Args:
-        found: What the sites say.
-        given: Settings that stay as they are.
-        targets: Columns that are no inputs; if there is one, it is the target.
-        union: Whether columns that some sites lack are kept.
+    """Settings on which all sites can agree, and faults to be mended first; see ``proposed``.
 
     Raises:
         RunStopped: No site describes a table.
@@ -235,12 +209,9 @@ def agreed(
 def checked(found: Survey, experiment: Experiment) -> list[Finding]:
     """Reasons why sites cannot take part in a run, and oddities of their tables."""
     absent = {site_name(client): why for client, why in (found.absent or {}).items()}
-    settings = {
-        key: v for key, v in experiment.to_config().items() if key in DataSettings.all_keys()
-    }
     told = [
         finding._replace(stops=finding.site in absent)
-        for finding in findings(found.named, settings)
+        for finding in findings(found.named, experiment.to_config())
         if finding.site in absent or not finding.stops
     ]
     explained = {finding.site for finding in told if finding.stops}
@@ -262,9 +233,6 @@ def write_schema(server: Path, settings: Mapping[str, Any]) -> Path:
 
 def schema_of(server: Path) -> dict[str, Any]:
     """Returns the settings that a federation's sites agree on; none if there is no such file.
-
-    Args:
-        server: The coordinator's folder.
 
     Raises:
         Refused: It is damaged.

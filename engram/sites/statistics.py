@@ -8,46 +8,30 @@ from typing import NamedTuple
 from engram.data.schema.declared import name_order
 from engram.data.tables.table_summary import DescribedColumn, DescribedTable
 
-ALL = "all"
-"""The site of a row about all sites together."""
+ALL = "all"  # the site of a row about all sites together
 
 
 class Statistics(NamedTuple):
-    """Statistics of a column at a site.
-
-    Attributes:
-        column: Its name.
-        site: The site, or ``ALL``.
-        kind: Its kind; empty where too few rows have a value.
-        rows: Number of rows.
-        missing: Number of rows without a value; None where it is not told.
-        mean: Mean of the values that are there, rounded; None where it is not told. Of all sites,
-            the mean of theirs, weighted by these values; None if some site does not tell it.
-        deviation: Standard deviation, likewise.
-        low: A tenth of the values lies below. Of all sites it is the middle of the bin in which
-            that number is, by the sites' counts; None where these do not say.
-        median: Median, likewise.
-        high: A tenth of the values lies above, likewise.
-    """
+    """Statistics of a column at a site."""
 
     column: str
-    site: str
-    kind: str
+    site: str  # the site, or ``ALL``
+    kind: str  # its kind; empty where too few rows have a value
     rows: int
-    missing: int | None = None
+    missing: int | None = None  # number of rows without a value; None where it is not told
+    # Mean of the values that are there, rounded; None where it is not told. Of all sites, the mean
+    # of theirs, weighted by these values; None if some site does not tell it.
     mean: float | None = None
-    deviation: float | None = None
+    deviation: float | None = None  # standard deviation, likewise
+    # A tenth of the values lies below. Of all sites it is the middle of the bin in which that
+    # number is, by the sites' counts; None where these do not say.
     low: float | None = None
-    median: float | None = None
-    high: float | None = None
+    median: float | None = None  # median, likewise
+    high: float | None = None  # a tenth of the values lies above, likewise
 
 
 def statistics(tables: Mapping[str, DescribedTable]) -> list[Statistics]:
-    """Returns the statistics of each column, in the order of names: all sites, then each.
-
-    Args:
-        tables: Descriptions of the sites' tables.
-    """
+    """Returns the statistics of each column, in the order of names: all sites, then each."""
     names = sorted({name for table in tables.values() for name in table.columns}, key=name_order)
     return [row for name in names for row in _of_column(name, tables)]
 
@@ -87,10 +71,6 @@ def _moments(each: Collection[Statistics]) -> tuple[float | None, float | None]:
 
 def bin_of(sites: Collection[DescribedColumn], share: float) -> tuple[float, float] | None:
     """Returns the bin of a quantile of all sites' rows.
-
-    Args:
-        sites: A column at each site.
-        share: The share of rows below the quantile.
 
     Returns:
         The nearest edges of sites' counts; None if a site counts nothing, or there are none.

@@ -18,33 +18,19 @@ _LAST = 5  # rounds that are shown
 
 
 class SiteStatus(NamedTuple):
-    """A node, as its site sees it.
+    """A node, as its site sees it."""
 
-    Attributes:
-        credentials: Its federation, and its place there.
-        runs: Whether the node runs.
-        policy: The policy in force.
-        file: The policy's file; None if there is none, so that defaults hold.
-        rounds: Rounds of training in this day of UTC.
-        waiting: Digests of the requests that wait for the site's approval.
-        memories: Clients' newest memories.
-        log: The last lines of the log, and whether it is whole.
-        spent: Epsilon of each account of its ledger.
-        budget: The same in words, and of how much; empty if the site has neither.
-        registry: Fingerprint of the registry by which it knows other sites; "" if it has none.
-    """
-
-    credentials: NodeCredentials
-    runs: bool
+    credentials: NodeCredentials  # its federation, and its place there
+    runs: bool  # whether the node runs
     policy: Policy
-    file: Path | None
-    rounds: int
-    waiting: list[str]
-    memories: list[Kept]
-    log: Chained
-    spent: dict[int, float]
-    budget: list[str]
-    registry: str
+    file: Path | None  # the policy's file; None if there is none, so that defaults hold
+    rounds: int  # rounds of training in this day of UTC
+    waiting: list[str]  # digests of the requests that wait for the site's approval
+    memories: list[Kept]  # clients' newest memories
+    log: Chained  # the last lines of the log, and whether it is whole
+    spent: dict[int, float]  # epsilon of each account of its ledger
+    budget: list[str]  # the same in words, and of how much; empty if the site has neither
+    registry: str  # fingerprint of the registry by which it knows other sites; "" if it has none
 
     def rules(self) -> dict[str, Any]:
         """Returns the policy's rules, by their keys."""
@@ -72,12 +58,7 @@ class SiteStatus(NamedTuple):
 
 
 def site_status(folder: Path, state: Path | None, policy: Path | None) -> SiteStatus:
-    """Looks at a client's folder.
-
-    Args:
-        folder: The folder.
-        state: The node's ``--state``; None for the one in the folder.
-        policy: The node's ``--policy``; None for the one in the folder.
+    """Looks at a client's folder, where state and policy are by default.
 
     Raises:
         Refused: The folder, the policy or the log cannot be read.

@@ -28,11 +28,6 @@ def request_of(experiment: Experiment, training: str, run: int) -> Request:
 
     Its terms are all that a site is shown, but for the run's number: the training, the settings
     that affect results, the numbers of rounds and answers, the plug-ins; and the source.
-
-    Args:
-        experiment: The run's settings.
-        training: The training's name.
-        run: The run's number.
     """
     e, usual, secure = experiment, default_config(), experiment.aggregation == "secure"
     settings = {key: value for key, value in e.identity().items() if key != "data-dir"}

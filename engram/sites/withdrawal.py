@@ -26,44 +26,28 @@ _LINKS = {"start-from": "started from", "participation": "repeats"}
 
 
 class Heir(NamedTuple):
-    """A run that has a client's updates by way of another: it started from it, or repeats it.
-
-    Attributes:
-        folder: Its folder.
-        link: ``started from``, or ``repeats``.
-        of: The folder of the other run.
-    """
+    """A run that has a client's updates by way of another: it started from it, or repeats it."""
 
     folder: Path
-    link: str
-    of: Path
+    link: str  # ``started from``, or ``repeats``
+    of: Path  # the folder of the other run
 
 
 class Withdrawal(NamedTuple):
-    """A client's part in a run, and all that has its updates.
+    """A client's part in a run, and all that has its updates."""
 
-    Attributes:
-        run: The run's folder.
-        client: The client.
-        since: The first round in which it was a member; 0 if it was one when the run began, or the
-            run started from one that it was a member of.
-        took_part: Number of rounds whose model learned from it.
-        models: Folders of checkpoints that have its updates.
-        heirs: Other runs that have them.
-        base: The last round before ``since`` of which there is a checkpoint; None without one.
-        former: The run that this one started from, if that has the client's updates.
-        exports: Folders of the models exported from these runs that have its updates.
-    """
-
-    run: Path
+    run: Path  # the run's folder
     client: int
+    # The first round in which it was a member; 0 if it was one when the run began, or the run
+    # started from one that it was a member of.
     since: int
-    took_part: int
-    models: list[Path]
-    heirs: list[Heir]
+    took_part: int  # number of rounds whose model learned from it
+    models: list[Path]  # folders of checkpoints that have its updates
+    heirs: list[Heir]  # other runs that have them
+    # The last round before ``since`` of which there is a checkpoint; None without one.
     base: int | None
-    former: Path | None
-    exports: list[Path]
+    former: Path | None  # the run that this one started from, if that has the client's updates
+    exports: list[Path]  # folders of the models exported from these runs that have its updates
 
     def to_json(self) -> dict[str, Any]:
         """Contents of ``withdrawal.json``: the fields, with absolute paths."""
@@ -117,11 +101,8 @@ def settings_without(found: Withdrawal, start_from: Path | None) -> dict[str, An
     """Returns the settings of a run as it would have been without the client.
 
     It repeats the record's participation without the client; if the run itself repeated another's,
-    or lacked others, it does so, too.
-
-    Args:
-        found: The withdrawal.
-        start_from: The run to start from, in place of a former one that has the client's updates.
+    or lacked others, it does so, too. It starts from ``start_from`` in place of a former run that
+    has the client's updates.
 
     Raises:
         Refused: There is a former run with the client's updates, and none to start from in its
@@ -212,11 +193,7 @@ def _came(record: RunRecord, client: int) -> int | None:
 
 
 def _tainted(record: RunRecord, client: int) -> Path | None:
-    """Returns the run that another started from, if it has a client's updates, of its own or not.
-
-    Raises:
-        Refused: It is not there any more.
-    """
+    """Returns the run that another started from, if it has a client's updates."""
     named = record.config["settings"].get("start-from")
     if not named:
         return None
@@ -226,7 +203,6 @@ def _tainted(record: RunRecord, client: int) -> Path | None:
 
 
 def _heirs(run: Path, client: int, places: Iterable[Path]) -> Iterator[Heir]:
-    """Yields the runs in some folders that have a client's updates by way of a run."""
     linked: dict[Path, list[tuple[str, Path]]] = {}
     folders = {p.parent.resolve(): p.parent for place in places for p in _configs(place)}
     for folder in folders.values():

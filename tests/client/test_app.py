@@ -37,32 +37,24 @@ from engram.wire.wire import (
     to_record,
     units_entries,
 )
+from tests.samples import entry
+from tests.sites.sites import TRAINING, answer_of, at, model_for, refusal
 from tests.support import assert_same, initial_model, small, trainer, write_npz
 
 pytestmark = pytest.mark.usefixtures("afresh")
 
-TRAINING = "0123456789abcdef"
 CARRY = {"memory": "carry"}
 
 
 def ask(kind, content, node_config, **settings):
     """What the app answers; each time in another message, as when it comes again."""
-    message = Message(content, dst_node_id=7, message_type=kind)
-    name_message(message, message.object_id)
-    config = {"partition-id": 0, "num-partitions": 1, **node_config}
-    return app(message, node_context(1, 7, config, small(**settings).to_config()))
+    return answer_of(small(**settings), kind, content, **node_config)
 
 
 def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None, **settings):
-    model = model or initial_model(trainer(small(**settings)))
-    config = {
-        "server-round": server_round,
-        "durable": durable,
-        CLIENTS: list(clients),
-        "training": TRAINING,
-    }
-    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord(config)})
-    return ask(MessageType.TRAIN, content, node_config, **settings)
+    e = small(**settings)
+    content = model_for(e, server_round, clients, model=model, durable=durable)
+    return answer_of(e, MessageType.TRAIN, content, **node_config)
 
 
 def test_a_nodes_own_memory_budget_counts_whatever_the_run_says():
@@ -98,24 +90,19 @@ def test_a_simulations_nodes_log_no_line_each(tmp_path, warnings_of_engram):
     assert not warnings_of_engram.messages
 
 
-@pytest.mark.parametrize(
-    ("given", "budget", "says"),
-    [
+def test_a_node_refuses_to_join_a_run_that_it_cannot_bear():
+    """100 networks of 55,050 parameters, three times in float32, take 0.06 GiB."""
+    for given, budget, says in [
         ({"fedem.components": 100}, 0.01, "a client of fedem needs .* lower fedem.components"),
         ({"fedem.components": 10**5}, 0, "fedem.components must be less than or equal to 100"),
         ({"batch-size": 2**63}, 0, "batch-size must be less than or equal to 1000000"),
         ({"fedem.eta": 1e308}, 0, "fedem.eta must be less than or equal to 1e.30"),
-    ],
-)
-def test_a_node_refuses_to_join_a_run_that_it_cannot_bear(given, budget, says):
-    """100 networks of 55,050 parameters, three times in float32, take 0.06 GiB."""
-    config = small(method="fedem", hidden="200,200").to_config() | given
-    message = Message(RecordDict(), dst_node_id=7, message_type=ROSTER_QUERY)
-    node = {"partition-id": 0, "num-partitions": 1, "memory-budget": budget}
-    reply = app(message, node_context(1, 7, node, config))
-    assert reply.error.code == REFUSED
-    assert re.search(says, reply.error.reason)
-    assert "\n" not in reply.error.reason
+    ]:
+        with entry(given):
+            config = small(method="fedem", hidden="200,200").to_config() | given
+            message = Message(RecordDict(), dst_node_id=7, message_type=ROSTER_QUERY)
+            node = {"partition-id": 0, "num-partitions": 1, "memory-budget": budget}
+            assert re.search(says, refusal(app(message, node_context(1, 7, node, config))))
 
 
 def test_nodes_of_one_process_share_what_does_not_depend_on_them():
@@ -324,9 +311,7 @@ SECRET = "Jane Doe"
 OWN = ["state/node.json", "state/memory/a.npz", "client/client.key", "key", "policy.toml"]
 
 
-@pytest.mark.parametrize("at", ["", "state", "state/memory", "client"])
-@pytest.mark.parametrize("own", OWN)
-def test_a_coordinator_reads_none_of_a_nodes_own_files(tmp_path, own, at, monkeypatch):
+def test_a_coordinator_reads_none_of_a_nodes_own_files(tmp_path, monkeypatch):
     """Whichever folder its data are in, and whatever they are said to be."""
     for name in OWN:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -336,7 +321,6 @@ def test_a_coordinator_reads_none_of_a_nodes_own_files(tmp_path, own, at, monkey
     (tmp_path / "key").chmod(0o600)
     places = {"state": "state", "identity": "client", "memory-key": "key", "policy": "policy.toml"}
     node = {key: str(tmp_path / place) for key, place in places.items()}
-    node |= {"data-dir": str(tmp_path / at)} if at else {}
 
     def read(opening):
         raise Refused(f"{opening.experiment.source} is read")
@@ -344,13 +328,17 @@ def test_a_coordinator_reads_none_of_a_nodes_own_files(tmp_path, own, at, monkey
     monkeypatch.setattr(module, "host_of", read)
     link = tmp_path / "state" / "data" / "link"
     link.parent.mkdir()
-    link.symlink_to(tmp_path / own)
-    for kind, path in product(FILES, (tmp_path / own, link)):
-        settings = {"dataset": f"{kind}:{path}", "partition": "iid", "model": "linear"}
-        reply = ask(ROSTER_QUERY, RecordDict(), node, **settings)
-        inside = at == "state/memory" and own == "state/memory/a.npz"
-        words = "is not in this node's data-dir|is among the node's own files"
-        assert re.search("is read" if inside else words, str(reply.error)), reply
+    for own, place in product(OWN, ("", "state", "state/memory", "client")):
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / own)
+        folder = {"data-dir": str(tmp_path / place)} if place else {}
+        for kind, path in product(FILES, (tmp_path / own, link)):
+            with entry(own, place, kind, path):
+                settings = {"dataset": f"{kind}:{path}", "partition": "iid", "model": "linear"}
+                reply = ask(ROSTER_QUERY, RecordDict(), node | folder, **settings)
+                inside = place == "state/memory" and own == "state/memory/a.npz"
+                words = "is not in this node's data-dir|is among the node's own files"
+                assert re.search("is read" if inside else words, refusal(reply))
 
 
 def test_columns_of_a_file_that_a_run_names_stay_on_the_node(tmp_path, warnings_of_engram):
@@ -379,27 +367,28 @@ def downloads(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize(
-    "dataset", ["mnist", "fashion-mnist", "cifar10", "cifar100", "cifar100-coarse"]
-)
-@pytest.mark.parametrize("method", ["fedavg", "meta-ban"])
-def test_nothing_is_downloaded_unless_the_policy_allows_it(tmp_path, dataset, method, downloads):
-    settings = {"dataset": dataset, "method": method}
-    node = {"state": str(tmp_path), "policy": str(tmp_path)}
-    reply = ask(ROSTER_QUERY, RecordDict(), node, **settings)
-    assert f"{dataset} is not in {tmp_path / 'data'}, and this site's policy" in reply.error.reason
-    assert "or set downloads = true in the policy" in reply.error.reason
-    assert downloads == [False]
-    own = node | {"data": dataset}  # which the site has named itself
-    if method == "fedavg":
-        assert (
-            "cannot be downloaded" in ask(ROSTER_QUERY, RecordDict(), own, **settings).error.reason
-        )
-        assert downloads == [False, False, True]
-    downloads.clear()
-    (tmp_path / "policy.toml").write_text("downloads = true")
-    assert ask(ROSTER_QUERY, RecordDict(), node, **settings).has_error()
-    assert downloads == [False, True]
+def test_nothing_is_downloaded_unless_the_policy_allows_it(tmp_path, downloads):
+    datasets = ["mnist", "fashion-mnist", "cifar10", "cifar100", "cifar100-coarse"]
+    for dataset, method in product(datasets, ["fedavg", "meta-ban"]):
+        with entry(dataset, method):
+            (folder := tmp_path / f"{dataset}-{method}").mkdir()
+            downloads.clear()
+            settings = {"dataset": dataset, "method": method}
+
+            def said(settings=settings, folder=folder, **data):
+                return refusal(ask(ROSTER_QUERY, RecordDict(), at(folder) | data, **settings))
+
+            told = said()
+            assert f"{dataset} is not in {folder / 'data'}, and this site's policy" in told
+            assert "or set downloads = true in the policy" in told
+            assert downloads == [False]
+            if method == "fedavg":  # a data set that the site has named itself
+                assert "cannot be downloaded" in said(data=dataset)
+                assert downloads == [False, False, True]
+            downloads.clear()
+            (folder / "policy.toml").write_text("downloads = true")
+            assert said()
+            assert downloads == [False, True]
 
 
 def test_the_policy_is_asked_before_a_metric_is_looked_up(tmp_path, monkeypatch):
@@ -414,10 +403,7 @@ def test_the_policy_is_asked_before_a_metric_is_looked_up(tmp_path, monkeypatch)
     node = {"partition-id": 0, "num-partitions": 1}
     node |= {"state": str(tmp_path), "policy": str(tmp_path)}
     kinds = (ROSTER_QUERY, MessageType.TRAIN, MessageType.EVALUATE)
-    words = {
-        "molar": "method must be molar, got",
-        "local*": "metrics must be",
-    }
+    words = {"molar": "method must be molar, got", "local*": "metrics must be"}
     for allowed, expected in words.items():
         (tmp_path / "policy.toml").write_text(f'methods = ["{allowed}"]')
         keep_policy(tmp_path, tmp_path, accept=True)
@@ -438,9 +424,8 @@ def test_a_coordinator_has_nothing_downloaded_by_a_node(tmp_path):
     assert reply.error.reason == words
 
 
-@pytest.mark.parametrize(
-    ("node", "says"),
-    [
+def test_what_is_wrong_with_a_node_is_one_line_for_the_server():
+    for node, says in [
         ({"partition-id": "x"}, "a node needs --node-config"),
         ({"data": "npz:/nowhere.npz"}, "/nowhere.npz cannot be read"),
         ({"memory-limit": -1}, "memory-limit must be a number, 0 or more, got -1"),
@@ -451,13 +436,9 @@ def test_a_coordinator_has_nothing_downloaded_by_a_node(tmp_path):
         ({"memory-key": "/nowhere"}, "the key /nowhere cannot be read"),
         ({"device": "tpu"}, "device must be cpu, cuda or cuda:N, got 'tpu'"),
         ({"cpu-threads": 0}, "cpu-threads must be"),
-    ],
-)
-def test_what_is_wrong_with_a_node_is_one_line_for_the_server(node, says):
-    reply = ask(ROSTER_QUERY, RecordDict(), node)
-    assert reply.error.code == REFUSED
-    assert says in reply.error.reason
-    assert "\n" not in reply.error.reason
+    ]:
+        with entry(says):
+            assert says in refusal(ask(ROSTER_QUERY, RecordDict(), node))
 
 
 def test_a_memory_of_another_model_is_refused_by_name(tmp_path):
@@ -478,9 +459,8 @@ def test_a_memory_that_does_not_fit_is_refused_and_the_old_one_stays(tmp_path):
     assert [entry.server_round for entry in kept(tmp_path / "memory")] == [1, 1]
 
 
-@pytest.mark.parametrize("name", ["../../etc", "x" * 16, "0123456789ABCDEF"])
-def test_a_training_is_no_path(name):
-    content = RecordDict({CONFIG: ConfigRecord({"training": name})})
-    reply = ask(ROSTER_QUERY, content, {})
-    assert reply.error.code == REFUSED
-    assert "training must be 16 hexadecimal digits" in reply.error.reason
+def test_a_training_is_no_path():
+    for name in ["../../etc", "x" * 16, "0123456789ABCDEF"]:
+        content = RecordDict({CONFIG: ConfigRecord({"training": name})})
+        told = refusal(ask(ROSTER_QUERY, content, {}))
+        assert "training must be 16 hexadecimal digits" in told

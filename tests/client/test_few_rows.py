@@ -72,53 +72,47 @@ def settings_of(data, **more):
     return Experiment(dataset=hold({"x": x, "y": y, "task": task}), **shared | more)
 
 
+def stepped(module, state, x, y, eta):
+    """A module's state after steps on all rows at once."""
+    module.load_state_dict(state)
+    optimizer = torch.optim.SGD(module.parameters(), lr=eta)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+    return {k: v.clone() for k, v in module.state_dict().items()}
+
+
 def loop(module, data):
     """Federated averaging in plain torch: each client takes steps on all of its training rows."""
-    loss, start = nn.CrossEntropyLoss(), {k: v.clone() for k, v in module.state_dict().items()}
-    sizes = [len(own) for own in data.train.rows]
+    x, y, rows = data.train.x, data.train.y, data.train.rows
+    state, sizes = {k: v.clone() for k, v in module.state_dict().items()}, [*map(len, rows)]
     for _ in range(ROUNDS):
-        models = []
-        for own in data.train.rows:
-            module.load_state_dict(start)
-            optimizer = torch.optim.SGD(module.parameters(), lr=ETA)
-            for _ in range(STEPS):
-                optimizer.zero_grad()
-                loss(module(data.train.x[own]), data.train.y[own]).backward()
-                optimizer.step()
-            models.append({k: v.clone() for k, v in module.state_dict().items()})
-        start = {
-            name: sum(n * model[name] for n, model in zip(sizes, models, strict=True)) / sum(sizes)
-            for name in start
-        }
-    module.load_state_dict(start)
-    return start
+        models = [stepped(module, state, x[own], y[own], ETA) for own in rows]
+        sums = {k: sum(n * m[k] for n, m in zip(sizes, models, strict=True)) for k in state}
+        state = {k: total / sum(sizes) for k, total in sums.items()}
+    return state
 
 
 def tuned(module, start, data, client):
     """A client's share of right test rows after fine-tuning on all of its training rows."""
-    module.load_state_dict(start)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
     own, test = data.train.rows[client], data.test.rows[client]
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(module(data.train.x[own]), data.train.y[own]).backward()
-        optimizer.step()
+    stepped(module, start, data.train.x[own], data.train.y[own], 0.02)
     with torch.no_grad():
         right = module(data.test.x[test]).argmax(1) == data.test.y[test]
     return float(right.float().mean())
 
 
-@pytest.mark.parametrize("length", [{"local_epochs": STEPS}, {"local_steps": STEPS}])
 @pytest.mark.parametrize(
-    ("way", "make", "engine", "nodes"),
+    ("way", "make", "engine", "nodes", "length"),
     [
-        ("in-turn", Small, "sequential", 1),
-        ("vmap", Small, "vectorized", 1),
-        ("vmap", Small, "vectorized", 3),
-        ("dense", dense, "vectorized", 1),
-        ("dense", dense, "vectorized", 3),
-        ("vmap", Convolved, "vectorized", 1),
-        ("in-turn", Convolved, "sequential", 3),
+        ("in-turn", Small, "sequential", 1, "local_epochs"),
+        ("vmap", Small, "vectorized", 1, "local_steps"),
+        ("vmap", Small, "vectorized", 3, "local_epochs"),
+        ("dense", dense, "vectorized", 1, "local_epochs"),
+        ("dense", dense, "vectorized", 3, "local_steps"),
+        ("vmap", Convolved, "vectorized", 1, "local_epochs"),
+        ("in-turn", Convolved, "sequential", 3, "local_steps"),
     ],
 )
 def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
@@ -129,7 +123,9 @@ def test_full_batches_of_unequal_clients_are_those_of_a_plain_loop(
     torch.manual_seed(7)
     module = make()
     engram.model(lambda: deepcopy(module), "few-rows-net")
-    e = settings_of(data, model="few-rows-net", batch_size=10**6, eval_every=ROUNDS, **length)
+    e = settings_of(
+        data, model="few-rows-net", batch_size=10**6, eval_every=ROUNDS, **{length: STEPS}
+    )
     held = federated_data(e)
     trainer = Trainer(e, held, RamStore(), engine=engine)
     assert way in trainer.ways
@@ -167,8 +163,10 @@ def test_dense_networks_train_clients_of_unequal_sizes_as_in_turn(method, length
     np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-@pytest.mark.parametrize("augment", ["", "flip-crop"])
-@pytest.mark.parametrize("length", [{"local_epochs": 2}, {"local_steps": 4}, {"order": "stream"}])
+@pytest.mark.parametrize(
+    ("length", "augment"),
+    [({"local_epochs": 2}, ""), ({"local_steps": 4}, "flip-crop"), ({"order": "stream"}, "")],
+)
 @pytest.mark.parametrize(
     "method", sampled(("local-moml", "fedavg", "apfl", "fedrep"), ("local-moml",))
 )

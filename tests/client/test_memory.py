@@ -9,6 +9,7 @@ import pytest
 from engram.client.disk_memory import DiskStore, MemoryFull
 from engram.client.memory import MemoryMismatch, RamStore
 from engram.client.training_folders import kept, prune
+from tests.samples import entry
 from tests.support import assert_same, draw
 
 
@@ -94,34 +95,23 @@ def test_a_crash_while_saving_leaves_the_old_memory(tmp_path, monkeypatch, insta
     assert_same(store.load(3, before=9), params(1))
 
 
-def cut(data):
-    return data[:60]
-
-
-def flipped(data):
-    return data[:-1] + bytes([data[-1] ^ 1])
-
-
-@pytest.mark.parametrize("key", [None, b"k" * 32], ids=["plain", "encrypted"])
-@pytest.mark.parametrize("damage", [cut, flipped, lambda data: b"", lambda data: b"x" * 99])
-def test_a_damaged_file_is_named(tmp_path, damage, key):
-    store = DiskStore(tmp_path, key=key)
-    store.save(3, params(1), server_round=1, durable=0)
-    path = tmp_path / "client-3" / "round-1.memory"
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(MemoryMismatch, match=r"round-1\.memory cannot be used: .*; remove it"):
-        store.load(3, before=2)
-
-
-@pytest.mark.parametrize("key", [None, b"k" * 32], ids=["plain", "encrypted"])
-def test_anothers_memory_in_its_place_is_found_out(tmp_path, key):
-    store = DiskStore(tmp_path, key=key)
-    for client in (3, 4):
-        store.save(client, params(client), server_round=1, durable=0)
-    theirs = tmp_path / "client-4" / "round-1.memory"
-    theirs.replace(tmp_path / "client-3" / "round-1.memory")
-    with pytest.raises(MemoryMismatch, match="cannot be used"):
-        store.load(3, before=2)
+def test_a_damaged_file_and_anothers_in_its_place_are_named(tmp_path):
+    for key in (None, b"k" * 32):
+        store = DiskStore(tmp_path / str(key), key=key)
+        for client in (3, 4):
+            store.save(client, params(client), server_round=1, durable=0)
+        path, theirs = (store.folder / f"client-{n}" / "round-1.memory" for n in (3, 4))
+        whole = path.read_bytes()
+        flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+        for data in (whole[:60], flipped, b"", b"x" * 99, theirs.read_bytes()):
+            path.write_bytes(data)
+            with (
+                entry(key, data),
+                pytest.raises(
+                    MemoryMismatch, match=r"round-1\.memory cannot be used: .*; remove it"
+                ),
+            ):
+                store.load(3, before=2)
 
 
 def test_an_encrypted_memory_needs_its_key(tmp_path):

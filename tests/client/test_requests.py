@@ -6,13 +6,12 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.client.requests import Request, durable_of, round_of
-from engram.core.slots import flat
 from engram.link.flower import local_run, name_message, recorddict_from_bytes, recorddict_to_bytes
 from engram.settings.errors import EngramError
 from engram.settings.network import NetworkMethod
-from engram.wire.wire import to_record
 from tests.samples import entry
-from tests.support import initial_model, own_of, small, trainer
+from tests.sites.sites import model_for
+from tests.support import small
 
 
 def request(**entries):
@@ -28,17 +27,14 @@ def test_a_round_is_a_number_that_a_run_may_have():
             round_of(request(**{"server-round": number}))
 
 
-@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
-def test_a_number_that_flower_carries_and_no_array_holds_is_refused(number):
-    sent = recorddict_from_bytes(recorddict_to_bytes(request(durable=number)))
-    assert sent["config"]["durable"] == number
-    with pytest.raises(
-        EngramError, match=f"durable must be a whole number of 64 bits, got {number}"
-    ):
-        durable_of(sent)
+def test_a_number_that_flower_carries_and_no_array_holds_is_refused():
+    for number in (2**63, 2**64 - 1):
+        sent = recorddict_from_bytes(recorddict_to_bytes(request(durable=number)))
+        assert sent["config"]["durable"] == number
+        with pytest.raises(EngramError, match=f"must be a whole number of 64 bits, got {number}"):
+            durable_of(sent)
 
 
-@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -51,25 +47,23 @@ def test_a_number_that_flower_carries_and_no_array_holds_is_refused(number):
     ],
     ids=lambda settings: settings["method"],
 )
-def test_a_client_is_named_once(settings, kind):
+def test_a_client_is_named_once(settings):
     """In every family: each naming would be a release of its own of the same rows."""
     local_run()
     e = small(**settings)
     host = host_of(Opening(e, RamStore()))
 
-    def asked(*clients):
-        records = RecordDict({"config": ConfigRecord({"clients": list(clients)})})
+    def asked(answer, kind, clients):
+        records = RecordDict({"config": ConfigRecord({"clients": clients})})
         if isinstance(e.own, NetworkMethod):
-            t = trainer(e)
-            records["arrays"] = to_record(flat(initial_model(t)))
-            if own := flat(own_of(t, clients)):
-                records["own"] = to_record(own)
+            records = model_for(e, clients=clients)
         message = Message(records, dst_node_id=1, message_type=kind)
         name_message(message, "1")
-        answer = host.train if kind == MessageType.TRAIN else host.evaluate
         (reply,) = answer([Request(message, range(e.num_clients))])
         return reply.error.reason if reply.has_error() else ""
 
-    for clients in ([0, 0], [0] * 500, [1, 0, 1], [0, 1, 2, 2]):
-        assert asked(*clients).startswith("clients must be named once each, got [")
-    assert "named once" not in asked(0, 1)
+    for answer, kind in ((host.train, MessageType.TRAIN), (host.evaluate, MessageType.EVALUATE)):
+        for clients in ([0, 0], [0] * 500, [1, 0, 1], [0, 1, 2, 2]):
+            said = asked(answer, kind, clients)
+            assert said.startswith("clients must be named once each, got ["), (kind, clients)
+        assert "named once" not in asked(answer, kind, [0, 1])

@@ -7,15 +7,15 @@ import json
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, MessageType, RecordDict
+from flwr.app import MessageType
 
 from engram.client import app as module
 from engram.client.disk_memory import DiskStore
 from engram.client.training_description import read_training
-from engram.core.slots import flat
 from engram.home.node_export import remembered_package
-from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY, to_record
-from tests.client.test_app import TRAINING, ask
+from engram.wire.wire import ROSTER_QUERY
+from tests.sites.sites import ROSTER, TRAINING, answer_of, model_for
+from tests.support import small
 
 pytestmark = pytest.mark.usefixtures("afresh")
 
@@ -26,9 +26,8 @@ SETTINGS |= {"partition": "natural", "model": "linear", "standardize": "none"}
 def train(node, server_round, training=TRAINING):
     module._node.cache_clear()  # as when the node has been started anew
     model = {"model": {"dense0.weight": torch.zeros(1, 2), "dense0.bias": torch.zeros(1)}}
-    config = {CLIENTS: [0], "training": training, "server-round": server_round}
-    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord(config)})
-    return ask(MessageType.TRAIN, content, node, **SETTINGS)
+    content = model_for(small(**SETTINGS), server_round, model=model, training=training)
+    return answer_of(small(**SETTINGS), MessageType.TRAIN, content, **node)
 
 
 def write(path, rows):
@@ -49,8 +48,7 @@ def test_other_rows_wait_for_the_sites_operator(tmp_path, warnings_of_engram):
     own.write_bytes(own.read_bytes())  # another time, and the same rows
     assert train(node, 2).has_content()
     write(own, 41)
-    roster = RecordDict({CONFIG: ConfigRecord({"training": TRAINING})})
-    for reply in (train(node, 3), ask(ROSTER_QUERY, roster, node, **SETTINGS)):
+    for reply in (train(node, 3), answer_of(small(**SETTINGS), ROSTER_QUERY, ROSTER, **node)):
         assert reply.error.reason == "this node's data cannot be used: its log says why"
     told = [line for line in warnings_of_engram.messages if "--rows-changed" in line]
     assert len(told) == 1

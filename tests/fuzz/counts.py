@@ -9,12 +9,7 @@ from pathlib import Path
 
 
 class Counts:
-    """Observations that all fuzzers of one process make.
-
-    Attributes:
-        answers: Number of cases by what came of them.
-        wrong: A line about each thing that must not be.
-    """
+    """Counts of answers by outcome, and a line about each thing that is wrong."""
 
     def __init__(self) -> None:
         self.answers: Counter[str] = Counter()
@@ -26,11 +21,7 @@ class Counts:
 
 
 class Measured(Counts):
-    """Counts of a fuzzer with a limit of memory, in MiB.
-
-    Attributes:
-        mebibytes: Growth of this process's largest memory since ``begin``.
-    """
+    """Counts of a fuzzer with a limit of memory, in MiB."""
 
     most = 256.0
 
@@ -67,12 +58,7 @@ def main(
 ) -> int:
     """Runs a fuzzer's command line, which prints its counts; returns the exit status.
 
-    Args:
-        prog: The module.
-        doc: Its docstring.
-        cases: The option with the number of cases.
-        number: By default so many.
-        attack: Runs cases in an empty folder: so many, from a seed.
+    ``attack`` runs so many cases in an empty folder, from a seed; ``cases`` is their option's name.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {prog}", description=doc)
     parser.add_argument(f"--{cases}", dest="number", type=int, default=number)

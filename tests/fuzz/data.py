@@ -26,31 +26,10 @@ from tests.fuzz.folders import SMALL, copied, sets, small
 from tests.fuzz.spoil import spoil_bytes, spoil_file
 
 _DTYPES: Final = (
-    "f4",
-    "f8",
-    "f2",
-    "i1",
-    "i8",
-    "u1",
-    "u8",
-    "c8",
-    "?",
-    "S3",
-    "U3",
-    "M8[s]",
-    "V4",
-    "U0",
+    *("f4", "f8", "f2", "i1", "i8", "u1", "u8", "c8", "?", "S3", "U3", "M8[s]", "V4", "U0"),
 )
 _SHAPES: Final = (
-    (),
-    (0,),
-    (12,),
-    (12, 3),
-    (12, 0),
-    (0, 3),
-    (12, 4, 4),
-    (12, 3, 4, 4),
-    (12, 1, 2, 2, 2),
+    *((), (0,), (12,), (12, 3), (12, 0), (0, 3), (12, 4, 4), (12, 3, 4, 4), (12, 1, 2, 2, 2)),
 )
 
 
@@ -295,21 +274,8 @@ def _used_table(rng: random.Random, here: Path, dataset: str) -> list[str]:
 
 
 _CELLS: Final = (
-    "",
-    "x",
-    "nan",
-    "inf",
-    "-inf",
-    "1e400",
-    "9" * 400,
-    "é",
-    '"',
-    "\0",
-    "1,2",
-    "0x1",
-    "1 000",
-    "TRUE",
-    "2026-01-01",
+    *("", "x", "nan", "inf", "-inf", "1e400", "9" * 400, "é", '"', "\0", "1,2", "0x1", "1 000"),
+    *("TRUE", "2026-01-01"),
 )
 
 

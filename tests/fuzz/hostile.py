@@ -69,10 +69,7 @@ class Seen(Measured):
 def attack(here: Path, requests: int, seed: int) -> Seen:
     """Sends a node so many requests, and returns what they made it do.
 
-    Args:
-        here: An empty folder: ``site`` in it is the node's, and nothing else may be read.
-        requests: How many.
-        seed: Of the requests.
+    ``site`` in the empty folder is the node's, and nothing else may be read.
     """
     seen, site = Seen(), here / "site"
     _prepare(here)

@@ -9,10 +9,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from engram.bandits.federation.meta_ban_messages import (
-    read_arms,
-    read_predictions,
-)
+from engram.bandits.federation.meta_ban_messages import read_arms, read_predictions
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.client.requests import Request
@@ -40,15 +37,7 @@ _PLAIN: Final = tuple(
     v for v in VALUES if isinstance(v, bool | float | str | bytes) or type(v) is int
 )
 _LISTS: Final[tuple[Any, ...]] = (
-    [],
-    [0],
-    [1, 1],
-    [-1],
-    [2**63 - 1],
-    [0.5],
-    ["x"],
-    [float("nan")],
-    [float("inf")],
+    *([], [0], [1, 1], [-1], [2**63 - 1], [0.5], ["x"], [float("nan")], [float("inf")]),
     list(range(5000)),
 )
 

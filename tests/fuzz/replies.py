@@ -47,13 +47,7 @@ class Stage(NamedTuple):
 
 
 def attack(here: Path, replies: int, seed: int) -> Measured:
-    """Has so many hostile replies screened, and returns what became of them.
-
-    Args:
-        here: A folder for small data sets.
-        replies: How many, at least.
-        seed: Of the replies.
-    """
+    """Has so many hostile replies screened at least, and returns what became of them."""
     given = federations(here)
     stages = [stage for family in FAMILIES for stage in _stages(family, given[family])]
     seen, number = Measured(), -len(stages)

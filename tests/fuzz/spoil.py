@@ -16,27 +16,8 @@ _LONG: Final = "x" * 100_000
 _SMALL: Final = (0, 1, 2, 3, -1, True)
 _FLOATS: Final = (0.5, -0.5, 1e-300, 1e308, 1e309, -1e309, float("nan"), 0.1, 1.0, 7.5)
 _TEXTS: Final = (
-    "",
-    "x",
-    "1",
-    "0.5",
-    "1e9",
-    "nan",
-    "0x10",
-    "٣",
-    "1_0",
-    _LONG,
-    "9" * 5000,
-    "\0",
-    "a\nengram: fine",
-    "\x1b[2J",
-    "\ud800",
-    "é" * 300,
-    "../" * 50,
-    "[/red]",
-    "{0} %s",
-    "~",
-    "/",
+    *("", "x", "1", "0.5", "1e9", "nan", "0x10", "٣", "1_0", _LONG, "9" * 5000, "\0"),
+    *("a\nengram: fine", "\x1b[2J", "\ud800", "é" * 300, "../" * 50, "[/red]", "{0} %s", "~", "/"),
 )
 _OTHERS: Final[tuple[Any, ...]] = (None, [], [1], {}, {"a": 1}, b"x", date(2026, 1, 1), [[]] * 1000)
 VALUES: Final[tuple[Any, ...]] = (*HUGE, *_SMALL, *_FLOATS, *_TEXTS, *_OTHERS)

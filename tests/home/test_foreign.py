@@ -111,21 +111,19 @@ def test_a_graph_is_run_apart(forged, rows, tmp_path):
         torch.testing.assert_close(runs(torch.from_numpy(ROWS)), expected)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "constants"),
-    [
-        ([PRODUCT], [elsewhere()]),
-        ([CONSTANT, PRODUCT], []),
-        ([loop(INNER, "", "true"), helper.make_node("MatMul", ["y", "w"], ["outputs"])], [TRUE]),
-    ],
-    ids=["weights", "constant", "inside"],
-)
-def test_numbers_in_other_files_are_not_read(nodes, constants, forged, tmp_path, monkeypatch):
+def test_numbers_in_other_files_are_not_read(forged, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.ones((4, 2), dtype="float32").tofile("secret.bin")
-    folder = forged(graph(nodes, constants))
-    with pytest.raises(Refused, match="must hold all its numbers, got one that reads other files"):
-        predict(folder, Path("none"), Path("out.csv"))
+    after = helper.make_node("MatMul", ["y", "w"], ["outputs"])
+    for name, nodes, constants in [
+        ("weights", [PRODUCT], [elsewhere()]),
+        ("constant", [CONSTANT, PRODUCT], []),
+        ("inside", [loop(INNER, "", "true"), after], [TRUE]),
+    ]:
+        folder = forged(graph(nodes, constants))
+        expected = "must hold all its numbers, got one that reads other files"
+        with entry(name), pytest.raises(Refused, match=expected):
+            predict(folder, Path("none"), Path("out.csv"))
 
 
 def test_an_endless_graph_ends_at_its_deadline(forged, rows, tmp_path, engram):
@@ -179,21 +177,18 @@ def test_a_mixture_is_as_large_as_its_networks(models, forged):
         load_model(forged(data, "safetensors", "fedem"))
 
 
-@pytest.mark.parametrize(
-    ("settings", "rows_like"),
-    [
+def test_a_network_is_not_built_that_is_larger_than_its_file(models, forged):
+    about = json.loads((models / "ditto" / "model.json").read_text())
+    data = (models / "ditto" / "model.safetensors").read_bytes()
+    for settings, rows_like in [
         ({"hidden": "20000,20000"}, {}),
         ({"model": "resnet", "hidden": "20000"}, {"inputs": "float32[3,8,8]"}),
         ({"model": "linear"}, {"outputs": 10**9}),
-    ],
-    ids=["dense", "convolutions", "outputs"],
-)
-def test_a_network_is_not_built_that_is_larger_than_its_file(settings, rows_like, models, forged):
-    about = json.loads((models / "ditto" / "model.json").read_text())
-    changed = {"settings": about["settings"] | settings, "kind": about["kind"] | rows_like}
-    data = (models / "ditto" / "model.safetensors").read_bytes()
-    with pytest.raises(Refused, match="parameters of its settings' network must be at most"):
-        load_model(forged(data, "safetensors", **changed))
+    ]:
+        changed = {"settings": about["settings"] | settings, "kind": about["kind"] | rows_like}
+        expected = "parameters of its settings' network must be at most"
+        with entry(settings), pytest.raises(Refused, match=expected):
+            load_model(forged(data, "safetensors", **changed))
 
 
 def test_large_files_are_refused_by_their_size(models, forged):

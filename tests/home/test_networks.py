@@ -12,19 +12,17 @@ from torch import nn
 import engram
 from engram.api import Run
 from engram.home import onnx
-from engram.home.card import scored
 from engram.home.exported import load_model, runner
 from engram.home.predicting import predict
 from engram.home.prediction_intervals import outputs_of
 from engram.networks import registry
 from engram.networks.base import called
-from engram.scoring.metrics import METRICS
 from engram.settings.errors import Refused
 from engram.settings.families import family
 from engram.simulations.engine import simulate
 from tests.networks.networks import CASES
 from tests.networks.test_modules import experiment
-from tests.samples import EIGHT, sampled
+from tests.samples import EIGHT, entry, sampled
 from tests.support import small_of_any
 
 CLIENTS = 6
@@ -163,21 +161,6 @@ def test_a_card_says_what_the_model_is_and_how_well_it_does(run_of, tmp_path):
     assert f"| source | {source} |" in text
 
 
-def test_intervals_hold_the_figure_and_shrink_with_rows():
-    generator = torch.Generator().manual_seed(0)
-    y = torch.randint(2, (900,), generator=generator)
-    outputs = nn.functional.one_hot(y, 2) + torch.randn(900, 2, generator=generator)
-    few, many = (
-        scored([METRICS["accuracy"], METRICS["ece"]], outputs[:n], y[:n]) for n in (100, 900)
-    )
-    for less, more in zip(few, many, strict=True):
-        assert less.low < less.value < less.high
-        # As of a mean over rows: a third as wide with nine times as many.
-        assert 0.2 < (more.high - more.low) / (less.high - less.low) < 0.5
-    p = few[0].value
-    assert few[0].high - few[0].low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / 100), rel=0.2)
-
-
 def test_a_kept_model_leaves_without_the_rows_and_has_the_runs_scores(tmp_path):
     rng = np.random.default_rng(0)
     rows = [(rng.normal(size=(30, 4)).astype("f"), np.arange(30) % 2) for _ in range(3)]
@@ -245,33 +228,30 @@ def test_a_network_that_is_not_known_here_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("plug_ins")
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda: nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 2)),
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)),
-        lambda: nn.Linear(4, 2),
-    ],
-    ids=["wider", "deeper", "alone"],
-)
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
-def test_another_network_under_a_used_name_is_refused(method, other, tmp_path):
+def test_another_network_under_a_used_name_is_refused(method, tmp_path):
     registry.model(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), "used")
     x, y = torch.zeros(12, 4).numpy(), np.arange(12) % 2
     given = {"num_rounds": 1, "clients_per_round": 2, "model": "used", "progress": False}
-    run = engram.simulate([(x, y)] * 2, method=method, out=tmp_path / "run", **given)
-    registry.model(other, "used")
+    folder = engram.simulate([(x, y)] * 2, method=method, out=tmp_path / "run", **given).folder
     np.savez("new.npz", x=x, y=y)
-    run = engram.load_run(run.folder)
     message = r"^[^\n]*another network than the one called used here: [^\n]*$"
-    for made in (
-        run.export,
-        lambda: run.export(0),
-        lambda: run.personal_model(0),
-        lambda: run.adapt("new.npz"),
-    ):
-        with pytest.raises(Refused, match=message):
-            made()
+    for name, other in {
+        "wider": lambda: nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 2)),
+        "deeper": lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)),
+        "alone": lambda: nn.Linear(4, 2),
+    }.items():
+        registry.NETWORKS.pop("used")
+        registry.model(other, "used")
+        run = engram.load_run(folder)
+        for made in (
+            run.export,
+            lambda run=run: run.export(0),
+            lambda run=run: run.personal_model(0),
+            lambda run=run: run.adapt("new.npz"),
+        ):
+            with entry(name), pytest.raises(Refused, match=message):
+                made()
 
 
 def test_fine_tuning_that_diverges_leaves_no_model(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from engram.home.predicting import predict
 from engram.scoring.query_rows import query_rows
 from engram.settings.errors import DataError, Refused
 from engram.tables import MolarRegressor
-from tests.samples import EIGHT, sampled
+from tests.samples import EIGHT, entry, sampled
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "adapt_steps": 4}
 
@@ -129,15 +129,8 @@ def test_arrays_and_images_are_rows_of_newcomers_too(tmp_path):
         photo = rng.integers(0, 200, (6, 6), dtype=np.uint8)
         photo[:: 2 if kind else 1] //= 2
         Image.fromarray(photo).save(place / f"{number}.png")
-    run = engram.simulate(
-        dataset="images:photos",
-        method="fedavg",
-        partition="natural",
-        num_clients=3,
-        clients_per_round=3,
-        out="run",
-        **QUICK,
-    )
+    given = {"dataset": "images:photos", "method": "fedavg", "partition": "natural", "out": "run"}
+    run = engram.simulate(num_clients=3, clients_per_round=3, **given | QUICK)
     newcomer = newcomer_of(run.learned, tmp_path / "photos" / "site1")
     assert newcomer.size == 20
     assert newcomer.y.tolist() == [0] * 10 + [1] * 10
@@ -167,16 +160,9 @@ def tables(tmp_path):
 
 
 def regress(**settings):
-    return engram.simulate(
-        dataset="csv:tables.csv",
-        method="molar",
-        num_clients=3,
-        task_column="site",
-        target_column="pressure",
-        out="run",
-        progress=False,
-        **settings,
-    )
+    columns = {"task_column": "site", "target_column": "pressure", "num_clients": 3}
+    given = {"dataset": "csv:tables.csv", "method": "molar", "out": "run", "progress": False}
+    return engram.simulate(**given | columns | settings)
 
 
 def test_a_site_that_comes_later_has_the_coefficients_of_a_transfer(tables):
@@ -261,9 +247,10 @@ def test_a_client_that_has_a_name_is_not_found_by_its_number(tmp_path):
             learned.number(stranger)
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
+@pytest.mark.usefixtures("tables")
+def test_arrays_that_are_other_tables_are_refused():
+    run = regress()
+    for arrays, message in [
         ({"x_names": ["Dose", "age"]}, "has no column 'dose'; it has Dose, age"),
         ({"x": np.zeros((4, 3))}, "x_names must name 3 columns, got age, dose"),
         ({"x": np.full((4, 2), np.nan)}, "age is missing in row 0, dose is missing in row 0: the"),
@@ -271,14 +258,10 @@ def test_a_client_that_has_a_name_is_not_found_by_its_number(tmp_path):
         ({"x": np.zeros((0, 2)), "y": np.zeros(0)}, "must hold some rows"),
         ({"y": np.zeros(3)}, "y must have 4 rows, as x has, got 3"),
         ({"y": np.array(["a"] * 4)}, "y must be one number a row, got <U1"),
-    ],
-)
-@pytest.mark.usefixtures("tables")
-def test_arrays_that_are_other_tables_are_refused(arrays, message):
-    run = regress()
-    np.savez("odd.npz", **({"x": np.zeros((4, 2)), "y": np.zeros(4)} | arrays))
-    with pytest.raises(DataError, match=message):
-        run.adapt("odd.npz")
+    ]:
+        np.savez("odd.npz", **({"x": np.zeros((4, 2)), "y": np.zeros(4)} | arrays))
+        with entry(message), pytest.raises(DataError, match=message):
+            run.adapt("odd.npz")
     Path("empty").mkdir()
     with pytest.raises(DataError, match="empty must hold x; it holds no arrays"):
         run.adapt("empty")

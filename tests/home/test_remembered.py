@@ -17,8 +17,9 @@ from engram.settings.errors import Refused
 from engram.settings.files import read_json
 from engram.simulations.engine import simulate
 from engram.wire.checksums import checked, summed
-from tests.client.test_app import TRAINING
-from tests.support import small_of_any
+from tests.samples import entry
+from tests.sites.sites import TRAINING
+from tests.support import assert_same, small_of_any
 
 
 def on_a_node(run, folder):
@@ -38,24 +39,19 @@ def finished(folder, **settings):
     return engram.load_run(folder)
 
 
-@pytest.mark.parametrize("method", ["ditto", "molar"])
-def test_a_node_writes_the_model_that_the_coordinator_would(method, tmp_path, monkeypatch):
-    own = {"dataset": "sparse-linear"} if method == "molar" else {}
-    run = finished(tmp_path / "run", method=method, **own)
+def test_a_node_writes_the_coefficients_that_the_coordinator_would(tmp_path, monkeypatch):
+    run = finished(tmp_path / "run", method="molar", dataset="sparse-linear")
     node = tmp_path / "client-1"
     on_a_node(run, node / "state" / "memory" / TRAINING)
     words = ["memory", "export", str(node), TRAINING, "1", "model"]
     monkeypatch.setattr("sys.argv", ["engram", *words])
     main()
-    here, there = load_model("model"), load_model(run.export(1, out="other"))
-    assert here.state_dict().keys() == there.state_dict().keys()
-    for name, leaf in here.state_dict().items():
-        assert torch.equal(leaf, there.state_dict()[name])
+    assert_same(load_model("model").state_dict(), load_model(run.export(1, out="b")).state_dict())
     assert (tmp_path / "model" / "card.md").read_text().startswith("# Personal model of 1\n")
-    assert (tmp_path / "model" / "coefficients.csv").exists() == (method == "molar")
+    assert (tmp_path / "model" / "coefficients.csv").exists()
 
 
-@pytest.mark.parametrize("method", ["fedper", "apfl", "feddbe", "fedem"])
+@pytest.mark.parametrize("method", ["fedper", "fedem"])
 def test_a_part_of_a_model_is_none(method, tmp_path):
     run = finished(tmp_path / "run", method=method)
     on_a_node(run, tmp_path / "state")
@@ -65,17 +61,17 @@ def test_a_part_of_a_model_is_none(method, tmp_path):
         remembered_package(read_training(tmp_path / "state"), client, store)
 
 
-@pytest.mark.parametrize("before", ["personal/", "", "own/"], ids=["personal", "whole", "own"])
-def test_a_memory_that_an_earlier_version_wrote_is_refused_in_one_line(before, tmp_path):
+def test_a_memory_that_an_earlier_version_wrote_is_refused_in_one_line(tmp_path):
     run = finished(tmp_path / "run", method="ditto")
     node = tmp_path / "state"
     on_a_node(run, node)
-    old = {before + name: leaf for name, leaf in run.personal_model(1).items()}
-    store = DiskStore(node)
-    store.save(1, old, server_round=3, durable=3)
+    store, last = DiskStore(node), run.personal_model(1)
     expected = "^the memory of client 1 belongs to another method, or an earlier version of [^\n]*$"
-    with pytest.raises(MemoryMismatch, match=expected):
-        remembered_package(read_training(node), 1, store)
+    for before in ("personal/", "", "own/"):
+        old = {before + name: leaf for name, leaf in last.items()}
+        store.save(1, old, server_round=3, durable=3)
+        with entry(before), pytest.raises(MemoryMismatch, match=expected):
+            remembered_package(read_training(node), 1, store)
 
 
 def test_memories_of_earlier_versions_are_refused(tmp_path):
@@ -94,8 +90,7 @@ def test_a_run_on_ray_has_its_memories_in_its_folder(tmp_path):
     on_a_node(run, run.folder / "memory" / training)
     ray = engram.load_run(run.folder)
     ray.learned.checkpoint = run.learned.checkpoint._replace(memories=None)
-    found = ray.personal_model(1)
-    assert all(torch.equal(leaf, found[name]) for name, leaf in expected.items())
+    assert_same(ray.personal_model(1), expected)
     (run.folder / "memory").rename(tmp_path / "elsewhere")
     with pytest.raises(Refused, match="memories are on the nodes, where engram memory export"):
         ray.personal_model(1)
@@ -112,13 +107,11 @@ def on_flower(run):
     return there
 
 
-@pytest.mark.parametrize("method", ["fedavg", "per-fedavg", "scaffold", "ifca", "knn-per"])
+@pytest.mark.parametrize("method", ["per-fedavg", "scaffold", "ifca", "knn-per"])
 def test_what_is_served_without_memories_is_made_of_data_at_hand(method, tmp_path):
     run = finished(tmp_path / "run", method=method)
     expected = load_model(run.export(1, out="model")).state_dict()
-    found = load_model(on_flower(run).export(1, out="other")).state_dict()
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(leaf, found[name]) for name, leaf in expected.items())
+    assert_same(load_model(on_flower(run).export(1, out="other")).state_dict(), expected)
 
 
 def test_rows_of_nodes_own_are_not_taken_from_the_coordinators_data(tmp_path):

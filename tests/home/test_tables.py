@@ -15,18 +15,16 @@ from engram.settings.errors import Refused
 from engram.tables.families import FAMILIES
 
 
-@pytest.mark.parametrize("family", ["linear", "logistic", "poisson"])
-@pytest.mark.parametrize("intercept", [True, False])
+def trained(method, dataset="sparse-linear", **settings):
+    given = {"method": method, "dataset": dataset, "num_clients": 3, "out": "run"}
+    return engram.simulate(progress=False, **given | settings)
+
+
+@pytest.mark.parametrize(
+    ("family", "intercept"), [("linear", True), ("logistic", False), ("poisson", True)]
+)
 def test_a_sites_model_has_the_loss_that_the_run_reports(family, intercept, tmp_path):
-    run = engram.simulate(
-        dataset=f"sparse-{family}",
-        method="molar",
-        family=family,
-        num_clients=4,
-        intercept=intercept,
-        out="run",
-        progress=False,
-    )
+    run = trained("molar", f"sparse-{family}", family=family, intercept=intercept)
     folder = run.export(2, out="model")
     module, memory, names = load_model(folder), run.personal_model(2), run.learned.kind.columns
     table = pd.read_csv(folder / "coefficients.csv", index_col="name")
@@ -72,14 +70,7 @@ def test_a_target_of_text_gives_what_its_numbers_give():
 
 
 def test_onnx_of_coefficients_is_in_double_precision(tmp_path):
-    run = engram.simulate(
-        dataset="sparse-poisson",
-        method="molar",
-        family="poisson",
-        num_clients=3,
-        out="run",
-        progress=False,
-    )
+    run = trained("molar", "sparse-poisson", family="poisson")
     module = load_model(run.export(1, out="plain"))
     x = torch.randn(7, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with runner(run.export(1, out="onnx", format="onnx")) as (_, runs):
@@ -87,28 +78,13 @@ def test_onnx_of_coefficients_is_in_double_precision(tmp_path):
 
 
 def test_a_bandit_site_leaves_with_its_coefficients(tmp_path):
-    run = engram.simulate(
-        dataset="sparse-linear",
-        method="molar-bandit",
-        num_clients=3,
-        num_rounds=5,
-        out="run",
-        progress=False,
-    )
+    run = trained("molar-bandit", num_rounds=5)
     module = load_model(run.export(1, out="model"))
     assert torch.equal(module.layer0.weight, run.personal_model(1)["coefs"])
 
 
 def test_a_users_network_leaves_as_it_predicts(tmp_path):
-    run = engram.simulate(
-        dataset="linear-groups",
-        method="meta-ban",
-        num_clients=4,
-        num_rounds=12,
-        hidden="6",
-        out="run",
-        progress=False,
-    )
+    run = trained("meta-ban", "linear-groups", num_clients=4, num_rounds=12, hidden="6")
     e, store = run.experiment, RamStore()
     store.restore(run.learned.checkpoint.memories)
     host = UserSites(e, drawn_arrivals(e), store, e.num_clients)

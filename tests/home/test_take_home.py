@@ -61,26 +61,19 @@ def test_a_node_writes_the_model_that_the_coordinator_would(method, personal, tm
     run = engram.load_run(tmp_path / "run")
     place = on_a_node(e, tmp_path)
     for client in range(CLIENTS):
-        here = at_home(place, client)
-        here.write(tmp_path / f"home-{client}", "safetensors")
-        there = run.export(client, out=tmp_path / f"there-{client}")
-        expected = load_model(there).state_dict()
-        found = load_model(tmp_path / f"home-{client}").state_dict()
-        assert found.keys() == expected.keys()
-        for name, leaf in expected.items():
-            torch.testing.assert_close(found[name], leaf, atol=1e-6, rtol=1e-6)
-        both = [
-            json.loads((each / "model.json").read_text())
-            for each in (tmp_path / f"home-{client}", there)
-        ]
+        here, there = (
+            tmp_path / f"home-{client}",
+            run.export(client, out=tmp_path / f"there-{client}"),
+        )
+        at_home(place, client).write(here, "safetensors")
+        found, expected = (load_model(each).state_dict() for each in (here, there))
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+        found, expected = (json.loads((each / "model.json").read_text()) for each in (here, there))
         for key in ("form", "outputs", "classes", "client", "kind", "ranges", "intervals"):
-            assert both[0][key] == both[1][key]
-        scores = [
-            re.findall(r"\| its .* \|", (each / "card.md").read_text())
-            for each in (tmp_path / f"home-{client}", there)
-        ]
-        assert scores[0] == scores[1]
-        assert scores[0]
+            assert found[key] == expected[key]
+        cards = [(each / "card.md").read_text() for each in (here, there)]
+        scores, same = (re.findall(r"\| its .* \|", card) for card in cards)
+        assert scores == same != []
 
 
 def test_what_is_exported_is_what_was_scored_last(tmp_path):
@@ -160,22 +153,11 @@ def test_a_damaged_file_is_refused(tmp_path):
 def test_a_hospitals_model_says_between_which_values_its_inputs_lie(tmp_path):
     """A model of a regression has intervals, and notes rows in other units."""
     paths = write_hospitals(tmp_path / "data", mended=True)
-    e = small(
-        method="fedper",
-        num_clients=4,
-        clients_per_round=4,
-        timeout=5.0,
-        task="regression",
-        target_column="days",
-        input_columns="age,bp,crea,sex",
-        schema=declared_values(sex="f|m"),
-        missing="median",
-        model="mlp",
-        hidden="8",
-    )
-    run_on(
-        NodesGrid(e, [f"csv:{p}" for p in paths], tmp_path), e, tmp_path / "run", engine="flower"
-    )
+    columns = {"target_column": "days", "input_columns": "age,bp,crea,sex", "missing": "median"}
+    columns |= {"schema": declared_values(sex="f|m"), "task": "regression", "model": "mlp"}
+    e = small(method="fedper", num_clients=4, clients_per_round=4, timeout=5.0, **columns)
+    grid = NodesGrid(e, [f"csv:{path}" for path in paths], tmp_path)
+    run_on(grid, e, tmp_path / "run", engine="flower")
     (place,) = (tmp_path / "node-2" / "memory").iterdir()
     package = at_home(place, 1)
     package.write(tmp_path / "model", "safetensors")

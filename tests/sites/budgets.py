@@ -4,21 +4,19 @@ import math
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from engram.client.app import app
-from engram.core.slots import flat
-from engram.link.flower import name_message, node_context
 from engram.sites.ledger import LEDGER, Ledger
 from engram.sites.policy import keep_policy
-from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, ROSTER_QUERY, to_record
-from tests.support import initial_model, own_of, small_of_any, trainer
+from engram.wire.wire import ARRAYS, ROSTER_QUERY
+from tests.sites.sites import answer_of, at, model_for, refusal
+from tests.support import small_of_any
 
 LOCAL = {"privacy": "local", "clip": 0.5, "noise_multiplier": 8.0}
-TRAINING = "0123456789abcdef"
 DELTA = 1e-5
+told = refusal
 
 
 def epsilon_of(costs) -> float:
@@ -41,34 +39,24 @@ def policy(folder, epsilon: float = 4.0, more: str = "") -> None:
 
 def ask(folder, kind, content, *, run: int = 1, node=None, **settings: Any) -> Message:
     """Returns the answer of the node in a folder."""
-    message = Message(content, dst_node_id=7, message_type=kind)
-    name_message(message, message.object_id)
-    config = {"partition-id": 0, "num-partitions": 20, "state": str(folder)}
-    config |= {"policy": str(folder)} | (node or {})
-    e = small_of_any(**LOCAL | settings)
-    return app(message, node_context(run, 7, config, e.to_config()))
+    where = at(folder) | {"num-partitions": 20} | (node or {})
+    return answer_of(small_of_any(**LOCAL | settings), kind, content, run, **where)
 
 
 def content_of(clients=(0,), server_round: int = 1, nonce: str = "", **settings: Any) -> RecordDict:
     """A message about the first model of a run."""
-    t = trainer(small_of_any(**LOCAL | settings))
-    own = flat(own_of(t, list(clients)))
-    config = {"server-round": server_round, "training": TRAINING, CLIENTS: list(clients)}
-    config |= {"nonce": nonce} if nonce else {}
-    records = {ARRAYS: to_record(flat(initial_model(t))), CONFIG: ConfigRecord(config)}
-    return RecordDict(records | ({OWN: to_record(own)} if own else {}))
+    e, more = small_of_any(**LOCAL | settings), {"nonce": nonce} if nonce else {}
+    return model_for(e, server_round, clients, **more)
 
 
-def train(folder, server_round: int = 1, nonce: str = "", **how: Any) -> Message:
+def train(folder, server_round=1, nonce="", kind=MessageType.TRAIN, **how: Any) -> Message:
     given = {key: value for key, value in how.items() if key not in ("node", "run")}
     content = content_of(server_round=server_round, nonce=nonce, **given)
-    return ask(folder, MessageType.TRAIN, content, **how)
+    return ask(folder, kind, content, **how)
 
 
-def evaluate(folder, server_round: int = 1, nonce: str = "", **how: Any) -> Message:
-    given = {key: value for key, value in how.items() if key not in ("node", "run")}
-    content = content_of(server_round=server_round, nonce=nonce, **given)
-    return ask(folder, MessageType.EVALUATE, content, **how)
+def evaluate(folder, server_round=1, nonce="", **how: Any) -> Message:
+    return train(folder, server_round, nonce, MessageType.EVALUATE, **how)
 
 
 def roster(folder, **how: Any) -> Message:
@@ -77,13 +65,6 @@ def roster(folder, **how: Any) -> Message:
 
 def books(folder, epsilon: float = 4.0):
     return Ledger(folder / LEDGER, epsilon, DELTA).read()
-
-
-def told(reply: Message) -> str:
-    """The line of a refusal."""
-    assert reply.has_error(), reply.content
-    assert "\n" not in reply.error.reason
-    return reply.error.reason
 
 
 def numbers(reply: Message) -> np.ndarray:

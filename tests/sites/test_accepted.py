@@ -12,7 +12,6 @@ import pytest
 from flwr.app import ArrayRecord, MessageType, RecordDict
 
 from engram.client import app as module
-from engram.link.flower import local_run
 from engram.link.node import node
 from engram.settings.errors import Refused
 from engram.settings.fields import key_of
@@ -29,9 +28,11 @@ from engram.sites.policy import (
 from engram.sites.policy_checks import of_now
 from engram.wire.checksums import summed
 from tests.samples import entry
-from tests.sites.test_policy import ask, refusal
+from tests.sites.sites import ask, refusal
 
 STRICT = 'methods = ["fedavg"]\nsteps = 500\nhours = "20:00-06:00"\n'
+pytestmark = pytest.mark.usefixtures("afresh")
+
 RULES = {  # of each rule, values from the loosest to the strictest
     "methods": [("*",), ("fed*", "molar*"), ("fed*",), ("feda*", "fedprox"), ("fedavg",), ()],
     "plugins": [("*",), ("ours",), ()],
@@ -55,12 +56,6 @@ RULES = {  # of each rule, values from the loosest to the strictest
     "secure": [0, 2, 5],
     "approval": [False, True],
 }
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
 
 
 # --- Which of two values is looser -------------------------------------------------------------
@@ -129,25 +124,30 @@ def spoiled(how, file):
         file.write_text({"emptied": "", "commented out": "# steps = 500\n", "torn": "steps ="}[how])
 
 
-@pytest.mark.parametrize(
-    "how", ["renamed", "a dangling link", "a folder", "emptied", "commented out", "torn"]
-)
-def test_a_policy_that_is_gone_opens_nothing_also_after_a_restart(tmp_path, how):
-    file = tmp_path / "policy.toml"
-    file.write_text(STRICT)
-    first = answers(tmp_path)
-    assert "method must be fedavg, got fedprox" in first
-    spoiled(how, file)
-    for _ in range(2):
-        assert "policy" in answers(tmp_path)
-        assert ask(tmp_path, MessageType.TRAIN, RecordDict({"a": ArrayRecord()})).has_error()
-        module._node.cache_clear()  # as after a restart
-    if file.is_dir():
-        file.rmdir()
-    else:
-        file.unlink(missing_ok=True)
-    file.write_text(STRICT)
-    assert answers(tmp_path) == first
+def test_a_policy_that_is_gone_opens_nothing_also_after_a_restart(tmp_path):
+    for how in ["renamed", "a dangling link", "a folder", "emptied", "commented out", "torn"]:
+        with entry(how):
+            (folder := tmp_path / how).mkdir()
+            file = folder / "policy.toml"
+            file.write_text(STRICT)
+            first = answers(folder)
+            assert "method must be fedavg, got fedprox" in first
+            spoiled(how, file)
+            for _ in range(2):
+                assert "policy" in answers(folder)
+                content = RecordDict({"a": ArrayRecord()})
+                assert ask(folder, MessageType.TRAIN, content).has_error()
+                module._node.cache_clear()  # as after a restart
+            if how != "renamed":  # a new node takes no default for it
+                words = r"policy\.toml (cannot be read|has no rule|is not TOML)"
+                with pytest.raises(Refused, match=words):
+                    keep_policy(folder, folder / "new")
+            if file.is_dir():
+                file.rmdir()
+            else:
+                file.unlink(missing_ok=True)
+            file.write_text(STRICT)
+            assert answers(folder) == first
 
 
 def test_a_policy_that_is_cut_off_anywhere_lets_in_no_more(tmp_path):
@@ -181,15 +181,6 @@ def test_a_change_that_loosens_waits_and_one_that_tightens_holds(tmp_path, warni
     assert in_force(tmp_path, tmp_path)[0].least_rows == 30
     assert keep_policy(tmp_path, tmp_path, accept=True) == Policy(steps=500)
     assert in_force(tmp_path, tmp_path) == (Policy(steps=500), [])
-
-
-@pytest.mark.parametrize("how", ["a dangling link", "a folder", "emptied", "commented out", "torn"])
-def test_a_policy_that_says_nothing_is_refused_by_a_new_node(tmp_path, how):
-    file = tmp_path / "policy.toml"
-    file.write_text(STRICT)
-    spoiled(how, file)
-    with pytest.raises(Refused, match=r"policy\.toml (cannot be read|has no rule|is not TOML)"):
-        keep_policy(tmp_path, tmp_path / "state")
 
 
 def test_looking_at_a_policy_keeps_nothing(tmp_path):

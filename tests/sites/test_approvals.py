@@ -5,10 +5,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 
 from engram.client.app import _node
-from engram.core.slots import flat
 from engram.link.flower import local_run
 from engram.settings.errors import AWAITED, Refused
 from engram.settings.experiment import Experiment
@@ -24,12 +23,12 @@ from engram.sites.approvals import (
 )
 from engram.sites.audit import Audit
 from engram.sites.terms import count, request_of
-from engram.wire.wire import CONFIG, ROSTER_QUERY, to_record
-from tests.sites.test_policy import ask, refusal
-from tests.support import initial_model, small, trainer
+from engram.wire.wire import ROSTER_QUERY
+from tests.samples import entry
+from tests.sites.sites import ROSTER, TRAINING, ask, model_for, refusal
+from tests.support import small
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-TRAINING = "0123456789abcdef"
 TERMS = "f" * 32
 ASKED = Request(TRAINING, TERMS, 17, "fedavg", 20, {"train": 20, "evaluate": 3}, 10)
 
@@ -60,7 +59,9 @@ def test_terms_that_are_swapped_behind_a_name_are_not_approved(tmp_path):
     others = replace(ASKED, terms="e" * 32, run=18, rounds=10**6)
     wait(tmp_path, ASKED)
     wait(tmp_path, others, NOON + timedelta(seconds=1))
-    for name in (TRAINING, "17", "18"):  # which stand for anything
+    with pytest.raises(Refused, match="no request has the digest x"):
+        answer(tmp_path, "x", "refused")
+    for name in (TRAINING, "17", "18", "x"):  # which stand for anything
         with pytest.raises(Refused, match=f"no request has the digest {name}: without one"):
             answer(tmp_path, name, "approved")
     answer(tmp_path, TERMS, "approved")
@@ -81,64 +82,46 @@ def test_a_damaged_request_is_asked_for_again(tmp_path):
     wait(tmp_path, ASKED)
 
 
-@pytest.mark.parametrize("names", [99, 100, 101, 250])
-def test_made_up_names_shut_nobody_out(tmp_path, names):
+def test_made_up_names_shut_nobody_out(tmp_path):
     """The newest hundred unanswered requests are kept; older ones are removed."""
 
     def name(number):
         return replace(ASKED, terms=f"{number:032x}")
 
-    wait(tmp_path, ASKED)
-    answer(tmp_path, TERMS, "approved")
-    wait(tmp_path, replace(ASKED, terms="e" * 32))
-    answer(tmp_path, "e" * 32, "refused")
-    for number in range(names):
+    for terms, chosen in ((TERMS, "approved"), ("e" * 32, "refused")):
+        wait(tmp_path, replace(ASKED, terms=terms))
+        answer(tmp_path, terms, chosen)
+    for number in range(150):
         wait(tmp_path, name(number), NOON + timedelta(seconds=number))
-    newest = [name(number).terms for number in range(max(0, names - 100), names)]
-    assert [one.terms for one in waiting(tmp_path)] == newest
+        newest = [name(n).terms for n in range(max(0, number - 99), number + 1)]
+        assert [one.terms for one in waiting(tmp_path)] == newest
     require(tmp_path, ASKED, NOON)
-    assert len(requests(tmp_path)) == len(newest) + 2
-    wait(tmp_path, name(names), NOON + timedelta(hours=1))
-    answer(tmp_path, name(names).terms, "approved")
-    require(tmp_path, name(names), NOON)
+    assert len(requests(tmp_path)) == 102
+    answer(tmp_path, name(149).terms, "approved")
+    require(tmp_path, name(149), NOON)
 
 
-def test_a_training_that_nobody_asked_for_has_no_answer(tmp_path):
-    for chosen in ("approved", "refused"):
-        with pytest.raises(Refused, match="no request has the digest x"):
-            answer(tmp_path, "x", chosen)
+def test_terms_are_all_that_a_site_is_shown(monkeypatch):
+    def terms(training=TRAINING, **change):
+        return request_of(Experiment(**{"num_rounds": 20} | change), training, 17).terms
 
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"num_rounds": 21},
-        {"batch_size": 6},
-        {"method": "fedprox"},
-        {"clip": 1.0},
-        {"seed": 1},
-        {"eval_every": 3},
-        {"checkpoint_every": 3},
-        {"privacy": "central", "clip": 1.0, "noise_multiplier": 1.0},
-    ],
-)
-def test_terms_are_all_that_a_site_is_shown(change, monkeypatch):
     first = request_of(Experiment(num_rounds=20), TRAINING, 17)
     assert re.fullmatch("[0-9a-f]{32}", first.terms)
-    assert request_of(Experiment(**{"num_rounds": 20} | change), TRAINING, 17).terms != first.terms
-    assert request_of(Experiment(num_rounds=20), "f" * 16, 17).terms != first.terms
     again = request_of(Experiment(num_rounds=20), TRAINING, 18)  # as a coordinator has started anew
     assert again == replace(first, run=18)
+    assert terms("f" * 16) != first.terms
+    shown = {"num_rounds": 21, "batch_size": 6, "method": "fedprox", "clip": 1.0, "seed": 1}
+    shown |= {"eval_every": 3, "checkpoint_every": 3}
+    for key, value in shown.items():
+        with entry(key):
+            assert terms(**{key: value}) != first.terms
+    for key, value in {"out": "x", "timeout": 5.0, "min_clients": 2}.items():  # how a run goes
+        with entry(key):
+            assert terms(**{key: value}) == first.terms
     for name, other in (("fingerprint", lambda: "x"), ("plugins", lambda: ("own",))):
         with monkeypatch.context() as patch:
             patch.setattr(f"engram.sites.terms.{name}", other)
-            assert request_of(Experiment(num_rounds=20), TRAINING, 17).terms != first.terms
-
-
-@pytest.mark.parametrize("change", [{"out": "x"}, {"timeout": 5.0}, {"min_clients": 2}])
-def test_how_and_where_a_run_goes_is_no_term(change):
-    first = request_of(Experiment(num_rounds=20), TRAINING, 17)
-    assert request_of(Experiment(num_rounds=20, **change), TRAINING, 17).terms == first.terms
+            assert terms() != first.terms
 
 
 def test_a_request_has_the_privacy_in_words():
@@ -163,9 +146,7 @@ def test_a_request_has_the_privacy_in_words():
 
 
 def content(number=1, **more):
-    config = {"server-round": number, "training": TRAINING, "clients": [0], **more}
-    arrays = to_record(flat(initial_model(trainer(small()))))
-    return RecordDict({"arrays": arrays, CONFIG: ConfigRecord(config)})
+    return model_for(small(), number, **more)
 
 
 @pytest.fixture
@@ -184,9 +165,6 @@ def node(tmp_path):
 def approve(folder):
     (one,) = waiting(folder / APPROVALS)
     return answer(folder / APPROVALS, one.terms, "approved")[0]
-
-
-ROSTER = RecordDict({CONFIG: ConfigRecord({"training": TRAINING})})
 
 
 def test_a_node_reads_no_data_for_a_training_before_it_is_approved(

@@ -4,10 +4,9 @@ import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from engram.sites import audit as module
 from engram.sites.audit import Audit
+from tests.samples import entry
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -34,43 +33,43 @@ def test_each_line_has_the_hash_of_the_one_before(tmp_path):
     assert found.lines[0]["time"] == "2026-03-01T12:00:00Z"
 
 
-@pytest.mark.parametrize(
-    ("change", "number"),
-    [
-        (lambda lines: [lines[0], lines[1].replace(b'"round": 2', b'"round": 7'), *lines[2:]], 3),
-        (lambda lines: [lines[0], *lines[2:]], 2),
-        (lambda lines: lines[1:], 1),
-        (lambda lines: [lines[1], lines[0], *lines[2:]], 1),
-        (lambda lines: [*lines[:2], b"\0" * 20, *lines[2:]], 3),
-        (lambda lines: [*lines[:2], lines[1], *lines[2:]], 3),
-    ],
-    ids=["changed", "taken out", "cut off in front", "exchanged", "zeros", "repeated"],
-)
-def test_a_change_shows_at_its_line(tmp_path, change, number):
+def test_a_change_shows_at_its_line(tmp_path):
     audit = Audit(tmp_path)
     add(audit, 1, 2, 3, 4)
     path = tmp_path / "log.jsonl"
-    path.write_bytes(b"".join(line + b"\n" for line in change(path.read_bytes().splitlines())))
-    assert audit.read().fault.startswith(f"line {number} of the log is not what was written")
+    first, second, *rest = path.read_bytes().splitlines()
+    changed = second.replace(b'"round": 2', b'"round": 7')
+    for what, lines, number in [
+        ("changed", [first, changed, *rest], 3),
+        ("taken out", [first, *rest], 2),
+        ("cut off in front", [second, *rest], 1),
+        ("exchanged", [second, first, *rest], 1),
+        ("zeros", [first, second, b"\0" * 20, *rest], 3),
+        ("repeated", [first, second, second, *rest], 3),
+    ]:
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        with entry(what):
+            says = f"line {number} of the log is not what was written"
+            assert audit.read().fault.startswith(says)
 
 
-@pytest.mark.parametrize("left", [1, 17, -1])
-def test_a_line_that_a_crash_cut_off_is_healed_and_said(tmp_path, left, warnings_of_engram):
-    audit, path = Audit(tmp_path), tmp_path / "log.jsonl"
-    add(audit, 1, 2)
-    whole = path.read_bytes()
-    add(audit, 3)
-    third = path.read_bytes()[len(whole) :]
-    path.write_bytes(whole + third[:left])
-    assert rounds(audit) == [1, 2]  # as long as nothing is added
-    add(audit, 4)
-    found = audit.read()
-    assert [line["kind"] for line in found.lines] == ["train", "train", "healed", "train"]
-    lost = len(third[:left])
-    why = f"{lost} bytes of a line that was cut off, as by a crash, are removed"
-    assert (found.lines[2]["why"], found.fault) == (why, "")
-    assert warnings_of_engram.messages == [f"{path}: {why}"]
-    assert audit.rounds(NOON) == 3
+def test_a_line_that_a_crash_cut_off_is_healed_and_said(tmp_path, warnings_of_engram):
+    for left in (1, 17, -1):
+        audit, path = Audit(tmp_path / str(left)), tmp_path / str(left) / "log.jsonl"
+        add(audit, 1, 2)
+        whole = path.read_bytes()
+        add(audit, 3)
+        third = path.read_bytes()[len(whole) :]
+        path.write_bytes(whole + third[:left])
+        assert rounds(audit) == [1, 2]  # as long as nothing is added
+        add(audit, 4)
+        found = audit.read()
+        assert [line["kind"] for line in found.lines] == ["train", "train", "healed", "train"]
+        lost = len(third[:left])
+        why = f"{lost} bytes of a line that was cut off, as by a crash, are removed"
+        assert (found.lines[2]["why"], found.fault) == (why, "")
+        assert warnings_of_engram.messages[-1] == f"{path}: {why}"
+        assert audit.rounds(NOON) == 3
 
 
 def test_rounds_of_a_day_are_counted_whoever_counts(tmp_path):

@@ -1,6 +1,8 @@
 """A node with a total epsilon: what it answers, what that costs, and when it stops."""
 
 import math
+from functools import partialmethod
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from engram.settings.errors import REFUSED
 from engram.sites.audit import Audit
 from engram.wire.roster import read_entry
 from engram.wire.wire import CLIENTS, CONFIG, METRICS, MODEL, ROSTER_QUERY
+from tests.samples import entry
 from tests.sites.budgets import (
     LOCAL,
     ask,
@@ -107,12 +110,18 @@ def test_rounds_runs_methods_and_clients_share_one_account(tmp_path):
     assert set(books(tmp_path).accounts.values()) == {0}
 
 
-@pytest.mark.parametrize("settings", [{"privacy": "none"}, {"privacy": "central"}])
-def test_without_local_privacy_nothing_is_answered(tmp_path, settings):
-    policy(tmp_path)
-    for answer in (roster, train, evaluate):
-        line = told(answer(tmp_path, **settings))
-        assert f"privacy must be local where epsilon has a total, got {settings['privacy']}" in line
+def test_settings_beyond_the_policy_are_refused_whatever_is_asked(tmp_path):
+    policy(tmp_path, more="noise-multiplier = 4.0\nclip = 1.0")
+    local = "privacy must be local where epsilon has a total, got"
+    for settings, says in [
+        ({"privacy": "none"}, f"{local} none"),
+        ({"privacy": "central"}, f"{local} central"),
+        ({"noise_multiplier": 0.001}, "noise-multiplier must be at least 4, got 0.001"),
+        ({"clip": 3.0}, "clip must be above 0 and at most 1, got 3"),
+    ]:
+        for answer in (roster, train, evaluate):
+            with entry(settings, answer):
+                assert says in told(answer(tmp_path, **settings))
     assert books(tmp_path).lines == []
 
 
@@ -124,14 +133,6 @@ def test_what_has_no_noise_is_refused_by_name(tmp_path):
     (other / "policy.toml").write_text('privacy = ["local"]\n')
     line = told(ask(other, ROSTER_QUERY, content))
     assert "privacy must be local, and scores of a given model have none" in line
-
-
-def test_rules_of_noise_and_clip_hold_whatever_is_asked(tmp_path):
-    policy(tmp_path, more="noise-multiplier = 4.0\nclip = 1.0")
-    for answer in (roster, train, evaluate):
-        line = told(answer(tmp_path, noise_multiplier=0.001, clip=3.0))
-        assert "noise-multiplier must be at least 4, got 0.001" in line
-        assert "clip must be above 0 and at most 1, got 3" in line
 
 
 def test_nothing_leaves_that_the_ledger_cannot_have(tmp_path, monkeypatch):
@@ -176,17 +177,19 @@ def test_a_client_that_diverges_sends_noise_alone(tmp_path, warnings_of_engram):
     assert abs(drawn.std() - 1) < 5 / math.sqrt(2 * len(drawn))
 
 
-@pytest.mark.parametrize(("answer", "name"), [(train, "train"), (evaluate, "recalled")])
-@pytest.mark.parametrize("kind", [ValueError, ClientFailed])
-def test_an_error_quotes_no_row(tmp_path, monkeypatch, warnings_of_engram, answer, name, kind):
-    def fails(*_, **__):
+def test_an_error_quotes_no_row(tmp_path, monkeypatch, warnings_of_engram):
+    def fails(*_, kind, **__):
         raise kind("row 42 has 17.5")
 
     policy(tmp_path)
-    monkeypatch.setattr(Trainer, name, fails)
-    assert told(answer(tmp_path)) == "this node cannot answer: its log says why"
-    assert any("row 42 has 17.5" in line for line in warnings_of_engram.messages)
-    assert len(books(tmp_path).lines) == 1
+    asked = product([(train, "train"), (evaluate, "recalled")], [ValueError, ClientFailed])
+    for number, ((answer, name), kind) in enumerate(asked, start=1):
+        monkeypatch.setattr(Trainer, name, partialmethod(fails, kind=kind))
+        with entry(name, kind):
+            line = told(answer(tmp_path, nonce=str(number)))
+            assert line == "this node cannot answer: its log says why"
+            said = sum("row 42 has 17.5" in each for each in warnings_of_engram.messages)
+            assert said == len(books(tmp_path).lines) == number
 
 
 def test_a_server_cannot_weigh_clients_by_rows(tmp_path):

@@ -6,17 +6,8 @@ import numpy as np
 import pytest
 
 from engram.core.slots import flat
-from engram.wire.wire import CLIENTS, METRICS
-from tests.sites.budgets import (
-    ask,
-    content_of,
-    epsilon_of,
-    evaluate,
-    numbers,
-    policy,
-    told,
-    train,
-)
+from engram.wire.wire import CLIENTS
+from tests.sites.budgets import epsilon_of, evaluate, numbers, policy, told, train
 from tests.support import initial_model, small_of_any, train_clients, trainer
 
 pytestmark = pytest.mark.usefixtures("afresh")
@@ -100,14 +91,3 @@ def test_models_are_scored_until_rows_are_known(tmp_path):
     others = [n for n in answers[0].content[CLIENTS] if "loss" in n]
     assert others
     assert all(math.isnan(reply.content[CLIENTS][n][0]) for reply in answers for n in others)
-
-
-def test_training_losses_are_asked_for(tmp_path):
-    policy(tmp_path, epsilon=30.0)
-    for method in ("fedavg", "ditto", "fedproto", "fedem"):
-        content = content_of(method=method)
-        content["config"]["losses"] = True
-        content["config"]["training"] = f"{len(method):016x}"
-        reply = ask(tmp_path, "train", content, method=method)
-        assert reply.content[CLIENTS]["losses"] == []
-        assert dict(reply.content[METRICS]) == {"num-examples": 1}

@@ -1,27 +1,25 @@
 """Descriptions of a node's table: its own schema, enough rows, its policy's rules."""
 
 import json
-import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.client import app as module
-from engram.client.app import app
 from engram.data.schema.columns import Schema
 from engram.data.source import Source
 from engram.data.tables.column_summaries import describe_table
 from engram.data.tables.table_summary import DescribedTable, site_schema
 from engram.guards.secure.masks import public_of
-from engram.link.flower import local_run, name_message, node_context, pack
+from engram.link.flower import local_run, pack
 from engram.settings.data import DataSettings
-from engram.settings.errors import AWAITED, REFUSED, Refused
+from engram.settings.errors import AWAITED, Refused
 from engram.sites import audit as audit_module
 from engram.sites import described as described_module
 from engram.sites.approvals import answer, requests
@@ -31,6 +29,7 @@ from engram.sites.policy import keep_policy
 from engram.wire.roster import read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.samples import entry
+from tests.sites.sites import ROSTER, answer_of, refusal
 from tests.support import declared_values, small
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -83,17 +82,11 @@ class Site:
 
     def ask(self, *, kind=ROSTER_QUERY, key=None, **settings):
         asked = ConfigRecord({COLUMNS: public_of(PRIVATE) if key is None else key})
-        message = Message(RecordDict({CONFIG: asked}), dst_node_id=7, message_type=kind)
-        name_message(message, os.urandom(8).hex())
-        context = node_context(1, 7, self.config, small(**settings).to_config())
-        return app(message, context)
+        return answer_of(small(**settings), kind, RecordDict({CONFIG: asked}), **self.config)
 
     def run(self, **settings):
         """Asks which clients could take part in a run."""
-        content = RecordDict({CONFIG: ConfigRecord({"training": "a" * 16})})
-        message = Message(content, dst_node_id=7, message_type=ROSTER_QUERY)
-        name_message(message, os.urandom(8).hex())
-        return app(message, node_context(1, 7, self.config, small(**settings).to_config()))
+        return answer_of(small(**settings), ROSTER_QUERY, ROSTER, **self.config)
 
     def told(self, **settings):
         reply = self.ask(**settings)
@@ -101,9 +94,7 @@ class Site:
         return DescribedTable.opened(read_entry(reply.content).table, PRIVATE)
 
     def refusal(self, **settings):
-        reply = self.ask(**settings)
-        assert (reply.error.code, "\n" in reply.error.reason) == (REFUSED, False)
-        return reply.error.reason
+        return refusal(self.ask(**settings))
 
     @property
     def rounds(self):
@@ -214,33 +205,26 @@ def test_what_is_mended_is_asked_about_no_more(tmp_path):
     assert again.columns["age"] == replace(told.columns["age"], asked="")
 
 
-@pytest.mark.parametrize(
-    ("schema", "cell", "column"),
-    [
-        ('columns.ward = {kind = "category", values = ["north", "south"]}', "'rare' in", "ward"),
-        ('columns.name = {kind = "number"}', "'Miller 0' in row 2", "name"),
-    ],
-)
 def test_a_server_hears_that_a_value_is_lacking_and_the_sites_log_which(
-    tmp_path, warnings_of_engram, schema, cell, column
+    tmp_path, warnings_of_engram
 ):
     site = Site(tmp_path)
-    (tmp_path / "schema.toml").write_text(schema)
-    expected = f"its log names a value of {column} that the schema lacks: correct one of them"
-    assert site.refusal() == f"this node's data cannot be used: {expected}"
-    assert cell in warnings_of_engram.text
-    assert site.rounds == 0
-
-
-def test_a_run_whose_schema_lacks_a_value_hears_no_more(tmp_path, warnings_of_engram):
-    site = Site(tmp_path)
+    expected = "its log names a value of {} that the schema lacks: correct one of them"
+    for schema, cell, column in [
+        ('columns.ward = {kind = "category", values = ["north", "south"]}', "'rare' in", "ward"),
+        ('columns.name = {kind = "number"}', "'Miller 0' in row 2", "name"),
+    ]:
+        (tmp_path / "schema.toml").write_text(schema)
+        with entry(column):
+            told = f"this node's data cannot be used: {expected.format(column)}"
+            assert site.refusal() == told
+            assert cell in warnings_of_engram.text
+            assert site.rounds == 0
+    (tmp_path / "schema.toml").unlink()
     given = {"target_column": "died", "input_columns": "ward", "num_clients": 1}
-    message = Message(RecordDict(), dst_node_id=7, message_type=ROSTER_QUERY)
-    name_message(message, "1")
-    e = small(schema=declared_values(ward="north|south"), clients_per_round=1, **given)
-    reply = app(message, node_context(1, 7, site.config, e.to_config()))
-    expected = "its log names a value of ward that the schema lacks: correct one of them"
-    assert reply.error.reason == f"this node's data cannot be used: {expected}"
+    given |= {"clients_per_round": 1, "schema": declared_values(ward="north|south")}
+    told = refusal(site.run(**given))  # a run, of its own schema
+    assert told == f"this node's data cannot be used: {expected.format('ward')}"
     assert "got 'rare' in row 9" in warnings_of_engram.text
 
 
@@ -480,15 +464,13 @@ def test_only_the_one_who_asks_can_read_an_answer(tmp_path):
             DescribedTable.opened(text, private)
 
 
-@pytest.mark.parametrize("key", [True, "x", bytes(32), b"x" * 31])
-def test_a_question_without_a_key_is_refused(tmp_path, key):
+def test_a_question_without_a_key_or_of_another_kind_is_refused(tmp_path):
     site = Site(tmp_path)
-    assert site.refusal(key=key).startswith("columns must be a public key")
+    for key in [True, "x", bytes(32), b"x" * 31]:
+        with entry(key):
+            assert site.refusal(key=key).startswith("columns must be a public key")
+    assert site.refusal(kind=SECURE_QUERY).startswith("columns must be asked for by a")
     assert (site.rounds, (tmp_path / "state" / "described").exists()) == (0, False)
-
-
-def test_a_question_of_another_kind_is_not_about_columns(tmp_path):
-    assert Site(tmp_path).refusal(kind=SECURE_QUERY).startswith("columns must be asked for by a")
 
 
 # --- What a run's own questions tell ---------------------------------------------------------

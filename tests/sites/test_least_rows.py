@@ -2,50 +2,36 @@
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, MessageType, RecordDict
 
-from engram.client.app import app
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
-from engram.core.slots import flat
 from engram.core.standardization import Moments
 from engram.data.federated import Split
 from engram.data.load_federation import own_data
 from engram.data.schema.columns import SUMS, Told
 from engram.data.source import Source
-from engram.link.flower import name_message, node_context
 from engram.settings.errors import AWAITED
 from engram.sites.policy import Policy, keep_policy
 from engram.sites.policy_checks import of_sums
 from engram.tables.shrinkage import combine
-from engram.wire.wire import CONFIG, ROSTER_QUERY, to_record
-from tests.sites.test_policy import ask, refusal
+from engram.wire.wire import CONFIG, ROSTER_QUERY
+from tests.sites.sites import answer_of, ask, at, model_for, refusal
 from tests.support import initial_model, small, trainer
 
 pytestmark = pytest.mark.usefixtures("afresh")
 
 
-def answered(folder, kind, config, e, data, **records):
-    """Answers of a node with its own data, by the policy in its folder."""
-    content = RecordDict({**records, CONFIG: ConfigRecord(config)})
-    message = Message(content, dst_node_id=7, message_type=kind)
-    name_message(message, message.object_id)
-    node = {"partition-id": 0, "num-partitions": 1, "data": data}
-    node |= {"state": str(folder), "policy": str(folder)}
-    return app(message, node_context(1, 7, node, e.to_config()))
-
-
 def test_rounds_that_draw_too_few_different_rows_are_refused(tmp_path):
     """Two of 32 rows are drawn with replacement: in one of 32 rounds, it is one row twice."""
     settings = {"method": "fedavg", "batch_size": 1, "local_steps": 2, "num_rounds": 10**4}
-    t = trainer(small(**settings))
-    model, held = to_record(flat(initial_model(t))), t.data.train.rows[0]
+    e, t = small(**settings), trainer(small(**settings))
+    model, held = initial_model(t), t.data.train.rows[0]
     few = set[int]()
     for number in range(1, 121):
         drawn = held[np.random.default_rng([0, 6, number, 0]).integers(len(held), size=2)]
-        config = {"server-round": number, "training": "0123456789abcdef", "clients": [0]}
-        content = RecordDict({"arrays": model, CONFIG: ConfigRecord(config)})
+        content = model_for(e, number, model=model)
         reply = ask(tmp_path, MessageType.TRAIN, content, **settings)
         assert reply.has_error() == (drawn[0] == drawn[1]), number
         if reply.has_error():
@@ -54,8 +40,7 @@ def test_rounds_that_draw_too_few_different_rows_are_refused(tmp_path):
             assert f"2 different rows, and client 0 draws 1 in round {number}: larger" in told
     assert len(few) >= 2
     noisy = {"privacy": "local", "noise_multiplier": 1.0, "clip": 1.0}
-    config = {"server-round": min(few), "training": "a" * 16, "clients": [0]}
-    content = RecordDict({"arrays": model, CONFIG: ConfigRecord(config)})
+    content = model_for(e, min(few), model=model, training="a" * 16)
     assert ask(tmp_path, MessageType.TRAIN, content, **settings, **noisy).has_content()
 
 
@@ -115,13 +100,12 @@ def test_scores_of_a_trainings_few_test_rows_stay_at_the_site(tmp_path, fraction
     }
     e = small(**settings)
     data = own_data(e, Source(f"npz:{tmp_path / 'rows.npz'}"), 0)
-    (tested,), model = data.test.rows, flat(initial_model(Trainer(e, data, RamStore())))
+    (tested,), model = data.test.rows, initial_model(Trainer(e, data, RamStore()))
     for least in (1, len(tested), len(tested) + 1):
         (tmp_path / "policy.toml").write_text(f"least-count = {least}\n")
         keep_policy(tmp_path, tmp_path, accept=True)
-        config = {"server-round": 1, "training": "a" * 16, "clients": [0]}
-        data, arrays = f"npz:{tmp_path / 'rows.npz'}", to_record(model)
-        reply = answered(tmp_path, MessageType.EVALUATE, config, e, data, arrays=arrays)
+        node = at(tmp_path) | {"data": f"npz:{tmp_path / 'rows.npz'}"}
+        reply = answer_of(e, MessageType.EVALUATE, model_for(e, model=model), **node)
         assert reply.has_content(), reply.error
         details = reply.content.config_records["clients"]
         assert np.isnan(details["accuracy"][0]) == (least > len(tested))
@@ -158,7 +142,8 @@ def test_sums_of_columns_wait_for_approval(tmp_path, asked):
     e = small(
         method="fedavg", dataset="csv:own", target_column="y", num_clients=1, clients_per_round=1
     )
-    reply = answered(tmp_path, ROSTER_QUERY, asked, e, f"csv:{path}")
+    content = RecordDict({CONFIG: ConfigRecord(asked)})
+    reply = answer_of(e, ROSTER_QUERY, content, **at(tmp_path), data=f"csv:{path}")
     if asked:
         assert reply.error.code == AWAITED
     else:

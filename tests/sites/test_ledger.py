@@ -175,20 +175,21 @@ def check_kill(folder, begun, call, after, number):
     assert reread(folder).total(DATA) == pytest.approx(0.1 * (known + 1))
 
 
-@pytest.mark.parametrize("left", [1, 17, 200])
-def test_a_line_that_a_crash_cut_off_was_of_no_answer(tmp_path, left):
-    spend(tmp_path, 0.1, 0.1)
-    file = tmp_path / "ledger" / "ledger.jsonl"
-    head = tmp_path / "ledger.head"
-    whole, before = file.read_bytes(), head.read_bytes()
-    spend(tmp_path, 0.1)
-    file.write_bytes(whole + file.read_bytes()[len(whole) :][:left])
-    head.write_bytes(before)
-    assert reread(tmp_path).total(DATA) == pytest.approx(0.2)
-    spend(tmp_path, 0.1)
-    found = reread(tmp_path)
-    assert [line["kind"] for line in found.lines] == ["train", "train", "healed", "train"]
-    assert (found.total(DATA), found.fault) == (pytest.approx(0.3), "")
+def test_a_line_that_a_crash_cut_off_was_of_no_answer(tmp_path):
+    for left in (1, 17, 200):
+        folder = tmp_path / str(left)
+        file, head = folder / "ledger" / "ledger.jsonl", folder / "ledger.head"
+        spend(folder, 0.1, 0.1)
+        whole, before = file.read_bytes(), head.read_bytes()
+        spend(folder, 0.1)
+        file.write_bytes(whole + file.read_bytes()[len(whole) :][:left])
+        head.write_bytes(before)
+        with entry(left):
+            assert reread(folder).total(DATA) == pytest.approx(0.2)
+            spend(folder, 0.1)
+            found = reread(folder)
+            assert [line["kind"] for line in found.lines] == ["train", "train", "healed", "train"]
+            assert (found.total(DATA), found.fault) == (pytest.approx(0.3), "")
 
 
 @pytest.mark.processes
@@ -232,63 +233,63 @@ def test_any_changed_byte_stops_all_answers_or_takes_nothing(tmp_path):
             assert found.fault or same, (at, whole[at - 20 : at + 20])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda lines: lines[1:],
-        lambda lines: [lines[0], *lines[2:]],
-        lambda lines: [*lines[:2], b"\0" * 20],
-        lambda lines: [*lines[:2], lines[2].replace(b'"run": 1', b'"run": 2')],
-        lambda lines: [b"x"],
-    ],
-    ids=["cut off in front", "taken out", "zeros", "changed", "nothing is left"],
-)
-def test_a_damaged_ledger_goes_on_with_what_is_known_once_it_is_accepted(tmp_path, change):
-    spend(tmp_path, 0.1, 0.2, 0.3)
-    file = tmp_path / "ledger" / "ledger.jsonl"
-    damaged = b"".join(line + b"\n" for line in change(file.read_bytes().splitlines()))
-    file.write_bytes(damaged)
-    module._read.clear()
-    with pytest.raises(Refused, match="this site's ledger is damaged, so that nothing leaves it"):
-        spend(tmp_path, 0.1)
-    with pytest.raises(Refused, match="is damaged"):
-        ledger(tmp_path).require(DATA, 0.1)
-    assert file.read_bytes() == damaged
-    aside = ledger(tmp_path).accept()
-    assert aside.read_bytes() == damaged
-    found = reread(tmp_path)
-    assert (found.fault, found.lines[0]["kind"]) == ("", "accepted")
-    assert found.total(DATA) == pytest.approx(0.6)
-    spend(tmp_path, 0.1)
-    assert reread(tmp_path).total(DATA) == pytest.approx(0.7)
-    assert ledger(tmp_path).accept() is None
-    file.write_bytes(b"{}\n")
-    module._read.clear()
-    assert ledger(tmp_path).accept() not in (None, aside)
+def test_a_damaged_ledger_goes_on_with_what_is_known_once_it_is_accepted(tmp_path):
+    for what, change in {
+        "cut off in front": lambda lines: lines[1:],
+        "taken out": lambda lines: [lines[0], *lines[2:]],
+        "zeros": lambda lines: [*lines[:2], b"\0" * 20],
+        "changed": lambda lines: [*lines[:2], lines[2].replace(b'"run": 1', b'"run": 2')],
+        "nothing is left": lambda lines: [b"x"],
+    }.items():
+        folder = tmp_path / what
+        spend(folder, 0.1, 0.2, 0.3)
+        file = folder / "ledger" / "ledger.jsonl"
+        damaged = b"".join(line + b"\n" for line in change(file.read_bytes().splitlines()))
+        file.write_bytes(damaged)
+        module._read.clear()
+        with entry(what):
+            with pytest.raises(Refused, match="ledger is damaged, so that nothing leaves it"):
+                spend(folder, 0.1)
+            with pytest.raises(Refused, match="is damaged"):
+                ledger(folder).require(DATA, 0.1)
+            assert file.read_bytes() == damaged
+            aside = ledger(folder).accept()
+            assert aside.read_bytes() == damaged
+            found = reread(folder)
+            assert (found.fault, found.lines[0]["kind"]) == ("", "accepted")
+            assert found.total(DATA) == pytest.approx(0.6)
+            spend(folder, 0.1)
+            assert reread(folder).total(DATA) == pytest.approx(0.7)
+            assert ledger(folder).accept() is None
+            file.write_bytes(b"{}\n")
+            module._read.clear()
+            assert ledger(folder).accept() not in (None, aside)
 
 
-@pytest.mark.parametrize("gone", ["file", "folder", "rest"])
-def test_a_ledger_that_is_deleted_or_put_back_is_noticed_and_what_it_spent_is_known(tmp_path, gone):
-    folder, file = tmp_path / "ledger", tmp_path / "ledger" / "ledger.jsonl"
-    spend(tmp_path, 0.1)
-    old = file.read_bytes()
-    spend(tmp_path, 0.2, 0.3)
-    if gone == "folder":
-        shutil.rmtree(folder)
-    elif gone == "file":
-        file.unlink()
-    else:
-        file.write_bytes(old)
-    was = "put back, or written anew" if gone == "rest" else "deleted"
-    with pytest.raises(Refused, match="this site's ledger is damaged, so that nothing leaves it"):
-        spend(tmp_path, 0.1)  # of a node that has read it before, too
-    found = reread(tmp_path)
-    lines = 1 if gone == "rest" else 0
-    assert found.fault == f"the ledger has {lines} lines and its head is line 3: it was {was}"
-    assert (ledger(tmp_path).accept() == file) == (gone != "rest")
-    assert reread(tmp_path).total(DATA) == pytest.approx(0.6)
-    spend(tmp_path, 0.1)
-    assert (reread(tmp_path).total(DATA), reread(tmp_path).fault) == (pytest.approx(0.7), "")
+def test_a_ledger_that_is_deleted_or_put_back_is_noticed_and_what_it_spent_is_known(tmp_path):
+    for gone, lines, was in [
+        ("file", 0, "deleted"),
+        ("folder", 0, "deleted"),
+        ("rest", 1, "put back, or written anew"),
+    ]:
+        site, file = tmp_path / gone, tmp_path / gone / "ledger" / "ledger.jsonl"
+        spend(site, 0.1)
+        old = file.read_bytes()
+        spend(site, 0.2, 0.3)
+        shutil.rmtree(file.parent)
+        if gone != "folder":
+            file.parent.mkdir()
+        if gone == "rest":
+            file.write_bytes(old)
+        with entry(gone):
+            with pytest.raises(Refused, match="ledger is damaged, so that nothing leaves it"):
+                spend(site, 0.1)  # of a node that has read it before, too
+            fault = f"the ledger has {lines} lines and its head is line 3: it was {was}"
+            assert reread(site).fault == fault
+            assert (ledger(site).accept() == file) == (gone != "rest")
+            assert reread(site).total(DATA) == pytest.approx(0.6)
+            spend(site, 0.1)
+            assert (reread(site).total(DATA), reread(site).fault) == (pytest.approx(0.7), "")
 
 
 def test_a_ledger_that_is_written_anew_is_noticed(tmp_path):
@@ -298,13 +299,20 @@ def test_a_ledger_that_is_written_anew_is_noticed(tmp_path):
     assert reread(tmp_path / "one").fault.endswith("it was put back, or written anew")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"line": 1}', '{"line": "x", "hash": ""}'])
-def test_a_damaged_head_stops_answers_until_it_is_accepted(tmp_path, text):
+def test_a_damaged_head_stops_answers_until_it_is_accepted(tmp_path):
     spend(tmp_path, 0.1)
-    (tmp_path / "ledger.head").write_text(text)
-    assert reread(tmp_path).fault == f"{tmp_path / 'ledger.head'} is not what was written"
-    ledger(tmp_path).accept()
-    assert (reread(tmp_path).fault, reread(tmp_path).total(DATA)) == ("", pytest.approx(0.1))
+    file = tmp_path / "ledger.head"
+    without = json.loads(file.read_text())
+    del without["steps"]
+    texts = ["", "[]", "{}", '{"line": 1}', '{"line": "x", "hash": ""}', json.dumps(without)]
+    for text in [*texts, "[" * 9999]:
+        file.write_text(text)
+        module._read.clear()
+        with entry(text):
+            assert reread(tmp_path).fault == f"{file} is not what was written"
+            ledger(tmp_path).accept()
+            found = reread(tmp_path)
+            assert (found.fault, found.total(DATA)) == ("", pytest.approx(0.1))
 
 
 def test_a_ledger_of_before_heads_goes_on(tmp_path):
@@ -328,29 +336,30 @@ def test_an_answer_reads_no_line_but_the_last_however_long_the_ledger_is(tmp_pat
     assert work[-1] == 1
 
 
-@pytest.mark.parametrize("call", ["link", "fsync", "open", "fdopen"])
-@pytest.mark.parametrize("number", [1, 2])
-def test_who_is_killed_while_accepting_loses_nothing(tmp_path, call, number, monkeypatch):
-    spend(tmp_path, 0.1, 0.2)
-    file = tmp_path / "ledger" / "ledger.jsonl"
-    first, second = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(first.replace(b'"run": 1', b'"run": 3') + second)
-    module._read.clear()
-    real, calls = getattr(os, call), [0]
+def test_who_is_killed_while_accepting_loses_nothing(tmp_path, monkeypatch):
+    for call, number in product(["link", "fsync", "open", "fdopen"], [1, 2]):
+        folder = tmp_path / f"{call}-{number}"
+        spend(folder, 0.1, 0.2)
+        file = folder / "ledger" / "ledger.jsonl"
+        first, second = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(first.replace(b'"run": 1', b'"run": 3') + second)
+        module._read.clear()
+        real, calls = getattr(os, call), [0]
 
-    def dies(*args, **options):
-        calls[0] += 1
-        if calls[0] == number:
-            raise Killed
-        return real(*args, **options)
+        def dies(*args, real=real, calls=calls, number=number, **options):
+            calls[0] += 1
+            if calls[0] == number:
+                raise Killed
+            return real(*args, **options)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, dies)
-        with contextlib.suppress(Killed):
-            ledger(tmp_path).accept()
-    found = reread(tmp_path)
-    assert found.fault or found.lines[0]["kind"] == "accepted"
-    assert found.total(DATA) == pytest.approx(0.3)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, dies)
+            with contextlib.suppress(Killed):
+                ledger(folder).accept()
+        found = reread(folder)
+        with entry(call, number):
+            assert found.fault or found.lines[0]["kind"] == "accepted"
+            assert found.total(DATA) == pytest.approx(0.3)
 
 
 def test_a_line_has_no_more_than_json_says(tmp_path):

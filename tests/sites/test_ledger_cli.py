@@ -7,18 +7,11 @@ import pytest
 from engram.sites import ledger as module
 from engram.sites.ledger import Ledger
 from tests.sites.budgets import DELTA, epsilon_of
+from tests.sites.test_site_cli import LINE as TRAINED
 
-LINE = {
-    "kind": "train",
-    "run": 17,
-    "training": "0123456789abcdef",
-    "method": "fedavg",
-    "round": 3,
-    "clients": "[1]",
-    "rows": 120,
-    "noise-multiplier": 8.0,
-    "by": "fl.example.org:9092, by its certificate",
-}
+COMMON = ("kind", "run", "training", "method", "round", "clients", "rows")
+LINE = {key: TRAINED[key] for key in COMMON}
+LINE |= {"noise-multiplier": 8.0, "by": "fl.example.org:9092, by its certificate"}
 
 
 @pytest.fixture
@@ -50,6 +43,9 @@ def test_it_shows_each_answer_and_what_is_spent(engram, folder, book):
     assert (found["epsilon"], found["delta"], found["fault"]) == (4.0, DELTA, "")
     assert found["accounts"] == {"0": pytest.approx(second, rel=1e-6)}
     assert found["lines"][0].items() >= LINE.items()
+    assert f"budget    {last}" in engram("status", folder)[1]
+    spent = json.loads(engram("status", folder, "--json")[1])["spent"]
+    assert spent == {"0": pytest.approx(second, rel=1e-6)}
 
 
 def test_without_answers_nothing_is_spent(engram, folder):
@@ -101,11 +97,3 @@ def test_data_of_others_are_declared(engram, folder, book):
     out = engram("ledger", folder)[1]
     assert "the next new data are of others" in out
     assert f"account 1 (1 data set): epsilon {epsilon_of([0.25]):.4g} of 4" in out
-
-
-def test_status_has_what_is_left(engram, folder, book):
-    told = f"epsilon {epsilon_of([0.125]):.4g} of 4 at delta 1e-05"
-    out = engram("status", folder)[1]
-    assert f"budget    account 0 (1 data set): {told}" in out
-    found = json.loads(engram("status", folder, "--json")[1])
-    assert found["spent"] == {"0": pytest.approx(epsilon_of([0.125]), rel=1e-6)}

@@ -5,46 +5,25 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
 
 from engram.client import app as module
-from engram.client.app import app
-from engram.core.slots import flat
 from engram.data.schema.columns import Kind
-from engram.link.flower import local_run, name_message, node_context
-from engram.settings.errors import REFUSED, Refused
+from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import source_root
 from engram.sites.audit import Audit
 from engram.sites.policy import Policy, is_open, policy_file, read_policy
 from engram.sites.policy_checks import of_bytes, of_models, of_now, of_rows, of_settings
 from engram.wire.roster import read_entry
-from engram.wire.wire import CONFIG, ROSTER_QUERY, to_record
+from engram.wire.wire import CONFIG, ROSTER_QUERY
 from tests.samples import entry
-from tests.support import initial_model, small, trainer
+from tests.sites.sites import answer_of, ask, refusal, train
+from tests.support import small
+
+pytestmark = pytest.mark.usefixtures("afresh")
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def _afresh():
-    local_run()
-    module._node.cache_clear()
-
-
-def ask(folder, kind=ROSTER_QUERY, content=None, *, run=1, **settings):
-    """Returns the answer of a node with its state, and its policy, in a folder."""
-    message = Message(content or RecordDict(), dst_node_id=7, message_type=kind)
-    name_message(message, message.object_id)
-    node = {"partition-id": 0, "num-partitions": 1, "state": str(folder), "policy": str(folder)}
-    return app(message, node_context(run, 7, node, small(**settings).to_config()))
-
-
-def refusal(reply):
-    assert reply.has_error()
-    assert reply.error.code == REFUSED
-    assert "\n" not in reply.error.reason
-    return reply.error.reason
 
 
 # --- The file ----------------------------------------------------------------------------------
@@ -286,21 +265,14 @@ def test_rounds_of_a_day_are_counted_and_noted(tmp_path, monkeypatch, warnings_o
     for where in ("engram.sites.audit.now", "engram.client.app.now"):
         monkeypatch.setattr(where, lambda: at[0])
     (tmp_path / "policy.toml").write_text("rounds-a-day = 2")
-    model = to_record(flat(initial_model(trainer(small()))))
-
-    def train(number):
-        config = {"server-round": number, "training": "0123456789abcdef", "clients": [0]}
-        content = RecordDict({"arrays": model, CONFIG: ConfigRecord(config)})
-        return ask(tmp_path, MessageType.TRAIN, content)
-
-    assert train(1).has_content()
+    assert train(tmp_path, 1).has_content()
     module._node.cache_clear()  # as after a restart
-    assert train(2).has_content()
+    assert train(tmp_path, 2).has_content()
     for _ in range(2):
-        told = refusal(train(3))
+        told = refusal(train(tmp_path, 3))
         assert "rounds a day must be at most 2, and 2 were today (UTC)" in told
     at[0] += timedelta(hours=12)
-    assert train(3).has_content()
+    assert train(tmp_path, 3).has_content()
     lines = Audit(tmp_path / "log").read().lines
     assert [line.get("round") for line in lines] == [1, 2, None, 3]  # one refusal of two
     assert lines[2]["why"] == told
@@ -313,18 +285,14 @@ def test_nothing_leaves_that_the_audit_cannot_have(tmp_path, monkeypatch):
     def full(*args, **options):
         raise OSError(28, "No space left on device")
 
-    model = to_record(flat(initial_model(trainer(small()))))
-    content = RecordDict({"arrays": model, CONFIG: ConfigRecord({"clients": [0]})})
     monkeypatch.setattr(Audit, "append", full)
-    told = refusal(ask(tmp_path, MessageType.TRAIN, content))
+    told = refusal(train(tmp_path))
     assert told.startswith("this site's log cannot be written (No space left on device), so that")
 
 
 def test_a_simulations_nodes_have_no_policy():
-    message = Message(RecordDict(), dst_node_id=7, message_type=ROSTER_QUERY)
-    settings = small(**{"adapt-steps": 100_000, "num-clients": 20}).to_config()
-    node = {"partition-id": 0, "num-partitions": 1}
-    assert app(message, node_context(1, 7, node, settings)).has_content()
+    e = small(**{"adapt-steps": 100_000, "num-clients": 20})
+    assert answer_of(e, ROSTER_QUERY, RecordDict()).has_content()
 
 
 def test_the_documented_policy_is_one(tmp_path):

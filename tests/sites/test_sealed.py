@@ -13,7 +13,6 @@ from engram.client.reply_cache import Replies
 from engram.settings.errors import Refused
 from engram.sites.encrypted_file import Damaged, Unencrypted, read_key, seal, unseal
 from tests.client.test_memory import params
-from tests.support import assert_same
 
 KEY = b"k" * 32
 KINDS = pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
@@ -47,18 +46,6 @@ def test_with_a_key_what_was_made_without_it_is_refused():
         unseal(seal(b"x", "client 1", None), "client 1", KEY)
     with pytest.raises(Damaged, match="no key is given"):
         unseal(seal(b"x", "client 1", KEY), "client 1", None)
-
-
-def test_a_readable_memory_is_refused_until_it_is_encrypted(tmp_path):
-    DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
-    store = DiskStore(tmp_path, key=KEY)
-    with pytest.raises(MemoryMismatch, match=r"not encrypted.*`engram memory encrypt`.*remove it"):
-        store.load(3, before=2)
-    assert store.encrypt() == 1
-    assert store.encrypt() == 0
-    assert_same(store.load(3, before=2), params(1))
-    with pytest.raises(MemoryMismatch, match="no key is given"):
-        DiskStore(tmp_path).load(3, before=2)
 
 
 def test_nothing_is_encrypted_where_a_memory_is_damaged(tmp_path):

@@ -195,65 +195,56 @@ def test_names_and_notes_are_not_told(tmp_path):
     assert not any(finding.stops for finding in told)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"describes": False}, "this node does not describe its columns"),
-        (None, "this node has no table of its own"),
-    ],
-)
-def test_a_node_that_describes_nothing_says_so(tmp_path, options, reason):
+def test_a_node_that_describes_nothing_says_so(tmp_path):
     e = small(**FOUR)
-    data = ["" if options is None else "csv:a.csv"] * 4
-    found = opened(NodesGrid(e, data, tmp_path, **options or {}), e)
-    assert found.tables == {}
-    assert reason in found.silent[0]
+    for number, (data, options, reason) in enumerate(
+        [
+            ("csv:a.csv", {"describes": False}, "this node does not describe its columns"),
+            ("", {}, "this node has no table of its own"),
+        ]
+    ):
+        found = opened(NodesGrid(e, [data] * 4, tmp_path / str(number), **options), e)
+        assert found.tables == {}
+        assert reason in found.silent[0]
 
 
 AGE = {"name": "age", "kind": "number"}
+
+
+def one(rows=3, column=AGE, **more):
+    """A description of a table with a column."""
+    return {"rows": rows, "columns": [{"column": column, **more}]}
+
+
 HOSTILE = {
     "no object": [],
     "no rows": {"columns": []},
     "a number for rows": {"rows": 1e300, "columns": []},
-    "fewer rows than cells": {"rows": 3, "columns": [{"column": AGE, "missing": 4}]},
-    "more counts than rows": {
-        "rows": 3,
-        "columns": [{"column": AGE, "edges": [1], "counts": [2, 2]}],
-    },
-    "a count too few": {"rows": 3, "columns": [{"column": AGE, "edges": [1], "counts": [2]}]},
-    "many counts": {
-        "rows": 3,
-        "columns": [{"column": AGE, "edges": [1] * 101, "counts": [0] * 102}],
-    },
-    "another type": {"rows": 3, "columns": [{"column": AGE | {"kind": "color"}}]},
-    "another entry": {"rows": 3, "columns": [{"column": AGE, "more": 1}]},
-    "no number": {"rows": 3, "columns": [{"column": AGE, "median": float("nan")}]},
-    "a long value": {"rows": 3, "columns": [{"column": AGE | {"values": ["x" * 101]}}]},
-    "a long unit": {"rows": 3, "columns": [{"column": AGE | {"unit": "x" * 101}}]},
-    "a long line": {"rows": 3, "columns": [{"column": AGE, "choices": ["x" * 1001]}]},
-    "many values": {
-        "rows": 300,
-        "columns": [{"column": AGE | {"values": [*map(str, range(101))]}}],
-    },
+    "fewer rows than cells": one(missing=4),
+    "more counts than rows": one(edges=[1], counts=[2, 2]),
+    "a count too few": one(edges=[1], counts=[2]),
+    "many counts": one(edges=[1] * 101, counts=[0] * 102),
+    "another type": one(column=AGE | {"kind": "color"}),
+    "another entry": one(more=1),
+    "no number": one(median=float("nan")),
+    "a long value": one(column=AGE | {"values": ["x" * 101]}),
+    "a long unit": one(column=AGE | {"unit": "x" * 101}),
+    "a long line": one(choices=["x" * 1001]),
+    "many values": one(300, AGE | {"values": [*map(str, range(101))]}),
     "one name twice": {"rows": 3, "columns": [{"column": AGE}] * 2},
     "many columns": {
         "rows": 3,
         "columns": [{"column": AGE | {"name": f"x{k}"}} for k in range(20_001)],
     },
-    "no Unicode": {"rows": 3, "columns": [{"column": {"name": "\ud800", "kind": "number"}}]},
+    "no Unicode": one(column={"name": "\ud800", "kind": "number"}),
 }
 
 
 def test_what_no_table_is_described_by_is_refused():
-    for found in HOSTILE.values():
-        with (
-            entry(found),
-            pytest.raises(ValueError, match=r"^(a table|rows|columns) must .{,150}$"),
-        ):
+    words = r"^(a table|rows|columns) must .{,150}$"
+    for name, found in HOSTILE.items():
+        with entry(name), pytest.raises(ValueError, match=words):
             DescribedTable.from_json(json.dumps(found))
-
-
-def test_a_description_is_bounded():
     with pytest.raises(ValueError, match="at most 16777216 characters"):
         DescribedTable.from_json(" " * (2**24 + 1))
 
@@ -356,23 +347,20 @@ def test_a_lacking_column_is_imputed_as_a_missing_value_is(tmp_path, missing):
         read_new_rows(tmp_path / "new.csv", kind, e.to_config())
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"d": 1}, "input-columns must be with all columns of inputs, d among"),
-        ({"a": "u"}, "columns.a.default must be a number, got 'u'"),
-        ({"b": "w"}, "columns.b.default must be one of u, v, got 'w'"),
-        ({"a": 1, "missing": "refuse"}, "missing must be median or indicator"),
-    ],
-)
-def test_optional_columns_that_cannot_be(tmp_path, settings, message):
+def test_optional_columns_that_cannot_be(tmp_path):
     (tmp_path / "a.csv").write_text("a,b,y\n" + "1,u,0\n2,v,1\n" * 4)
-    missing, known = settings.pop("missing", "median"), 'columns.b.values = ["u", "v"]\n'
-    lines = (f"columns.{name}.default = {json.dumps(v)}\n" for name, v in settings.items())
-    given = {"missing": missing, "input_columns": "a,b", "num_classes": 2, "target_column": "y"}
-    e = small(method="fedavg", protocol="standard", schema=known + "".join(lines), **given)
-    with pytest.raises(DataError, match=message):
-        own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
+    known = 'columns.b.values = ["u", "v"]\n'
+    given = {"input_columns": "a,b", "num_classes": 2, "target_column": "y"}
+    for line, missing, message in [
+        ("d.default = 1", "median", "input-columns must be with all columns of inputs, d among"),
+        ('a.default = "u"', "median", "columns.a.default must be a number, got 'u'"),
+        ('b.default = "w"', "median", "columns.b.default must be one of u, v, got 'w'"),
+        ("a.default = 1", "refuse", "missing must be median or indicator"),
+    ]:
+        settings = given | {"missing": missing, "schema": f"{known}columns.{line}"}
+        e = small(method="fedavg", protocol="standard", **settings)
+        with entry(line, missing), pytest.raises(DataError, match=message):
+            own_data(e, Source(f"csv:{tmp_path}/a.csv"), 0)
 
 
 # --- Agreement -------------------------------------------------------------------------------
@@ -502,8 +490,13 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("odd", "usual", "lines"), CASES.values(), ids=CASES)
-def test_each_fault_is_a_line(odd, usual, lines):
+def test_each_fault_is_a_line():
+    for name, case in CASES.items():
+        with entry(name):
+            check_fault(*case)
+
+
+def check_fault(odd, usual, lines):
     there = {each.column.name for each in usual}
     base = [number(name) for name in ("age", "y") if name not in there]
     tables = {client: table(*base, *(odd if client == 2 else usual)) for client in range(3)}

@@ -6,14 +6,17 @@ from typing import get_args
 
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engram.guards.secure.wire import Stage
 from engram.link.flower import local_run
 from engram.simulations.engine import simulate
-from engram.sites.approvals import Awaited, given
+from engram.sites.approvals import Awaited
+from engram.sites.approvals import given as given_by
 from engram.sites.terms import count, request_of
 from engram.wire.wire import CONFIG, ROSTER_QUERY, SECURE_QUERY
-from tests.samples import sampled
+from tests.samples import entry
 from tests.support import small
 
 TRAIN, EVALUATE = MessageType.TRAIN, MessageType.EVALUATE
@@ -53,12 +56,7 @@ class Crash(BaseException):
 class Counting:
     """Stands between server and host, and counts what each node answers under its approval.
 
-    Args:
-        host: The host of all clients.
-        folder: A folder for the nodes' counts.
-        e: The settings that were approved.
-        run: The run's number.
-        last: Number of messages to node 1 after which the coordinator is killed; 0: never.
+    After ``last`` messages to node 1 the coordinator is killed; 0: never.
     """
 
     def __init__(self, host, folder, e, *, run, last=0):
@@ -115,7 +113,7 @@ FAMILIES = {
 def most(folder, e):
     """The answers of each kind of the node that has answered most; and how many were approved."""
     request = request_of(e, "0" * 16, 1)
-    used = [given(place, request).tallies for place in folder.glob("node-*")]
+    used = [given_by(place, request).tallies for place in folder.glob("node-*")]
     return request.answers, {
         kind: [max(getattr(each[kind], name) for each in used if kind in each)
                for name in ("new", "again")]
@@ -184,15 +182,17 @@ def test_a_coordinator_may_be_killed_after_any_message(family, tmp_path):
 # --- Messages of any server --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", sampled(range(20), range(4)))
-def test_rounds_after_the_last_checkpoint_pass_whenever_a_coordinator_dies(tmp_path, seed):
+@given(st.integers(0, 10**6))
+@settings(max_examples=8)
+def test_rounds_after_the_last_checkpoint_pass_whenever_a_coordinator_dies(tmp_path_factory, seed):
     """Runs of up to 40 rounds with nodes that miss some; the test counts for itself.
 
     A round counts as asked again if the node has answered it, or a later one, in an earlier run.
     """
     rng = Random(seed)
     rounds, every = rng.randint(1, 40), rng.randint(1, 12)
-    site = Site(tmp_path, num_rounds=rounds, checkpoint_every=every)
+    folder = tmp_path_factory.mktemp("site")
+    site = Site(folder, num_rounds=rounds, checkpoint_every=every)
     run, last, new, again, before, furthest = 1, 0, 0, 0, 0, 0
     while last < rounds:
         for number in range(last + 1, rounds + 1):
@@ -207,16 +207,18 @@ def test_rounds_after_the_last_checkpoint_pass_whenever_a_coordinator_dies(tmp_p
                 run, before = run + 1, furthest
                 break
             last = number if number % every == 0 or number == rounds else last
-    (tally,) = given(tmp_path, site.requests[1]).tallies.values()
+    (tally,) = given_by(folder, site.requests[1]).tallies.values()
     assert (tally.new, tally.again) == (new, again)
 
 
-@pytest.mark.parametrize("seed", sampled(range(20), range(4)))
-def test_no_server_gets_more_than_was_approved_and_as_much_again(tmp_path, seed):
+@given(st.integers(0, 10**6))
+@settings(max_examples=8)
+def test_no_server_gets_more_than_was_approved_and_as_much_again(tmp_path_factory, seed):
     """Whatever it asks: rounds in any order, as any run, with any claim of what is durable."""
     rng = Random(seed)
     rounds, every = rng.randint(1, 8), rng.randint(1, 10)
-    site = Site(tmp_path, num_rounds=rounds, checkpoint_every=every, eval_every=rng.randint(1, 9))
+    folder, scored = tmp_path_factory.mktemp("site"), rng.randint(1, 9)
+    site = Site(folder, num_rounds=rounds, checkpoint_every=every, eval_every=scored)
     for _ in range(400):
         kind = rng.choice((TRAIN, EVALUATE))
         number, content = rng.randint(0, rounds), rng.choice((None, "same"))
@@ -236,17 +238,22 @@ def test_a_round_is_answered_once_in_a_run_and_only_in_its_turn(tmp_path):
     assert not any(site.asked(EVALUATE, number) for number in range(6))
 
 
-@pytest.mark.parametrize(("reached", "first"), [(1, 1), (3, 1), (4, 4), (5, 4), (6, 4), (7, 7)])
-def test_a_restarted_coordinator_goes_on_after_its_last_checkpoint(tmp_path, reached, first):
+def test_a_restarted_coordinator_goes_on_after_its_last_checkpoint(tmp_path):
     """With a checkpoint after rounds 3, 6, 9, and perhaps not yet after the one it has reached."""
-    for number in range(first):
-        site = Site(tmp_path / f"{number}", num_rounds=20, checkpoint_every=3)
+
+    def reached_in(name, reached):
+        site = Site(tmp_path / f"{reached}-{name}", num_rounds=20, checkpoint_every=3)
         assert all(site.asked(TRAIN, each) for each in range(1, reached + 1))
-        assert not site.asked(TRAIN, number, run=2) or number == 0 == first - 1
-    site = Site(tmp_path, num_rounds=20, checkpoint_every=3)
-    assert all(site.asked(TRAIN, each) for each in range(1, reached + 1))
-    assert all(site.asked(TRAIN, each, run=2) for each in range(first, reached + 2))
-    assert not any(site.asked(TRAIN, each, run=2) for each in range(reached + 2))
+        return site
+
+    for reached, first in [(1, 1), (3, 1), (4, 4), (5, 4), (6, 4), (7, 7)]:
+        with entry(reached, first):
+            for number in range(first):
+                site = reached_in(number, reached)
+                assert not site.asked(TRAIN, number, run=2) or number == 0 == first - 1
+            site = reached_in("all", reached)
+            assert all(site.asked(TRAIN, each, run=2) for each in range(first, reached + 2))
+            assert not any(site.asked(TRAIN, each, run=2) for each in range(reached + 2))
 
 
 def test_no_round_up_to_what_is_durable_is_asked_again(tmp_path):
@@ -269,4 +276,4 @@ def test_rounds_that_were_not_approved_and_other_kinds_are_not_counted(tmp_path)
     site = Site(tmp_path)
     assert site.asked(SECURE_QUERY, 1)  # aggregation is plain, so that it is refused elsewhere
     assert all(site.asked(ROSTER_QUERY, 0) for _ in range(100))
-    assert given(tmp_path, request_of(site.e, "0" * 16, 1)).tallies == {}
+    assert given_by(tmp_path, request_of(site.e, "0" * 16, 1)).tallies == {}

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, MessageType, RecordDict
 
 import engram
 from engram.client import app as module
 from engram.home.exported import load_model
-from engram.link.flower import local_run, name_message, node_context
+from engram.link.flower import local_run
 from engram.server.run import run as run_on
 from engram.settings.errors import AWAITED
 from engram.settings.fingerprint import fingerprint
@@ -21,8 +21,9 @@ from engram.sites.audit import Audit
 from engram.sites.evaluate_at_sites import given_model, visit
 from engram.sites.policy import keep_policy
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, MODEL, ROSTER_QUERY, read_list, to_record
+from tests.samples import entry
 from tests.server.nodes import NodesGrid
-from tests.sites.test_policy import refusal
+from tests.sites.sites import answer_of, at, refusal
 from tests.support import small
 
 SPLIT = 2  # the stream that draws test rows
@@ -62,11 +63,7 @@ def ask(site, about, state, kind=MessageType.EVALUATE):
     """Returns the site's answer to a model."""
     config = {"fingerprint": fingerprint(), MODEL: json.dumps(about)}
     content = RecordDict({ARRAYS: state, CONFIG: ConfigRecord(config)})
-    message = Message(content, dst_node_id=7, message_type=kind)
-    name_message(message, message.object_id)
-    node = {"partition-id": 0, "num-partitions": 1, "data": site.data}
-    node |= {"state": str(site.folder), "policy": str(site.folder)}
-    return module.app(message, node_context(1, 7, node, small().to_config()))
+    return answer_of(small(), kind, content, data=site.data, **at(site.folder))
 
 
 def rules(site, text):
@@ -108,18 +105,20 @@ CHOSEN = [
 ]
 
 
-@pytest.mark.parametrize("chosen", CHOSEN, ids=str)
-def test_no_setting_of_a_server_chooses_the_rows(elsewhere, site, chosen):
+def test_no_setting_of_a_server_chooses_the_rows(elsewhere, site):
     """They are the first 16 of 40 in an order that the site's key draws: 0.4 of them."""
     folder, model = elsewhere
-    about = model.about | {"settings": model.about["settings"] | chosen}
-    rows, found, held_out = scores(ask(site, about, model.state))
-    split = json.loads((site.folder / "split.json").read_text())
-    order = np.random.default_rng([split["key"], SPLIT]).permutation(40)
-    assert (rows, split["fraction"], held_out) == (16, 0.4, False)
-    (rmse,) = losses(folder, site.rows.iloc[order[:16]])
-    assert found["rmse"] == rmse
-    assert split["key"] >= 2**64  # nobody guesses it
+    for chosen in CHOSEN:
+        about = model.about | {"settings": model.about["settings"] | chosen}
+        with entry(chosen):
+            rows, found, held_out = scores(ask(site, about, model.state))
+            split = json.loads((site.folder / "split.json").read_text())
+            order = np.random.default_rng([split["key"], SPLIT]).permutation(40)
+            assert (rows, split["fraction"], held_out) == (16, 0.4, False)
+            (rmse,) = losses(folder, site.rows.iloc[order[:16]])
+            assert found["rmse"] == rmse
+            assert split["key"] >= 2**64  # nobody guesses it
+            (site.folder / "split.json").unlink()  # so that each draws anew
 
 
 def test_the_rows_stay_the_same_and_are_others_at_another_site(elsewhere, site, tmp_path):
@@ -150,21 +149,18 @@ def test_no_answer_is_exact_or_of_a_single_row(elsewhere, site):
         assert all(value == float(f"{value:.3g}") for value in found.values())
 
 
-@pytest.mark.parametrize(("rows", "least", "enough"), [(24, 1, True), (23, 1, False)])
-def test_no_score_is_of_fewer_than_ten_rows(elsewhere, site, rows, least, enough):
-    """0.4 of 24 rows are 9.6, and of 23 are 9.2."""
-    site.rows.iloc[:rows].to_csv(site.folder / "own.csv", index=False)
-    reply = ask(site, elsewhere[1].about, elsewhere[1].state)
-    if enough:
-        assert scores(reply)[0] == 10
-    else:
-        assert "too few test rows: a score is of 10 or more" in refusal(reply)
-
-
-def test_a_policy_may_want_more_rows_of_a_score(elsewhere, site):
+def test_no_score_is_of_fewer_than_ten_rows_or_than_a_policy_wants(elsewhere, site):
+    """0.4 of 24 rows are 9.6, of 23 are 9.2, and of 40 are 16."""
+    _, model = elsewhere
     rules(site, "least-count = 17")
-    told = refusal(ask(site, elsewhere[1].about, elsewhere[1].state))
+    told = refusal(ask(site, model.about, model.state))
     assert told == "this node's clients have too few test rows: a score is of 17 or more"
+    rules(site, "least-count = 1")
+    site.rows.iloc[:24].to_csv(site.folder / "own.csv", index=False)
+    assert scores(ask(site, model.about, model.state))[0] == 10
+    site.rows.iloc[:23].to_csv(site.folder / "own.csv", index=False)
+    told = refusal(ask(site, model.about, model.state))
+    assert "too few test rows: a score is of 10 or more" in told
 
 
 # --- Models of trainings that the site took part in -----------------------------------------------
@@ -197,13 +193,14 @@ def test_a_model_of_a_training_is_scored_on_the_rows_that_it_has_held_out(traine
         assert {each.scores["rmse"]} == losses(model, rows)
 
 
-@pytest.mark.parametrize("chosen", [{"seed": 12}, {"test-fraction": 0.9}, {"hidden": "4"}], ids=str)
-def test_its_record_says_which_rows_and_which_network_and_not_the_server(trained, chosen):
+def test_its_record_says_which_rows_and_which_network_and_not_the_server(trained):
     grid, model, _ = trained
     given = given_model(model)
     usual = visit(grid, [given], range(2), patience=0)
-    told = given._replace(about=given.about | {"settings": given.about["settings"] | chosen})
-    assert visit(grid, [told], range(2), patience=0) == usual
+    for chosen in [{"seed": 12}, {"test-fraction": 0.9}, {"hidden": "4"}]:
+        told = given._replace(about=given.about | {"settings": given.about["settings"] | chosen})
+        with entry(chosen):
+            assert visit(grid, [told], range(2), patience=0) == usual
 
 
 def test_other_parameters_are_no_model_of_the_training_whatever_the_server_says(trained):
@@ -226,22 +223,20 @@ def test_a_training_that_is_forgotten_has_no_model(trained, tmp_path):
 # --- As for training -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rule", "says"),
-    [
+def test_the_rules_of_training_hold_for_scores(elsewhere, site):
+    for rule, says in [
+        ("rounds-a-day = 0", "rounds a day must be at most 0, and 0 were today"),
         ('methods = ["molar"]', "method must be molar, got fedavg"),
         ("model-mib = 0.0001", "models must have at most 0.0001 MiB, got"),
         ("mib = 0.0001", "a round must be of at most 0.0001 MiB, got"),
-        ("rounds-a-day = 0", "rounds a day must be at most 0, and 0 were today"),
         ("evaluate = false", "scores of its rows are not sent"),
         ("epsilon = 4.0", "epsilon is 4 in all, and scores of a given model have no noise"),
         ('privacy = ["local"]', "privacy must be local, and scores of a given model have none"),
-    ],
-)
-def test_the_rules_of_training_hold_for_scores(elsewhere, site, rule, says):
-    rules(site, rule)
-    for kind in (MessageType.EVALUATE, MessageType.TRAIN, ROSTER_QUERY):
-        assert says in refusal(ask(site, elsewhere[1].about, elsewhere[1].state, kind))
+    ]:
+        rules(site, rule)
+        for kind in (MessageType.EVALUATE, MessageType.TRAIN, ROSTER_QUERY):
+            with entry(rule, kind):
+                assert says in refusal(ask(site, elsewhere[1].about, elsewhere[1].state, kind))
 
 
 def test_each_model_counts_as_a_round_of_the_day(elsewhere, site):
