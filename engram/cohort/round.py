@@ -16,6 +16,7 @@ from engram.core.personal_parameters import build
 from engram.core.settings import with_values
 from engram.core.slot_optimizers import State
 from engram.core.slots import over_slots
+from engram.core.tree import select
 from engram.core.types import Batch, Params, Scale
 
 Build = Callable[[Mapping[str, Scale]], Method]
@@ -86,10 +87,8 @@ class Cohort(NamedTuple):
 
     def of(self, some: list[int]) -> Self:
         """Returns the clients at these positions as a cohort."""
-        mine: Any = tree_map(
-            lambda leaf: leaf[some], (self.own, self.kept, list(self.states), self.scales)
-        )
-        own, kept, states, scales = mine
+        whole = self.own, self.kept, [*self.states], self.scales
+        own, kept, states, scales = select(whole, some)
         return self._replace(
             own=own, kept=kept, states=states, scales=scales, draws=self.draws.of(some)
         )
@@ -114,7 +113,7 @@ class Held(NamedTuple):
             weight: The first layer at which all of them began; None if they began apart.
         """
         return self._replace(
-            slots=over_slots(lambda leaf: leaf[clients], self.slots),
+            slots=select(self.slots, clients),
             coordinates=self.coordinates and self.coordinates.of(clients, weight),
         )
 
@@ -163,11 +162,10 @@ class Outcome(NamedTuple):
 
     def narrow(self, clients: slice, weight: Tensor | None) -> Self:
         """Returns the outcome of consecutive clients; see ``Held.of``."""
-        states: Any = [tree_map(lambda leaf: leaf[clients], x) if x else x for x in self.states]
         return self._replace(
             sent=self.sent.of(clients, weight),
             kept=self.kept.of(clients, weight),
-            states=states,
+            states=select([*self.states], clients),
             losses=self.losses[clients],
             broken={
                 i - clients.start: step
@@ -188,12 +186,6 @@ class ClientRaised(Exception):
     def __init__(self, position: int, step: int) -> None:
         super().__init__(f"client at position {position}, step {step}")
         self.position, self.step = position, step
-
-
-def stacked(trees: Sequence[Any]) -> Any:
-    """Stacks trees of tensors of the same shapes along a new first axis."""
-    first = trees[0]
-    return tree_map(lambda *leaves: torch.stack(leaves), *trees) if first else first
 
 
 def joined(parts: Sequence[Outcome], groups: Sequence[Sequence[int]]) -> Outcome:

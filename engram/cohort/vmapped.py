@@ -12,7 +12,7 @@ from engram.cohort.draws import ALL, Who
 from engram.cohort.round import Cohort, Held, Outcome, Problem
 from engram.core.method import Slots
 from engram.core.slot_optimizers import State
-from engram.core.tree import is_finite
+from engram.core.tree import is_finite, select
 from engram.core.types import Batch, Params
 
 
@@ -72,7 +72,7 @@ def _tensors(tree: Any) -> bool:
 
 
 def _pick(tree: Any, who: Who) -> Any:
-    return tree if who is ALL else tree_map(lambda leaf: leaf[who], tree)
+    return tree if who is ALL else select(tree, who)
 
 
 def _put(tree: Any, who: Who, some: Any, count: int = 0) -> Any:

@@ -115,7 +115,11 @@ class Contract(NamedTuple):
             expected = f"those that Client.sends declares, {_names(declared)}"
             raise SlotFault(where, "slots that leave", expected, _names(sent))
         self._declared(where, "that leave", sent)
-        if missing := [path for path in self._claimed if path not in flat(sent)]:
+        claims = self.method.claims
+        shares = [
+            f"{p.removesuffix('sums')}shares" for p, claim in claims.items() if claim == "sums"
+        ]
+        if missing := [path for path in (*claims, *shares) if path not in flat(sent)]:
             expected = f"among the arrays that leave, {_names(flat(sent))}"
             raise SlotFault(where, "claims", expected, _names(missing))
         for slot, x in sent.items():
@@ -125,12 +129,6 @@ class Contract(NamedTuple):
                     expected = "one of those received, since it is a model"
                     raise SlotFault(where, what, expected, f"{_names(received)} received")
                 _inside(where, what, x, received[slot], "the received slot")
-
-    @property
-    def _claimed(self) -> list[str]:
-        claims = self.method.claims
-        sums = [path for path, claim in claims.items() if claim == "sums"]
-        return [*claims, *(path.removesuffix("sums") + "shares" for path in sums)]
 
     def _kept(self, where: str, kept: Slots) -> None:
         self._declared(where, "that are kept", kept)

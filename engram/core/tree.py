@@ -1,15 +1,28 @@
-"""Arithmetic on parameter dictionaries."""
+"""Arithmetic on parameter dictionaries, and trees of tensors of many clients."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.core.types import Params, Scale
 
 _PART: Final = 2**20  # entries of a tensor that are looked at together
+_T = TypeVar("_T")
+
+
+def select(tree: _T, index: Any) -> _T:
+    """Indexes the leading axis of each tensor in a tree."""
+    found: _T = tree_map(lambda leaf: leaf[index], tree)
+    return found
+
+
+def stacked(trees: Sequence[_T]) -> _T:
+    """Stacks trees of tensors of the same shapes along a new first axis."""
+    found: _T = tree_map(lambda *leaves: torch.stack(leaves), *trees)
+    return found
 
 
 def add_scaled(x: Params, scale: Scale, y: Params) -> Params:

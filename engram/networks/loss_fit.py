@@ -9,6 +9,7 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.core.checks import require
+from engram.core.tree import stacked
 from engram.core.types import Params
 from engram.networks.base import Inputs, Model, Outputs
 from engram.networks.base import called as outputs_of
@@ -100,12 +101,10 @@ def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:
 
     try:
         alone = [both(z, y) for z, y in zip(pair, own, strict=True)]
-        stacked = tree_map(lambda *leaves: torch.stack(leaves), *pair)
-        together = vmap(both)(stacked, torch.stack(own))
+        together = vmap(both)(stacked(pair), torch.stack(own))
     except Exception:  # it looks at values, or has no rule: it may be anything that a loss does
         return False
-    expected = tree_map(lambda *leaves: torch.stack(leaves), *alone)
-    pairs = zip(tree_leaves(together), tree_leaves(expected), strict=True)
+    pairs = zip(tree_leaves(together), tree_leaves(stacked(alone)), strict=True)
     return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True) for a, b in pairs)
 
 

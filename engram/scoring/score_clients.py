@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from engram.cohort.round import stacked
 from engram.cohort.trainer.client_memory import Memory
 from engram.core.method import Slots
+from engram.core.tree import stacked
 from engram.scoring.query_rows import Queries, padded, query_rows
 from engram.scoring.score_columns import VALIDATION
 from engram.scoring.score_metrics import measure
@@ -81,7 +81,7 @@ class Scorer:
             clients: The clients.
             memories: Their memories.
         """
-        kept: Slots = stacked([memory.kept for memory in memories])
+        kept = stacked([memory.kept for memory in memories])
         answers = self.models.of(common, own, kept, memories[0].trained, clients)
         queries = self.queries(clients)
         columns = self._columns(answers, queries)

@@ -19,6 +19,7 @@ from engram.core.method import Neighbors, Served, Slots
 from engram.core.method_shapes import Shapes
 from engram.core.slot_optimizers import optimizer_of
 from engram.core.slots import has_common, has_tuned
+from engram.core.tree import select, stacked
 from engram.core.types import Batch, LossFn, Params
 from engram.data.federated import FederatedData
 from engram.networks.base import Inputs, Outputs
@@ -27,7 +28,7 @@ from engram.networks.losses import dense_loss_of, mean_loss
 from engram.scoring.mixtures import mixture, with_votes
 from engram.scoring.query_rows import Queries, Support, padded, shuffled, tuned_on
 from engram.scoring.score_columns import COMMON, TUNED
-from engram.scoring.score_metrics import flattened, measure, of
+from engram.scoring.score_metrics import flattened, measure
 from engram.scoring.tasks import Task
 from engram.settings.errors import Refused
 
@@ -122,7 +123,7 @@ class ServedModels:
         if served.weights is not None:
             return served
         stacks = [{n: leaf[None] for n, leaf in model.items()} for model in served.models]
-        w = of(self.least([client], stacks), 0) | _shift_of(served)
+        w = select(self.least([client], stacks), 0) | _shift_of(served)
         w = self._personalized(w, client) if served.tuned else w
         shift = w.pop(SHIFT, None)
         return replace(served, models=(w,), shift=shift, tuned=False)
@@ -229,7 +230,7 @@ class ServedModels:
             called = self.data.names.get(client, client)
             raise Refused(f"client {called} has no rows to fine-tune on")
         support = self._support([client])
-        return self._personalize(model, *(of(batch, 0) for batch in support.batches()))
+        return self._personalize(model, *(select(batch, 0) for batch in support.batches()))
 
     def drawn(self, client: int) -> int:
         """Returns the number of rows that a client's fine-tuning draws."""
@@ -320,8 +321,8 @@ class ServedModels:
             return vmap(function)
 
         def in_turn(*arguments: Any) -> Any:
-            found = [function(*of(arguments, i)) for i in range(len(tree_leaves(arguments)[0]))]
-            return tree_map(lambda *leaves: torch.stack(leaves), *found)
+            count = len(tree_leaves(arguments)[0])
+            return stacked([function(*select(arguments, i)) for i in range(count)])
 
         return in_turn
 

@@ -21,6 +21,7 @@ from engram.core import (
 )
 from engram.settings.errors import EngramError
 from engram.simulations.engine import simulate
+from tests.samples import entry
 from tests.support import initial_model, small, trainer
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
@@ -138,34 +139,32 @@ FAULTS = {
     ),
 }
 FRACTIONS = "fractions of phases must be positive, and leave each phase some of 1000 steps, got"
-PHASES = {
-    "no phases": ((), "phases must be one or more, got none"),
-    "a phase without steps": ((0.0, 1.0), rf"{FRACTIONS} \[0.0, 1.0\]"),
-    "others leave no steps": ((1.0, 0.5, 1.0), rf"{FRACTIONS} \[1.0, 0.5, 1.0\]"),
-}
+PHASES = [
+    ((), "phases must be one or more, got none"),
+    ((0.0, 1.0), rf"{FRACTIONS} \[0.0, 1.0\]"),
+    ((1.0, 0.5, 1.0), rf"{FRACTIONS} \[1.0, 0.5, 1.0\]"),  # which leave others no steps
+]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_slot_that_is_not_as_declared_is_told_in_one_line(fault, tmp_path):
-    wrong, words = FAULTS[fault]
-    # What shows in phases alone is seen with the first client's rows, all else before a run.
+def test_a_slot_that_is_not_as_declared_is_told_in_one_line(tmp_path):
+    # Faults of phases alone are seen with the first client's rows, all others before a run.
+    def tried(wrong, engine):
+        registered(wrong)
+        simulate(small(method="mine", num_clients=4), tmp_path / engine, engine=engine)
+
     for engine in ("sequential", "vectorized"):
-
-        def tried(engine=engine):
-            registered(wrong)
-            simulate(small(method="mine", num_clients=4), tmp_path / engine, engine=engine)
-
-        with pytest.raises((ValueError, EngramError)) as told:
-            tried()
-        assert re.search(rf"method mine, client \d+: {words}", str(told.value)), told.value
-        assert "\n" not in str(told.value)
+        for fault, (wrong, words) in FAULTS.items():
+            with entry(engine, fault):
+                with pytest.raises((ValueError, EngramError)) as told:
+                    tried(wrong, engine)
+                assert re.search(rf"method mine, client \d+: {words}", str(told.value)), told.value
+                assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("name", PHASES)
-def test_a_phase_without_steps_is_told_in_one_line(name):
-    fractions, words = PHASES[name]
-    with pytest.raises(ValueError, match=f"^method mine: {words}$"):
-        registered({"fractions": fractions})
+def test_a_phase_without_steps_is_told_in_one_line():
+    for fractions, words in PHASES:
+        with entry(fractions), pytest.raises(ValueError, match=f"^method mine: {words}$"):
+            registered({"fractions": fractions})
 
 
 def test_a_round_of_too_few_steps_for_its_phases_is_refused(tmp_path):
@@ -201,22 +200,18 @@ def test_slots_of_a_later_round_are_looked_at_too(tmp_path):
         simulate(small(method="mine", clients_per_round=20), tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("merge", "words"),
-    [
+def test_a_merge_that_returns_other_slots_ends_the_run(tmp_path):
+    for merge, words in [
         (lambda server, mean: {}, "slots that merge returns must be the same as before, model"),
         (
             lambda server, mean: {"model": lacking(mean.slots["model"])},
             "slot 'model' that merge returns must be of the names and shapes of the slot before, "
             "got none called 'dense0.weight'",
         ),
-    ],
-)
-def test_a_merge_that_returns_other_slots_ends_the_run(merge, words, tmp_path):
-    registered({"merge": merge})
-    with pytest.raises(EngramError) as told:
-        simulate(small(method="mine"), tmp_path / "run")
-    assert f"method mine, server: {words}" in str(told.value)
+    ]:
+        registered({"merge": merge})
+        with entry(words), pytest.raises(EngramError, match=f"method mine, server: {words}"):
+            simulate(small(method="mine"), tmp_path / "run")
 
 
 def test_a_function_that_fails_on_a_network_is_told_in_one_line(tmp_path):

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from torch.utils._pytree import tree_map
 
 import engram
-from engram.cohort.round import Cohort, Problem, stacked
+from engram.cohort.round import Cohort, Problem
 from engram.cohort.sequential import in_turn
 from engram.cohort.vmapped import at_once
 from engram.core.contract import Contract
@@ -20,6 +20,7 @@ from engram.core.rounds import Stepper, first_steps
 from engram.core.settings import METHODS, about
 from engram.core.slot_optimizers import SGD, optimizer_of
 from engram.core.slots import mean_of
+from engram.core.tree import stacked
 from tests.methods.problem import (
     COHORTS,
     HEAD,

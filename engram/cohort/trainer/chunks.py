@@ -8,12 +8,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from engram.cohort.round import ClientRaised, Outcome
 from engram.core.contract import line_of
 from engram.core.method import Slots
 from engram.core.slots import over_slots
+from engram.core.tree import select
 from engram.settings.errors import EngramError
 from engram.wire.training_result import Trained
 
@@ -98,7 +99,7 @@ def cut(chunk: Chunk, parts: int) -> list[Chunk]:
         Chunk(
             numbers[start:end],
             clients[start:end],
-            tree_map(lambda leaf, start=start, end=end: leaf[start:end], own),
+            select(own, slice(start, end)),
         )
         for start, end in pairwise(ends)
     ]
@@ -128,8 +129,7 @@ def score(
     blocks = trainer.scorer.blocks(clients, memories)
 
     def chunk(some: list[int]) -> Chunk:
-        mine: Slots = tree_map(lambda leaf: leaf[some], own)
-        return Chunk([0] * len(some), [clients[i] for i in some], mine)
+        return Chunk([0] * len(some), [clients[i] for i in some], select(own, some))
 
     def here(some: list[int]) -> "Scores":
         _, who, mine = chunk(some)
