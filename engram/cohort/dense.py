@@ -116,7 +116,6 @@ def cost(model: Params, drawn: int, size: int, batches: int, initial: int) -> in
 
 
 def _most(drawn: int, step: int, initial: int) -> int:
-    """Returns the most rows in a chunk."""
     return min(drawn, max(initial, _CHUNK - 1 + step))
 
 
@@ -131,7 +130,6 @@ def _first_layers(slots: Slots) -> list[str]:
 
 
 def _coordinates(cohort: Cohort, steps: Steps, features: Features | None) -> FirstLayerCoordinates:
-    """Chooses the coordinates of first layers; see ``make_coordinates``."""
     every = (cohort.common, cohort.own, cohort.kept)
     bases = [slots[s][FIRST] for slots in every for s in _first_layers(slots)]
     clients, drawn = steps.draws.rows.shape

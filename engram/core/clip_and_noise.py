@@ -61,12 +61,6 @@ class Walker(NamedTuple):
         """Makes changes of older slots changes of newer ones: now + weight (sent - then).
 
         So does every model and every difference; other statistics are left as they are.
-
-        Args:
-            then: The slots that the client received.
-            now: Those that it would receive now.
-            sent: The update.
-            weight: Weight of its changes.
         """
         moved, rest = self.apart(sent)
         moved = {slot: x for slot, x in moved.items() if self.method.kinds[slot] != "statistic"}

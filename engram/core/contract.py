@@ -180,13 +180,7 @@ def check_merged(name: str, before: Slots, after: Slots) -> None:
 
 
 def difference(x: Any, like: Any, *, whole: bool = False) -> str:
-    """Describes how a slot's names or shapes differ from another's; "" if they agree.
-
-    Args:
-        x: The slot.
-        like: The other slot.
-        whole: Whether ``x`` must have all names of ``like``, and not only some of them.
-    """
+    """Describes how a slot differs from another, with all of its names if ``whole``, or ""."""
     if isinstance(x, Tensor) or isinstance(like, Tensor):
         one, other = _shape(x), _shape(like)
         return "" if one == other else f"{one} in place of {other}"

@@ -76,10 +76,6 @@ WITHOUT_DATA: Final = Objective(
 def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     """Returns the slots of a client of a method that was built ``WITHOUT_DATA``.
 
-    Args:
-        contract: The method, with its contract.
-        steps: Steps of a round, in which each phase must have one.
-
     Raises:
         SlotFault: The method does not keep its contract.
     """
@@ -91,12 +87,7 @@ def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
 
 
 def gradients_of(made: Callable[[Objective], Method], work: Slots) -> int:
-    """Returns the largest number of gradients of a local step; a Hessian product counts as two.
-
-    Args:
-        made: Builds the method on an objective.
-        work: Slots that a client works on, as ``Shapes`` has them.
-    """
+    """Returns the largest number of gradients of a local step; a Hessian product counts as two."""
     taken = 0
 
     def gradient(w: Params, batch: Batch, names: Any = None) -> Params:

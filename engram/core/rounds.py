@@ -87,12 +87,6 @@ def received_by(method: Method, server: Slots, client: int) -> Slots:
 def merged(method: Method, server: Slots, updates: Sequence[Update], mean: Mean = mean_of) -> Slots:
     """Returns the server's slots after a round.
 
-    Args:
-        method: The method.
-        server: Its slots before.
-        updates: The updates, each of one client or the mean of several.
-        mean: Computes the mean; by default ``mean_of``.
-
     Raises:
         ValueError: If ``mean`` is given, and the method's server sees every update.
     """

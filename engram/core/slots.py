@@ -153,12 +153,7 @@ def or_common(rows: Params, common: Params, known: Tensor, clients: Sequence[int
 
 
 def has_common(common: Slots, served: Served) -> bool:
-    """Returns whether clients receive a common model: a slot ``model`` with all parameters.
-
-    Args:
-        common: Slots that all clients receive alike.
-        served: The models that serve a client.
-    """
+    """Returns whether clients receive a common model: a slot ``model`` with all parameters."""
     whole: bool = common.get("model", {}).keys() == served.models[0].keys()
     return whole
 

@@ -127,13 +127,11 @@ def _each(
 
 
 def _in_turn(passes: Any, params: Params, rows: Sequence[Inputs]) -> list[list[Tensor]]:
-    """Takes the passes of each batch by plain autograd."""
     keyed = enumerate(rows)
     return [x for i, b in keyed for x in _each(_by_autograd, passes, params, b, torch.tensor(i))]
 
 
 def _together(passes: Any, params: Params, rows: Sequence[Inputs]) -> list[list[Tensor]]:
-    """Takes those of both batches at once, by ``vmap``."""
     many = {name: leaf.expand(2, *leaf.shape) for name, leaf in params.items()}
     each = partial(_each, grad(_total, argnums=1, has_aux=True), passes)
     found = vmap(each)(many, stacked(rows), torch.arange(2))

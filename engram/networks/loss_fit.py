@@ -24,13 +24,6 @@ _WANTED: Final = {
 def check_fit(model: Model, params: Params, task: Task, example: Inputs, outputs: int) -> None:
     """Computes the task's own loss of some rows; a user's is ``tried`` where there are targets.
 
-    Args:
-        model: The network.
-        params: Its parameters, whatever they are.
-        task: What it is to learn.
-        example: Some rows of inputs.
-        outputs: Number of classes, or of values or labels to predict.
-
     Raises:
         ValueError: If outputs and targets do not fit each other; the message has both shapes, and
             names the layer that gives the outputs.
@@ -92,7 +85,6 @@ def _leaf(output: Tensor) -> Tensor:
 
 
 def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:
-    """Returns whether ``vmap`` runs a loss and its gradient, and they are right."""
     pair = [tree_map(torch.Tensor.detach, outputs), tree_map(lambda x: x.detach().flip(0), outputs)]
     own = [targets, targets.flip(0)]
 
@@ -129,7 +121,6 @@ def _refused(called: str, shapes: str, error: Exception) -> str:
 
 
 def _fits(task: Task, found: Tensor, outputs: int) -> bool:
-    """Returns whether outputs are as many as a prediction is made of."""
     if task.targets == "classes":
         return found.ndim >= 2 and found.shape[1] == outputs
     return task.targets != "tokens" or (found.ndim >= 3 and found.shape[-1] >= outputs)

@@ -73,14 +73,7 @@ class Scorer:
     def block(
         self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
     ) -> Scores:
-        """Scores the models that serve the clients of a block.
-
-        Args:
-            common: The slots that all clients receive alike.
-            own: Slots of which each of these clients receives its own, with a leading client axis.
-            clients: The clients.
-            memories: Their memories.
-        """
+        """Scores the models that serve the clients of a block."""
         kept = stacked([memory.kept for memory in memories])
         answers = self.models.of(common, own, kept, memories[0].trained, clients)
         queries = self.queries(clients)

@@ -177,7 +177,6 @@ class ServedModels:
         return self._represent(w, x)[0] if SHIFT in w else self._network.apply(w, x)
 
     def _represent(self, w: Params, x: Inputs) -> tuple[Outputs, Tensor]:
-        """Returns the outputs of one model, and its representations before the shift."""
         represent, shift = self._network.represent, w.get(SHIFT)
         assert represent is not None  # for mypy: the method asks for it
         model = {name: leaf for name, leaf in w.items() if name != SHIFT}
@@ -185,7 +184,6 @@ class ServedModels:
         return found
 
     def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
-        """Returns models with votes of the clients' training rows."""
         train = self.data.train
         memory = padded(train, train.rows, clients)
         represented = self._for_each(self._represent)
@@ -201,10 +199,6 @@ class ServedModels:
         """Returns for each client the model with the least loss on its training rows.
 
         Under few-shot, losses are on its support rows.
-
-        Args:
-            clients: The clients.
-            stacks: Parameters of each of the models, with a leading client axis.
         """
         if len(stacks) == 1:
             return stacks[0]
@@ -216,14 +210,12 @@ class ServedModels:
         return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
 
     def _known(self, clients: Sequence[int]) -> Queries:
-        """Returns the rows of the losses that ``least`` compares."""
         if not self._few_shot:
             return padded(self.data.train, self.data.train.rows, clients)
         split, rows, _ = self._support(clients)
         return Queries(split, rows, torch.ones_like(rows, dtype=torch.bool))
 
     def _personalized(self, model: Params, client: int) -> Params:
-        """Returns a client's model after fine-tuning, as it is scored."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
         if not self.drawn(client) or (self._few_shot and not len(self.data.test.rows[client])):
@@ -252,19 +244,12 @@ class ServedModels:
         return max(self.data.test.numbers, 0 if self._dense else self._network.activations)
 
     def _after_tuning(self, w: Params, clients: Sequence[int], *, alike: bool = False) -> Answer:
-        """Returns the served models after fine-tuning.
-
-        Args:
-            w: Models with a leading client axis; if ``alike``, one model without it.
-            clients: The clients.
-            alike: Whether all clients begin with the same model.
-        """
+        """Returns fine-tuned served models; if ``alike``, w is one model without a client axis."""
         if self._dense:
             return self._tuned_dense(w, self._support(clients), alike=alike)
         return self._applied(self._tuned_models(w, clients))
 
     def _tuned_models(self, w: Params, clients: Sequence[int]) -> Params:
-        """Returns each client's model after fine-tuning, with the shift that it moves, too."""
         tuned: Params = self._for_each(self._personalize)(w, *self._support(clients).batches())
         return tuned
 
@@ -316,7 +301,6 @@ class ServedModels:
         return torch.split(rows, max(1, BLOCK // (self.row * len(rows))), 1)
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that applies ``function`` to each client's stacked arguments."""
         if self.vectorized:
             return vmap(function)
 

@@ -101,16 +101,9 @@ def test_every_setting_of_an_algorithm_reaches_it():
         return flat(found) | (store.load(4, before=3) or {})
 
     before = trained()
-    for key, value in (
-        *{
-            "eta": 0.2,
-            "alpha": 0.2,
-            "beta": 0.3,
-            "hessian": "first-order",
-            "memory": "carry",
-        }.items(),
-        *{"local_steps": 3, "batch_size": 3, "initial_batch_size": 4, "seed": 5}.items(),
-    ):
+    other = {"eta": 0.2, "alpha": 0.2, "beta": 0.3, "hessian": "first-order", "memory": "carry"}
+    other |= {"local_steps": 3, "batch_size": 3, "initial_batch_size": 4, "seed": 5}
+    for key, value in other.items():
         with entry(key):
             after = trained(**{key: value})
             assert any(not torch.equal(before[name], after[name]) for name in before)

@@ -72,17 +72,17 @@ def test_no_model_depends_on_rows_that_it_is_scored_on(method):
     assert_same(found[0][2], found[1][2])
 
 
-@pytest.mark.parametrize("partition", ["halves", "iid", "dirichlet", "blocks"])
-def test_a_fifth_of_the_training_rows_is_held_out(partition):
-    own = {"dirichlet_alpha": 5.0} if partition == "dirichlet" else {}
-    whole = federated_data(small_of_any(partition=partition, validation_fraction=0, **own))
-    data = federated_data(small_of_any(partition=partition, **own))
-    assert whole.validation is None
-    for client, rows in enumerate(whole.train.rows):
-        kept, out = data.train.rows[client], data.validation.rows[client]
-        assert sorted([*kept, *out]) == sorted(rows)
-        assert len(out) == max(1, round(0.2 * len(rows)))
-        np.testing.assert_array_equal(data.test.rows[client], whole.test.rows[client])
+def test_a_fifth_of_the_training_rows_is_held_out():
+    for partition in ("halves", "iid", "dirichlet", "blocks"):
+        own = {"dirichlet_alpha": 5.0} if partition == "dirichlet" else {}
+        whole = federated_data(small_of_any(partition=partition, validation_fraction=0, **own))
+        data = federated_data(small_of_any(partition=partition, **own))
+        assert whole.validation is None
+        for client, rows in enumerate(whole.train.rows):
+            kept, out = data.train.rows[client], data.validation.rows[client]
+            assert sorted([*kept, *out]) == sorted(rows)
+            assert len(out) == max(1, round(0.2 * len(rows)))
+            np.testing.assert_array_equal(data.test.rows[client], whole.test.rows[client])
 
 
 def test_what_is_held_out_is_the_clients_and_the_seeds_alone():

@@ -213,11 +213,7 @@ def outcome_of(
 
 
 class Group:
-    """Collects the outcome for a group of clients, chunk by chunk.
-
-    Args:
-        combine: As for ``outcome_of``.
-    """
+    """Collects the outcome for a group of clients, chunk by chunk."""
 
     def __init__(self, combine: int | None) -> None:
         self._combine = combine

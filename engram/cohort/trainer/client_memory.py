@@ -94,7 +94,6 @@ class Recollection:
 
     @cached_property
     def _begun(self) -> Memory:
-        """The memory of a client before its first round."""
         start = self.method.client.start
         arrays: Params = over_slots(
             methodcaller("to", self.device), dict(sorted(flat(start).items()))
@@ -104,7 +103,6 @@ class Recollection:
 
     @cached_property
     def _checked(self) -> set[Hashable]:
-        """Forms of the memories that have passed ``_check``."""
         return set()
 
     def _check(self, client: int, tops: Set[str], kept: Slots) -> None:
@@ -133,15 +131,7 @@ class Recollection:
         durable: int,
         beside: Sequence[Params] = (),
     ) -> None:
-        """Stores the memories of clients after a round, but for those that became non-finite.
-
-        Args:
-            done: The round's outcome.
-            clients: The clients, by position in ``done``.
-            server_round: The round.
-            durable: As ``MemoryStore.save``.
-            beside: What each client keeps beside the method's slots, by path, if anything.
-        """
+        """Stores the memories of clients after a round, but for those that became non-finite."""
         fine = [i for i in range(len(clients)) if i not in done.broken]
         kept = done.kept.of(fine) if done.broken else done.kept
         tree: dict[str, Any] = {_KEPT: kept.stack()} if fine else {}

@@ -46,12 +46,6 @@ def told_cause(trainer: "Trainer", task: Task, cohort: Cohort, client: int) -> s
     """Returns likely causes of a client's non-finite slots after a round, as far as told.
 
     Under privacy, only the client's log has them. See ``cause_of``.
-
-    Args:
-        trainer: Has trained it.
-        task: The client's task.
-        cohort: The client alone, with what it received, kept and drew.
-        client: Its number.
     """
     experiment, learner, data = trainer.experiment, trainer.learner, trainer.data
     if experiment.privacy == "example":
@@ -90,13 +84,6 @@ def cause_of(
     running: Collection[str] = (),
 ) -> str:
     """Describes likely causes of a client's non-finite model or loss.
-
-    Args:
-        learned: The objective of its steps, for one model.
-        w: The model before its first step.
-        batches: The batches of its steps.
-        rows: The rows of these batches.
-        running: Names of running statistics in the model.
 
     Returns:
         The first fault among: numbers that are not finite, targets that are no classes, a negative

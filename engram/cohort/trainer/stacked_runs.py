@@ -170,7 +170,6 @@ class Stack:
         return self._trainers[0].block // len(cohorts[0])
 
     def _blocks(self, cohorts: Sequence[Sequence[int]]) -> Iterator[range]:
-        """Yields the runs that are trained at once, as many as caches and memory allow."""
         everyone, size = range(len(self._trainers)), self._at_once(cohorts)
         yield from (everyone[start : start + size] for start in everyone[::size])
 
@@ -182,7 +181,6 @@ class Stack:
         server_round: int,
         losses: bool,
     ) -> tuple[Asked, Chunk]:
-        """Returns the request to a run's clients in a round."""
         common, own = self._trainers[i].receive(received)
         asked = Asked(common, server_round, durable=0, combine=None, losses=losses)
         return asked, Chunk([0] * len(clients), [*clients], own)

@@ -212,7 +212,6 @@ class Trainer:
         return matching(model, [n for n in w if n not in model.running], by_pattern(text), key)
 
     def _check_network(self, model: Model) -> None:
-        """Checks that the steps of privacy can be taken on the network."""
         e = self.experiment
         if self._private and (model.statistics is not None or model.least_rows > 1):
             expected = "one without batch norm, such as norm group, where privacy is example"
@@ -254,7 +253,6 @@ class Trainer:
 
     @property
     def _rows(self) -> int:
-        """Largest number of rows that a client draws in a round."""
         e, client = self.experiment, self.method.client
         batches = -(-max(map(len, self.data.train.rows)) // e.batch_size)
         steps = e.local_epochs * batches if e.local_epochs else e.local_steps
@@ -370,11 +368,6 @@ class Trainer:
     def run(self, cohort: Cohort, server_round: int, clients: Sequence[int]) -> Outcome:
         """Trains a cohort.
 
-        Args:
-            cohort: The clients.
-            server_round: The round, >= 1.
-            clients: Their numbers.
-
         Raises:
             ClientRaised: A client's step raised an error, and clients are trained in turn.
         """
@@ -452,7 +445,6 @@ def _mechanism(e: "Experiment") -> "ByExamples | None":
 
 
 def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
-    """Builds what changes updates; None where nothing does."""
     if e.compress == "none" and (not e.update_clip or e.clip_quantile):
         return None
     from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed
