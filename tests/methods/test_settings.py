@@ -1,8 +1,11 @@
 """Settings of methods: the ranges and meanings that users see, and values out of range."""
 
+from pathlib import Path
+
 import pytest
 
 from engram.core.settings import METHODS
+from engram.methods import entries
 from engram.settings.errors import Refused
 from tests.samples import entry
 from tests.support import small
