@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from engram.cohort.dense_gradients import FIRST, FirstLayerCoordinates
 from engram.cohort.draws import Draws
@@ -16,7 +15,7 @@ from engram.core.personal_parameters import build
 from engram.core.settings import with_values
 from engram.core.slot_optimizers import State
 from engram.core.slots import over_slots
-from engram.core.tree import select
+from engram.core.tree import concatenated, select
 from engram.core.types import Batch, Params, Scale
 
 Build = Callable[[Mapping[str, Scale]], Method]
@@ -192,11 +191,8 @@ def joined(parts: Sequence[Outcome], groups: Sequence[Sequence[int]]) -> Outcome
     """Joins the outcomes of groups of clients into one, in the order of their positions."""
     order = np.argsort(np.concatenate([np.asarray(some) for some in groups])).tolist()
 
-    def together(*leaves: Tensor) -> Tensor:
-        return torch.cat(leaves)[order]
-
     def join(trees: Sequence[Any]) -> Any:
-        return tree_map(together, *trees)
+        return select(concatenated(trees), order)
 
     losses = [loss for part in parts for loss in part.losses]
     return Outcome(

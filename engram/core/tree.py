@@ -19,6 +19,18 @@ def select(tree: _T, index: Any) -> _T:
     return found
 
 
+def repeated(tree: _T, count: int) -> _T:
+    """Returns a tree with a leading axis of this size, along which all entries are alike."""
+    found: _T = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), tree)
+    return found
+
+
+def concatenated(trees: Sequence[_T]) -> _T:
+    """Joins trees of tensors along their leading axis."""
+    found: _T = tree_map(lambda *leaves: torch.cat(leaves), *trees)
+    return found
+
+
 def stacked(trees: Sequence[_T]) -> _T:
     """Stacks trees of tensors of the same shapes along a new first axis."""
     found: _T = tree_map(lambda *leaves: torch.stack(leaves), *trees)

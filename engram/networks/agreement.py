@@ -10,7 +10,7 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from engram.core.checks import must, require
-from engram.core.tree import stacked
+from engram.core.tree import repeated, stacked
 from engram.core.types import Params
 from engram.networks.base import Inputs, Outputs, called, copied
 from engram.networks.functional import NORMS, Pure
@@ -132,9 +132,8 @@ def _in_turn(passes: Any, params: Params, rows: Sequence[Inputs]) -> list[list[T
 
 
 def _together(passes: Any, params: Params, rows: Sequence[Inputs]) -> list[list[Tensor]]:
-    many = {name: leaf.expand(2, *leaf.shape) for name, leaf in params.items()}
     each = partial(_each, grad(_total, argnums=1, has_aux=True), passes)
-    found = vmap(each)(many, stacked(rows), torch.arange(2))
+    found = vmap(each)(repeated(params, 2), stacked(rows), torch.arange(2))
     return [[leaf[i] for leaf in some] for i in range(2) for some in found]
 
 

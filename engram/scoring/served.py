@@ -19,7 +19,7 @@ from engram.core.method import Neighbors, Served, Slots
 from engram.core.method_shapes import Shapes
 from engram.core.slot_optimizers import optimizer_of
 from engram.core.slots import has_common, has_tuned
-from engram.core.tree import select, stacked
+from engram.core.tree import repeated, select, stacked
 from engram.core.types import Batch, LossFn, Params
 from engram.data.federated import FederatedData
 from engram.networks.base import Inputs, Outputs
@@ -141,8 +141,7 @@ class ServedModels:
             if len(served.models) == 1 and self._dense and (served.tuned or self._common):
                 tuned = self._after_tuning(served.models[0], clients, alike=True)
                 return found | ({"": tuned} if served.tuned else {"": found[COMMON], TUNED: tuned})
-            count = len(clients)
-            served = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), served)
+            served = repeated(served, len(clients))
         else:
             serve = self._for_each(
                 lambda mine, keeps: self._method.serve(common | mine, keeps, trained)
@@ -260,7 +259,7 @@ class ServedModels:
         _, y = support.split.take(support.rows, out=coordinates.drawn)
         rows, targets = coordinates.see(0, drawn), self._targets(y)
         if alike:
-            w = {name: leaf.expand(count, *leaf.shape) for name, leaf in w.items()}
+            w = repeated(w, count)
         w = w | {FIRST: rows.fit(coordinates.base(0))}
         batches = (Examples(rows.narrow(*at), targets[:, slice(*at)]) for at in support.edges)
         tuned = self._personalize(w, *batches)
