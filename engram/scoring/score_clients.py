@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 
 from engram.cohort.trainer.client_memory import Memory
 from engram.core.method import Slots
-from engram.core.tree import stacked
+from engram.core.tree import concatenated, select, stacked
 from engram.scoring.query_rows import Queries, padded, query_rows
 from engram.scoring.score_columns import VALIDATION
 from engram.scoring.score_metrics import measure
@@ -30,11 +29,6 @@ class Scores(NamedTuple):
 
     columns: dict[str, Tensor]
     queries: Tensor
-
-    def narrow(self, some: slice | list[int]) -> "Scores":
-        """Returns the scores of some of the clients."""
-        columns = {name: column[some] for name, column in self.columns.items()}
-        return Scores(columns, self.queries[some])
 
 
 @dataclass
@@ -88,12 +82,8 @@ class Scorer:
     def joined(parts: Sequence[Scores], blocks: Sequence[Sequence[int]]) -> Scores:
         """Joins the scores of blocks of clients into one, in the order of their positions."""
         order = np.argsort(np.concatenate([np.asarray(some) for some in blocks])).tolist()
-        columns = {
-            name: torch.cat([part.columns[name] for part in parts]).cpu()
-            for name in parts[0].columns
-        }
-        every = Scores(columns, torch.cat([part.queries for part in parts]).cpu())
-        return every.narrow(order)
+        every: Scores = tree_map(Tensor.cpu, concatenated(parts))
+        return select(every, order)
 
     def _columns(self, serve: Mapping[str, Answer], queries: Queries) -> dict[str, Tensor]:
         said, y = self.models.answers(serve, queries)
