@@ -27,13 +27,7 @@ class SlotFault(ValueError):
 
 
 class Contract(NamedTuple):
-    """Checks of a method on its network.
-
-    Attributes:
-        name: The method's name.
-        method: The method.
-        initial: The network's parameters.
-    """
+    """Checks of a method on its network."""
 
     name: str
     method: Method

@@ -37,9 +37,6 @@ class Scorer:
 
     Models are scored on all test rows, and on the rows held out for validation; under the
     ``few-shot`` protocol, on the test rows that are not support rows.
-
-    Attributes:
-        models: The models that are scored.
     """
 
     models: ServedModels

@@ -4,6 +4,7 @@ Chunks are trained, or scored, one after the other, or beside each other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -67,7 +68,7 @@ A round of one chunk is not shared, unless it has an attribute ``cuts`` that is 
 
 def in_order(trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk]) -> Iterable[Parts]:
     """Trains chunks one after the other, in this process."""
-    return (trainer.chunk(asked, chunk) for chunk in chunks)
+    return map(partial(trainer.chunk, asked), chunks)
 
 
 def deal(groups: Sequence[Sequence[int]], own: Slots, block: int) -> list[Chunk]:
