@@ -1,6 +1,7 @@
 """Arithmetic on parameter dictionaries, and trees of tensors of many clients."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import torch
@@ -113,7 +114,7 @@ def is_finite(x: Any, leading: int = 0) -> Tensor:
     sums = [
         leaf.reshape(*leaf.shape[:leading], -1).sum(-1, dtype=torch.float64)
         if leading
-        else sum_over(lambda part: part.sum(dtype=torch.float64), leaf)
+        else sum_over(partial(torch.sum, dtype=torch.float64), leaf)
         for leaf in tree_leaves(x)
     ]
     return torch.stack(sums).sum(0).isfinite() if sums else torch.tensor(True)

@@ -5,9 +5,10 @@ Chunks are trained, or scored, one after the other, or beside each other.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -84,8 +85,8 @@ def deal(groups: Sequence[Sequence[int]], own: Slots, block: int) -> list[Chunk]
         block: The largest number of clients that may be trained at once; chunks have half as many,
             which costs nothing measurable, and leaves two of a cohort of one block.
     """
-    numbers = [number for number, group in enumerate(groups) for _ in group]
-    clients = [client for group in groups for client in group]
+    numbers = np.repeat(range(len(groups)), [*map(len, groups)]).tolist()
+    clients = [*chain.from_iterable(groups)]
     parts = 1 << max(0, -(-2 * len(clients) // block) - 1).bit_length()
     return cut(Chunk(numbers, clients, own), parts)
 
@@ -187,7 +188,8 @@ def outcome_of(
         combine: The largest weight of a client, in rows, in the mean of what clients send; None
             for what every client sends.
     """
-    data, kept, failures = trainer.data, list[int](), dict[int, str]()
+    data, failures = trainer.data, dict[int, str]()
+    kept, mine, examples, losses = list[int](), list[int](), list[int](), list[float]()
     for i in positions:
         if i in done.broken:
             cause = f"; {causes[i]}" if i in causes else ""
@@ -198,9 +200,9 @@ def outcome_of(
             )
         else:
             kept.append(i)
-    mine = [clients[i] for i in kept]
-    examples = [len(data.train.rows[client]) for client in mine]
-    losses = [loss for i in kept for loss in done.losses[i : i + 1]]
+            mine.append(clients[i])
+            examples.append(len(data.train.rows[clients[i]]))
+            losses += done.losses[i : i + 1]  # if they are computed
     slots: Slots = {}
     if kept:
         sent = done.sent if len(kept) == len(clients) else done.sent.of(kept)

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import groupby
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
@@ -416,8 +417,7 @@ class Trainer:
     def receive(self, slots: Any) -> Any:
         """Returns slots in float32, on the device that trains them."""
         # Flower's own strategies compute in numpy, and some return float64.
-        device = self.experiment.device
-        return tree_map(lambda leaf: leaf.to(device, torch.float32), slots)
+        return tree_map(methodcaller("to", self.experiment.device, torch.float32), slots)
 
     def recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
         """Returns clients' memories from rounds before the given one."""
