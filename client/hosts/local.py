@@ -13,6 +13,7 @@ from engram.cohort.trainer.trainer import Received, Trainer
 from engram.core.method import Slots
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.standardization import Units
+from engram.core.tree import select
 from engram.core.types import Params
 from engram.data.federated import FederatedData
 from engram.data.load_federation import federated_data, own_data
@@ -141,7 +142,7 @@ class LocalHost:
             )
             start = 0
             for i, clients in group.items():
-                part = scores.narrow(slice(start, start + len(clients)))
+                part = select(scores, slice(start, start + len(clients)))
                 yield _evaluate_reply(requests[i].message, clients, part)
                 start += len(clients)
 

@@ -13,7 +13,6 @@ from itertools import count
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from engram.cohort.dense_gradients import FIRST, Examples, FirstLayerCoordinates, InputRows
 from engram.cohort.draws import ALL, Steps, arranged, groups
@@ -22,7 +21,7 @@ from engram.cohort.round import Cohort, Held, Outcome, Problem, joined
 from engram.cohort.span_coordinates import Places, Span, longest, make_coordinates
 from engram.core.method import Slots
 from engram.core.slot_optimizers import State
-from engram.core.tree import is_finite
+from engram.core.tree import is_finite, repeated
 from engram.core.types import Params
 
 Targets = Callable[[Tensor], Tensor]
@@ -58,8 +57,7 @@ def _together(
     problem: Problem, cohort: Cohort, steps: Steps, *, targets: Targets, features: Features | None
 ) -> Outcome:
     method, clients = problem.build(cohort.scales), cohort.clients
-    common = tree_map(lambda leaf: leaf.expand(clients, *leaf.shape), cohort.common)
-    received, kept = common | cohort.own, cohort.kept
+    received, kept = repeated(cohort.common, clients) | cohort.own, cohort.kept
     coordinates = _coordinates(cohort, steps, features)
     received, kept = _held(coordinates, received, kept)
     stream = _examples(coordinates, steps, targets, features)
@@ -116,7 +114,6 @@ def cost(model: Params, drawn: int, size: int, batches: int, initial: int) -> in
 
 
 def _most(drawn: int, step: int, initial: int) -> int:
-    """Returns the most rows in a chunk."""
     return min(drawn, max(initial, _CHUNK - 1 + step))
 
 
@@ -131,7 +128,6 @@ def _first_layers(slots: Slots) -> list[str]:
 
 
 def _coordinates(cohort: Cohort, steps: Steps, features: Features | None) -> FirstLayerCoordinates:
-    """Chooses the coordinates of first layers; see ``make_coordinates``."""
     every = (cohort.common, cohort.own, cohort.kept)
     bases = [slots[s][FIRST] for slots in every for s in _first_layers(slots)]
     clients, drawn = steps.draws.rows.shape

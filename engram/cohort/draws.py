@@ -95,14 +95,9 @@ class Draws(NamedTuple):
     sample: Sample | None = None
 
     @property
-    def step_size(self) -> int:
-        """Rows in a step."""
-        return self.batches * self.size
-
-    @property
     def steps(self) -> int:
         """Steps of the client that has most of them."""
-        return (self.rows.shape[1] - self.initial) // self.step_size
+        return (self.rows.shape[1] - self.initial) // (self.batches * self.size)
 
     def of(self, some: list[int]) -> Self:
         """Returns the draws of the clients at these positions."""
@@ -117,7 +112,7 @@ class Draws(NamedTuple):
 
     def first(self, steps: int) -> Self:
         """Returns the draws of the first steps alone."""
-        drawn = self.initial + steps * self.step_size
+        drawn = self.initial + steps * self.batches * self.size
         return self._replace(
             rows=self.rows[:, :drawn],
             seeds=None if self.seeds is None else self.seeds[:, :drawn],

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from engram.cohort.dense_gradients import FIRST, FirstLayerCoordinates
 from engram.cohort.draws import Draws
@@ -16,6 +15,7 @@ from engram.core.personal_parameters import build
 from engram.core.settings import with_values
 from engram.core.slot_optimizers import State
 from engram.core.slots import over_slots
+from engram.core.tree import concatenated, select
 from engram.core.types import Batch, Params, Scale
 
 Build = Callable[[Mapping[str, Scale]], Method]
@@ -86,10 +86,8 @@ class Cohort(NamedTuple):
 
     def of(self, some: list[int]) -> Self:
         """Returns the clients at these positions as a cohort."""
-        mine: Any = tree_map(
-            lambda leaf: leaf[some], (self.own, self.kept, list(self.states), self.scales)
-        )
-        own, kept, states, scales = mine
+        whole = self.own, self.kept, [*self.states], self.scales
+        own, kept, states, scales = select(whole, some)
         return self._replace(
             own=own, kept=kept, states=states, scales=scales, draws=self.draws.of(some)
         )
@@ -114,7 +112,7 @@ class Held(NamedTuple):
             weight: The first layer at which all of them began; None if they began apart.
         """
         return self._replace(
-            slots=over_slots(lambda leaf: leaf[clients], self.slots),
+            slots=select(self.slots, clients),
             coordinates=self.coordinates and self.coordinates.of(clients, weight),
         )
 
@@ -163,11 +161,10 @@ class Outcome(NamedTuple):
 
     def narrow(self, clients: slice, weight: Tensor | None) -> Self:
         """Returns the outcome of consecutive clients; see ``Held.of``."""
-        states: Any = [tree_map(lambda leaf: leaf[clients], x) if x else x for x in self.states]
         return self._replace(
             sent=self.sent.of(clients, weight),
             kept=self.kept.of(clients, weight),
-            states=states,
+            states=select([*self.states], clients),
             losses=self.losses[clients],
             broken={
                 i - clients.start: step
@@ -190,21 +187,12 @@ class ClientRaised(Exception):
         self.position, self.step = position, step
 
 
-def stacked(trees: Sequence[Any]) -> Any:
-    """Stacks trees of tensors of the same shapes along a new first axis."""
-    first = trees[0]
-    return tree_map(lambda *leaves: torch.stack(leaves), *trees) if first else first
-
-
 def joined(parts: Sequence[Outcome], groups: Sequence[Sequence[int]]) -> Outcome:
     """Joins the outcomes of groups of clients into one, in the order of their positions."""
     order = np.argsort(np.concatenate([np.asarray(some) for some in groups])).tolist()
 
-    def together(*leaves: Tensor) -> Tensor:
-        return torch.cat(leaves)[order]
-
     def join(trees: Sequence[Any]) -> Any:
-        return tree_map(together, *trees)
+        return select(concatenated(trees), order)
 
     losses = [loss for part in parts for loss in part.losses]
     return Outcome(

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from engram.cohort.round import ClientRaised, Cohort, Held, Outcome, Problem, stacked
+from engram.cohort.round import ClientRaised, Cohort, Held, Outcome, Problem
 from engram.core.method import Method, Slots
 from engram.core.slot_optimizers import State
-from engram.core.tree import is_finite
+from engram.core.tree import is_finite, select, stacked
 from engram.core.types import Batch
 
 
@@ -68,8 +68,7 @@ def _one(problem: Problem, cohort: Cohort, common: Slots, i: int) -> tuple[Any, 
 def _states(each: Sequence[State]) -> State:
     """Stacks the optimizer's states of a phase; zeros for clients without a step in it."""
     begun = next((state for state in each if state), {})
-    found: State = stacked([state or tree_map(torch.zeros_like, begun) for state in each])
-    return found
+    return stacked([state or tree_map(torch.zeros_like, begun) for state in each])
 
 
 def _first_broken(
@@ -89,11 +88,7 @@ def _first_broken(
 
 
 def _only(stack: Any) -> Any:
-
-    def first(leaf: Tensor) -> Tensor:
-        return channels_last(leaf[0])
-
-    return None if stack is None else tree_map(first, stack)
+    return None if stack is None else tree_map(channels_last, select(stack, 0))
 
 
 def channels_last(leaf: Tensor) -> Tensor:

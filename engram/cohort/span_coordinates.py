@@ -186,11 +186,7 @@ class Full(Exception):
 
 
 class Places:
-    """Places in a span for the rows of gradients, of which the first ``used`` are taken.
-
-    Args:
-        room: Their number.
-    """
+    """Places in a span for the rows of gradients; the first ``used`` are taken."""
 
     def __init__(self, room: int) -> None:
         self.room, self.used = room, 0

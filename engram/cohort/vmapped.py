@@ -12,7 +12,7 @@ from engram.cohort.draws import ALL, Who
 from engram.cohort.round import Cohort, Held, Outcome, Problem
 from engram.core.method import Slots
 from engram.core.slot_optimizers import State
-from engram.core.tree import is_finite
+from engram.core.tree import is_finite, repeated, select
 from engram.core.types import Batch, Params
 
 
@@ -62,8 +62,7 @@ def _stacked(function: Any, *arguments: Any, count: int, randomness: str) -> Any
     """Applies a function to each of ``count`` clients' entries of arguments; stacks the results."""
     dims = tuple(0 if _tensors(argument) else None for argument in arguments)
     if 0 not in dims:  # the same for all
-        one = function(*arguments)
-        return tree_map(lambda leaf: leaf.expand(count, *leaf.shape), one)
+        return repeated(function(*arguments), count)
     return vmap(function, in_dims=dims, randomness=randomness)(*arguments)
 
 
@@ -72,7 +71,7 @@ def _tensors(tree: Any) -> bool:
 
 
 def _pick(tree: Any, who: Who) -> Any:
-    return tree if who is ALL else tree_map(lambda leaf: leaf[who], tree)
+    return tree if who is ALL else select(tree, who)
 
 
 def _put(tree: Any, who: Who, some: Any, count: int = 0) -> Any:

@@ -46,7 +46,6 @@ def anywhere(found: "bool | Tensor") -> bool:
 
 
 def _hidden(value: "Tensor") -> bool:
-    """Returns whether a tensor's values cannot be looked at."""
     from torch import Tensor  # noqa: PLC0415 - slow to import
     from torch._C._functorch import is_batchedtensor  # noqa: PLC0415 - slow to import
 

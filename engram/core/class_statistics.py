@@ -53,7 +53,5 @@ def updated(old: Params, new: Params) -> Params:
 
 def claims_of(*slots: str) -> dict[str, Claim]:
     """Returns ``Method.claims`` of slots of class statistics."""
-    found: dict[str, Claim] = {}
-    for slot in slots:
-        found |= {f"{slot}/sums": "sums", f"{slot}/shares": "shares"}
-    return found
+    names: tuple[Claim, ...] = ("sums", "shares")
+    return {f"{slot}/{name}": name for slot in slots for name in names}

@@ -27,13 +27,7 @@ class SlotFault(ValueError):
 
 
 class Contract(NamedTuple):
-    """Checks of a method on its network.
-
-    Attributes:
-        name: The method's name.
-        method: The method.
-        initial: The network's parameters.
-    """
+    """Checks of a method on its network."""
 
     name: str
     method: Method
@@ -115,7 +109,11 @@ class Contract(NamedTuple):
             expected = f"those that Client.sends declares, {_names(declared)}"
             raise SlotFault(where, "slots that leave", expected, _names(sent))
         self._declared(where, "that leave", sent)
-        if missing := [path for path in self._claimed if path not in flat(sent)]:
+        claims = self.method.claims
+        shares = [
+            f"{p.removesuffix('sums')}shares" for p, claim in claims.items() if claim == "sums"
+        ]
+        if missing := [path for path in (*claims, *shares) if path not in flat(sent)]:
             expected = f"among the arrays that leave, {_names(flat(sent))}"
             raise SlotFault(where, "claims", expected, _names(missing))
         for slot, x in sent.items():
@@ -125,12 +123,6 @@ class Contract(NamedTuple):
                     expected = "one of those received, since it is a model"
                     raise SlotFault(where, what, expected, f"{_names(received)} received")
                 _inside(where, what, x, received[slot], "the received slot")
-
-    @property
-    def _claimed(self) -> list[str]:
-        claims = self.method.claims
-        sums = [path for path, claim in claims.items() if claim == "sums"]
-        return [*claims, *(path.removesuffix("sums") + "shares" for path in sums)]
 
     def _kept(self, where: str, kept: Slots) -> None:
         self._declared(where, "that are kept", kept)
@@ -182,13 +174,7 @@ def check_merged(name: str, before: Slots, after: Slots) -> None:
 
 
 def difference(x: Any, like: Any, *, whole: bool = False) -> str:
-    """Describes how a slot's names or shapes differ from another's; "" if they agree.
-
-    Args:
-        x: The slot.
-        like: The other slot.
-        whole: Whether ``x`` must have all names of ``like``, and not only some of them.
-    """
+    """Describes how a slot differs from another, with all of its names if ``whole``, or ""."""
     if isinstance(x, Tensor) or isinstance(like, Tensor):
         one, other = _shape(x), _shape(like)
         return "" if one == other else f"{one} in place of {other}"

@@ -127,7 +127,6 @@ def rows_in_memory(what: str) -> Iterator[None]:
 
 
 def _least(controller: str, read: Callable[[Path], float]) -> float:
-    """Returns the least that this process's control groups allow; infinity if none has a limit."""
     found = math.inf
     for group in _groups(controller):
         with suppress(OSError, ValueError):

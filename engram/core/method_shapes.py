@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map
 
 from engram.core.contract import Contract
 from engram.core.method import Method, Objective, Served, Slots
 from engram.core.slots import flat, pick, zeros
+from engram.core.tree import select
 from engram.core.types import Batch, Params
 
 _MANY = 1000  # steps of a round whose number is not known
@@ -38,8 +38,7 @@ class Shapes(NamedTuple):
     @property
     def received(self) -> Slots:
         """The slots that a client receives."""
-        mine: Slots = tree_map(lambda leaf: leaf[0], self.own)
-        return self.common | mine
+        return self.common | select(self.own, 0)
 
     @property
     def traffic(self) -> int:
@@ -77,27 +76,18 @@ WITHOUT_DATA: Final = Objective(
 def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     """Returns the slots of a client of a method that was built ``WITHOUT_DATA``.
 
-    Args:
-        contract: The method, with its contract.
-        steps: Steps of a round, in which each phase must have one.
-
     Raises:
         SlotFault: The method does not keep its contract.
     """
     method = contract.method
     contract.check_phases(steps)
     common, own = method.server.send(method.server.start, [0])
-    received = common | tree_map(lambda leaf: leaf[0], own)
+    received = common | select(own, 0)
     return Shapes(method, common, own, *contract.round(0, received, method.client.start, None, {}))
 
 
 def gradients_of(made: Callable[[Objective], Method], work: Slots) -> int:
-    """Returns the largest number of gradients of a local step; a Hessian product counts as two.
-
-    Args:
-        made: Builds the method on an objective.
-        work: Slots that a client works on, as ``Shapes`` has them.
-    """
+    """Returns the largest number of gradients of a local step; a Hessian product counts as two."""
     taken = 0
 
     def gradient(w: Params, batch: Batch, names: Any = None) -> Params:

@@ -20,11 +20,7 @@ _T = TypeVar("_T")
 
 
 class Shared:
-    """A context of the whole process, entered by the first of those inside, left by the last.
-
-    Args:
-        make: Makes it.
-    """
+    """A context of the whole process, entered by the first of those inside, left by the last."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
         self._make, self._inside, self._left = make, 0, ExitStack()
@@ -104,7 +100,6 @@ def _enter_torch(stack: ExitStack) -> None:
 
 @contextmanager
 def _filters() -> Iterator[None]:
-    """Context in which no warning raises."""
     if all(each[0] != "error" for each in warnings.filters):
         yield
         return
@@ -117,7 +112,6 @@ def _filters() -> Iterator[None]:
 
 @contextmanager
 def _shared_by_torch() -> Iterator[None]:
-    """Context of the modes that torch has for all threads."""
     import torch  # noqa: PLC0415 - loaded by now
 
     autograd = torch.autograd
@@ -140,7 +134,6 @@ _PRODUCTS: Final = ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn", "cuda.matmul")
 
 @contextmanager
 def _variables() -> Iterator[None]:
-    """Context that removes environment variables set by imports within it."""
     lacking = [name for name in _SET_BY_IMPORTS if name not in os.environ]
     try:
         yield

@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
-from torch.utils._pytree import tree_map
-
 from engram.core.method import FromMean, Method, Phase, Slots, Update, Weighting
 from engram.core.slot_optimizers import Optimizer, State
 from engram.core.slots import mean_of, pick
+from engram.core.tree import select
 from engram.core.types import Batch, Params
 
 Mean = Callable[[Sequence[Update], str], Update]
@@ -82,18 +81,11 @@ def first_steps(phases: Sequence[Phase], steps: int) -> list[int]:
 def received_by(method: Method, server: Slots, client: int) -> Slots:
     """Returns the slots that a client receives."""
     common, own = method.server.send(server, [client])
-    mine: Slots = tree_map(lambda leaf: leaf[0], own)
-    return common | mine
+    return common | select(own, 0)
 
 
 def merged(method: Method, server: Slots, updates: Sequence[Update], mean: Mean = mean_of) -> Slots:
     """Returns the server's slots after a round.
-
-    Args:
-        method: The method.
-        server: Its slots before.
-        updates: The updates, each of one client or the mean of several.
-        mean: Computes the mean; by default ``mean_of``.
 
     Raises:
         ValueError: If ``mean`` is given, and the method's server sees every update.

@@ -1,5 +1,6 @@
 """Settings of methods: frozen dataclasses with ranges and meanings of fields."""
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields
@@ -125,25 +126,18 @@ def _check(settings: Any) -> None:
         value = getattr(settings, name)
         for note in notes:
             for bound in note if isinstance(note, Interval) else [note]:
-                for kind, words in _BOUNDS.items():
+                for kind, (words, holds) in _BOUNDS.items():
                     if isinstance(bound, kind):
-                        limit = getattr(bound, kind.__name__.lower())
-                        ok = words.holds(value, limit)
-                        require(
-                            ok, name.strip("_").replace("_", "-"), value, f"{words.say} {limit}"
-                        )
+                        limit, key = getattr(bound, holds.__name__), name.strip("_")
+                        ok = holds(value, limit)
+                        require(ok, key.replace("_", "-"), value, f"{words} {limit}")
     for fault in settings.faults() if hasattr(settings, "faults") else ():
         raise ValueError(fault.text)
 
 
-class _Words(NamedTuple):
-    say: str
-    holds: Callable[[Any, Any], Any]
-
-
-_BOUNDS: dict[type, _Words] = {
-    Gt: _Words("above", lambda value, limit: value > limit),
-    Ge: _Words("at least", lambda value, limit: value >= limit),
-    Lt: _Words("below", lambda value, limit: value < limit),
-    Le: _Words("at most", lambda value, limit: value <= limit),
+_BOUNDS: dict[type, tuple[str, Callable[[Any, Any], Any]]] = {
+    Gt: ("above", operator.gt),
+    Ge: ("at least", operator.ge),
+    Lt: ("below", operator.lt),
+    Le: ("at most", operator.le),
 }

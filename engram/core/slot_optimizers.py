@@ -87,7 +87,11 @@ def optimizer_of(
     require(0 <= momentum < 1, "momentum", momentum, "at least 0, below 1")
     require(weight_decay >= 0, "weight-decay", weight_decay, "at least 0")
     require(clip >= 0, "gradient-clip", clip, "at least 0")
-    plain, directed = _by_name(name, momentum), bool(weight_decay or clip or decays)
+    if name in OPTIMIZERS:
+        plain = _users(OPTIMIZERS[name])
+    else:
+        plain = {"sgd": SGD, "momentum": _momentum(momentum)}.get(name) or _adam(momentum)
+    directed = bool(weight_decay or clip or decays)
     if not (directed or ratios):
         return plain
 
@@ -108,16 +112,6 @@ def optimizer_of(
         return moved | own, state
 
     return plain._replace(update=update, affine=plain.affine and not directed)
-
-
-def _by_name(name: str, momentum: float) -> Optimizer:
-    if name == "sgd":
-        return SGD
-    if name in OPTIMIZERS:
-        return _users(OPTIMIZERS[name])
-    if name == "momentum":
-        return _momentum(momentum)
-    return _adam(momentum)
 
 
 def _momentum(beta: float) -> Optimizer:

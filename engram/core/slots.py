@@ -32,15 +32,10 @@ def zeros(x: Params) -> Params:
 
 def over_slots(function: Callable[..., Tensor], *slots: Slots) -> Slots:
     """Applies a function to each array of slots that have the same names, in any order."""
-    first, *rest = slots
     found: Slots = {}
-    for name, slot in first.items():
-        if isinstance(slot, Tensor):
-            found[name] = function(slot, *(other[name] for other in rest))
-        else:
-            found[name] = {
-                n: function(leaf, *(other[name][n] for other in rest)) for n, leaf in slot.items()
-            }
+    for name, slot in slots[0].items():
+        each = [other[name] for other in slots]
+        found[name] = function(*each) if isinstance(slot, Tensor) else over_slots(function, *each)
     return found
 
 
@@ -48,9 +43,11 @@ def flat(slots: Mapping[str, Any]) -> Params:
     """Returns the tensors of nested dictionaries, such as slots, by path: ``slot/name``."""
     found = Params()
     for key, x in slots.items():
-        found |= (
-            {key: x} if isinstance(x, Tensor) else {f"{key}/{p}": y for p, y in flat(x).items()}
-        )
+        if isinstance(x, Tensor):
+            found[key] = x
+            continue
+        for path, leaf in flat(x).items():
+            found[f"{key}/{path}"] = leaf
     return found
 
 
@@ -61,7 +58,7 @@ def unflat(arrays: Params, like: Mapping[str, Any] = MappingProxyType({})) -> di
     order, so that sums over them are rounded alike: a file gives them in any order.
     """
     found: dict[str, Any] = {s: {} for s, x in like.items() if isinstance(x, dict) and not x}
-    known = [path for path in flat(like) if path in arrays]
+    known = filter(arrays.__contains__, flat(like))
     for path in dict.fromkeys([*known, *arrays]):
         *outer, name = path.split("/")
         place = found
@@ -156,12 +153,7 @@ def or_common(rows: Params, common: Params, known: Tensor, clients: Sequence[int
 
 
 def has_common(common: Slots, served: Served) -> bool:
-    """Returns whether clients receive a common model: a slot ``model`` with all parameters.
-
-    Args:
-        common: Slots that all clients receive alike.
-        served: The models that serve a client.
-    """
+    """Returns whether clients receive a common model: a slot ``model`` with all parameters."""
     whole: bool = common.get("model", {}).keys() == served.models[0].keys()
     return whole
 

@@ -1,15 +1,41 @@
-"""Arithmetic on parameter dictionaries."""
+"""Arithmetic on parameter dictionaries, and trees of tensors of many clients."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.core.types import Params, Scale
 
 _PART: Final = 2**20  # entries of a tensor that are looked at together
+_T = TypeVar("_T")
+
+
+def select(tree: _T, index: Any) -> _T:
+    """Indexes the leading axis of each tensor in a tree."""
+    found: _T = tree_map(lambda leaf: leaf[index], tree)
+    return found
+
+
+def repeated(tree: _T, count: int) -> _T:
+    """Returns a tree with a leading axis of this size, along which all entries are alike."""
+    found: _T = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), tree)
+    return found
+
+
+def concatenated(trees: Sequence[_T]) -> _T:
+    """Joins trees of tensors along their leading axis."""
+    found: _T = tree_map(lambda *leaves: torch.cat(leaves), *trees)
+    return found
+
+
+def stacked(trees: Sequence[_T]) -> _T:
+    """Stacks trees of tensors of the same shapes along a new first axis."""
+    found: _T = tree_map(lambda *leaves: torch.stack(leaves), *trees)
+    return found
 
 
 def add_scaled(x: Params, scale: Scale, y: Params) -> Params:
@@ -101,7 +127,7 @@ def is_finite(x: Any, leading: int = 0) -> Tensor:
     sums = [
         leaf.reshape(*leaf.shape[:leading], -1).sum(-1, dtype=torch.float64)
         if leading
-        else sum_over(lambda part: part.sum(dtype=torch.float64), leaf)
+        else sum_over(partial(torch.sum, dtype=torch.float64), leaf)
         for leaf in tree_leaves(x)
     ]
     return torch.stack(sums).sum(0).isfinite() if sums else torch.tensor(True)

@@ -10,6 +10,7 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
 from engram.core.checks import must, require
+from engram.core.tree import repeated, stacked
 from engram.core.types import Params
 from engram.networks.base import Inputs, Outputs, called, copied
 from engram.networks.functional import NORMS, Pure
@@ -126,17 +127,13 @@ def _each(
 
 
 def _in_turn(passes: Any, params: Params, rows: Sequence[Inputs]) -> list[list[Tensor]]:
-    """Takes the passes of each batch by plain autograd."""
     keyed = enumerate(rows)
     return [x for i, b in keyed for x in _each(_by_autograd, passes, params, b, torch.tensor(i))]
 
 
 def _together(passes: Any, params: Params, rows: Sequence[Inputs]) -> list[list[Tensor]]:
-    """Takes those of both batches at once, by ``vmap``."""
-    stacked = tree_map(lambda *leaves: torch.stack(leaves), *rows)
-    many = {name: leaf.expand(2, *leaf.shape) for name, leaf in params.items()}
     each = partial(_each, grad(_total, argnums=1, has_aux=True), passes)
-    found = vmap(each)(many, stacked, torch.arange(2))
+    found = vmap(each)(repeated(params, 2), stacked(rows), torch.arange(2))
     return [[leaf[i] for leaf in some] for i in range(2) for some in found]
 
 

@@ -172,8 +172,6 @@ def _batch_norm(
 
 
 class _MaxPool(torch.autograd.Function):
-    """Max pooling."""
-
     @staticmethod
     def forward(x: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
         # In this order of pixels CPUs pool four times as fast.
@@ -221,7 +219,6 @@ def _pool(function: Callable[..., Tensor]) -> Callable[..., Images]:
 
 
 def _features(images: Images, x: Tensor) -> Features:
-    """Returns ``x``, (k, c * channels, ...), as features."""
     return Features(x.reshape(len(x), images.c, -1).transpose(0, 1), images.c)
 
 

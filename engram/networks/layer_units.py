@@ -57,10 +57,6 @@ def with_units(model: Model, units: Units) -> Model:
 
     Its parameters stay those of the raw network. It takes inputs that are standardized before; only
     ``module`` gives a plain module that takes them in their own units.
-
-    Args:
-        model: The network.
-        units: The units; without any of numbers, the network is returned as it is.
     """
     targets, make = units.targets, model.module
     if units._replace(text=None) == Units():

@@ -9,6 +9,7 @@ from torch.func import grad, vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.core.checks import require
+from engram.core.tree import stacked
 from engram.core.types import Params
 from engram.networks.base import Inputs, Model, Outputs
 from engram.networks.base import called as outputs_of
@@ -22,13 +23,6 @@ _WANTED: Final = {
 
 def check_fit(model: Model, params: Params, task: Task, example: Inputs, outputs: int) -> None:
     """Computes the task's own loss of some rows; a user's is ``tried`` where there are targets.
-
-    Args:
-        model: The network.
-        params: Its parameters, whatever they are.
-        task: What it is to learn.
-        example: Some rows of inputs.
-        outputs: Number of classes, or of values or labels to predict.
 
     Raises:
         ValueError: If outputs and targets do not fit each other; the message has both shapes, and
@@ -91,7 +85,6 @@ def _leaf(output: Tensor) -> Tensor:
 
 
 def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:
-    """Returns whether ``vmap`` runs a loss and its gradient, and they are right."""
     pair = [tree_map(torch.Tensor.detach, outputs), tree_map(lambda x: x.detach().flip(0), outputs)]
     own = [targets, targets.flip(0)]
 
@@ -100,12 +93,10 @@ def _vectorizes(task: Task, outputs: Outputs, targets: Tensor) -> bool:
 
     try:
         alone = [both(z, y) for z, y in zip(pair, own, strict=True)]
-        stacked = tree_map(lambda *leaves: torch.stack(leaves), *pair)
-        together = vmap(both)(stacked, torch.stack(own))
+        together = vmap(both)(stacked(pair), torch.stack(own))
     except Exception:  # it looks at values, or has no rule: it may be anything that a loss does
         return False
-    expected = tree_map(lambda *leaves: torch.stack(leaves), *alone)
-    pairs = zip(tree_leaves(together), tree_leaves(expected), strict=True)
+    pairs = zip(tree_leaves(together), tree_leaves(stacked(alone)), strict=True)
     return all(torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True) for a, b in pairs)
 
 
@@ -130,7 +121,6 @@ def _refused(called: str, shapes: str, error: Exception) -> str:
 
 
 def _fits(task: Task, found: Tensor, outputs: int) -> bool:
-    """Returns whether outputs are as many as a prediction is made of."""
     if task.targets == "classes":
         return found.ndim >= 2 and found.shape[1] == outputs
     return task.targets != "tokens" or (found.ndim >= 3 and found.shape[-1] >= outputs)

@@ -63,7 +63,6 @@ def from_module(
 
 
 def _network(make: Make, seed: int, example: Inputs, statistics: Statistics) -> Model:
-    """Makes a network of a module, from the process's generators; for the rest see above."""
     example = tree_map(lambda leaf: leaf.detach().clone(), example)
     module = _made(make, example)
     running = frozenset[str]() if statistics == "fixed" else _running(module)
@@ -170,7 +169,6 @@ def _running(module: nn.Module) -> frozenset[str]:
 
 
 def _activations(module: nn.Module, example: Inputs) -> int:
-    """Counts the outputs of a module's layers, for one row."""
     count = 0
 
     def add(part: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -241,7 +239,6 @@ def _tail(module: nn.Module) -> list[int]:
 
 
 def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Model | None:
-    """Returns the same network with its last layers as dense ones, if it ends in some."""
     tail = _tail(module)
     vectors = model.width > 0  # such as rows that are sequences lack, each step of which is one
     if not tail or not vectors or model.noisy or model.statistics is not None:

@@ -111,7 +111,6 @@ def step_factors(name: str, rounds: int) -> list[float]:
 
 
 def _refuse_torchs(function: Callable[..., Any], key: str, expected: str) -> None:
-    """Refuses torch's own optimizers and schedulers, or a partial of one."""
     made = getattr(function, "func", function)
     place = str(getattr(made, "__module__", ""))
     require(not place.startswith("torch.optim"), key, f"{place}.{name_of(made)}", expected)

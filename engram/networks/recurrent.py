@@ -44,7 +44,6 @@ def _packed(
     train: bool,
     bidirectional: bool,
 ) -> Any:
-    """Runs a recurrent network on a packed sequence, one layer after the other."""
     each = len(weights) // num_layers
     starts = zip(*(s.chunk(num_layers) for s in _listed(start)), strict=True)
     ends: list[list[Tensor]] = []

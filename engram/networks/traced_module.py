@@ -177,17 +177,14 @@ class Skeleton:
         last = self._last and (self._last[0] is inputs and self._last[1] is key)
         if not decomposes() and last and self._last[2] == _addresses_of(params):
             return {name: leaf.detach() for name, leaf in self._last[3].items()}
-        return self._after(params, inputs, key)
-
-    def statistics_together(self, params: Params, inputs: Tensor) -> Params:
-        """Returns the running statistics of many networks at once."""
-        return self._after(params, Images.of(inputs), None)
-
-    def _after(self, params: Params, inputs: Inputs, key: Tensor | None) -> Params:
         with torch.no_grad(), Pure(key, names=self._names(params)) as pass_:
             self._run(1, params, inputs)
         found: Params = pass_.statistics
         return found
+
+    def statistics_together(self, params: Params, inputs: Tensor) -> Params:
+        """Returns the running statistics of many networks at once."""
+        return self.statistics(params, Images.of(inputs))
 
     def _names(self, params: Params) -> dict[int, str]:
         return {id(params[name]): name for name in self.running}

@@ -37,13 +37,7 @@ class Selection(NamedTuple):
 
     @classmethod
     def empty(cls, which: str, names: list[str], clients: int) -> Self:
-        """Returns the selection before the first evaluation.
-
-        Args:
-            which: Suffix of the model whose scores are compared.
-            names: The columns' names.
-            clients: Number of clients of the federation.
-        """
+        """Returns the selection before the first evaluation."""
         nobody = torch.full((clients,), torch.nan, dtype=torch.float64)
         return cls(which, {name: nobody.clone() for name in names})
 

@@ -49,11 +49,7 @@ class Evaluation(NamedTuple):
         return [self.clients[i] for i in np.flatnonzero(np.isnan(scores).all(axis=0))]
 
     def listed(self, counts: str) -> dict[str, list[Any]]:
-        """Returns each client's scores for ``results.json``, with None for NaN and infinity.
-
-        Args:
-            counts: Name of the column of whole numbers.
-        """
+        """Returns each client's scores for ``results.json``, with None for NaN and infinity."""
         found: dict[str, list[Any]] = {"ids": self.clients}
         for name, column in self.columns.items():
             found[name] = [value if np.isfinite(value) else None for value in column.tolist()]
@@ -64,13 +60,6 @@ def read_scores(
     record: ConfigRecord, ids: Sequence[int], columns: Sequence[Column], counts: str, *, least: int
 ) -> Scored:
     """Reads and checks the scores that a node sent; values are capped at ``Metric.most``.
-
-    Args:
-        record: The record that the node sent.
-        ids: Its clients.
-        columns: The columns that it must hold.
-        counts: Name of the column of numbers of rows.
-        least: Lowest possible number of rows.
 
     Raises:
         Impossible: If a score is out of its metric's range.
@@ -165,7 +154,6 @@ def summary(
 def _figures(
     evaluation: Evaluation, metric: Metric, rows: str, clients: npt.NDArray[np.bool_]
 ) -> dict[str, float | None]:
-    """Summarizes a metric of each model over some clients, on test or validation rows."""
     tail = 10 if metric.better == "higher" else 90
     mean = mean_of(metric)
     figures: dict[str, Callable[..., Any]] = {

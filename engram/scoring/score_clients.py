@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map
 
-from engram.cohort.round import stacked
 from engram.cohort.trainer.client_memory import Memory
 from engram.core.method import Slots
+from engram.core.tree import concatenated, select, stacked
 from engram.scoring.query_rows import Queries, padded, query_rows
 from engram.scoring.score_columns import VALIDATION
 from engram.scoring.score_metrics import measure
@@ -31,11 +30,6 @@ class Scores(NamedTuple):
     columns: dict[str, Tensor]
     queries: Tensor
 
-    def narrow(self, some: slice | list[int]) -> "Scores":
-        """Returns the scores of some of the clients."""
-        columns = {name: column[some] for name, column in self.columns.items()}
-        return Scores(columns, self.queries[some])
-
 
 @dataclass
 class Scorer:
@@ -43,9 +37,6 @@ class Scorer:
 
     Models are scored on all test rows, and on the rows held out for validation; under the
     ``few-shot`` protocol, on the test rows that are not support rows.
-
-    Attributes:
-        models: The models that are scored.
     """
 
     models: ServedModels
@@ -73,15 +64,8 @@ class Scorer:
     def block(
         self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
     ) -> Scores:
-        """Scores the models that serve the clients of a block.
-
-        Args:
-            common: The slots that all clients receive alike.
-            own: Slots of which each of these clients receives its own, with a leading client axis.
-            clients: The clients.
-            memories: Their memories.
-        """
-        kept: Slots = stacked([memory.kept for memory in memories])
+        """Scores the models that serve the clients of a block."""
+        kept = stacked([memory.kept for memory in memories])
         answers = self.models.of(common, own, kept, memories[0].trained, clients)
         queries = self.queries(clients)
         columns = self._columns(answers, queries)
@@ -95,12 +79,8 @@ class Scorer:
     def joined(parts: Sequence[Scores], blocks: Sequence[Sequence[int]]) -> Scores:
         """Joins the scores of blocks of clients into one, in the order of their positions."""
         order = np.argsort(np.concatenate([np.asarray(some) for some in blocks])).tolist()
-        columns = {
-            name: torch.cat([part.columns[name] for part in parts]).cpu()
-            for name in parts[0].columns
-        }
-        every = Scores(columns, torch.cat([part.queries for part in parts]).cpu())
-        return every.narrow(order)
+        every: Scores = tree_map(Tensor.cpu, concatenated(parts))
+        return select(every, order)
 
     def _columns(self, serve: Mapping[str, Answer], queries: Queries) -> dict[str, Tensor]:
         said, y = self.models.answers(serve, queries)

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.core.checks import must
+from engram.core.tree import select
 from engram.networks.base import Outputs
 from engram.scoring.metrics import Metric, fitted
 
@@ -39,7 +40,7 @@ def measure(metric: Metric, outputs: Outputs, targets: Tensor, counted: Tensor) 
         # Values of padding are set to zero, not multiplied by it: they may be infinite.
         return torch.where(counted, values, 0.0).sum(1) / counted.sum(1)
     each = [
-        _one_number(metric, of(of(outputs, i), some), targets[i][some])
+        _one_number(metric, select(select(outputs, i), some), targets[i][some])
         if finite[i][some].all()
         else metric.worst
         for i, some in enumerate(counted)
@@ -67,11 +68,6 @@ def _one_number(metric: Metric, outputs: Outputs, targets: Tensor) -> float:
         found = tuple(getattr(value, "shape", ())) or type(value).__name__
         expected = "one number for the rows of a client"
         raise NoScore(must(f"metric {metric.name}", found, expected)) from error
-
-
-def of(stacked: Any, some: Any) -> Any:
-    """Indexes the leading axis of each tensor in a tree."""
-    return tree_map(lambda leaf: leaf[some], stacked)
 
 
 def flattened(stacked: Any) -> Any:

@@ -26,15 +26,7 @@ def collect_scores(
     columns: Sequence[Column],
     names: Names,
 ) -> tuple[Scored, Counter[Kind], str]:
-    """Returns the scores by client, the number of rejected replies by kind, and why others lack.
-
-    Args:
-        answers: Replies, by the id of the message that each answers.
-        asked: The messages, and the clients that each asks.
-        server_round: The round.
-        columns: The columns that a reply must hold.
-        names: The clients' names.
-    """
+    """Returns the scores by client, the number of rejected replies by kind, and why others lack."""
     scores: Scored = {}
     kinds: Counter[Kind] = Counter()
     lacking: list[str] = []
@@ -61,12 +53,6 @@ def screen_scores(
     content: RecordDict, *, server_round: int, asked: Sequence[int], columns: Sequence[Column]
 ) -> Scored | Rejected:
     """Checks the content of a reply to an evaluation, for ``read_reply``.
-
-    Args:
-        content: The reply's content.
-        server_round: The round that the reply must belong to.
-        asked: The clients that the node hosts, ascending: the reply must have each of them.
-        columns: The columns that it must hold, beside ``queries``, the numbers of rows.
 
     Raises:
         KeyError: If an entry is missing.

@@ -219,7 +219,6 @@ class ScoreWarnings:
 
 
 def _lost(evaluation: Evaluation) -> Iterator[tuple[str, set[int]]]:
-    """Yields warnings of infinite losses, and their clients."""
     nobody = np.zeros(len(evaluation.clients), dtype=bool)
 
     def lost(which: str) -> Bools:

@@ -19,6 +19,7 @@ from engram.core.method import Neighbors, Served, Slots
 from engram.core.method_shapes import Shapes
 from engram.core.slot_optimizers import optimizer_of
 from engram.core.slots import has_common, has_tuned
+from engram.core.tree import repeated, select, stacked
 from engram.core.types import Batch, LossFn, Params
 from engram.data.federated import FederatedData
 from engram.networks.base import Inputs, Outputs
@@ -27,7 +28,7 @@ from engram.networks.losses import dense_loss_of, mean_loss
 from engram.scoring.mixtures import mixture, with_votes
 from engram.scoring.query_rows import Queries, Support, padded, shuffled, tuned_on
 from engram.scoring.score_columns import COMMON, TUNED
-from engram.scoring.score_metrics import flattened, measure, of
+from engram.scoring.score_metrics import flattened, measure
 from engram.scoring.tasks import Task
 from engram.settings.errors import Refused
 
@@ -122,7 +123,7 @@ class ServedModels:
         if served.weights is not None:
             return served
         stacks = [{n: leaf[None] for n, leaf in model.items()} for model in served.models]
-        w = of(self.least([client], stacks), 0) | _shift_of(served)
+        w = select(self.least([client], stacks), 0) | _shift_of(served)
         w = self._personalized(w, client) if served.tuned else w
         shift = w.pop(SHIFT, None)
         return replace(served, models=(w,), shift=shift, tuned=False)
@@ -140,8 +141,7 @@ class ServedModels:
             if len(served.models) == 1 and self._dense and (served.tuned or self._common):
                 tuned = self._after_tuning(served.models[0], clients, alike=True)
                 return found | ({"": tuned} if served.tuned else {"": found[COMMON], TUNED: tuned})
-            count = len(clients)
-            served = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), served)
+            served = repeated(served, len(clients))
         else:
             serve = self._for_each(
                 lambda mine, keeps: self._method.serve(common | mine, keeps, trained)
@@ -176,7 +176,6 @@ class ServedModels:
         return self._represent(w, x)[0] if SHIFT in w else self._network.apply(w, x)
 
     def _represent(self, w: Params, x: Inputs) -> tuple[Outputs, Tensor]:
-        """Returns the outputs of one model, and its representations before the shift."""
         represent, shift = self._network.represent, w.get(SHIFT)
         assert represent is not None  # for mypy: the method asks for it
         model = {name: leaf for name, leaf in w.items() if name != SHIFT}
@@ -184,7 +183,6 @@ class ServedModels:
         return found
 
     def _voting(self, w: Params, votes: Neighbors, clients: Sequence[int]) -> Answer:
-        """Returns models with votes of the clients' training rows."""
         train = self.data.train
         memory = padded(train, train.rows, clients)
         represented = self._for_each(self._represent)
@@ -200,10 +198,6 @@ class ServedModels:
         """Returns for each client the model with the least loss on its training rows.
 
         Under few-shot, losses are on its support rows.
-
-        Args:
-            clients: The clients.
-            stacks: Parameters of each of the models, with a leading client axis.
         """
         if len(stacks) == 1:
             return stacks[0]
@@ -215,21 +209,19 @@ class ServedModels:
         return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
 
     def _known(self, clients: Sequence[int]) -> Queries:
-        """Returns the rows of the losses that ``least`` compares."""
         if not self._few_shot:
             return padded(self.data.train, self.data.train.rows, clients)
         split, rows, _ = self._support(clients)
         return Queries(split, rows, torch.ones_like(rows, dtype=torch.bool))
 
     def _personalized(self, model: Params, client: int) -> Params:
-        """Returns a client's model after fine-tuning, as it is scored."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
         if not self.drawn(client) or (self._few_shot and not len(self.data.test.rows[client])):
             called = self.data.names.get(client, client)
             raise Refused(f"client {called} has no rows to fine-tune on")
         support = self._support([client])
-        return self._personalize(model, *(of(batch, 0) for batch in support.batches()))
+        return self._personalize(model, *(select(batch, 0) for batch in support.batches()))
 
     def drawn(self, client: int) -> int:
         """Returns the number of rows that a client's fine-tuning draws."""
@@ -251,19 +243,12 @@ class ServedModels:
         return max(self.data.test.numbers, 0 if self._dense else self._network.activations)
 
     def _after_tuning(self, w: Params, clients: Sequence[int], *, alike: bool = False) -> Answer:
-        """Returns the served models after fine-tuning.
-
-        Args:
-            w: Models with a leading client axis; if ``alike``, one model without it.
-            clients: The clients.
-            alike: Whether all clients begin with the same model.
-        """
+        """Returns fine-tuned served models; if ``alike``, w is one model without a client axis."""
         if self._dense:
             return self._tuned_dense(w, self._support(clients), alike=alike)
         return self._applied(self._tuned_models(w, clients))
 
     def _tuned_models(self, w: Params, clients: Sequence[int]) -> Params:
-        """Returns each client's model after fine-tuning, with the shift that it moves, too."""
         tuned: Params = self._for_each(self._personalize)(w, *self._support(clients).batches())
         return tuned
 
@@ -274,7 +259,7 @@ class ServedModels:
         _, y = support.split.take(support.rows, out=coordinates.drawn)
         rows, targets = coordinates.see(0, drawn), self._targets(y)
         if alike:
-            w = {name: leaf.expand(count, *leaf.shape) for name, leaf in w.items()}
+            w = repeated(w, count)
         w = w | {FIRST: rows.fit(coordinates.base(0))}
         batches = (Examples(rows.narrow(*at), targets[:, slice(*at)]) for at in support.edges)
         tuned = self._personalize(w, *batches)
@@ -315,13 +300,12 @@ class ServedModels:
         return torch.split(rows, max(1, BLOCK // (self.row * len(rows))), 1)
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function that applies ``function`` to each client's stacked arguments."""
         if self.vectorized:
             return vmap(function)
 
         def in_turn(*arguments: Any) -> Any:
-            found = [function(*of(arguments, i)) for i in range(len(tree_leaves(arguments)[0]))]
-            return tree_map(lambda *leaves: torch.stack(leaves), *found)
+            count = len(tree_leaves(arguments)[0])
+            return stacked([function(*select(arguments, i)) for i in range(count)])
 
         return in_turn
 

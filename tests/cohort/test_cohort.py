@@ -12,7 +12,6 @@ from engram.cohort.dense_gradients import PlainCoordinates
 from engram.cohort.span_coordinates import Span
 from engram.cohort.trainer import ways
 from engram.cohort.trainer.block_size import block_size
-from engram.core.machine import available
 from engram.core.slots import over_slots
 from engram.settings.errors import Refused
 from tests.samples import EIGHT, entry
@@ -156,31 +155,16 @@ def test_models_and_divergence_are_found_without_losses(settings, engine):
 
 
 @pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES | FIRST_ORDER, STACKED])
-@pytest.mark.parametrize("combine", [None, 25])
-def test_blocks_change_nothing(settings, combine):
-    e = settings_of(settings)
-    groups = [[3, 0], [12], [7, 19, 5, 8]]
-    results = []
-    for block in (100, 1, 3):
-        t = trainer(e)
-        t.block = block
-        results.append(
-            t.train(initial_model(t), groups, server_round=1, durable=0, combine=combine)
-        )
-    for other in results[1:]:
-        for one, same in zip(results[0], other, strict=True):
-            assert one.clients == same.clients
-            assert one.examples == same.examples
-            assert one.losses == pytest.approx(same.losses, abs=1e-5)
-            assert_same(one.slots, same.slots, atol=1e-6)
-
-
-@pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED])
-def test_a_group_is_the_mean_of_its_clients(settings):
+def test_a_group_is_the_mean_of_its_clients_in_blocks_of_any_size(settings):
     t = trainer(settings_of(settings))
     model, groups = initial_model(t), [[3, 0, 12], [19]]
     when = {"server_round": 1, "durable": 0}
     each = train_clients(t, model, [3, 0, 12, 19], **when)
+    for t.block in (1, 3):
+        apart = train_clients(t, model, [3, 0, 12, 19], **when)
+        assert (apart.clients, apart.examples) == (each.clients, each.examples)
+        assert apart.losses == pytest.approx(each.losses, abs=1e-5)
+        assert_same(apart.slots, each.slots, atol=1e-6)
     for combine in (1, 25, 2**31):  # clients alike, some of them bounded, and none
         first, second = t.train(model, groups, combine=combine, **when)
         weights = torch.tensor([float(min(n, combine)) for n in each.examples[:3]])
@@ -203,25 +187,23 @@ def test_a_group_without_a_usable_client_is_empty_and_spoils_no_other():
     assert_same(mixed.slots, alone.slots, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED, {"engine": "sequential"}])
-def test_a_budget_that_allows_no_client_is_refused_with_the_numbers(settings):
-    engine = {k: v for k, v in settings.items() if k == "engine"}
-    settings = {k: v for k, v in settings.items() if k != "engine"}
-    with pytest.raises(
-        Refused, match=r"needs \S+ GiB, and 9.99e-07 GiB are allowed \(memory-budget\)"
-    ):
-        trainer(settings_of(settings | {"memory_budget": 1e-6}), **engine)
-    # Three times its model fits: as received, a gradient, and the next. Its batches do not.
-    settings = settings | {"method": "fedavg"}
-    model = initial_model(trainer(settings_of(settings)))["model"]
-    size = 12 * sum(leaf.numel() for leaf in model.values())
-    budget = 1.01 * size / 2**30
-    allowed = rf"one client takes about \d+ KiB.* {budget * 2**20:.0f} KiB are allowed"
-    with pytest.raises(Refused, match=allowed):
-        trainer(settings_of(settings | {"memory_budget": budget}), **engine)
+def test_a_budget_that_allows_no_client_is_refused_with_the_numbers():
+    for settings, engine in [
+        *((regime, "vectorized") for regime in (SPAN, PLAIN, FEATURES, STACKED)),
+        ({}, "sequential"),
+    ]:
+        none = r"needs \S+ GiB, and 9.99e-07 GiB are allowed \(memory-budget\)"
+        with entry(settings, engine), pytest.raises(Refused, match=none):
+            trainer(settings_of(settings | {"memory_budget": 1e-6}), engine=engine)
+        # Three times its model fits: as received, a gradient, and the next. Its batches do not.
+        plain = {"method": "fedavg"} | settings
+        budget = 12.12 * trainer(settings_of(plain)).learner.size / 2**30
+        allowed = rf"one client takes about \d+ KiB.* {budget * 2**20:.0f} KiB are allowed"
+        with entry(settings, engine), pytest.raises(Refused, match=allowed):
+            trainer(settings_of(plain | {"memory_budget": budget}), engine=engine)
 
 
-def test_a_budget_limits_the_block(monkeypatch):
+def test_a_budget_limits_the_block():
     e = settings_of(SPAN)
     whole = trainer(e)
     assert whole.block >= 20
@@ -234,30 +216,24 @@ def test_a_budget_limits_the_block(monkeypatch):
     assert_same(results[0].slots, results[1].slots, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED])
-def test_the_order_of_a_models_arrays_does_not_matter(settings):
+def test_the_order_of_a_models_arrays_does_not_matter():
     # A strategy of somebody else's may send them in another one.
-    t = trainer(settings_of({"method": "fedavg"} | settings))
-    model = initial_model(t)
-    other = {"model": dict(reversed(model["model"].items()))}
-    one, same = (
-        train_clients(t, m, [3, 12], server_round=1, durable=0).slots for m in (model, other)
-    )
-    assert_same(one, same, atol=1e-6)
-    one, same = (scores_of(t, [3, 12], m, server_round=1).columns for m in (model, other))
-    assert_same(one, same, atol=1e-6)
+    for settings in (SPAN, PLAIN, FEATURES, STACKED):
+        with entry(settings):
+            t = trainer(settings_of({"method": "fedavg"} | settings))
+            model = initial_model(t)
+            other = {"model": dict(reversed(model["model"].items()))}
+            one, same = (
+                train_clients(t, m, [3, 12], server_round=1, durable=0).slots
+                for m in (model, other)
+            )
+            assert_same(one, same, atol=1e-6)
+            one, same = (scores_of(t, [3, 12], m, server_round=1).columns for m in (model, other))
+            assert_same(one, same, atol=1e-6)
 
 
-def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):
-    monkeypatch.setattr("engram.core.machine._MOUNTED", tmp_path)
-    whole = available("cpu")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert available("cpu") == pytest.approx(whole, rel=0.2)
-    (tmp_path / "memory.max").write_text(f"{4 * 2**20}\n")
-    (tmp_path / "memory.current").write_text(f"{3 * 2**20}\n")
-    # Of what is in use, 2 MiB are files that the kernel gives up when asked.
-    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {2 * 2**20}\nslab 3\n")
-    assert available("cpu") == 3 * 2**20
+def test_clients_train_at_once_as_memory_allows(monkeypatch):
+    monkeypatch.setattr("engram.cohort.trainer.block_size.available", lambda device: 3 * 2**20)
     assert block_size(2**20, 0, device="cpu") == 1  # a quarter is less than one client takes
     assert block_size(2**17, 0, device="cpu") == 6
     with pytest.raises(Refused, match="takes about 5120 KiB, but 3072 KiB are free"):

@@ -12,7 +12,7 @@ from engram.cohort import dense, sequential, vmapped
 from engram.cohort.trainer.chunks import Asked, Chunk
 from engram.scoring.query_rows import padded
 from engram.scoring.served import ServedModels
-from tests.samples import EIGHT
+from tests.samples import EIGHT, entry
 from tests.support import small_of_any, trainer
 
 CLIENTS = [3, 4]
@@ -40,13 +40,17 @@ def unseen(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "__bool__", lambda x: x.is_meta or here(x))
 
 
-@pytest.mark.parametrize("way", ["dense", "vmap", "in-turn"])
-@pytest.mark.parametrize("method", EIGHT)
-def test_clients_train_and_answer_on_their_device_alone(unseen, method, way):
-    model = {"model": "resnet", "hidden": "4"} if method == "fedbn" else {"hidden": "8,6"}
-    t = trainer(small_of_any(method=method, **model))
-    if way == "dense" and way not in t.ways:
-        pytest.skip("it trains otherwise")
+@pytest.mark.usefixtures("unseen")
+def test_clients_train_and_answer_on_their_device_alone():
+    for method in EIGHT:
+        model = {"model": "resnet", "hidden": "4"} if method == "fedbn" else {"hidden": "8,6"}
+        t = trainer(small_of_any(method=method, **model))
+        for way in {*t.ways, "vmap", "in-turn"}:
+            with entry(method, way):
+                check_device(t, way)
+
+
+def check_device(t, way):
     network = t.learner.network
     learner = t.learner._replace(network=network._replace(initial=away(network.initial)))
     server = t.method.server

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import engram
 from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.core.slots import over_slots
@@ -15,7 +16,6 @@ from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from tests.networks.networks import CASES, IMAGES, Normed
 from tests.networks.test_modules import (  # noqa: F401 - a fixture is used by being here
-    EVERYWHERE,
     _registered,
     experiment,
 )
@@ -53,9 +53,8 @@ def both(e):
 
 
 STEPS = {"steps": {}, "epochs": EPOCHS | {"batch_size": 30}}
-# Each optimizer, with a state of either kind and without, along steps and along epochs. Two methods
-# go every way, one of them in full only, and the others two of these each, of which one is of
-# steps and one of epochs.
+# Each optimizer, with a state of either kind and without, along steps and along epochs. Each method
+# goes two of these, of which one is of steps and one of epochs; in full, one goes every way.
 WAYS = [
     ("momentum", "kept", "steps"),
     ("clipped", "fresh", "epochs"),
@@ -69,11 +68,8 @@ EVERY_WAY = [
     for way in itertools.product(OPTIMIZERS, ("", "fresh", "kept"), STEPS)
     if bool(way[1]) == ("optimizer" in OPTIMIZERS[way[0]])
 ]
-TWO_WAYS = {name: (WAYS[i % 6], WAYS[(i + 3) % 6]) for i, name in enumerate(SEVEN)}
-TABLE = [
-    (name, *way) for name in SEVEN for way in (EVERY_WAY if name in EVERYWHERE else TWO_WAYS[name])
-]
-QUICK = [(name, *way) for name, *way in TABLE if name == "fedavg" or tuple(way) in TWO_WAYS[name]]
+QUICK = [(name, *WAYS[at % 6]) for i, name in enumerate(SEVEN) for at in (i, i + 3)]
+TABLE = dict.fromkeys([*QUICK, *(("local-moml", *way) for way in EVERY_WAY)])
 
 
 @pytest.mark.parametrize(("method", "name", "state", "steps"), sampled(TABLE, QUICK))
@@ -94,14 +90,14 @@ class NoBias(Normed):
         self.first = nn.Conv2d(1, 4, 3, padding=1, bias=False)
 
 
-@pytest.mark.parametrize("settings", [{"optimizer": "adamw", "weight_decay": 0.1}, {}])
 @pytest.mark.parametrize("case", ["batch norm and dropout", "recurrent", "tied transformer"])
-def test_networks_of_users_train_by_epochs(case, settings, tmp_path, monkeypatch):
+def test_networks_of_users_train_by_epochs(case, tmp_path, monkeypatch):
+    settings = {"optimizer": "adamw", "weight_decay": 0.1, "eta": 0.01}
     monkeypatch.setitem(CASES, "batch norm and dropout", (NoBias, IMAGES, {}))
     found = []
     for engine in ("vectorized", "sequential"):
         # 18 training rows of a client: 7, 7 and 4.
-        e = experiment(case, method="fedavg", local_epochs=2, batch_size=7, eta=0.01, **settings)
+        e = experiment(case, method="fedavg", local_epochs=2, batch_size=7, **settings)
         found.append(simulate(e, tmp_path / engine, engine=engine))
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], abs=1e-5)
 
@@ -128,7 +124,7 @@ def test_fast_ways_are_taken_where_they_are_right():
 # --- Epochs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", SEVEN)
+@pytest.mark.parametrize("method", ["fedavg", "local-moml"])
 def test_an_epoch_has_every_row_once(method):
     t = trainer(small_of_any(method=method, **EPOCHS))
     clients = list(range(8))
@@ -218,8 +214,6 @@ def test_what_is_kept_goes_on_where_it_stopped(engine, state, tmp_path):
 
 
 def test_a_run_that_is_resumed_goes_on_with_what_optimizers_kept(tmp_path):
-    import engram
-
     own = {"method": "fedavg", "optimizer": "adam", "optimizer_state": "kept", "eta": 0.01}
     own |= {"clients_per_round": 20, "hidden": "6", "local_epochs": 1, "progress": False}
     engram.simulate(**own, num_rounds=2, out=tmp_path / "run")
@@ -228,33 +222,19 @@ def test_a_run_that_is_resumed_goes_on_with_what_optimizers_kept(tmp_path):
     assert_same(resumed.model, whole.model)
 
 
-@pytest.mark.parametrize("method", ["local-moml", "pfedme"])
-def test_a_model_that_is_kept_is_served_without_the_optimizers_part(method, tmp_path):
-    import engram
-
-    run = engram.simulate(
-        method=method,
-        **({"memory": "carry"} if method == "local-moml" else {}),
-        optimizer="adam",
-        optimizer_state="kept",
-        num_rounds=2,
-        clients_per_round=20,
-        hidden="6",
-        local_steps=2,
-        eta=0.01,
-        out=tmp_path / "run",
-        progress=False,
-    )
-    own = run.personal_model(3)
-    assert {k: v.shape for k, v in own.items()} == {k: v.shape for k, v in run.model.items()}
+def test_a_model_that_is_kept_is_served_without_the_optimizers_part(tmp_path):
+    own = {"optimizer": "adam", "optimizer_state": "kept", "num_rounds": 2, "clients_per_round": 20}
+    own |= {"hidden": "6", "local_steps": 2, "eta": 0.01, "progress": False}
+    run = engram.simulate(method="pfedme", out=tmp_path / "run", **own)
+    personal = run.personal_model(3)
+    assert {k: v.shape for k, v in personal.items()} == {k: v.shape for k, v in run.model.items()}
 
 
 # --- Settings --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_settings_that_do_not_go_together_are_told_in_one_line():
+    for settings, words in [
         (
             {"local_epochs": 2, "order": "stream"},
             "local-epochs must be 0 where order is stream, got 2",
@@ -264,11 +244,9 @@ def test_a_model_that_is_kept_is_served_without_the_optimizers_part(method, tmp_
             "optimizer-state must be fresh where optimizer is sgd, which has none, got 'kept'",
         ),
         ({"momentum": 1.0}, "momentum must be less than 1, got 1.0"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_told_in_one_line(settings, words):
-    with pytest.raises(Refused, match=words):
-        small_of_any(**settings)
+    ]:
+        with entry(settings), pytest.raises(Refused, match=words):
+            small_of_any(**settings)
 
 
 def test_a_schedules_length_is_part_of_the_run():

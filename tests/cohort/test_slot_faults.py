@@ -21,6 +21,7 @@ from engram.core import (
 )
 from engram.settings.errors import EngramError
 from engram.simulations.engine import simulate
+from tests.samples import entry
 from tests.support import initial_model, small, trainer
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
@@ -138,34 +139,38 @@ FAULTS = {
     ),
 }
 FRACTIONS = "fractions of phases must be positive, and leave each phase some of 1000 steps, got"
-PHASES = {
-    "no phases": ((), "phases must be one or more, got none"),
-    "a phase without steps": ((0.0, 1.0), rf"{FRACTIONS} \[0.0, 1.0\]"),
-    "others leave no steps": ((1.0, 0.5, 1.0), rf"{FRACTIONS} \[1.0, 0.5, 1.0\]"),
-}
+REGISTERED = [
+    ({"fractions": ()}, ": phases must be one or more, got none"),
+    ({"fractions": (0.0, 1.0)}, rf": {FRACTIONS} \[0.0, 1.0\]"),
+    # These leave others no steps.
+    ({"fractions": (1.0, 0.5, 1.0)}, rf": {FRACTIONS} \[1.0, 0.5, 1.0\]"),
+    (
+        {"kinds": kinds_of(statistics="count")},
+        ": kinds must have a kind of each slot, got none of model",
+    ),
+    ({"begin": lambda *given: fails()}, f" must be one .*, got KeyError: 'modle' .{LINE}, in f.+"),
+]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_slot_that_is_not_as_declared_is_told_in_one_line(fault, tmp_path):
-    wrong, words = FAULTS[fault]
-    # What shows in phases alone is seen with the first client's rows, all else before a run.
+def test_a_slot_that_is_not_as_declared_is_told_in_one_line(tmp_path):
+    # Faults of phases alone are seen with the first client's rows, all others before a run.
+    def tried(fault, engine):
+        registered(FAULTS[fault][0])
+        simulate(small(method="mine", num_clients=4), tmp_path / fault / engine, engine=engine)
+
     for engine in ("sequential", "vectorized"):
+        for fault, (_, words) in FAULTS.items():
+            with entry(engine, fault):
+                with pytest.raises((ValueError, EngramError)) as told:
+                    tried(fault, engine)
+                assert re.search(rf"method mine, client \d+: {words}", str(told.value)), told.value
+                assert "\n" not in str(told.value)
 
-        def tried(engine=engine):
+
+def test_faults_without_data_are_told_when_the_method_is_registered():
+    for wrong, words in REGISTERED:
+        with entry(wrong), pytest.raises(ValueError, match=f"^method mine{words}$"):
             registered(wrong)
-            simulate(small(method="mine", num_clients=4), tmp_path / engine, engine=engine)
-
-        with pytest.raises((ValueError, EngramError)) as told:
-            tried()
-        assert re.search(rf"method mine, client \d+: {words}", str(told.value)), told.value
-        assert "\n" not in str(told.value)
-
-
-@pytest.mark.parametrize("name", PHASES)
-def test_a_phase_without_steps_is_told_in_one_line(name):
-    fractions, words = PHASES[name]
-    with pytest.raises(ValueError, match=f"^method mine: {words}$"):
-        registered({"fractions": fractions})
 
 
 def test_a_round_of_too_few_steps_for_its_phases_is_refused(tmp_path):
@@ -201,22 +206,23 @@ def test_slots_of_a_later_round_are_looked_at_too(tmp_path):
         simulate(small(method="mine", clients_per_round=20), tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("merge", "words"),
-    [
-        (lambda server, mean: {}, "slots that merge returns must be the same as before, model"),
+def test_a_merge_that_returns_other_slots_ends_the_run(tmp_path):
+    for folder, merge, words in [
         (
+            "a",
+            lambda server, mean: {},
+            "slots that merge returns must be the same as before, model",
+        ),
+        (
+            "b",
             lambda server, mean: {"model": lacking(mean.slots["model"])},
             "slot 'model' that merge returns must be of the names and shapes of the slot before, "
             "got none called 'dense0.weight'",
         ),
-    ],
-)
-def test_a_merge_that_returns_other_slots_ends_the_run(merge, words, tmp_path):
-    registered({"merge": merge})
-    with pytest.raises(EngramError) as told:
-        simulate(small(method="mine"), tmp_path / "run")
-    assert f"method mine, server: {words}" in str(told.value)
+    ]:
+        registered({"merge": merge})
+        with entry(words), pytest.raises(EngramError, match=f"method mine, server: {words}"):
+            simulate(small(method="mine"), tmp_path / folder)
 
 
 def test_a_function_that_fails_on_a_network_is_told_in_one_line(tmp_path):
@@ -274,15 +280,3 @@ def test_in_turn_a_function_that_raises_is_told_by_its_client_too(tmp_path):
     words = f"client .* failed in round 1 at step 1: KeyError.'modle'. in method mine .{LINE}, in f"
     with pytest.raises(EngramError, match=words):
         simulate(small(method="mine"), tmp_path / "run", engine="sequential")
-
-
-def test_what_raises_without_data_is_told_when_the_method_is_registered():
-    words = f"^method mine must be one .*, got KeyError: 'modle' .{LINE}, in fails.$"
-    with pytest.raises(ValueError, match=words):
-        registered({"begin": fails})
-
-
-def test_a_slot_without_a_kind_is_told_when_the_method_is_registered():
-    words = "^method mine: kinds must have a kind of each slot, got none of model$"
-    with pytest.raises(ValueError, match=words):
-        registered({"kinds": kinds_of(statistics="count")})

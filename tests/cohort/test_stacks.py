@@ -1,9 +1,11 @@
-"""Stacks of flat dense networks are the networks that they are made of."""
+"""Stacks of flat dense networks, and images with the channels last: the same numbers."""
 
 import pytest
 import torch
+from torch import nn
 
 from engram.cohort.dense_gradients import CROSS_ENTROPY, SQUARED_ERROR
+from engram.cohort.sequential import channels_last
 from engram.cohort.stacked_models import Layout, dense_stacks, outputs, stacked_loss
 from engram.networks.built_in import build_model
 from tests.support import assert_same, cross_entropy, gen, squared_error
@@ -51,3 +53,14 @@ def test_one_of_flat_networks_is_taken_by_name():
     gradients = torch.func.vmap(first)({"flat": flat}, x)
     named = torch.func.grad(lambda w, x: model.apply(w, x).square().sum())
     assert_same(layout.one({"flat": gradients["flat"][1]}), named(models[1], x[1]), atol=1e-5)
+
+
+def test_convolutions_keep_images_with_the_channels_last():
+    for channels in (1, 3):
+        x, filters = torch.randn(2, channels, 6, 5), torch.randn(4, channels, 3, 3)
+        found = channels_last(x)
+        assert torch.equal(found, x)
+        assert found.stride() == (30 * channels, 1, 5 * channels, channels)
+        assert nn.functional.conv2d(found, filters).stride() == (4 * 4 * 3, 1, 3 * 4, 4)
+    text = torch.randn(2, 3, 4)
+    assert channels_last(text) is text

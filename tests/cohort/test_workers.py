@@ -62,6 +62,13 @@ def rounds_of(e, cores, *, block=4, combine=10, store=None):
     return found, store.dump(), processes
 
 
+def assert_bits(found, expected):
+    """Checks that rounds have the same outcomes to the bit."""
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine._replace(slots={}) == theirs._replace(slots={})
+        torch.testing.assert_close(mine.slots, theirs.slots, rtol=0, atol=0)
+
+
 @pytest.fixture
 def others(monkeypatch):
     """Others train all chunks but the first of a round, however long they take."""
@@ -124,10 +131,7 @@ def test_neither_the_number_of_processes_nor_who_trains_changes_a_bit(
     for (found, memories, processes), count in zip(others, (2, 3), strict=True):
         assert processes == count
         assert memories == kept
-        for mine, same in zip(one, found, strict=True):
-            assert mine._replace(slots={}) == same._replace(slots={})
-            assert same.slots.keys() == mine.slots.keys()
-            torch.testing.assert_close(same.slots, mine.slots, rtol=0, atol=0)
+        assert_bits(found, one)
 
 
 @pytest.mark.parametrize("code", [signal.SIGKILL, signal.SIGTERM])
@@ -145,8 +149,7 @@ def test_a_process_that_is_lost_costs_no_bit(code, caplog, monkeypatch, others):
     monkeypatch.setattr(client_memory.Lent, "save", save)
     found, memories, left = rounds_of(e, 3)
     assert (left, memories) == (1, kept)
-    for mine, same in zip(whole, found, strict=True):
-        torch.testing.assert_close(same.slots, mine.slots, rtol=0, atol=0)
+    assert_bits(found, whole)
     (line,) = caplog.messages
     assert line == (
         f"a process that trained clients ended with exit code {-code}: "
@@ -167,8 +170,7 @@ def test_a_process_that_hangs_costs_no_bit_and_stops_nobody(monkeypatch, given_w
     monkeypatch.setattr(client_memory.Lent, "load", hanging)
     found, memories, left = rounds_of(e, 3)
     assert (left, memories) == (3, kept)
-    for mine, same in zip(whole, found, strict=True):
-        torch.testing.assert_close(same.slots, mine.slots, rtol=0, atol=0)
+    assert_bits(found, whole)
 
 
 def failing(number):

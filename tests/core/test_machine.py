@@ -77,23 +77,20 @@ def test_a_process_that_is_pinned_has_its_own_cores(host, monkeypatch):
     assert machine.cores() == 2
 
 
-@pytest.mark.parametrize(
-    ("groups", "folder", "files"),
-    [
-        ("0::/a/b\n", "a", ("memory.max", "memory.current", "inactive_file")),
-        ("0::/a\n", ".", ("memory.max", "memory.current", "inactive_file")),
-        (
-            V1.format("/a/b"),
-            "memory/a",
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ),
-    ],
-)
-def test_memory_is_what_the_groups_leave(host, groups, folder, files):
-    limit, used, cache = files
-    texts = {limit: f"{2**22}\n", used: f"{2**21}\n", "memory.stat": f"anon 1\n{cache} 4096\n"}
-    host(groups, {f"{folder}/{name}": text for name, text in texts.items()})
-    assert machine.available("cpu") == 2**22 - 2**21 + 4096
+def test_free_memory_is_what_the_groups_leave_and_files_that_the_kernel_gives_up(host):
+    own = "memory.max", "memory.current", "inactive_file"
+    first = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    for groups, folder, (limit, used, cache) in [
+        ("0::/a/b\n", "a", own),
+        ("0::/a\n", ".", own),
+        (V1.format("/a/b"), "memory/a", first),
+    ]:
+        with entry(groups, folder):
+            texts = {limit: "4194304\n", used: "2097152\n", "memory.stat": f"a 1\n{cache} 4096\n"}
+            host(groups, {f"{folder}/{name}": text for name, text in texts.items()})
+            assert machine.available("cpu") == 2**22 - 2**21 + 4096
+    host("0::/a\n", {"memory.max": "max\n"})
+    assert machine.available("cpu") > 2**22
 
 
 def test_a_mib_is_refused_where_it_is_not_allowed_alone(monkeypatch):

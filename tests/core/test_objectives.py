@@ -15,6 +15,7 @@ from engram.core.derivatives import (
 from engram.networks.built_in import build_model
 from engram.networks.losses import mean_loss
 from engram.scoring.tasks import REGRESSION
+from tests.samples import entry
 from tests.support import draw
 
 NET = build_model("mlp", input_shape=(4,), outputs=1, hidden=(3,))
@@ -48,21 +49,22 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("way", MADE)
-def test_gradients_by_some_parameters_are_those_by_all(way):
-    found = MADE[way]
+def test_gradients_by_some_parameters_are_those_by_all():
     whole = torch.func.grad(LOSS)(W, BATCH)
-    assert_close(found.gradient(W, BATCH), whole)
-    for names in (HEAD, W.keys() - HEAD):
-        part = found.gradient(W, BATCH, names)
-        assert_close(part, {n: x for n, x in whole.items() if n in names})
+    for way, found in MADE.items():
+        with entry(way):
+            assert_close(found.gradient(W, BATCH), whole)
+            for names in (HEAD, W.keys() - HEAD):
+                part = found.gradient(W, BATCH, names)
+                assert_close(part, {n: x for n, x in whole.items() if n in names})
 
 
-@pytest.mark.parametrize("way", MADE)
-def test_hessian_products_are_those_of_the_whole_matrix(way):
+def test_hessian_products_are_those_of_the_whole_matrix():
     blocks = torch.func.hessian(LOSS)(W, BATCH)
     expected = {n: sum((blocks[n][m] * V[m]).flatten(W[n].ndim).sum(-1) for m in W) for n in W}
-    assert_close(MADE[way].hessian_product(W, BATCH, V), expected)
+    for way, found in MADE.items():
+        with entry(way):
+            assert_close(found.hessian_product(W, BATCH, V), expected)
 
 
 @pytest.mark.parametrize("way", ["functions", "autograd"])

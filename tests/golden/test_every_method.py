@@ -42,17 +42,3 @@ def test_engines_agree():
             for one, other in (pair, reversed(pair)):
                 where = f"{method}, {kind}"
                 assert not list(differences(one, other, tolerance=TOLERANCE, where=where))
-
-
-def test_only_one_method_refuses_a_kind():
-    """FedBN is refused for a network without batch norm."""
-    refused = {name for name in methods.CASES if "refused" in RECORDED["cases"][name]}
-    assert refused == {name_of("fedbn", "partial", engine) for engine in ENGINES}
-
-
-def test_what_the_names_of_clients_promise():
-    """Some clients train in several rounds, one in none, and one is unseen."""
-    for method in set(METHODS) - {"fedbn"}:
-        case = RECORDED["cases"][name_of(method, "partial", "vectorized")]
-        assert case["cohorts"] == [[3, 4, 6], [2, 4, 6], [0, 2, 4]]
-        assert [name for name, unseen in case["clients"]["unseen"].items() if unseen] == ["c1"]

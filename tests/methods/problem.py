@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map
 
 from engram.cohort.dense import dense
 from engram.cohort.draws import Draws
-from engram.cohort.round import Cohort, Problem, stacked
+from engram.cohort.round import Cohort, Problem
 from engram.cohort.sequential import in_turn
 from engram.cohort.vmapped import at_once
 from engram.core import derivatives as objective
@@ -18,6 +18,7 @@ from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps, merged
 from engram.core.slot_optimizers import SGD
 from engram.core.slots import mean_of, pick
+from engram.core.tree import stacked
 from engram.networks.base import moved
 from engram.networks.losses import dense_loss_of
 from engram.scoring.tasks import CLASSIFICATION

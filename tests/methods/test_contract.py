@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from torch.utils._pytree import tree_map
 
 import engram
-from engram.cohort.round import Cohort, Problem, stacked
+from engram.cohort.round import Cohort, Problem
 from engram.cohort.sequential import in_turn
 from engram.cohort.vmapped import at_once
 from engram.core.contract import Contract
@@ -18,8 +18,9 @@ from engram.core.method_shapes import WITHOUT_DATA, shapes_of
 from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps
 from engram.core.settings import METHODS, about
-from engram.core.slot_optimizers import SGD, optimizer_of
+from engram.core.slot_optimizers import SGD
 from engram.core.slots import mean_of
+from engram.core.tree import stacked
 from tests.methods.problem import (
     COHORTS,
     HEAD,
@@ -64,19 +65,6 @@ def test_every_method_meets_the_contract(name):
     check_shapes_without_data_are_those_of_a_round(name)
     if not about(CASES[name]).personal and name not in ("fedpac", "floco"):  # which mix heads
         check_personal_parameters_never_leave(CASES[name])
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
-@pytest.mark.parametrize("name", [name for name in EIGHT if name in CASES])
-def test_all_at_once_is_one_after_the_other_with_every_optimizer(name, optimizer):
-    bounded = {"weight_decay": 0.1, "clip": 0.5} if optimizer == "momentum" else {}
-    moves = optimizer_of(optimizer, **bounded)
-    first, second = (run(CASES[name], way, optimizer=moves) for way in (in_turn, at_once))
-    assert_close(first[1:], second[1:], **CLOSE)
-    if _affine(name) and optimizer == "momentum":
-        plain = optimizer_of(optimizer)
-        one_by_one, stacks = (run(CASES[name], w, optimizer=plain) for w in (in_turn, in_layers))
-        assert_close(one_by_one[1:], stacks[1:], **CLOSE)
 
 
 def _affine(name):

@@ -19,25 +19,11 @@ from engram.methods.local_moml import LocalMoml
 from engram.methods.mr_mtl import MrMtl
 from engram.methods.per_fedavg import PerFedAvg
 from engram.methods.pfedhn import PFedHn
-from tests.methods.problem import (
-    ETA,
-    W,
-    average,
-    built,
-    draw,
-    plus,
-    run,
-    served,
-    trained,
-)
+from tests.methods.problem import ETA, W, average, built, draw, plus, run, served, trained
+from tests.samples import entry
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
-MOVES = ["sgd", "adam"]
-
-
-@pytest.fixture(params=MOVES)
-def options(request):
-    return {"optimizer": optimizer_of(request.param, clip=0.3)}
+OPTIONS = {"optimizer": optimizer_of("adam", clip=0.3)}
 
 
 def own_models(settings, **options):
@@ -45,34 +31,33 @@ def own_models(settings, **options):
     return [served(method, server, memories, c).models[0] for c in sorted(memories)]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
+def test_the_common_model_is_that_of_fedavg():
+    cohorts = [[1], [2], [1]]  # by rows or by clients; of equal rows they are the same
+    expected = run(FedAvg(), cohorts=cohorts, **OPTIONS)[1]["model"]
+    for settings in [
         FedProx(mu=0.0),
         Apfl(alpha=0.0),
         Apfl(alpha=0.6),
         FedAla(weight_share=0.0),
         Ifca(clusters=1),
         FedEm(components=1),
-    ],
-)
-def test_the_common_model_is_that_of_fedavg(settings, options):
-    # By rows or by clients; of equal rows they are the same.
-    cohorts = [[1], [2], [1]]
-    _, server, _ = run(settings, cohorts=cohorts, **options)
-    expected = run(FedAvg(), cohorts=cohorts, **options)[1]["model"]
-    assert_close(server.get("model", server.get("model0")), expected, **CLOSE)
+    ]:
+        with entry(settings):
+            _, server, _ = run(settings, cohorts=cohorts, **OPTIONS)
+            assert_close(server.get("model", server.get("model0")), expected, **CLOSE)
 
 
-def test_ditto_without_its_term_is_fedavg_with_local_models_beside(options):
-    _, server, _ = run(Ditto(lambda_=0.0), **options)
-    assert_close(server["model"], run(Ditto(lambda_=2.0), **options)[1]["model"], **CLOSE)
-    assert_close(own_models(Ditto(lambda_=0.0), **options), own_models(Local(), **options), **CLOSE)
+def test_ditto_without_its_term_is_fedavg_with_local_models_beside():
+    _, server, _ = run(Ditto(lambda_=0.0), **OPTIONS)
+    assert_close(server["model"], run(Ditto(lambda_=2.0), **OPTIONS)[1]["model"], **CLOSE)
+    assert_close(own_models(Ditto(lambda_=0.0), **OPTIONS), own_models(Local(), **OPTIONS), **CLOSE)
 
 
-@pytest.mark.parametrize("settings", [MrMtl(lambda_=0.0), FedProto(lambda_=0.0), Apfl(alpha=1.0)])
-def test_clients_are_served_by_local_models(settings, options):
-    assert_close(own_models(settings, **options), own_models(Local(), **options), **CLOSE)
+def test_clients_are_served_by_local_models():
+    expected = own_models(Local(), **OPTIONS)
+    for settings in [MrMtl(lambda_=0.0), FedProto(lambda_=0.0), Apfl(alpha=1.0)]:
+        with entry(settings):
+            assert_close(own_models(settings, **OPTIONS), expected, **CLOSE)
 
 
 def test_fedala_serves_the_mixture_of_the_newest_model_and_what_a_client_keeps():
@@ -83,7 +68,7 @@ def test_fedala_serves_the_mixture_of_the_newest_model_and_what_a_client_keeps()
         assert_close(found, expected)
 
 
-def test_feddbe_with_kappa_zero_and_a_bias_that_rests_is_fedavg(options):
+def test_feddbe_with_kappa_zero_and_a_bias_that_rests_is_fedavg():
     method = built(FedDbe(kappa=0.0))
     (phase,) = method.client.phases
 
@@ -92,8 +77,8 @@ def test_feddbe_with_kappa_zero_and_a_bias_that_rests_is_fedavg(options):
         return {"model": directions["model"]}, work
 
     client = method.client._replace(phases=(phase._replace(direction=direction),))
-    _, server, memories = run(method._replace(client=client), **options)
-    assert_close(server["model"], run(FedAvg(), **options)[1]["model"], **CLOSE)
+    _, server, memories = run(method._replace(client=client), **OPTIONS)
+    assert_close(server["model"], run(FedAvg(), **OPTIONS)[1]["model"], **CLOSE)
     assert not any(kept["bias"]["b"].any() for kept in memories.values())
 
 

@@ -1,50 +1,19 @@
 """Settings of methods: the ranges and meanings that users see, and values out of range."""
 
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
-from annotated_types import Interval
 
-from engram.core.settings import METHODS, Search, about, ranges
+from engram.core.settings import METHODS
+from engram.methods import entries
 from engram.settings.errors import Refused
-from engram.settings.families import METHODS as LISTED
-from engram.settings.fields import range_of, searched_range
-from tests.methods.test_contract import CASES
 from tests.samples import entry
 from tests.support import small
 
-NAMES = [name for name in CASES if name in LISTED]
 
-
-def test_settings_are_those_that_users_give():
-    for name in NAMES:
-        listed, made = LISTED[name].model_fields, dict(ranges(METHODS[name]))
-        assert listed.keys() == made.keys(), name
-        for key, notes in made.items():
-            check_setting(listed[key], getattr(METHODS[name], key), notes, f"{name}'s {key}")
-
-
-def check_setting(field, default, notes, name):
-    assert default == field.default, name
-    assert field.description in notes, name
-    search = next((tuple(note) for note in notes if isinstance(note, Search)), None)
-    assert (searched_range(field) and tuple(searched_range(field))) == search, name
-    bounds = []
-    for note in notes:
-        bounds += note if isinstance(note, Interval) else [note]
-    kind = type(field.default) if not isinstance(field.default, str) else str
-    if kind in (int, float):
-        mine = SimpleNamespace(annotation=kind, metadata=bounds)
-        assert range_of(mine) == range_of(field), name
-
-
-def test_methods_say_what_listings_say():
-    for name in NAMES:
-        said, listed = about(METHODS[name]), LISTED[name]
-        assert said.source == listed.source, name
-        assert (said.compared, said.reference) == (listed.compared, listed.reference), name
-        assert said.tasks == listed.tasks, name
-        assert said.personal == listed.personal, name
+def test_the_index_is_up_to_date():
+    index = Path(entries.__file__).with_name("index.json").read_text(encoding="utf-8")
+    assert entries.written() == index
 
 
 def test_values_out_of_range_are_refused():

@@ -27,7 +27,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.testing import check_method
 from tests.networks.test_modules import EVERYWHERE
-from tests.samples import EIGHT
+from tests.samples import EIGHT, entry
 from tests.support import ANY_NETWORK
 
 TABLES = {
@@ -171,22 +171,19 @@ def test_settings_that_cannot_be_are_refused():
 
 
 @pytest.mark.usefixtures("plug_ins")
-@pytest.mark.parametrize(
-    ("name", "fields", "words"),
-    [
+def test_a_class_that_is_no_method_is_refused():
+    for name, fields, words in [
         ("", {}, "name must be small letters, digits and hyphens, got ''"),
         ("My method", {}, "name must be small letters, digits and hyphens, got 'My method'"),
         ("mine", {"seed": 0}, "a setting of mine must be one with a default, and not the"),
         ("mine", {"pace": ...}, "a setting of mine must be one with a default, and not"),
         ("mine", {"words": "text"}, "type of mine.words must be float, int, bool or a Literal"),
         ("fedavg", {}, "name must be a name that no other method has, got 'fedavg'"),
-    ],
-)
-def test_a_class_that_is_no_method_is_refused(name, fields, words):
-    own = {"__annotations__": {key: type(value) for key, value in fields.items()}}
-    own |= {key: value for key, value in fields.items() if value is not ...}
-    with pytest.raises(ValueError, match=re.escape(words)):
-        engram.method(name)(type("Mine", (FedAvg,), own))
+    ]:
+        own = {"__annotations__": {key: type(value) for key, value in fields.items()}}
+        own |= {key: value for key, value in fields.items() if value is not ...}
+        with entry(name, fields), pytest.raises(ValueError, match=re.escape(words)):
+            engram.method(name)(type("Mine", (FedAvg,), own))
 
 
 @pytest.mark.usefixtures("plug_ins")

@@ -25,7 +25,19 @@ def called(net, inputs):
     return net(**inputs) if isinstance(inputs, dict) else net(inputs)
 
 
-def looped(start, inputs, targets, loss, *, clip=0.0, optimizer=torch.optim.SGD, max_norm=0.0):
+def looped(
+    start,
+    inputs,
+    targets,
+    loss,
+    *,
+    clip=0.0,
+    optimizer=torch.optim.SGD,
+    max_norm=0.0,
+    rounds=ROUNDS,
+    epochs=EPOCHS,
+    eta=ETA,
+):
     """Trains every client on all of its rows at once, and takes the mean of what they end with.
 
     Args:
@@ -36,15 +48,18 @@ def looped(start, inputs, targets, loss, *, clip=0.0, optimizer=torch.optim.SGD,
         clip: Largest norm of the change of a client's parameters.
         optimizer: Makes an optimizer.
         max_norm: Largest norm of a gradient.
+        rounds: Rounds.
+        epochs: Steps of a client in a round.
+        eta: Step size.
     """
     common = copy.deepcopy(start)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         states = []
         for i in range(CLIENTS):
             net = copy.deepcopy(common).train()
             own = {k: v[i] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[i]
-            steps = optimizer(net.parameters(), lr=ETA)
-            for _ in range(EPOCHS):
+            steps = optimizer(net.parameters(), lr=eta)
+            for _ in range(epochs):
                 steps.zero_grad()
                 loss(called(net, own), targets[i]).backward()
                 if max_norm:

@@ -15,6 +15,7 @@ from engram.core.slot_optimizers import optimizer_of
 from engram.networks.losses import mean_loss
 from engram.networks.module import from_module
 from engram.scoring.tasks import CLASSIFICATION
+from tests.samples import entry
 
 ETA = 0.1
 NUMBERS = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
@@ -167,28 +168,25 @@ def detached():
     return net
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
+def test_gradients_that_no_engine_takes_are_refused():
+    for make, words in [
         (masked, "gradients of Net must be those of its functions .*got 'hooks on parameters'"),
         (moving, "gradients of Net must be those of its functions .*got 'hooks on parameters'"),
         (saved(True), "gradients of Net must be those of its functions .*got 'others'"),
         (saved(False), "gradients of Net must be those of its functions .*got 'others'"),
         (detached, "Net must take a backward pass, got ZeroDivisionError"),
-    ],
-)
-def test_what_torch_does_and_no_engine_can_is_refused(make, said):
-    with pytest.raises(ValueError, match=said):
-        from_module(make(), NUMBERS)
+    ]:
+        with entry(make), pytest.raises(ValueError, match=words):
+            from_module(make(), NUMBERS)
 
 
-@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_an_embedding_that_torch_writes_into_is_refused(kind):
-    start = Words(lambda: kind(5, 4, max_norm=0.1))  # all of whose rows are too long
-    before = copy.deepcopy(start.state_dict())
-    with pytest.raises(ValueError, match=r"max_norm of an embedding must be None, got 0\.1"):
-        from_module(start, TOKENS)
-    assert all(torch.equal(leaf, before[name]) for name, leaf in start.state_dict().items())
+def test_an_embedding_that_torch_writes_into_is_refused():
+    for kind in (nn.Embedding, nn.EmbeddingBag):
+        start = Words(lambda kind=kind: kind(5, 4, max_norm=0.1))  # all of whose rows are too long
+        before = copy.deepcopy(start.state_dict())
+        with pytest.raises(ValueError, match=r"max_norm of an embedding must be None, got 0\.1"):
+            from_module(start, TOKENS)
+        assert all(torch.equal(leaf, before[name]) for name, leaf in start.state_dict().items())
 
 
 def test_a_module_that_uses_parameters_of_another_place_is_refused():

@@ -1,5 +1,7 @@
 """Any torch.nn.Module as a function of its parameters: the same numbers as torch gives."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from engram.networks.functional import Pure, uniform
 from engram.networks.losses import mean_loss
 from engram.networks.module import from_module
 from engram.scoring.tasks import TASKS
+from tests.samples import entry
 from tests.support import cross_entropy
 
 
@@ -54,17 +57,16 @@ RECURRENT = [
 ] + [(nn.RNN, {"nonlinearity": "relu"})]
 
 
-@pytest.mark.parametrize(("kind", "options"), RECURRENT)
-def test_recurrent_networks_are_torchs(kind, options):
-    def make():
-        return Recurrent(kind, **options)
-
+def test_recurrent_networks_are_torchs():
     x = rows(5, 6, 3)
-    model = from_module(make, x)
-    params = model.init(seeded())
-    module = loaded(make, params)
-    torch.testing.assert_close(model.apply(params, x), module(x))
-    torch.testing.assert_close(model.train(params, x, None), module(x))
+    for kind, options in RECURRENT:
+        with entry(kind, options):
+            make = partial(Recurrent, kind, **options)
+            model = from_module(make, x)
+            params = model.init(seeded())
+            expected = loaded(make, params)(x)
+            torch.testing.assert_close(model.apply(params, x), expected)
+            torch.testing.assert_close(model.train(params, x, None), expected)
 
 
 class Attentive(nn.Module):
@@ -90,14 +92,13 @@ def test_a_transformer_is_torchs():
     )
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_attention_is_torchs(causal):
+def test_attention_is_torchs():
     q, k, v = (rows(2, 3, 5, 4, seed=seed) for seed in range(3))
-    bias = None if causal else rows(5, 5, seed=9)
-    expected = functional.scaled_dot_product_attention(q, k, v, bias, is_causal=causal)
-    with Pure(None):
-        found = functional.scaled_dot_product_attention(q, k, v, bias, is_causal=causal)
-    torch.testing.assert_close(found, expected)
+    for bias in (None, rows(5, 5, seed=9)):
+        attend = partial(functional.scaled_dot_product_attention, is_causal=bias is None)
+        with Pure(None):
+            found = attend(q, k, v, bias)
+        torch.testing.assert_close(found, attend(q, k, v, bias))
 
 
 def test_a_step_with_batch_norm_is_torchs():
@@ -302,44 +303,27 @@ def test_several_inputs_come_in_order_or_by_name():
 # --- Dense layers are found ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("make", "layers", "features"),
-    [
-        (
-            lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 2)),
-            2,
-            False,
-        ),
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), 1, False),
-        (
-            lambda: nn.Sequential(
-                nn.Conv2d(1, 2, 2),
-                nn.ReLU(),
-                nn.Flatten(),
-                nn.Linear(12, 4),
-                nn.ReLU(),
-                nn.Linear(4, 2),
-            ),
-            2,
-            True,
-        ),
-        (
-            lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 2)),
-            1,
-            True,
-        ),
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 2, bias=False)), 0, False),
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 2), nn.ReLU()), 0, False),
-        (lambda: nn.Sequential(nn.Dropout(0.1), nn.Flatten(), nn.Linear(12, 2)), 0, False),
-    ],
-)
-def test_a_sequential_that_ends_in_dense_layers_is_known_by_them(make, layers, features):
+def test_a_sequential_that_ends_in_dense_layers_is_known_by_them():
     x = rows(3, 1, 3, 4)
-    model = from_module(make, x)
-    assert (model.dense_layers, model.features is not None) == (layers, features)
-    params = model.init(seeded())
-    module = loaded(make, {model.names.get(name, name): leaf for name, leaf in params.items()})
-    torch.testing.assert_close(model.apply(params, x), module.eval()(x))
+    for net, layers, features in [
+        ([nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 2)], 2, False),
+        ([nn.Flatten(), nn.Linear(12, 2)], 1, False),
+        (
+            [nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)],
+            2,
+            True,
+        ),
+        ([nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 2)], 1, True),
+        ([nn.Flatten(), nn.Linear(12, 2, bias=False)], 0, False),
+        ([nn.Flatten(), nn.Linear(12, 2), nn.ReLU()], 0, False),
+        ([nn.Dropout(0.1), nn.Flatten(), nn.Linear(12, 2)], 0, False),
+    ]:
+        with entry(net):
+            module = nn.Sequential(*net)
+            model = from_module(module, x)
+            assert (model.dense_layers, model.features is not None) == (layers, features)
+            found = model.apply(model.init(seeded()), x)
+            torch.testing.assert_close(found, module.eval()(x))
 
 
 # --- What is refused -----------------------------------------------------------------------------
@@ -364,24 +348,13 @@ class Counting(nn.Module):
         return self.a(x) * self.calls
 
 
-@pytest.mark.parametrize("make", [Random, Counting])
-def test_a_forward_pass_that_is_no_function_of_its_inputs_is_refused(make):
-    with pytest.raises(ValueError, match="must be a function of its inputs and parameters"):
-        from_module(make, rows(4, 3))
-
-
-def test_a_module_that_does_not_take_the_rows_is_refused():
-    with pytest.raises(
-        ValueError, match=r"Linear must take inputs of shapes \(4, 3\), got Runtime"
-    ):
-        from_module(lambda: nn.Linear(5, 2), rows(4, 3))
-
-
-def test_a_module_without_parameters_is_refused():
-    with pytest.raises(ValueError, match="one with parameters that are trained, got 'ReLU'"):
-        from_module(nn.ReLU, rows(4, 3))
-
-
-def test_what_makes_no_module_is_refused():
-    with pytest.raises(ValueError, match=r"a network must be a torch.nn.Module, got 'int'"):
-        from_module(lambda: 3, rows(4, 3))
+def test_a_module_that_is_no_function_of_the_rows_is_refused():
+    for make, words in [
+        (Random, "must be a function of its inputs and parameters"),
+        (Counting, "must be a function of its inputs and parameters"),
+        (lambda: nn.Linear(5, 2), r"Linear must take inputs of shapes \(4, 3\), got Runtime"),
+        (nn.ReLU, "one with parameters that are trained, got 'ReLU'"),
+        (lambda: 3, r"a network must be a torch.nn.Module, got 'int'"),
+    ]:
+        with entry(words), pytest.raises(ValueError, match=words):
+            from_module(make, rows(4, 3))

@@ -1,5 +1,7 @@
 """Convolutions of many networks as one: the same numbers as network by network."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from engram.networks.functional import Pure
 from engram.networks.losses import cohort_losses, mean_loss
 from engram.networks.module import from_module
 from engram.scoring.tasks import TASKS
+from tests.samples import entry
 
 C, K = 3, 4
 
@@ -102,19 +105,13 @@ def close(found, expected):
 
 
 @pytest.mark.parametrize("make", NETWORKS)
-def test_networks_at_once_are_those_one_by_one(make):
-    model, w, (x, _) = cohort(make)
-
-    found = model.together(w, x)
-
+def test_networks_and_derivatives_at_once_are_those_one_by_one(make):
+    model, w, batch = cohort(make)
+    x, _ = batch
     train = model.train or (lambda params, inputs, key: model.apply(params, inputs))
     one_by_one = [train({n: leaf[i] for n, leaf in w.items()}, x[i], None) for i in range(C)]
+    found = model.together(w, x)
     torch.testing.assert_close(found, torch.stack(one_by_one), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("make", NETWORKS)
-def test_derivatives_at_once_are_those_one_by_one(make):
-    model, w, batch = cohort(make)
     loss = mean_loss(model, TASKS["classification"])
     losses = cohort_losses(model, TASKS["classification"])
     ours, theirs = by_cohorts(loss, losses), by_functions(loss)
@@ -171,20 +168,15 @@ class ByFirstRow(nn.Sequential):
         return super().forward(x + x[:1])
 
 
-@pytest.mark.parametrize("kind", [Gated, Centered, Transposed, ByFirstRow])
-def test_what_has_no_rule_is_left_to_others(kind):
+def test_networks_without_a_rule_are_left_to_others():
     x = torch.randn(K, 2, 8, 8, generator=seeded())
-
-    assert from_module(lambda: kind(*sequential()), x).together is None
-    assert from_module(lambda: nn.Sequential(*sequential()), x).together is not None
-
-
-def test_what_drops_at_random_is_left_to_others():
-    x = torch.randn(K, 2, 8, 8, generator=seeded())
-
-    dropping = from_module(lambda: nn.Sequential(nn.Dropout(0.5), *sequential()), x)
-
-    assert dropping.together is None
+    assert from_module(sequential, x).together is not None
+    for make in (
+        *(partial(kind, *sequential()) for kind in (Gated, Centered, Transposed, ByFirstRow)),
+        lambda: nn.Sequential(nn.Dropout(0.5), *sequential()),
+    ):
+        with entry(make):
+            assert from_module(make, x).together is None
 
 
 def test_group_norm_of_many_networks_is_that_of_each():

@@ -141,16 +141,16 @@ def test_an_optimizer_that_looks_at_values_is_not_vectorized():
 
 
 @pytest.mark.usefixtures("plug_ins")
-@pytest.mark.parametrize("name", ["sgd", "adam", "adamax"])
-def test_running_statistics_are_left_alone_and_do_not_decay(name):
+def test_running_statistics_are_left_alone_and_do_not_decay():
     optimizer(adamax)
-    method, moves = built(FedAvg()), optimizer_of(name, weight_decay=0.5)
     both = {"a.running_mean": torch.ones(DIM)} | W  # first by its name
-    running = Stepper(moves, running=frozenset({"a.running_mean"}))
-    (phase,) = method.client.phases
-    found, _ = running.take(phase, {"model": both}, {}, (BATCHES[0],))
-    expected = after(moves, batches=BATCHES[:1]) | {"a.running_mean": both["a.running_mean"]}
-    assert_same(found["model"], expected)
+    (phase,) = built(FedAvg()).client.phases
+    for name in ("sgd", "adam", "adamax"):
+        with entry(name):
+            moves = optimizer_of(name, weight_decay=0.5)
+            running = Stepper(moves, running=frozenset({"a.running_mean"}))
+            found, _ = running.take(phase, {"model": both}, {}, (BATCHES[0],))
+            assert_same(found["model"], both | after(moves, batches=BATCHES[:1]))
 
 
 @pytest.mark.parametrize("name", TORCH)
@@ -162,20 +162,16 @@ def test_each_of_two_models_is_moved_as_if_it_were_alone(name):
     alone = local_round(built(FedAvg()), {"model": own}, {}, BATCHES, Stepper(moves))[0]
     assert_same(sent["model"], after(moves), atol=1e-12)
     assert_same(kept["own"], alone["model"], atol=1e-12)
-
-
-@pytest.mark.parametrize("name", TORCH)
-def test_what_a_method_does_not_move_has_no_moments(name):
+    # A model that a method does not move has no moments.
     (phase,) = built(Local()).client.phases
-    work = {"model": W, "own": {"w": draw(11, DIM)}}
-    moves = optimizer_of(name, weight_decay=0.1)
+    work = {"model": W, "own": own}
     found, states = Stepper(moves).take(phase, work, {}, (BATCHES[0],))
     assert torch.equal(found["model"]["w"], W["w"])
-    assert not torch.equal(found["own"]["w"], work["own"]["w"])
+    assert not torch.equal(found["own"]["w"], own["w"])
     assert states.keys() == ({"own"} if moves.remembers else set())
 
 
-@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
 def test_each_part_has_an_optimizer_of_its_own_as_in_torch(name):
     moves = optimizer_of(name, weight_decay=0.1, clip=0.3)
     how = {"cohorts": [[1]], "optimizer": moves}

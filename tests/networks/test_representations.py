@@ -8,6 +8,7 @@ from torch.func import vmap
 from engram.networks.built_in import build_model
 from engram.networks.module import from_module
 from tests.networks.networks import IMAGES, Characters, Normed, TiedCharacters, TwoInputs
+from tests.samples import entry
 from tests.support import assert_same
 
 X = torch.from_numpy(IMAGES["x"][:4])
@@ -91,19 +92,17 @@ def test_in_training_it_is_that_of_training():
     assert not torch.equal(z, model.represent(params, X, None, None, False)[1])
 
 
-@pytest.mark.parametrize(
-    ("make", "x"),
-    [
+def test_where_the_last_layer_takes_no_single_vector_there_is_none():
+    for make, x in [
         (Characters, WORDS),  # a vector for each position
         (TiedCharacters, WORDS),
         (Positions, WORDS),
         (Twice, X),
         (lambda: nn.Linear(6, 3), X[:, 0, 0]),  # no layer of its own
-    ],
-)
-def test_where_the_last_layer_takes_no_single_vector_there_is_none(make, x):
-    model = from_module(make, x)
-    assert (model.represent, model.width) == (None, 0)
+    ]:
+        with entry(make):
+            model = from_module(make, x)
+            assert (model.represent, model.width) == (None, 0)
 
 
 def test_gradients_by_a_shift_are_those_of_the_layers_input():

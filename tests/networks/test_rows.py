@@ -13,6 +13,7 @@ from engram.home.predicting import predict
 from engram.runs.record import RunRecord
 from engram.simulations.engine import simulate
 from tests.networks import mixed
+from tests.networks.plain import looped
 from tests.samples import sampled
 from tests.support import write_npz
 
@@ -62,22 +63,7 @@ def stored(x, y, path):
     return write_npz(path, **found)
 
 
-def plain_fedavg(start, x, y, *, rounds, eta):
-    """FedAvg of full-batch steps, written out."""
-    common = copy.deepcopy(start)
-    for _ in range(rounds):
-        trained = []
-        for rows, targets in zip(x, y, strict=True):
-            net = copy.deepcopy(common)
-            functional.cross_entropy(net(rows), targets).backward()
-            with torch.no_grad():
-                trained.append([p - eta * p.grad for p in net.parameters()])
-        with torch.no_grad():
-            for p, *own in zip(common.parameters(), *trained, strict=True):
-                p.copy_(sum(own) / len(own))
-    return common
-
-
+LENGTH = {"rounds": 3, "epochs": 1, "eta": 0.1}
 QUICK = {
     "method": "fedavg",
     "partition": "natural",
@@ -109,7 +95,7 @@ def test_rows_reach_a_module_as_they_are(case, engine, tmp_path):
         **QUICK,
     )
     x, y = torch.from_numpy(x), torch.from_numpy(y)
-    plain = plain_fedavg(start, x[:, :TRAIN], y[:, :TRAIN], rounds=3, eta=0.1)
+    plain = looped(start, x[:, :TRAIN], y[:, :TRAIN], functional.cross_entropy, **LENGTH)
     for name, leaf in plain.named_parameters():
         torch.testing.assert_close(run.model[name], leaf.data, rtol=0, atol=1e-5)
     exported = engram.load_model(run.export(out=tmp_path / "common"))
@@ -145,7 +131,8 @@ def test_grey_levels_train_as_shares_of_255_do(grey, engine, tmp_path):
             row.tobytes() for row in every
         }
     x = [some.double().flatten(1).float() / 255 for some in drawn]
-    plain = plain_fedavg(start, x, [held.y[rows] for rows in held.rows], rounds=3, eta=0.1)
+    y = [held.y[rows] for rows in held.rows]
+    plain = looped(start, x, y, functional.cross_entropy, **LENGTH)
     for name, leaf in plain.named_parameters():
         torch.testing.assert_close(run.model[name], leaf.data, rtol=0, atol=1e-5)
 

@@ -6,14 +6,13 @@ from torch import nn
 
 import engram
 from engram.client.memory import RamStore
-from engram.core.slots import flat
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
-from tests.networks.networks import CLIENTS, PERSONAL
+from tests.networks.networks import CLIENTS
 from tests.networks.test_modules import experiment
 from tests.samples import entry
-from tests.support import initial_model, small, trainer
+from tests.support import small, trainer
 
 CASE = "group norm"
 pytestmark = pytest.mark.usefixtures("plug_ins")
@@ -29,41 +28,17 @@ def run(folder, **settings):
 
 
 @pytest.mark.parametrize(
-    ("method", "same"),
-    [("fedper", {"personal": "head.*"}), ("lg-fedavg", {"personal": "!head.*"})],
+    ("settings", "personal"),
+    [
+        ({"method": "fedper"}, "head.*"),
+        ({"method": "lg-fedavg"}, "!head.*"),
+        ({"method": "fedper", "personal": "first.*"}, "first.*"),  # which a user says goes first
+    ],
 )
-def test_it_is_fedavg_of_what_is_not_personal(method, same, tmp_path):
-    one = run(tmp_path / "one", method=method)
-    other = run(tmp_path / "other", method="fedavg", **same)
+def test_it_is_fedavg_of_parameters_that_are_not_personal(settings, personal, tmp_path):
+    one = run(tmp_path / "one", **settings)
+    other = run(tmp_path / "other", method="fedavg", personal=personal)
     torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
-def test_what_settings_say_is_personal_goes_before_the_methods_part(tmp_path):
-    one = run(tmp_path / "one", method="fedper", personal="first.*")
-    other = run(tmp_path / "other", method="fedavg", personal="first.*")
-    torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
-def test_fedbabus_head_stays_as_it_began_and_the_body_does_not(tmp_path):
-    model, _, _ = run(tmp_path / "run", method="fedbabu")
-    start = flat(initial_model(trainer(experiment(CASE, method="fedbabu"))))
-    stays = {name for name, leaf in start.items() if torch.equal(leaf, model[name])}
-    assert stays == {"model/head.weight", "model/head.bias"}
-
-
-@pytest.mark.parametrize("method", ["fedrep", "fedalt"])
-def test_heads_stay_with_clients_and_all_parts_are_trained(method, tmp_path):
-    model, kept, _ = run(tmp_path / "run", method=method)
-    start = trainer(experiment(CASE, method=method))
-    before = flat(initial_model(start))
-    assert model.keys() == before.keys()
-    assert not any(torch.equal(leaf, before[name]) for name, leaf in model.items())
-    heads = [memory for memory in kept if memory]
-    assert len(heads) > 1
-    for memory in heads:
-        assert memory.keys() == {f"{PERSONAL}head.weight", f"{PERSONAL}head.bias"}
-        initial = start.learner.network.initial["head.bias"]
-        assert not torch.equal(memory[f"{PERSONAL}head.bias"], initial)
 
 
 def test_each_clients_steps_are_divided_between_the_parts():

@@ -110,18 +110,18 @@ def built(name, hidden, example=TEXTS):
     return found, found.init(torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", ["text-mean", "text-cnn"])
-def test_padding_changes_nothing_and_a_text_may_be_empty(name):
-    net, w = built(name, (6, 5))
-    found = net.apply(w, TEXTS)
-    assert found.shape == (2, 3)
-    longer = torch.nn.functional.pad(TEXTS, (0, 9))
-    assert_close(net.apply(w, longer), found)
-    w["embedding.weight"] = w["embedding.weight"].clone()
-    w["embedding.weight"][0] += 1
-    assert_close(net.apply(w, TEXTS), found)
-    assert net.apply(w, torch.zeros_like(TEXTS)).isfinite().all()
-    assert net.vectorizes
+def test_padding_changes_nothing_and_a_text_may_be_empty():
+    for name in ("text-mean", "text-cnn"):
+        net, w = built(name, (6, 5))
+        found = net.apply(w, TEXTS)
+        assert found.shape == (2, 3)
+        longer = torch.nn.functional.pad(TEXTS, (0, 9))
+        assert_close(net.apply(w, longer), found)
+        w["embedding.weight"] = w["embedding.weight"].clone()
+        w["embedding.weight"][0] += 1
+        assert_close(net.apply(w, TEXTS), found)
+        assert net.apply(w, torch.zeros_like(TEXTS)).isfinite().all()
+        assert net.vectorizes
 
 
 def test_a_mean_of_embeddings_is_that_of_the_words_that_are_there():

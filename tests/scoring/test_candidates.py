@@ -13,6 +13,7 @@ from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from tests.networks.networks import CLIENTS
 from tests.networks.test_modules import experiment
+from tests.samples import entry
 from tests.support import assert_same, initial_model, scores_of, small, train_clients, trainer
 
 IFCA = {"method": "ifca", "clusters": 3}
@@ -89,9 +90,8 @@ def test_running_statistics_are_those_of_a_models_own_clients(tmp_path):
     assert len(cohort) < CLIENTS
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
+def test_settings_that_would_replace_a_mean_over_all_clients_are_refused():
+    for settings, words in [
         (
             {"clip": 1.0, "privacy": "central"},
             "privacy must be none or local for ifca, whose server sees every update, got 'central'",
@@ -100,11 +100,9 @@ def test_running_statistics_are_those_of_a_models_own_clients(tmp_path):
             {"merge": "median"},
             "merge must be mean or multi-krum for ifca, whose server sees every update, got 'me",
         ),
-    ],
-)
-def test_what_would_replace_a_mean_over_all_clients_is_refused(settings, words):
-    with pytest.raises(Refused, match=words):
-        small(**IFCA, **settings)
+    ]:
+        with entry(settings), pytest.raises(Refused, match=words):
+            small(**IFCA, **settings)
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])

@@ -13,20 +13,26 @@ from engram.networks.losses import mean_loss
 from engram.networks.module import from_module
 from engram.scoring.mixtures import loss_of, mixture, row_losses
 from engram.scoring.tasks import TASKS
+from tests.samples import entry
 from tests.support import assert_same, draw
 
 PI = torch.tensor([[0.2, 0.8], [1.0, 0.0]], dtype=torch.float64)  # two clients, of two models
 
 
-@pytest.mark.parametrize("targets", ["classes", "tokens", "labels", "values"])
-def test_it_predicts_the_weighted_mean_of_what_models_predict(targets):
-    shape = (2, 4, 5, 3) if targets == "tokens" else (2, 4, 3)
-    outputs = [3 * draw(1, *shape), 3 * draw(2, *shape)]
-    predict = {"labels": torch.sigmoid, "values": lambda z: z}.get(targets, lambda z: z.softmax(-1))
-    found = predict(mixture(targets, outputs, PI))
-    one, other = (predict(z) for z in outputs)
-    assert_same({0: found[0]}, {0: 0.2 * one[0] + 0.8 * other[0]}, atol=1e-12)
-    assert_same({0: found[1]}, {0: one[1]}, atol=1e-12)
+def test_a_mixture_predicts_the_weighted_mean_of_its_models_predictions():
+    for targets, predict in {
+        "classes": lambda z: z.softmax(-1),
+        "tokens": lambda z: z.softmax(-1),
+        "labels": torch.sigmoid,
+        "values": lambda z: z,
+    }.items():
+        with entry(targets):
+            shape = (2, 4, 5, 3) if targets == "tokens" else (2, 4, 3)
+            outputs = [3 * draw(1, *shape), 3 * draw(2, *shape)]
+            found = predict(mixture(targets, outputs, PI))
+            one, other = (predict(z) for z in outputs)
+            assert_same({0: found[0]}, {0: 0.2 * one[0] + 0.8 * other[0]}, atol=1e-12)
+            assert_same({0: found[1]}, {0: one[1]}, atol=1e-12)
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)

@@ -1,5 +1,7 @@
 """The standard protocol: which rows make a personal model, and which ones it is scored on."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from engram.client.memory import RamStore
 from engram.core.method import Served
 from engram.core.streams import Stream, generator
 from engram.data.load_federation import federated_data
+from engram.scoring.query_rows import padded
 from engram.scoring.score_columns import TUNED
 from tests.support import (
     assert_same,
@@ -72,17 +75,17 @@ def test_no_model_depends_on_rows_that_it_is_scored_on(method):
     assert_same(found[0][2], found[1][2])
 
 
-@pytest.mark.parametrize("partition", ["halves", "iid", "dirichlet", "blocks"])
-def test_a_fifth_of_the_training_rows_is_held_out(partition):
-    own = {"dirichlet_alpha": 5.0} if partition == "dirichlet" else {}
-    whole = federated_data(small_of_any(partition=partition, validation_fraction=0, **own))
-    data = federated_data(small_of_any(partition=partition, **own))
-    assert whole.validation is None
-    for client, rows in enumerate(whole.train.rows):
-        kept, out = data.train.rows[client], data.validation.rows[client]
-        assert sorted([*kept, *out]) == sorted(rows)
-        assert len(out) == max(1, round(0.2 * len(rows)))
-        np.testing.assert_array_equal(data.test.rows[client], whole.test.rows[client])
+def test_a_fifth_of_the_training_rows_is_held_out():
+    for partition in ("halves", "iid", "dirichlet", "blocks"):
+        own = {"dirichlet_alpha": 5.0} if partition == "dirichlet" else {}
+        whole = federated_data(small_of_any(partition=partition, validation_fraction=0, **own))
+        data = federated_data(small_of_any(partition=partition, **own))
+        assert whole.validation is None
+        for client, rows in enumerate(whole.train.rows):
+            kept, out = data.train.rows[client], data.validation.rows[client]
+            assert sorted([*kept, *out]) == sorted(rows)
+            assert len(out) == max(1, round(0.2 * len(rows)))
+            np.testing.assert_array_equal(data.test.rows[client], whole.test.rows[client])
 
 
 def test_what_is_held_out_is_the_clients_and_the_seeds_alone():
@@ -91,6 +94,18 @@ def test_what_is_held_out_is_the_clients_and_the_seeds_alone():
         np.testing.assert_array_equal(mine, theirs)
     part = federated_data(small_of_any(), hosted=[3])
     np.testing.assert_array_equal(part.validation.rows[3], one.validation.rows[3])
+
+
+def test_rows_are_padded_by_each_clients_last_and_the_padding_is_not_counted():
+    rng = np.random.default_rng(0)
+    rows = {client: rng.integers(0, 1000, 1 + client % 7) for client in range(40)}
+    asked = [3, 39, 0, 20, 21]
+    found = padded(SimpleNamespace(y=torch.zeros(1)), rows, asked)
+    for client, mine, counted in zip(asked, found.rows, found.counted, strict=True):
+        held = rows[client]
+        expected = np.pad(held, (0, len(mine) - len(held)), mode="edge")
+        np.testing.assert_array_equal(mine, expected)
+        assert counted.tolist() == [True] * len(held) + [False] * (len(mine) - len(held))
 
 
 def test_even_a_small_share_is_at_least_one_row():

@@ -28,14 +28,14 @@ def by_hand(z, memory, targets, k):
     return votes / votes.sum()
 
 
-@pytest.mark.parametrize("k", [1, K, 50])
-def test_votes_are_those_of_the_nearest_rows(k):
-    found = nearest(Z, MEMORY, Y, COUNTED, classes=CLASSES, k=k, scale=SCALE)
-    for c in range(2):
-        rows = int(COUNTED[c].sum())
-        own, classes = MEMORY[c, :rows].tolist(), Y[c, :rows].tolist()
-        expected = [by_hand(z, own, classes, min(k, rows)) for z in Z[c].tolist()]
-        np.testing.assert_allclose(found[c].numpy(), np.stack(expected), atol=1e-12)
+def test_votes_are_those_of_the_nearest_rows():
+    for k in (1, K, 50):
+        found = nearest(Z, MEMORY, Y, COUNTED, classes=CLASSES, k=k, scale=SCALE)
+        for c in range(2):
+            rows = int(COUNTED[c].sum())
+            own, classes = MEMORY[c, :rows].tolist(), Y[c, :rows].tolist()
+            expected = [by_hand(z, own, classes, min(k, rows)) for z in Z[c].tolist()]
+            np.testing.assert_allclose(found[c].numpy(), np.stack(expected), atol=1e-12)
 
 
 def test_rows_far_away_still_vote():
@@ -112,9 +112,10 @@ def test_unseen_clients_are_served_by_it_too_and_training_is_fedavgs(tmp_path):
 def test_impossible_values_are_refused():
     with pytest.raises(Refused, match="task must be classification for knn-per, got"):
         small(method="knn-per", task="multi-label")
-    with pytest.raises(ValueError, match=r"lambda must be in \[0, 1\], got 2"):
-        check_votes(Neighbors(2.0, 1, 1.0))
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        check_votes(Neighbors(1.0, 0, 1.0))
-    with pytest.raises(ValueError, match="scale must be positive"):
-        check_votes(Neighbors(1.0, 1, 0.0))
+    for votes, words in [
+        ((2.0, 1, 1.0), r"lambda must be in \[0, 1\], got 2"),
+        ((1.0, 0, 1.0), "k must be at least 1"),
+        ((1.0, 1, 0.0), "scale must be positive"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            check_votes(Neighbors(*votes))

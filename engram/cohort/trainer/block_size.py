@@ -17,11 +17,6 @@ _BLOCK: Final = 2**25  # most numbers that a block holds on a CPU: with more, ca
 def block_of(trainer: "Trainer", size: int, rows: int) -> tuple[int, int]:
     """Returns the number of clients to train at once, and the bytes of one.
 
-    Args:
-        trainer: Trains them in one of its ways.
-        size: Largest number of rows in a batch.
-        rows: Largest number of rows that a client draws in a round.
-
     Raises:
         Refused: As ``block_size``.
     """

@@ -4,16 +4,19 @@ Chunks are trained, or scored, one after the other, or beside each other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from engram.cohort.round import ClientRaised, Outcome
 from engram.core.contract import line_of
 from engram.core.method import Slots
 from engram.core.slots import over_slots
+from engram.core.tree import select
 from engram.settings.errors import EngramError
 from engram.wire.training_result import Trained
 
@@ -66,7 +69,7 @@ A round of one chunk is not shared, unless it has an attribute ``cuts`` that is 
 
 def in_order(trainer: "Trainer", asked: Asked, chunks: Sequence[Chunk]) -> Iterable[Parts]:
     """Trains chunks one after the other, in this process."""
-    return (trainer.chunk(asked, chunk) for chunk in chunks)
+    return map(partial(trainer.chunk, asked), chunks)
 
 
 def deal(groups: Sequence[Sequence[int]], own: Slots, block: int) -> list[Chunk]:
@@ -82,8 +85,8 @@ def deal(groups: Sequence[Sequence[int]], own: Slots, block: int) -> list[Chunk]
         block: The largest number of clients that may be trained at once; chunks have half as many,
             which costs nothing measurable, and leaves two of a cohort of one block.
     """
-    numbers = [number for number, group in enumerate(groups) for _ in group]
-    clients = [client for group in groups for client in group]
+    numbers = np.repeat(range(len(groups)), [*map(len, groups)]).tolist()
+    clients = [*chain.from_iterable(groups)]
     parts = 1 << max(0, -(-2 * len(clients) // block) - 1).bit_length()
     return cut(Chunk(numbers, clients, own), parts)
 
@@ -98,7 +101,7 @@ def cut(chunk: Chunk, parts: int) -> list[Chunk]:
         Chunk(
             numbers[start:end],
             clients[start:end],
-            tree_map(lambda leaf, start=start, end=end: leaf[start:end], own),
+            select(own, slice(start, end)),
         )
         for start, end in pairwise(ends)
     ]
@@ -128,8 +131,7 @@ def score(
     blocks = trainer.scorer.blocks(clients, memories)
 
     def chunk(some: list[int]) -> Chunk:
-        mine: Slots = tree_map(lambda leaf: leaf[some], own)
-        return Chunk([0] * len(some), [clients[i] for i in some], mine)
+        return Chunk([0] * len(some), [clients[i] for i in some], select(own, some))
 
     def here(some: list[int]) -> "Scores":
         _, who, mine = chunk(some)
@@ -186,7 +188,8 @@ def outcome_of(
         combine: The largest weight of a client, in rows, in the mean of what clients send; None
             for what every client sends.
     """
-    data, kept, failures = trainer.data, list[int](), dict[int, str]()
+    data, failures = trainer.data, dict[int, str]()
+    kept, mine, examples, losses = list[int](), list[int](), list[int](), list[float]()
     for i in positions:
         if i in done.broken:
             cause = f"; {causes[i]}" if i in causes else ""
@@ -197,9 +200,9 @@ def outcome_of(
             )
         else:
             kept.append(i)
-    mine = [clients[i] for i in kept]
-    examples = [len(data.train.rows[client]) for client in mine]
-    losses = [loss for i in kept for loss in done.losses[i : i + 1]]
+            mine.append(clients[i])
+            examples.append(len(data.train.rows[clients[i]]))
+            losses += done.losses[i : i + 1]  # if they are computed
     slots: Slots = {}
     if kept:
         sent = done.sent if len(kept) == len(clients) else done.sent.of(kept)
@@ -213,11 +216,7 @@ def outcome_of(
 
 
 class Group:
-    """Collects the outcome for a group of clients, chunk by chunk.
-
-    Args:
-        combine: As for ``outcome_of``.
-    """
+    """Collects the outcome for a group of clients, chunk by chunk."""
 
     def __init__(self, combine: int | None) -> None:
         self._combine = combine

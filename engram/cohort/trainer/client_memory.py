@@ -7,7 +7,6 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from engram.client.memory import MemoryMismatch, MemoryStore
 from engram.cohort.round import Outcome
@@ -15,13 +14,14 @@ from engram.core.contract import difference
 from engram.core.method import Method, Slots
 from engram.core.slot_optimizers import State
 from engram.core.slots import flat, over_slots, unflat
+from engram.core.tree import select
 from engram.core.types import Params
 
 if TYPE_CHECKING:
     from engram.cohort.trainer.chunks import Asked
     from engram.cohort.trainer.trainer import Trainer
 
-_KEPT, _OPTIMIZER, _BESIDE = "kept", "optimizer", "beside"
+_KEPT, _OPTIMIZER, _BESIDE = "kept", "optimizer", "beside/"
 
 
 class Memory(NamedTuple):
@@ -72,7 +72,7 @@ class Recollection:
         found = self.store.load(client, before=before)
         if found is None:
             return self._begun._replace(trained=self._begun.trained and client not in self.unseen)
-        mine = {path: leaf for path, leaf in sorted(found.items()) if not _is_beside(path)}
+        mine = {n: leaf for n, leaf in sorted(found.items()) if not n.startswith(_BESIDE)}
         arrays: Params = over_slots(methodcaller("to", self.device), mine)
         tree, form = unflat(arrays), _form(arrays)
         kept = unflat({}, self.method.client.start) | tree.get(_KEPT, {})
@@ -87,14 +87,13 @@ class Recollection:
         """Returns the arrays that a client keeps beside the method's slots, by path."""
         found = self.store.load(client, before=before) or {}
         return {
-            path.removeprefix(f"{_BESIDE}/"): leaf
+            path.removeprefix(_BESIDE): leaf
             for path, leaf in found.items()
-            if _is_beside(path)
+            if path.startswith(_BESIDE)
         }
 
     @cached_property
     def _begun(self) -> Memory:
-        """The memory of a client before its first round."""
         start = self.method.client.start
         arrays: Params = over_slots(
             methodcaller("to", self.device), dict(sorted(flat(start).items()))
@@ -104,7 +103,6 @@ class Recollection:
 
     @cached_property
     def _checked(self) -> set[Hashable]:
-        """Forms of the memories that have passed ``_check``."""
         return set()
 
     def _check(self, client: int, tops: Set[str], kept: Slots) -> None:
@@ -133,28 +131,19 @@ class Recollection:
         durable: int,
         beside: Sequence[Params] = (),
     ) -> None:
-        """Stores the memories of clients after a round, but for those that became non-finite.
-
-        Args:
-            done: The round's outcome.
-            clients: The clients, by position in ``done``.
-            server_round: The round.
-            durable: As ``MemoryStore.save``.
-            beside: What each client keeps beside the method's slots, by path, if anything.
-        """
+        """Stores the memories of clients after a round, but for those that became non-finite."""
         fine = [i for i in range(len(clients)) if i not in done.broken]
         kept = done.kept.of(fine) if done.broken else done.kept
         tree: dict[str, Any] = {_KEPT: kept.stack()} if fine else {}
         if self.moments and fine:
             tree[_OPTIMIZER] = {
-                str(at): tree_map(lambda leaf: leaf[fine], state)
-                for at, state in enumerate(done.states)
+                str(at): select(state, fine) for at, state in enumerate(done.states)
             }
         arrays = over_slots(Tensor.cpu, flat(tree))
         for row, i in enumerate(fine if arrays or beside else []):
             memory = {path: leaf[row].clone() for path, leaf in arrays.items()}
             if beside:
-                memory |= {f"{_BESIDE}/{path}": leaf for path, leaf in beside[i].items()}
+                memory |= {_BESIDE + path: leaf for path, leaf in beside[i].items()}
             self.store.save(clients[i], memory, server_round=server_round, durable=durable)
 
 
@@ -207,7 +196,3 @@ def returned(trainer: "Trainer", asked: "Asked", made: Mapping[int, Params]) -> 
 
 def _form(arrays: Params) -> Hashable:
     return tuple((path, leaf.shape) for path, leaf in arrays.items())
-
-
-def _is_beside(path: str) -> bool:
-    return path.startswith(f"{_BESIDE}/")

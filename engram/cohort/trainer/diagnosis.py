@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from engram.cohort.round import Cohort
 from engram.core.method import Objective
-from engram.core.tree import is_finite
+from engram.core.tree import is_finite, select
 from engram.core.types import Batch, Params
 from engram.scoring.metrics import IGNORED
 from engram.scoring.tasks import Task
@@ -46,12 +46,6 @@ def told_cause(trainer: "Trainer", task: Task, cohort: Cohort, client: int) -> s
     """Returns likely causes of a client's non-finite slots after a round, as far as told.
 
     Under privacy, only the client's log has them. See ``cause_of``.
-
-    Args:
-        trainer: Has trained it.
-        task: The client's task.
-        cohort: The client alone, with what it received, kept and drew.
-        client: Its number.
     """
     experiment, learner, data = trainer.experiment, trainer.learner, trainer.data
     if experiment.privacy == "example":
@@ -61,11 +55,7 @@ def told_cause(trainer: "Trainer", task: Task, cohort: Cohort, client: int) -> s
         for slot, x in slots.items():
             if trainer.method.kinds[slot] == "model" and x.keys() == initial.keys():
                 w = {n: leaf[0] for n, leaf in x.items()} if each else x
-    batches = [
-        tree_map(lambda leaf: leaf[0], batch)
-        for step in cohort.draws.each_step()
-        for batch in step.batches
-    ]
+    batches = [select(batch, 0) for step in cohort.draws.each_step() for batch in step.batches]
     place = {row: at for at, row in enumerate(data.train.rows[client].tolist())}
     drawn = [r for r in sorted({*cohort.draws.rows[0].tolist()}) if r in place]  # no padding
     x, y = data.train.take(torch.tensor(drawn, device=data.train.y.device))
@@ -94,13 +84,6 @@ def cause_of(
     running: Collection[str] = (),
 ) -> str:
     """Describes likely causes of a client's non-finite model or loss.
-
-    Args:
-        learned: The objective of its steps, for one model.
-        w: The model before its first step.
-        batches: The batches of its steps.
-        rows: The rows of these batches.
-        running: Names of running statistics in the model.
 
     Returns:
         The first fault among: numbers that are not finite, targets that are no classes, a negative

@@ -32,16 +32,6 @@ def on_rows(
     What is built in is tried where targets have several axes; for others its network's outputs
     have been checked already.
 
-    Args:
-        task: The task.
-        metrics: The metrics that models are scored by.
-        network: The network.
-        w: Its parameters.
-        data: The rows.
-
-    Returns:
-        The task, with facts about its loss that the trial has shown.
-
     Raises:
         ValueError: If one of them fails on the network's outputs, or returns something else than
             it should.

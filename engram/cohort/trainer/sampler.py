@@ -146,7 +146,6 @@ class Sampler:
     def _fill_rows(
         self, row: RowNumbers, client: int, server_round: int, layout: tuple[int, int, int]
     ) -> None:
-        """Draws a client's rows into its row of numbers; see ``_fill``."""
         e, own, (start, size, each) = self._experiment, self._train.rows[client], layout
         steps = len(row) - start
         if e.order == "stream":
@@ -199,7 +198,6 @@ class Sampler:
     def _keys(
         self, clients: Sequence[int], server_round: int, count: int, stream: Stream = Stream.DROPOUT
     ) -> Tensor:
-        """Returns ``count`` random integers for each client, (c, count)."""
         seed = self._experiment.seed
         drawn = [
             generator(seed, stream, server_round, client).integers(2**32, size=count)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from engram.cohort.dense import first_base
 from engram.cohort.draws import Draws
@@ -23,6 +23,7 @@ from engram.core.method import Slots
 from engram.core.rounds import first_steps
 from engram.core.settings import numbers
 from engram.core.standardization import Units
+from engram.core.tree import concatenated, repeated
 from engram.data.federated import Split
 from engram.data.lazy import Lazy
 from engram.settings.fields import key_of
@@ -170,7 +171,6 @@ class Stack:
         return self._trainers[0].block // len(cohorts[0])
 
     def _blocks(self, cohorts: Sequence[Sequence[int]]) -> Iterator[range]:
-        """Yields the runs that are trained at once, as many as caches and memory allow."""
         everyone, size = range(len(self._trainers)), self._at_once(cohorts)
         yield from (everyone[start : start + size] for start in everyone[::size])
 
@@ -182,7 +182,6 @@ class Stack:
         server_round: int,
         losses: bool,
     ) -> tuple[Asked, Chunk]:
-        """Returns the request to a run's clients in a round."""
         common, own = self._trainers[i].receive(received)
         asked = Asked(common, server_round, durable=0, combine=None, losses=losses)
         return asked, Chunk([0] * len(clients), [*clients], own)
@@ -232,8 +231,8 @@ class Stack:
 
     def _joined(self, parts: Sequence[_Part]) -> Cohort:
         cohorts = [part.cohort for part in parts]
-        own, kept, states = _cat(
-            [(_each(cohort) | cohort.own, cohort.kept, list(cohort.states)) for cohort in cohorts]
+        own, kept, states = concatenated(
+            [(repeated(c.common, c.clients) | c.own, c.kept, [*c.states]) for c in cohorts]
         )
         runs = torch.tensor([part.run for part in parts for _ in part.clients])
         return Cohort(
@@ -256,22 +255,11 @@ class Stack:
         return draws[0]._replace(
             split=self._rows,
             rows=torch.cat(rows),
-            seeds=None if draws[0].seeds is None else _cat([d.seeds for d in draws]),
-            keys=None if draws[0].keys is None else _cat([d.keys for d in draws]),
+            seeds=None if draws[0].seeds is None else concatenated([d.seeds for d in draws]),
+            keys=None if draws[0].keys is None else concatenated([d.keys for d in draws]),
             sizes=None if all(d.sizes is None for d in draws) else np.concatenate(sizes),
             starts=np.concatenate(starts),
         )
-
-
-def _each(cohort: Cohort) -> Slots:
-    """Returns the slots that clients receive alike, with a leading client axis."""
-    count = cohort.clients
-    each: Slots = tree_map(lambda leaf: leaf.expand(count, *leaf.shape), cohort.common)
-    return each
-
-
-def _cat(trees: Sequence[Any]) -> Any:
-    return tree_map(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
@@ -280,5 +268,5 @@ def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
     if len(splits) == 1:
         return first, [0]
     ends = list(accumulate(len(split.y) for split in splits))
-    rows = _cat([(split.x, split.y) for split in splits])
-    return first._replace(x=rows[0], y=rows[1]), [0, *ends[:-1]]
+    x, y = concatenated([(split.x, split.y) for split in splits])
+    return first._replace(x=x, y=y), [0, *ends[:-1]]

@@ -10,13 +10,14 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import groupby
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map
 
 from engram.client.memory import MemoryStore, RamStore
-from engram.cohort.round import ClientRaised, Cohort, Outcome, joined, stacked
+from engram.cohort.round import ClientRaised, Cohort, Outcome, joined
 from engram.cohort.trainer.block_size import block_of
 from engram.cohort.trainer.chunks import (
     Asked,
@@ -42,6 +43,7 @@ from engram.core.slot_optimizers import State, check_optimizer, optimizer_of
 from engram.core.slots import flat, unflat
 from engram.core.standardization import Units
 from engram.core.streams import Stream, torch_generator, unseen
+from engram.core.tree import select, stacked
 from engram.core.types import Params
 from engram.data.augmentations import AUGMENTATIONS
 from engram.data.federated import FederatedData, check_augmentation, model_for, with_known_tokens
@@ -211,7 +213,6 @@ class Trainer:
         return matching(model, [n for n in w if n not in model.running], by_pattern(text), key)
 
     def _check_network(self, model: Model) -> None:
-        """Checks that the steps of privacy can be taken on the network."""
         e = self.experiment
         if self._private and (model.statistics is not None or model.least_rows > 1):
             expected = "one without batch norm, such as norm group, where privacy is example"
@@ -253,7 +254,6 @@ class Trainer:
 
     @property
     def _rows(self) -> int:
-        """Largest number of rows that a client draws in a round."""
         e, client = self.experiment, self.method.client
         batches = -(-max(map(len, self.data.train.rows)) // e.batch_size)
         steps = e.local_epochs * batches if e.local_epochs else e.local_steps
@@ -320,22 +320,12 @@ class Trainer:
         if asked.scores:
             memories = self.recalled(clients, before=asked.server_round)
             return [(0, self.scorer.block(asked.common, chunk.own, clients, memories))]
-        done, causes = self._block(asked, chunk)
-        done = self.finish(done, asked, chunk)
-        how = done, clients, asked.server_round, causes, asked.combine
-        return [
-            (number, outcome_of(self, list(some), *how))
-            for number, some in groupby(range(len(clients)), key=numbers.__getitem__)
-        ]
-
-    def _block(self, asked: Asked, chunk: Chunk) -> tuple[Outcome, dict[int, str]]:
-        """Trains clients at once; returns their outcome, and causes of failures by position."""
         parts, places, causes = [], [], dict[int, str]()
-        for some, clients, _, cohort in self.cohorts(asked, chunk):
+        for some, alike, _, cohort in self.cohorts(asked, chunk):
             try:
-                part = self.run(cohort, asked.server_round, clients)
+                part = self.run(cohort, asked.server_round, alike)
             except ClientRaised as error:
-                raise failed(self, clients, error, asked.server_round) from error
+                raise failed(self, alike, error, asked.server_round) from error
             except Exception as error:  # of a method, whose clients are trained together
                 if not line_of(name := self._own.name, error):
                     raise
@@ -344,10 +334,15 @@ class Trainer:
             for i in [*part.broken][:_EXPLAINED]:
                 from engram.cohort.trainer.diagnosis import told_cause  # noqa: PLC0415 - rarely needed
 
-                causes[some[i]] = told_cause(self, self._task, cohort.of([i]), clients[i])
+                causes[some[i]] = told_cause(self, self._task, cohort.of([i]), alike[i])
             parts.append(part)
             places.append(some)
-        return (parts[0] if len(parts) == 1 else joined(parts, places)), causes
+        done = self.finish(parts[0] if len(parts) == 1 else joined(parts, places), asked, chunk)
+        how = done, clients, asked.server_round, causes, asked.combine
+        return [
+            (number, outcome_of(self, list(some), *how))
+            for number, some in groupby(range(len(clients)), key=numbers.__getitem__)
+        ]
 
     def cohorts(
         self, asked: Asked, chunk: Chunk
@@ -365,7 +360,7 @@ class Trainer:
             trees.append((memory.kept, [*memory.states]))
         losses = asked.losses and not self._private
         for form, (some, trees) in groups.items():
-            own: Slots = tree_map(lambda leaf, some=some: leaf[some], chunk.own)
+            own = select(chunk.own, some)
             clients, (kept, states) = [chunk.clients[i] for i in some], stacked(trees)
             drawn = self.sampler.draw(clients, asked.server_round)
             cohort = Cohort(asked.common, own, kept, states, drawn, losses=losses)
@@ -373,11 +368,6 @@ class Trainer:
 
     def run(self, cohort: Cohort, server_round: int, clients: Sequence[int]) -> Outcome:
         """Trains a cohort.
-
-        Args:
-            cohort: The clients.
-            server_round: The round, >= 1.
-            clients: Their numbers.
 
         Raises:
             ClientRaised: A client's step raised an error, and clients are trained in turn.
@@ -427,8 +417,7 @@ class Trainer:
     def receive(self, slots: Any) -> Any:
         """Returns slots in float32, on the device that trains them."""
         # Flower's own strategies compute in numpy, and some return float64.
-        device = self.experiment.device
-        return tree_map(lambda leaf: leaf.to(device, torch.float32), slots)
+        return tree_map(methodcaller("to", self.experiment.device, torch.float32), slots)
 
     def recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
         """Returns clients' memories from rounds before the given one."""
@@ -456,7 +445,6 @@ def _mechanism(e: "Experiment") -> "ByExamples | None":
 
 
 def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
-    """Builds what changes updates; None where nothing does."""
     if e.compress == "none" and not e.update_clip:
         return None
     from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed

@@ -17,7 +17,7 @@ _MAPPED: Final = 2**25  # larger blocks get pages of their own; glibc allows no 
 def training_from_now_on(threads: int) -> None:
     """Sets a process up that does nothing but train: on so many threads, keeping freed memory."""
     torch.set_num_threads(threads)
-    _keep(_KEPT)
+    keep_freed(_KEPT, _MAPPED)
 
 
 @contextmanager
@@ -43,22 +43,17 @@ def threads_of_grpc() -> bool:
 
 @contextmanager
 def _keeping() -> Iterator[None]:
-    """Context in which freed memory is kept; then up to glibc's own limit for such large blocks."""
-    _keep(_KEPT)
-    try:
-        yield
-    finally:
-        _keep(2 * _MAPPED)
-
-
-_KEEPING: Final = Shared(_keeping)
-
-
-def _keep(size: int) -> None:
-    """Makes this process keep the memory of freed tensors, to use it again for the next ones.
+    """Context in which freed memory is kept; then up to glibc's own limit for such large blocks.
 
     By default glibc returns it to the kernel at once, and the next step's tensors get pages that
     the kernel clears first. As measured in benchmarks/NOTES.md, that takes up to a fourth of the
     time of a recurrent network.
     """
-    keep_freed(size, _MAPPED)
+    keep_freed(_KEPT, _MAPPED)
+    try:
+        yield
+    finally:
+        keep_freed(2 * _MAPPED, _MAPPED)
+
+
+_KEEPING: Final = Shared(_keeping)

@@ -102,7 +102,6 @@ class Workers:
         self._team = self._trainer = None
 
     def _count(self, trainer: "Trainer", chunks: Sequence[Chunk], seconds: float) -> int:
-        """Returns the number of processes that train; 1 for this one alone."""
         wanted = self._experiment.cores
         if wanted == 1 or (not wanted and seconds < _PAYS):
             return 1
@@ -114,7 +113,6 @@ class Workers:
         return int(min(wanted or cores(), len(chunks), max(1, room)))
 
     def _alone(self, trainer: "Trainer") -> str:
-        """Returns why this process trains all clients; empty if others can."""
         e = self._experiment
         lazy = any(isinstance(x, Lazy) for x in tree_leaves(trainer.data.train.x))
         elsewhere = multiprocessing.parent_process() is not None or one_core() or others_train()
@@ -138,12 +136,7 @@ def warn_alone(experiment: "Experiment", why: str) -> None:
 
 
 class _Team:
-    """Processes forked from this one, which train chunks beside it.
-
-    Args:
-        trainer: Trains the chunks, as it is now; later memories are lent with each chunk.
-        count: Number of processes.
-    """
+    """Processes forked from this one, which train chunks beside it."""
 
     def __init__(self, trainer: "Trainer", count: int) -> None:
         self._inboxes = [Arena() for _ in range(_INBOXES)]
