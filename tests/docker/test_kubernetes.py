@@ -40,9 +40,8 @@ def containers(part):
     return {each["name"]: each for each in PODS[part]["containers"]}
 
 
-@part
-def test_objects_are_as_kubernetes_defines_them(part):
-    for each in RENDERED[part].values():
+def test_objects_are_as_kubernetes_defines_them():
+    for each in chain.from_iterable(objects.values() for objects in RENDERED.values()):
         kubernetes_validate.validate(each, "1.37", strict=True)
 
 

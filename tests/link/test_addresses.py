@@ -17,12 +17,10 @@ def test_is_read_as_it_is_written(address):
     assert parse_address(str(address), "superlink") == address
 
 
-@pytest.mark.parametrize(
-    ("text", "host"),
-    [("Node.Example.ORG:1", "node.example.org"), ("[0:0::1]:65535", "::1"), ("a_b:80", "a_b")],
-)
-def test_has_one_spelling(text, host):
-    assert parse_address(text, "superlink").host == host
+def test_has_one_spelling():
+    given = ("Node.Example.ORG:1", "[0:0::1]:65535", "a_b:80")
+    found = [parse_address(text, "superlink").host for text in given]
+    assert found == ["node.example.org", "::1", "a_b"]
 
 
 NO_ADDRESSES = [

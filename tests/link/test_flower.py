@@ -23,7 +23,7 @@ def reply(size=4):
     return Message(content, reply_to=question())
 
 
-def test_a_parcel_holds_a_message():
+def test_a_parcel_holds_a_message_or_an_error():
     message = reply()
     parcel = Parcel.from_bytes(b"".join(pack(message).to_parts()))
     again = unpack(parcel)
@@ -31,9 +31,6 @@ def test_a_parcel_holds_a_message():
     assert again.metadata.reply_to_message_id == message.metadata.reply_to_message_id
     assert again.object_id == message.object_id
     assert parcel.size > 16
-
-
-def test_a_parcel_holds_an_error():
     message = Message(Error(3, "gone\nfishing"), reply_to=question())
     again = unpack(Parcel.from_bytes(b"".join(pack(message).to_parts())))
     assert (again.error.code, again.error.reason) == (3, "gone\nfishing")

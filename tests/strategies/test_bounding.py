@@ -134,15 +134,13 @@ def test_a_reply_whose_claims_are_impossible_is_refused():
     assert verdict.reason == "prototypes/shares must be at least 0, got -0.5"
 
 
-@pytest.mark.parametrize(
-    ("claims", "words"),
-    [
+def test_claims_are_of_arrays_that_leave():
+    for claims, words in [
         ({"prototype/shares": "shares"}, "got prototype/shares"),
         ({"model/sums": "sums"}, "got model/shares, model/sums"),
-    ],
-)
-def test_claims_are_of_arrays_that_leave(claims, words):
-    method = rounds().merge.method._replace(claims=claims)
-    contract = Contract("mine", method, method.server.start["model"])
-    with pytest.raises(SlotFault, match=words):
-        contract.round(0, method.server.start, {}, None, {})
+    ]:
+        with entry(claims, words):
+            method = rounds().merge.method._replace(claims=claims)
+            contract = Contract("mine", method, method.server.start["model"])
+            with pytest.raises(SlotFault, match=words):
+                contract.round(0, method.server.start, {}, None, {})

@@ -10,6 +10,7 @@ from engram.settings.errors import RunStopped
 from engram.strategies.reply_border import Rejected
 from engram.strategies.rounds import draw_cohort
 from engram.strategies.screening import Accepted, TrainReplies
+from tests.samples import entry
 from tests.strategies.test_bounding import rounds
 
 
@@ -48,15 +49,13 @@ def test_an_update_that_lies_far_from_the_others_is_rejected_unless_updates_are_
         assert (found.left_out, found.asked) == (left_out, 4)
 
 
-@pytest.mark.parametrize(
-    ("moves", "diverged", "says"),
-    [
+def test_a_run_stops_where_a_round_cannot_be_merged():
+    for moves, diverged, says in [
         ([0.1], (1, 2), r"round 2 diverged: the models of clients \[1, 2\] became non-finite"),
         ([0.1, 0.1], (), "round 2 has 2 of 3 usable replies"),
         ([0.1, 0.1, float("inf")], (), "round 2: the merged model became non-finite"),
-    ],
-)
-def test_a_run_stops_where_a_round_cannot_be_merged(moves, diverged, says):
-    r = rounds(min_clients=3)
-    with pytest.raises(RunStopped, match=says):
-        r.merged(r.merge.method.server.start, r.updates(replies(r, moves, diverged), 2), 2)
+    ]:
+        with entry(moves, diverged, says):
+            r = rounds(min_clients=3)
+            with pytest.raises(RunStopped, match=says):
+                r.merged(r.merge.method.server.start, r.updates(replies(r, moves, diverged), 2), 2)

@@ -13,8 +13,10 @@ from tests.guards.secure.test_secure import Between, experiment
 from tests.support import assert_same
 
 
-@pytest.mark.parametrize("before", [[], [3]])
-@pytest.mark.parametrize("after", [[], [3], [4], [3, 4], [*range(6)]])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([], []), ([3], [3]), ([], [3]), ([3], []), ([3], [4]), ([3], [3, 4]), ([], [*range(6)])],
+)
 def test_sums_from_one_model_are_over_the_same_sites(tmp_path, before, after):
     """Two runs by one seed begin from one model: the difference of their sums is of who differs."""
     hosts = []
