@@ -10,25 +10,13 @@ from tests.support import assert_same
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("plug_ins")]
 
 
-def assert_as_here(there, here):
-    assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-6)
-    losses = (record.results["clients"]["loss"] for record in (there, here))
-    assert next(losses) == pytest.approx(next(losses), abs=1e-6)
-    assert there.config["sources"] == here.config["sources"]
-
-
 def test_its_readmes_commands_for_machines_run_as_one_process(engram, monkeypatch):
     folder = project(engram, monkeypatch)
     assert engram("run", "--out=here")[0] == 0
     said = run_script(THERE, folder)
     assert "recorded in runs/fed" in said, said
-    assert_as_here(RunRecord.open(folder / "runs" / "fed"), RunRecord.open(folder / "here"))
-
-
-def test_a_federation_of_processes_runs_as_one_process(engram, monkeypatch):
-    folder = project(engram, monkeypatch)
-    few = ["-snum-rounds=2", "-sanchored.eta=0.3"]
-    assert engram("run", *few, "--out=here")[0] == 0
-    status, _, err = engram("federation", *few, "--out=there")
-    assert status == 0, err
-    assert_as_here(RunRecord.open(folder / "there" / "run"), RunRecord.open(folder / "here"))
+    there, here = (RunRecord.open(folder / name) for name in ("runs/fed", "here"))
+    assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-6)
+    losses = [record.results["clients"]["loss"] for record in (there, here)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert there.config["sources"] == here.config["sources"]
