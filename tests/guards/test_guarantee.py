@@ -12,11 +12,6 @@ from tests.samples import entry
 CENTRAL = {"privacy": "central", "clip": 0.5, "num_rounds": 20}
 
 
-def test_without_privacy_nothing_is_promised():
-    assert guarantee(Experiment()) == ""
-    assert not is_weak(Experiment())
-
-
 def test_epsilon_is_that_of_a_client_that_is_asked_in_every_round():
     """Updates lie twice as far apart where privacy is local."""
     for privacy in ["central", "local"]:
@@ -29,10 +24,13 @@ def test_epsilon_is_that_of_a_client_that_is_asked_in_every_round():
             assert "hardly" not in guarantee(e)
 
 
-def test_what_protects_hardly_anybody_is_said():
+def test_a_run_that_protects_hardly_anybody_is_said_to():
+    assert guarantee(Experiment()) == ""
+    assert not is_weak(Experiment())
     weak = Experiment(**CENTRAL, noise_multiplier=0.05)
     assert is_weak(weak)
     assert "above 10, which protects hardly anybody: raise noise-multiplier" in guarantee(weak)
+    assert is_weak(Experiment(**CENTRAL | {"num_rounds": 10**6}, noise_multiplier=1e-6))
 
 
 def test_a_target_has_its_noise_and_its_adjacency():
@@ -45,7 +43,7 @@ def test_a_target_has_its_noise_and_its_adjacency():
     assert "amplified" not in said + local
 
 
-def test_amplification_says_against_whom():
+def test_amplification_says_against_whom_and_guarantees_name_uncovered_parts():
     said = guarantee(Experiment(**CENTRAL, sampling="poisson", clients_per_round=2))
     assert "amplified by Poisson sampling at rate 0.1 against whoever sees the models, and" in said
     assert "where one client is added or removed, amplified" in said
@@ -54,13 +52,5 @@ def test_amplification_says_against_whom():
         "where one client's data are replaced by any others, amplified by sampling without " in said
     )
     assert "without replacement at rate 0.1 against whoever sees the models, and not who" in said
-
-
-def test_what_is_not_covered_is_named():
     assert guarantee(Experiment(**CENTRAL)).count("a round chosen by them, are not covered") == 1
     assert "chosen" not in guarantee(Experiment(**CENTRAL, validation_fraction=0))
-
-
-def test_the_largest_settings_have_an_epsilon_too():
-    most = Experiment(**CENTRAL | {"num_rounds": 10**6}, noise_multiplier=1e-6)
-    assert is_weak(most)

@@ -23,12 +23,10 @@ def test_it_is_standard_normal(name):
     assert abs(int((drawn.abs() > 3).sum()) - 540) < 120
 
 
-def test_secret_noise_is_never_the_same():
+def test_secret_noise_is_never_the_same_and_simulated_noise_a_function_of_seed_purpose_and_keys():
     first, again = (secret_noise(100, Stream.CLIENT_NOISE, 1, 2) for _ in range(2))
     assert not torch.equal(first, again)
 
-
-def test_simulated_noise_is_a_function_of_seed_purpose_and_keys():
     def drawn(seed=3, stream=Stream.CLIENT_NOISE, *keys):
         return simulated_noise(seed)(100, stream, *(keys or (1, 2)))
 
@@ -40,8 +38,5 @@ def test_simulated_noise_is_a_function_of_seed_purpose_and_keys():
         drawn(3, Stream.CLIENT_NOISE, 2, 2),
     ):
         assert (drawn() != other).all()
-
-
-def test_nothing_asked_is_nothing_drawn():
     for noise in SOURCES.values():
         assert noise(0, Stream.SERVER_NOISE, 1).shape == (0,)

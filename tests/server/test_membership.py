@@ -18,35 +18,27 @@ def listed(*statuses):
     ]
 
 
-@pytest.mark.parametrize(
-    ("statuses", "insecure", "says"),
-    [
-        (
-            ("online", "unregistered"),
-            False,
-            "the SuperLink knows 1 of the federation's 3 nodes (on line: 1, removed: 1); "
-            "register the others' keys: `engram register fed/server`",
-        ),
-        (
-            ("online", "offline", "registered"),
-            False,
-            "the SuperLink knows 3 of the federation's 3 nodes (on line: 1); start the missing "
-            "nodes, or lower min-clients",
-        ),
-        (
-            (),
-            True,
-            "the SuperLink knows 0 of the federation's 3 nodes (on line: 0); start the missing "
-            "nodes, or lower min-clients",
-        ),
-    ],
-)
-def test_says_what_the_superlink_knows(monkeypatch, statuses, insecure, says):
+KNOWS = "the SuperLink knows {} of the federation's 3 nodes "
+START = "start the missing nodes, or lower min-clients"
+SAYS = {
+    ("online", "unregistered"): f"{KNOWS.format(1)}(on line: 1, removed: 1); "
+    "register the others' keys: `engram register fed/server`",
+    (
+        "online",
+        "offline",
+        "registered",
+    ): f"{KNOWS.format(3)}(on line: 1); {START}",
+    (): f"{KNOWS.format(0)}(on line: 0); {START}",
+}
+
+
+@pytest.mark.parametrize("statuses", SAYS)
+def test_says_what_the_superlink_knows(monkeypatch, statuses):
     monkeypatch.setattr(membership, "members", listed(*statuses))
-    g = named(("client-0",), *[entry([0])] * ("online" in statuses), insecure=insecure)
+    nodes = [entry([0])] * ("online" in statuses)
     with pytest.raises(RunStopped) as caught:
-        begun(g, 3)
-    assert str(caught.value).endswith(says)
+        begun(named(("client-0",), *nodes, insecure=not statuses), 3)
+    assert str(caught.value).endswith(SAYS[statuses])
     assert "\n" not in str(caught.value)
 
 
@@ -59,7 +51,7 @@ def test_says_nothing_of_a_superlink_that_does_not_say(monkeypatch):
         begun(named(()), 3)
     assert str(caught.value) == (
         "0 of 3 clients can take part, but 3 are needed; clients [0, 1, 2]: no node hosts it; "
-        "start the missing nodes, or lower min-clients"
+        f"{START}"
     )
 
 

@@ -51,18 +51,15 @@ def runs(monkeypatch):
     return known
 
 
-def test_the_only_run_is_stopped_and_notes_of_others_are_removed(runs):
-    runs |= {1: "finished:completed", 2: "running"}
+def test_the_only_run_is_stopped_and_of_several_runs_one_is_named(runs):
+    with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: none"):
+        stop_run(SERVER)
+    runs |= {1: "finished:failed", 2: "running"}
     (SERVER / "flwr" / "stop-1").touch()
     assert stop_run(SERVER) == "2"
     assert is_stopping(SERVER, 2)
-    assert not is_stopping(SERVER, 1)
-
-
-def test_of_several_runs_one_is_named(runs):
-    with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: none"):
-        stop_run(SERVER)
-    runs |= {1: "finished:failed", 2: "running", 3: "starting"}
+    assert not is_stopping(SERVER, 1)  # whose note is removed
+    runs[3] = "starting"
     with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: 2, 3"):
         stop_run(SERVER)
     with pytest.raises(Refused, match=r"go on, 2, 3, got '1'"):

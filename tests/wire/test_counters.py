@@ -72,11 +72,8 @@ def test_who_connects_and_says_nothing_keeps_no_other_waiting_and_is_cut_off(mon
         server.server_close()
 
 
-def test_without_a_port_nothing_is_served():
+def test_without_a_port_nothing_is_served_and_without_the_package_a_port_is_refused(monkeypatch):
     assert serve_counters(Counters({}), 0) is None
-
-
-def test_without_the_package_a_port_is_refused(monkeypatch):
     monkeypatch.setattr(module, "_PACKAGE", "no_such_package")
     with pytest.raises(Refused, match=r"pip install 'engram\[operate\]'"):
         serve_counters(Counters({}), 1)
