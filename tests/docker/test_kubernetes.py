@@ -76,7 +76,7 @@ def test_there_is_one_pod_whose_labels_its_policy_and_service_select(part):
         assert objects["Service"]["metadata"]["name"] == spec["serviceName"]
 
 
-def test_no_port_is_published_but_the_fleet_apis():
+def test_no_port_is_published_but_the_fleet_apis_and_nobody_calls_a_client():
     (port,) = RENDERED["server"]["Service"]["spec"]["ports"]
     assert port["port"] == FLEET
     named = {p["name"]: p["containerPort"] for p in containers("server")["superlink"]["ports"]}
@@ -85,9 +85,6 @@ def test_no_port_is_published_but_the_fleet_apis():
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert [each["port"] for rule in policy["ingress"] for each in rule["ports"]] == ["fleet"]
     assert policy["egress"] == []
-
-
-def test_nobody_calls_a_client():
     policy = RENDERED["client"]["NetworkPolicy"]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert policy["ingress"] == []

@@ -124,15 +124,6 @@ def test_what_nobody_fetched_in_its_round_is_never_delivered(clock):
     assert MessageType.TRAIN not in nodes[2].handled
 
 
-def test_replies_of_other_rounds_are_not_taken(clock):
-    nodes = {1: Node(1.0), 2: Node(12.0)}
-    _, _, grid = exchange(clock, nodes, timeout=10)
-    clock.now += 100  # its late answer is long there
-    who, _, _ = exchange(clock, nodes, grid=grid, timeout=20)
-    assert who == [1, 2]
-    assert nodes[2].handled == [MessageType.TRAIN, ROSTER_QUERY, MessageType.TRAIN]
-
-
 def test_arrays_travel_in_one_piece(clock):
     class Seen(Link):
         def push_messages(self, messages):
