@@ -50,19 +50,26 @@ class Wire:
             pass
 
 
+class Wired(LoopbackFederation):
+    """A federation without TLS whose first node reaches the SuperLink by a wire."""
+
+    def start(self, name):
+        if name == "client-0":
+            self.wire = Wire(self.fleet)
+            path = self.server.parent / name / "node.toml"
+            lines = read_settings(path) | {"superlink": f"127.0.0.1:{self.wire.port}"}
+            path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in lines.items()))
+        super().start(name)
+
+
 def test_a_run_without_tls_ends_at_the_golden_model_and_grpc_is_on_the_wire(tmp_path):
     special = "pfedme, median, server-mix"
-    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS, insecure=True) as federation:
-        wire = Wire(federation.fleet)
-        federation.kill("client-0")
-        path = tmp_path / "fed" / "client-0" / "node.toml"
-        lines = read_settings(path) | {"superlink": f"127.0.0.1:{wire.port}"}
-        path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in lines.items()))
-        federation.start("client-0")
+    with Wired(tmp_path / "fed", clients=CLIENTS, insecure=True) as federation:
         assert_as_here(federation, golden(special), tmp_path)
     assert federated.elsewhere(special, tmp_path / "there") == []
     # The node looks first whether it should have been told to use TLS.
-    (sent,) = (data for data in wire.connections if data.startswith(b"PRI * HTTP/2.0\r\n"))
+    wires = federation.wire.connections
+    (sent,) = (data for data in wires if data.startswith(b"PRI * HTTP/2.0\r\n"))
     for words in (b"application/grpc", b"/flwr.proto.Fleet/PullMessages", b"dense0.weight"):
         assert words in sent
 
