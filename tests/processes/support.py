@@ -14,6 +14,19 @@ def free_port():
         return s.getsockname()[1]
 
 
+DEAD = "http://127.0.0.1:9"  # where nothing listens
+
+
+def set_dead_proxies(monkeypatch):
+    """Sets every variable that may name a proxy."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, DEAD)
+        monkeypatch.setenv(name.upper(), DEAD)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
 def wait_for(condition, seconds, what):
     """Waits until a condition holds; returns what made it hold."""
     deadline = time.monotonic() + seconds

@@ -21,7 +21,7 @@ from engram.studio.live import Federation
 from engram.studio.live import federation as page
 from engram.studio.run_index import RunIndex
 from tests.golden import federated
-from tests.processes.support import wait_for
+from tests.processes.support import set_dead_proxies, wait_for
 from tests.studio.test_board import said
 from tests.support import assert_same
 
@@ -59,14 +59,6 @@ def run(federation, experiment, folder):
     )
     assert not trouble
     return RunRecord.open(folder)
-
-
-def set_dead_proxies(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
-        for spelled in (name, name.upper()):
-            monkeypatch.setenv(spelled, "http://127.0.0.1:9")  # where nothing listens
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
 
 
 @pytest.fixture(scope="module")

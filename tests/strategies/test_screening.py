@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from engram.core.clip_and_noise import Walker
 from engram.core.method import Served
@@ -13,15 +13,17 @@ from engram.core.method_shapes import Shapes
 from engram.core.tree import distance
 from engram.guards.aggregation import Merge
 from engram.guards.noise import secret_noise
-from engram.link.flower import local_run
+from engram.link.flower import local_run, name_message
 from engram.methods.fedavg import FedAvg
+from engram.scoring.evaluation import Impossible
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION, loss, task_of
-from engram.strategies.reply_border import read_reply
+from engram.strategies.reply_border import Rejected, read_reply
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted
 from engram.strategies.train_replies import screen
-from engram.wire.wire import to_record
+from engram.wire.wire import DIVERGED, to_record
 from tests.methods.problem import built
+from tests.samples import entry
 from tests.support import assert_same, small
 
 MODEL = {"a": torch.zeros(2, 3), "b": torch.zeros(4)}
@@ -150,3 +152,48 @@ def test_distances_are_exact_however_large_tensors_are():
     size = np.sqrt(sum((a.astype(np.float64) ** 2).sum() for a in x.values()))
     assert distance(one) == pytest.approx(size, rel=1e-9)
     assert distance({}) == 0
+
+
+@pytest.fixture
+def asked():
+    local_run()
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    name_message(message, "1")
+    return message
+
+
+RAISED = {
+    "key": (KeyError("ids"), "malformed", "its reply lacks 'ids'"),
+    "type": (TypeError("ids must be whole"), "malformed", "ids must be whole"),
+    "value": (ValueError("a\nb"), "malformed", "a\\nb"),
+    "score": (Impossible("accuracy of 2"), "scores", "accuracy of 2"),
+    "overflow": (OverflowError(34, "too large"), "malformed", "its reply cannot be read: Overflow"),
+    "end": (StopIteration(), "malformed", "its reply cannot be read: StopIteration()"),
+    "depth": (RecursionError("deep"), "malformed", "its reply cannot be read: RecursionError"),
+    "room": (MemoryError(), "malformed", "its reply cannot be read: MemoryError()"),
+    "place": (IndexError("out of range"), "malformed", "its reply cannot be read: IndexError"),
+    "other": (AttributeError("x" * 10**5), "malformed", "its reply cannot be read: Attribute"),
+}
+
+
+def test_whatever_a_reply_makes_its_reader_raise_is_its_senders_fault(asked):
+    for name, (error, kind, reason) in RAISED.items():
+
+        def read(content, error=error):
+            raise error
+
+        with entry(name):
+            found = read_reply(Message(RecordDict(), reply_to=asked), read)
+            assert isinstance(found, Rejected)
+            assert found.kind == kind
+            assert found.reason.startswith(reason)
+            assert found.reason.isprintable()
+            assert len(found.reason) <= 300
+
+
+def test_what_is_read_is_returned_and_errors_are_not_read(asked):
+    assert read_reply(Message(RecordDict(), reply_to=asked), len) == 0
+    for code, kind in ((2, "error"), (DIVERGED, "diverged")):
+        found = read_reply(Message(Error(code, "out of\ndisk"), reply_to=asked), len)
+        assert found == Rejected(kind, "out of\\ndisk")
+    assert read_reply(Message(Error(2, ""), reply_to=asked), len).reason == "no reason given"

@@ -9,12 +9,7 @@ import pytest
 from engram.settings.errors import Refused
 from engram.wire import counters as module
 from engram.wire.counters import Counters, serve_counters
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+from tests.processes.support import free_port
 
 
 def test_counts_and_health_are_served_on_loopback_alone():
