@@ -20,7 +20,7 @@ from engram.link.keys import read_node_key
 from engram.link.node import fleet
 from engram.link.node.fleet import ClockRefused, Fleet, KeyRefused
 from engram.link.server.certificates import node_key_files
-from engram.server.clock_header import Dated
+from engram.link.server.live_certificates import Dated
 from tests.samples import entry
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)

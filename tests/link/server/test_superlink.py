@@ -16,9 +16,9 @@ import pytest
 
 from engram.link.flower import nodes_over_http, run_superexec, run_superlink
 from engram.link.server import superlink
+from engram.link.server.live_certificates import Dated
 from engram.link.server.superexec import start
 from engram.link.server.superlink import compact, main, serve, serve_anyone, start_watched
-from engram.server.clock_header import Dated
 from engram.server.replies import GuardedFleet
 from engram.server.status import FLEET, STARTER
 from engram.settings.errors import Refused
