@@ -18,16 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from engram.link.credentials import read_node, read_server
-from engram.link.server.identity import init_federation
 from engram.settings.errors import Refused
+from tests.link.server.federations import make
 from tests.samples import entry
 
 NODE, SERVER = Path("fed/client-1"), Path("fed/server")
-
-
-def make(name="fed", **change):
-    given = {"clients": 2, "hosts": ["b.example.org"], "superlink": "a.example.org:9092"}
-    init_federation(Path(name), **({"days": 30} | given | change))
 
 
 @pytest.fixture(autouse=True)

@@ -1,21 +1,10 @@
 """Messages as bytes: what was sent, and what a stranger sends."""
 
 import numpy as np
-import pytest
-from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Error, Message, RecordDict
 
-from engram.link.flower import Parcel, local_run, name_message, pack, unpack
-
-
-@pytest.fixture(autouse=True)
-def _run():
-    local_run()
-
-
-def question():
-    message = Message(RecordDict(), dst_node_id=7, message_type=MessageType.TRAIN)
-    name_message(message, message.object_id)
-    return message
+from engram.link.flower import Parcel, pack, unpack
+from tests.link.messages import question
 
 
 def reply(size=4):

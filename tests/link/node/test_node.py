@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from engram.link.flower import ErrorCode, local_run, name_message, pack, unpack
+from engram.link.flower import ErrorCode, pack, unpack
 from engram.link.node import node
 from engram.link.node.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
 from engram.link.node.node import only_one, run_node
@@ -23,17 +23,14 @@ from engram.settings.errors import REFUSED, Refused
 from engram.wire.counters import Counters
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY
+from tests.link import messages
 from tests.support import small
 
 STATION = {"partition-id": 0, "num-partitions": 2}
 
 
-def question(kind=ROSTER_QUERY, **config):
-    local_run()
-    content = RecordDict({CONFIG: ConfigRecord(config)})
-    message = Message(content, dst_node_id=7, message_type=kind)
-    name_message(message, message.object_id)
-    return message
+def question(kind=ROSTER_QUERY):
+    return messages.question(RecordDict({CONFIG: ConfigRecord({})}), kind=kind)
 
 
 # --- The worker ------------------------------------------------------------------------------

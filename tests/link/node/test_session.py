@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from engram.link.flower import Parcel, local_run, name_message, pack, unpack
+from engram.link.flower import Parcel, pack, unpack
 from engram.link.node import session
 from engram.link.node.fleet import RunInfo, RunOver, Unreachable, Unusable
 from engram.link.node.session import Session
@@ -19,6 +19,7 @@ from engram.settings.errors import BUSY, REFUSED
 from engram.sites.audit import Audit
 from engram.sites.policy import USUAL, read_policy
 from engram.wire.wire import CONFIG
+from tests.link.messages import question
 from tests.samples import entry
 
 WALL = 1_700_000_000.0  # seconds; the time at which every test begins
@@ -26,12 +27,8 @@ WALL = 1_700_000_000.0  # seconds; the time at which every test begins
 
 def message(number=0, *, ttl=600.0, created=0.0):
     """A message that lives for ``ttl`` seconds from ``created``, by the test's clock."""
-    local_run()
     content = RecordDict({CONFIG: ConfigRecord({"number": number})})
-    made = Message(content, dst_node_id=7, message_type="train")
-    made.metadata.created_at, made.metadata.ttl = WALL + created, ttl
-    name_message(made, made.object_id)
-    return pack(made)
+    return pack(question(content, created_at=WALL + created, ttl=ttl))
 
 
 class World:

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from engram.link.flower import (
     Parcel,
     fleet_pb2,
-    local_run,
     message_pb2,
     name_message,
     node_context,
@@ -26,6 +25,7 @@ from engram.link.node.fleet import RunOver
 from engram.link.server.superlink import compact
 from engram.server.replies import GuardedFleet
 from engram.settings.errors import REFUSED, UNUSABLE
+from tests.link import messages
 from tests.samples import entry
 
 NODE, OTHER = 7, 8
@@ -46,13 +46,8 @@ class Context:
         raise Aborted(problem["public_message"])
 
 
-def question(dst_node_id=NODE, run_id=1):
-    local_run()
-    message = Message(RecordDict(), dst_node_id=dst_node_id, message_type=MessageType.TRAIN)
-    message.metadata.__dict__["_run_id"] = run_id
-    message.metadata.created_at = time.time() - 1
-    name_message(message, message.object_id)
-    return message
+def question(node=NODE, run_id=1):
+    return messages.question(node=node, run_id=run_id, created_at=time.time() - 1)
 
 
 def answer(asked, *sizes):
