@@ -72,13 +72,13 @@ def test_every_other_method_runs_in_fewer_bytes(tmp_path, method):
     assert rows[-1]["bytes-received"] > 0
 
 
-@pytest.mark.parametrize("compress", ["8-bit", "4-bit", "top-k", "low-rank"])
+@pytest.mark.parametrize("compress", ["8-bit", "top-k", "low-rank"])
 def test_a_run_without_messages_is_that_with_messages_and_with_workers(tmp_path, compress):
     e = small(method="scaffold", compress=compress, num_rounds=5, clip=1.0)
     rows, model, memories = outcome(e, tmp_path / "direct")
     again, same, kept = outcome(e, tmp_path / "messages", through=lambda host: host)
     assert (again, same) == (rows, model)
-    whole = compress in ("8-bit", "4-bit")  # else clients keep what changes are of, too
+    whole = compress == "8-bit"  # else clients keep what changes are of, too
     assert (kept == memories) == whole
 
 

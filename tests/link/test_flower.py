@@ -7,13 +7,9 @@ from engram.link.flower import Parcel, pack, unpack
 from tests.link.messages import question
 
 
-def reply(size=4):
-    content = RecordDict({"arrays": ArrayRecord([np.arange(size, dtype=np.float32)])})
-    return Message(content, reply_to=question())
-
-
 def test_a_parcel_holds_a_message_or_an_error():
-    message = reply()
+    content = RecordDict({"arrays": ArrayRecord([np.arange(4, dtype=np.float32)])})
+    message = Message(content, reply_to=question())
     parcel = Parcel.from_bytes(b"".join(pack(message).to_parts()))
     again = unpack(parcel)
     assert again.metadata.message_id == message.metadata.message_id == message.object_id

@@ -16,7 +16,7 @@ from engram.guards.noise import secret_noise
 from engram.settings.errors import RunStopped
 from engram.settings.families import METHODS
 from engram.strategies.reply_border import Rejected
-from engram.strategies.rounds import Rounds, draw_cohort
+from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted, TrainReplies, judged
 from engram.wire.training_result import Trained
 from tests.samples import EIGHT, entry, sampled
@@ -160,11 +160,6 @@ def answers(r, moves, diverged=()):
         accepted.append(([client], Accepted([client], [update], [], {}, "")))
     rejected = [([client], Rejected("diverged", "too far")) for client in diverged]
     return TrainReplies(accepted, rejected, [], Counter())
-
-
-def test_a_cohort_is_a_function_of_seed_and_round():
-    r = rounds(seed=3)
-    assert r.cohort(5, 8, absent={1, 2}) == draw_cohort(3, 5, 8, 4, absent={1, 2})
 
 
 def test_the_next_slots_are_the_mean_by_rows():

@@ -35,13 +35,10 @@ def picked(evaluations, unseen=()):
     return selection
 
 
-def test_validation_rows_pick_and_test_rows_do_not():
+def test_validation_rows_pick_the_first_of_equal_evaluations_and_test_rows_do_not():
     found = picked([([0.9] * 3, [0.5] * 3), ([0.1] * 3, [0.7] * 3), ([1.0] * 3, [0.6] * 3)])
     assert (found.round, found.since) == (10, 1)
     assert found.evaluation.columns["accuracy"].tolist() == [0.1] * 3
-
-
-def test_of_equal_evaluations_the_first_is_picked():
     found = picked([([0.1] * 3, [0.5] * 3), ([0.2] * 3, [0.5] * 3), ([0.3] * 3, [0.5] * 3)])
     assert (found.round, found.since) == (0, 2)
 
