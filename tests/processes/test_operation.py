@@ -1,5 +1,6 @@
 """One node and its server in operation: stopped, renewed, watched, and ended when parts die."""
 
+import contextlib
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from engram.link.server.renewal import renew_server
 from engram.runs.record import RunRecord
 from engram.server.status import FLEET, STARTER, silent_parts
 from engram.server.stopping import stop_run
-from engram.settings.errors import RunStopped
+from engram.settings.errors import EngramError, RunStopped
 from engram.simulations import deployed
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
@@ -60,19 +61,38 @@ class Going:
         self._thread = threading.Thread(target=go, daemon=True)
         self._thread.start()
 
+    @property
+    def goes_on(self):
+        return self._thread.is_alive()
+
     def wait_for_more(self, what):
         last = self.record.rows()[-1]["round"] if self.record.rows() else 0
-        wait_for(lambda: len(self.record.rows()) > last + 3, 120, what)
+        wait_for(lambda: len(self.record.rows()) > last + 3, 300, what)
 
     def end(self):
-        self._thread.join(120)
+        self._thread.join(300)
         (told,) = self.ended
         return told
 
 
-def test_a_run_is_stopped_goes_on_and_is_in_the_logs(tmp_path, federation):
+@pytest.fixture
+def go(federation):
+    """Starts runs, and stops at the end of a test that has failed what still goes on."""
+    begun = []
+
+    def go(experiment, folder, **place):
+        begun.append(Going(federation, experiment, folder, **place))
+        return begun[-1]
+
+    yield go
+    if any(each.goes_on for each in begun):
+        with contextlib.suppress(EngramError):
+            stop_run(federation.server, control=federation.control)
+
+
+def test_a_run_is_stopped_goes_on_and_is_in_the_logs(tmp_path, federation, go):
     experiment = settings(**ALONE, **{"num-rounds": 200, "checkpoint-every": 100})
-    going = Going(federation, experiment, tmp_path / "run")
+    going = go(experiment, tmp_path / "run")
     going.wait_for_more("two rounds")
     number = stop_run(federation.server, control=federation.control)
     told = going.end()
@@ -106,10 +126,12 @@ def test_work_that_nobody_waits_for_keeps_no_run_waiting(tmp_path, federation):
     assert re.search(r"work for run \d+ ended after \d+ s: ", said)  # of its round, or its run
 
 
-def test_a_run_goes_on_while_certificate_address_and_authority_are_renewed(tmp_path, federation):
+def test_a_run_goes_on_while_certificate_address_and_authority_are_renewed(
+    tmp_path, federation, go
+):
     there = federation
     experiment = settings(**ALONE, **{"num-rounds": 2000, "checkpoint-every": 1000})
-    going = Going(there, experiment, tmp_path / "run")
+    going = go(experiment, tmp_path / "run")
     going.wait_for_more("two rounds")
     node = there.server.parent / "client-0"
     former = shutil.copy(node / "ca.crt", tmp_path / "former.crt")
@@ -130,7 +152,7 @@ def test_a_run_goes_on_while_certificate_address_and_authority_are_renewed(tmp_p
         same = texts == [path.read_bytes() for _, path in written]
         return same and read_node(node).superlink == moved
 
-    wait_for(knows, 30, "the authority, the key and the address")
+    wait_for(knows, 120, "the authority, the key and the address")
     assert len([word for word in going.words if "starting" in word]) == 1  # no coordinator died
     renew_server(there.server)  # which a coordinator of before may have to begin anew
     assert (there.server / "ca.crt").read_bytes() == new.read_bytes()  # the former has ended
@@ -152,15 +174,15 @@ def superexec(there):
 
 
 def test_a_run_that_nothing_starts_is_told_of_and_keeps_no_server_from_its_end(
-    tmp_path, federation, monkeypatch
+    tmp_path, federation, go, monkeypatch
 ):
     there = federation
     monkeypatch.setattr(deployed, "_SAY", 1.0)
     starter = superexec(there)
     assert silent_parts(there.server) == ""
     starter.suspend()
-    going = Going(there, settings(**ALONE), tmp_path / "run", patience=0)
-    wait_for(lambda: any("coordinator: see" in word for word in going.words), 120, "a word")
+    going = go(settings(**ALONE), tmp_path / "run", patience=0)
+    wait_for(lambda: any("coordinator: see" in word for word in going.words), 300, "a word")
     for name in (STARTER, FLEET):
         os.utime(there.server / "flwr" / name, (time.time() - 90,) * 2)
     found = look_over(there.server, control=there.control)
