@@ -183,7 +183,7 @@ def test_an_update_that_lies_far_from_the_others_is_rejected_unless_updates_are_
 def test_a_run_stops_where_a_round_cannot_be_merged():
     for moves, diverged, says in [
         ([0.1], (1, 2), r"round 2 diverged: the models of clients \[1, 2\] became non-finite"),
-        ([0.1, 0.1], (), "round 2 has 2 of 3 usable answers"),
+        ([0.1, 0.1], (), "round 2 has 2 of 3 usable replies"),
         ([0.1, 0.1, float("inf")], (), "round 2: the merged model became non-finite"),
     ]:
         with entry(moves, diverged, says):
