@@ -7,6 +7,8 @@ import socket
 import subprocess
 import time
 
+from engram.simulations.loopback import LoopbackFederation
+
 
 def free_port():
     with socket.socket() as s:
@@ -81,3 +83,16 @@ def running(launch, log):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
+
+
+@contextlib.contextmanager
+def federation_of(folder, files):
+    """Starts a federation whose nodes have a CSV file each; yields it when all are on line."""
+    federation = LoopbackFederation(folder, clients=len(files))
+    for client, path in enumerate(files):
+        federation.options[f"client-{client}"] = ["--data", f"csv:{path}"]
+    with federation:
+        for name in federation.names[1:]:
+            log = federation.log(name)
+            wait_for(lambda log=log: "connected" in log.read_text(), 120, f"{name} is on line")
+        yield federation

@@ -15,7 +15,7 @@ from engram.settings.settings_files import read_settings
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
 from tests.golden import federated
-from tests.processes.support import free_port
+from tests.processes.support import federation_of, free_port
 from tests.processes.test_federation import CLIENTS, assert_as_here, golden, run, settings
 from tests.support import write_plug_in
 
@@ -105,10 +105,8 @@ def estimates(federation, hospitals, folder, **change):
 
 
 def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, hospitals):
-    federation = LoopbackFederation(tmp_path / "fed", clients=CLIENTS)
-    for client, name in enumerate(["north", "south", "west"]):
-        federation.options[f"client-{client}"] = ["--data", f"csv:{hospitals / name}.csv"]
-    with federation:  # whose coordinator has no rows
+    files = [hospitals / f"{name}.csv" for name in ("north", "south", "west")]
+    with federation_of(tmp_path / "fed", files) as federation:  # whose coordinator has no rows
         record = estimates(federation, hospitals, tmp_path, dataset="sparse-linear")
     own = tmp_path / "fed" / "client-2" / "state" / "memory"
     memory = DiskStore(own / record.config["training"]).read(2, 1)
