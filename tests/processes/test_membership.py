@@ -10,32 +10,16 @@ from engram.link.server.registration import register_clients, remove_client
 from engram.runs.record import RunRecord
 from engram.server.status import members
 from engram.settings.errors import RunStopped
-from engram.settings.experiment import Experiment, read_by
 from engram.settings.settings_files import read_settings
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from tests.processes.support import wait_for
+from tests.processes.test_federation import CLIENTS, settings
 
 pytestmark = pytest.mark.processes
 
-CLIENTS = 3
-
-
-def settings(**special):
-    own = {
-        "num-clients": CLIENTS,
-        "clients-per-round": CLIENTS,
-        "min-clients": 1,
-        "timeout": 15.0,
-        "rows-per-class": 20,
-        "test-rows-per-class": 8,
-        "hidden": "16",
-        "num-rounds": 1000,
-        "eval-every": 1000,
-        "checkpoint-every": 20,
-    }
-    method = special.get("method", "local-moml")
-    return Experiment.from_config(read_by(method, own) | special)
+FEW = {"min-clients": 1, "timeout": 15.0}
+LONG = FEW | {"num-rounds": 1000, "eval-every": 1000, "checkpoint-every": 20}
 
 
 def rows_of(folder):
@@ -54,7 +38,7 @@ def test_after_its_database_was_deleted_a_run_says_what_helps(tmp_path, federati
     for path in federation.server.glob("superlink.db*"):
         path.unlink()
     federation.start("superlink")
-    given = settings(**{"num-rounds": 1, "timeout": 2.0})
+    given = settings(**FEW | {"num-rounds": 1, "timeout": 2.0})
     with pytest.raises(RunStopped) as caught:
         run_deployed(given, tmp_path / "run", federation.server, control=federation.control)
     assert str(caught.value) == (
@@ -90,7 +74,9 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path, fede
     def go():
         control = federation.control
         with contextlib.suppress(KeyboardInterrupt):
-            run_deployed(settings(), folder, federation.server, control=control, on_round=go_on)
+            run_deployed(
+                settings(**LONG), folder, federation.server, control=control, on_round=go_on
+            )
 
     def reaches(what, condition):
         wait_for(lambda: any(condition(row) for row in rows_of(folder)), 300, what)
