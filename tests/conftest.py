@@ -20,8 +20,8 @@ logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
 LONG = {"test_golden.py", "test_every_method.py", "test_sinewave.py", "test_protection.py"} | {
-    *("test_federation.py", "test_identity.py", "test_ray.py"),  # of processes
-    *("test_elsewhere.py", "test_modules.py", "test_schema.py"),
+    *("test_federation.py", "test_nodes.py", "test_operation.py", "test_policy.py"),  # of processes
+    *("test_ray.py", "test_elsewhere.py", "test_schema.py"),
 }
 
 

@@ -5,17 +5,24 @@ import pytest
 from engram.settings.fingerprint import source_root
 from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.loopback import LoopbackFederation
+from tests.brought import test_heads
 from tests.brought.cases import CASES
 from tests.brought.loop import check, experiment
 from tests.processes.test_federation import run
 from tests.simulations.test_ray import SuperLink, run_several
 
 pytestmark = pytest.mark.processes
+# On Ray are all of them; over gRPC those whose rows or slots a node reads or sends otherwise.
+CHOSEN = (
+    *("own metric", "two inputs", "string labels", "frozen layers and buffers"),
+    *("mixed types", "frames, standardized"),
+)
 
 
 @pytest.fixture(autouse=True)
 def _registered(plug_ins):
-    add_plugins(str(source_root() / "tests" / "brought" / "cases"))
+    for plug_in in ("cases", "test_heads"):
+        add_plugins(str(source_root() / "tests" / "brought" / plug_in))
     load_plugins()
 
 
@@ -24,8 +31,11 @@ def test_on_ray(tmp_path):
     configs = [
         e.to_config() | {"out": str(tmp_path / "ray" / e.model)} for e in experiments.values()
     ]
+    configs.append(test_heads.experiment().to_config() | {"out": str(tmp_path / "heads")})
     with SuperLink(tmp_path) as superlink:
         printed = run_several(superlink, tmp_path, configs)
+    assert (tmp_path / "heads" / "results.json").is_file(), printed
+    test_heads.assert_as_here(tmp_path / "heads", tmp_path / "here")
     for name, e in experiments.items():
         assert (tmp_path / "ray" / e.model / "results.json").is_file(), printed
         check(name, e, tmp_path / "ray" / e.model)
@@ -37,9 +47,11 @@ def test_on_nodes(tmp_path):
         for number in range(2):  # a client has a single row, which updates and scores give away
             rules = "least-drawn = 1\nleast-count = 1\n"
             (tmp_path / "fed" / f"client-{number}" / "policy.toml").write_text(rules)
-        for name in CASES:
+        for name in CHOSEN:
             more = {"min_clients": 4, "timeout": 120.0}
             e = experiment(name, tmp_path).model_copy(update=more)
             record = run(federation, e, tmp_path / "there" / e.model)
             assert all(row["left-out"] == 0 for row in record.rows()[1:]), name
             check(name, e, tmp_path / "there" / e.model)
+        run(federation, test_heads.experiment(min_clients=3, timeout=120.0), tmp_path / "heads")
+    test_heads.assert_as_here(tmp_path / "heads", tmp_path / "here")

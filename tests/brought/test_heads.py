@@ -149,15 +149,8 @@ QUICK = {
 
 
 @pytest.fixture(autouse=True)
-def _known(request, plug_ins):
-    from engram.settings.fingerprint import source_root
-    from engram.settings.plugins import add_plugins, load_plugins
-
-    if request.node.get_closest_marker("processes"):
-        add_plugins(str(source_root() / "tests" / "brought" / "test_heads"))
-        load_plugins()
-    else:
-        register()
+def _known(plug_ins):
+    register()
 
 
 def experiment(**settings):
@@ -182,7 +175,12 @@ def arrays(folder):
     return found
 
 
-def assert_near(found, expected):
+def assert_as_here(there, folder):
+    """Checks a run elsewhere by one of the same settings in this process."""
+    from engram.simulations.engine import simulate
+
+    simulate(experiment(), folder)
+    found, expected = arrays(there), arrays(folder)
     assert found.keys() == expected.keys()
     for name, leaf in expected.items():
         torch.testing.assert_close(found[name], leaf, atol=1e-5, rtol=1e-5, msg=name)
@@ -299,29 +297,3 @@ def test_what_needs_a_mean_is_refused_by_name():
     for settings in ({"merge": "median"}, {"privacy": "central", "clip": 1.0}):
         with pytest.raises(Refused, match="for heads, whose server sees every update"):
             experiment(**settings)
-
-
-@pytest.mark.processes
-def test_ray_gives_the_same(tmp_path):
-    from engram.simulations.engine import simulate
-    from tests.simulations.test_ray import SuperLink, run_several
-
-    simulate(experiment(), tmp_path / "here")
-    with SuperLink(tmp_path) as superlink:
-        config = experiment().to_config() | {"out": str(tmp_path / "there")}
-        printed = run_several(superlink, tmp_path, [config])
-    assert (tmp_path / "there" / "results.json").is_file(), printed
-    assert_near(arrays(tmp_path / "there"), arrays(tmp_path / "here"))
-
-
-@pytest.mark.processes
-def test_nodes_over_grpc_give_the_same(tmp_path):
-    from engram.simulations.engine import simulate
-    from engram.simulations.loopback import LoopbackFederation
-    from tests.processes.test_federation import run
-
-    e = experiment(min_clients=3, timeout=120.0)
-    simulate(e, tmp_path / "here")
-    with LoopbackFederation(tmp_path / "fed", clients=2) as federation:
-        run(federation, e, tmp_path / "there")
-    assert_near(arrays(tmp_path / "there"), arrays(tmp_path / "here"))

@@ -22,7 +22,7 @@ README = (source_root() / "simulations" / "project" / "README.md").read_text()
     re.findall(rf"^```{kind}\n(.*?)^```", README, re.DOTALL | re.M) for kind in ("sh", "bash")
 )
 COMMANDS = [line.split("#")[0].strip() for line in HERE.splitlines()]
-# These start processes of Flower's: tests/simulations/test_ray.py, tests/processes/test_project.py
+# These start processes of Flower's: tests/simulations/test_ray.py, tests/processes/test_docs.py
 ELSEWHERE = {"flwr run .", "engram federation"}
 
 

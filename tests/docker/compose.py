@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import yaml
 
 from engram.cli.cli import app
 from engram.settings.fingerprint import source_root
+from tests.processes.support import free_port
 
 FOLDER = source_root() / "docker"
 
@@ -141,7 +141,7 @@ class Processes:
 
     def __init__(self, root, project):
         self.root, self.services = Path(root), project["services"]
-        self.ports = {9092: _free_port(), 8000: _free_port()}
+        self.ports = {9092: free_port(), 8000: free_port()}
         self.running, self.more = {}, {}
         for volume in project["volumes"]:
             (self.root / volume).mkdir(parents=True)
@@ -269,9 +269,3 @@ class Processes:
         found = {key: self._translate(name, value) for key, value in said.items()}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return found | {"PATH": path, "PYTHONPATH": str(source_root())}  # this source, no other
-
-
-def _free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]

@@ -29,6 +29,7 @@ from tests.docker.compose import (
     read_options,
     starts_again,
 )
+from tests.samples import entry
 from tests.source import ROOMS
 
 PROJECT = load("compose.yml")
@@ -37,53 +38,38 @@ CLIENTS = [name for name in SERVICES if name.startswith("client-")]
 USER = "65532:65532"
 FLEET = 9092
 
-services = pytest.mark.parametrize("name", SERVICES)
-clients = pytest.mark.parametrize("name", CLIENTS)
-
 
 # --- Confinement -------------------------------------------------------------------------------
 
 
-@services
-def test_a_service_has_no_rights_and_bounded_means(name):
-    service = SERVICES[name]
-    assert service["user"] == USER
-    assert service["read_only"]
-    assert service["tmpfs"][0].startswith("/tmp:size=")
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory", "pids"}
-    assert not service.keys() & {"privileged", "cap_add", "pid", "ipc", "devices", "env_file"}
+def test_a_service_has_no_rights_and_bounded_means():
+    for name, service in SERVICES.items():
+        with entry(name):
+            assert service["user"] == USER
+            assert service["read_only"]
+            assert service["tmpfs"][0].startswith("/tmp:size=")
+            assert service["cap_drop"] == ["ALL"]
+            assert service["security_opt"] == ["no-new-privileges:true"]
+            assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory", "pids"}
+            more = {"privileged", "cap_add", "pid", "ipc", "devices", "env_file"}
+            assert not service.keys() & more
 
 
 # --- What is started again ---------------------------------------------------------------------
 
 OK, FAILED, REFUSED, TERMINATED, KILLED = 0, 1, 2, 143, 137
-resident = pytest.mark.parametrize("name", ["server", *CLIENTS])
 
 
-@resident
-def test_what_is_to_be_there_is_started_again_whatever_it_ends_with(name):
+@pytest.mark.parametrize("name", ["server", *CLIENTS])
+def test_what_is_to_be_there_is_started_again_by_itself_and_after_a_refusal_not_at_once(name):
     # A client that is stopped in good order, as when the machine is switched off, ends with 0.
     for status in (OK, FAILED, REFUSED, TERMINATED, KILLED):
         assert starts_again(SERVICES[name], status)
-
-
-@resident
-def test_what_is_refused_is_not_tried_again_within_seconds(name):
     first, *_ = engram_calls(SERVICES[name])
-    assert first[0] in {
-        "node",
-        "superlink",
-    }  # which wait, see tests/cli/test_cli_refusals.py
+    assert first[0] in {"node", "superlink"}  # which wait, see tests/cli/test_cli_refusals.py
     assert int(image()[1]["ENGRAM_REFUSAL_PAUSE"]) >= 60
-
-
-@resident
-def test_what_is_to_be_there_needs_no_other_container_when_the_machine_starts(name):
     # Docker Engine before 29.0 starts all at once, and does not try again who found no network.
-    assert "network_mode" not in SERVICES[name]
-    assert not SERVICES[name].keys() & {"links", "pid", "ipc", "volumes_from"}
+    assert not SERVICES[name].keys() & {"network_mode", "links", "pid", "ipc", "volumes_from"}
 
 
 def test_what_init_refuses_is_said_at_once():
@@ -93,18 +79,11 @@ def test_what_init_refuses_is_said_at_once():
 # --- Ports -------------------------------------------------------------------------------------
 
 
-def test_the_images_user_is_a_number_and_not_root():
-    assert dict(instructions())["USER"] == USER
-
-
-def test_no_port_is_published_but_the_fleet_apis():
+def test_no_port_is_published_but_the_fleet_apis_on_the_loopback_unless_told():
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert [port["target"] for port in published] == [FLEET]
     assert dict(instructions())["EXPOSE"] == str(FLEET)
     assert all(service.get("network_mode") != "host" for service in SERVICES.values())
-
-
-def test_the_fleet_api_is_on_the_loopback_unless_told():
     (port,) = SERVICES["server"]["ports"]
     assert port["host_ip"] == "127.0.0.1"
 
@@ -163,13 +142,12 @@ def test_volumes_are_the_declared_ones():
     assert used == PROJECT["volumes"].keys()  # no folder of the host's, either
 
 
-@services
-def test_a_new_volume_belongs_to_the_user(name):
+def test_a_new_volume_belongs_to_the_user():
     # Docker gives it the owner of the image's folder at that place; a part of a volume has an
     # owner already, and must not be filled from the image: it need not be there yet.
     made = re.search(r"install --directory --owner=(\d+) --group=(\d+) --mode=0700 (.*)", _runs())
-    assert f"{made[1]}:{made[2]}" == USER
-    for mount in SERVICES[name].get("volumes", []):
+    assert f"{made[1]}:{made[2]}" == USER == dict(instructions())["USER"]
+    for mount in (each for service in SERVICES.values() for each in service.get("volumes", [])):
         if isinstance(mount, str):
             assert mount.split(":")[1] in made[3].split()
         else:
@@ -177,23 +155,16 @@ def test_a_new_volume_belongs_to_the_user(name):
             assert mount["volume"]["subpath"]
 
 
-@services
-def test_a_service_sees_its_own_part_of_the_federation_only(name):
-    (own,) = [mount[1:] for mount in _mounts(name) if mount[0] == "federation"] or [None]
-    if name in CLIENTS:
-        assert own == (f"engram/{name}", f"/federation/engram/{name}", False)
-    elif name == "server":  # and the database in it
-        assert own == ("engram/server", "/federation/engram/server", True)
-    else:
-        assert own == ("", "/federation", True)
-
-
-@clients
-def test_a_memory_is_its_clients_alone(name):
-    number = name.removeprefix("client-")
-    assert (f"memory-{number}", "", "/state", True) in _mounts(name)
-    holders = [n for n in SERVICES for source, *_ in _mounts(n) if source == f"memory-{number}"]
-    assert holders == [name]
+def test_a_service_sees_its_own_part_of_the_federation_and_its_memory_only():
+    parts = {n: [mount[1:] for mount in _mounts(n) if mount[0] == "federation"] for n in SERVICES}
+    server = ("engram/server", "/federation/engram/server", True)  # and the database in it
+    assert parts == {"init": [("", "/federation", True)], "server": [server]} | {
+        name: [(f"engram/{name}", f"/federation/engram/{name}", False)] for name in CLIENTS
+    }
+    for name in CLIENTS:
+        memory = f"memory-{name.removeprefix('client-')}"
+        assert (memory, "", "/state", True) in _mounts(name)
+        assert [n for n in SERVICES for source, *_ in _mounts(n) if source == memory] == [name]
 
 
 def test_init_makes_what_the_others_mount():
@@ -229,34 +200,34 @@ def test_a_compose_file_and_its_overlay_make_a_valid_one():
         jsonschema.validate(project, schema)
 
 
-@clients
-def test_the_overlay_gives_clients_a_gpu_and_changes_nothing_else(name):
-    number = name.removeprefix("client-")
-    over = load("compose.yml", "compose.gpu.yml", **{f"GPU_{number}": "7"})["services"]
-    assert over.keys() == SERVICES.keys()
-    plain, changed = SERVICES[name], over[name]
-    assert changed["command"] == [*plain["command"], "--set", "device=cuda"]
-    (device,) = changed["deploy"]["resources"]["reservations"]["devices"]
-    assert device == {"driver": "nvidia", "device_ids": ["7"], "capabilities": ["gpu"]}
-    assert changed["deploy"]["resources"]["limits"].keys() == {"cpus", "memory", "pids"}
-    other = {"command", "deploy", "environment"}
-    assert {k: v for k, v in changed.items() if k not in other} == {
-        k: v for k, v in plain.items() if k not in other
-    }
+def test_the_overlay_gives_clients_a_gpu_and_changes_nothing_else():
+    over = load("compose.yml", "compose.gpu.yml", **{f"GPU_{n}": f"{7 + n}" for n in range(3)})
+    assert over["services"].keys() == SERVICES.keys()
+    for number, name in enumerate(CLIENTS):
+        plain, changed = SERVICES[name], over["services"][name]
+        assert changed["command"] == [*plain["command"], "--set", "device=cuda"]
+        (device,) = changed["deploy"]["resources"]["reservations"]["devices"]
+        gpu = {"driver": "nvidia", "device_ids": [f"{7 + number}"], "capabilities": ["gpu"]}
+        assert device == gpu
+        assert changed["deploy"]["resources"]["limits"].keys() == {"cpus", "memory", "pids"}
+        for other in ("command", "deploy", "environment"):
+            plain, changed = plain | {other: None}, changed | {other: None}
+        assert changed == plain
 
 
 # --- Entry commands ----------------------------------------------------------------------------
 
 
-@services
-def test_a_service_calls_engram_as_it_wants_to_be_called(name):
-    calls = engram_calls(SERVICES[name])
-    assert calls
-    for words in calls:
-        read_options(words)
+def test_services_call_engram_as_it_wants_to_be_called():
+    for name, service in SERVICES.items():
+        with entry(name):
+            calls = engram_calls(service)
+            assert calls
+            for words in calls:
+                read_options(words)
 
 
-@pytest.mark.parametrize("name", ["server", *CLIENTS])
+@pytest.mark.parametrize("name", ["server", CLIENTS[0]])
 def test_health(name, tmp_path):
     here = Processes(tmp_path, PROJECT)
     assert not here.healthy(name)
@@ -306,26 +277,16 @@ def test_the_image_says_what_containers_need():
     assert environment["FLWR_HOME"].startswith("/tmp/")  # the one place that can be written
 
 
-@pytest.mark.parametrize(
-    ("wanted", "cuda", "fine"),
-    [
-        ("any", None, True),
-        ("any", "13.0", True),
-        ("cpu", None, True),
-        ("cpu", "13.0", False),
-        ("cuda", None, False),
-        ("cuda", "13.0", True),
-        ("gpu", "13.0", False),
-    ],
-)
-def test_an_image_is_made_with_the_torch_that_was_asked_for(wanted, cuda, fine, tmp_path):
+def test_an_image_is_made_with_the_torch_that_was_asked_for(tmp_path):
     about = tmp_path / "torch" / "version.py"
     about.parent.mkdir()
-    about.write_text(f"__version__ = '2.13.0'\ncuda = {cuda!r}\n")
     complaint = runpy.run_path(str(FOLDER / "check_torch.py"))["complaint"]
-    said = complaint(wanted, tmp_path)
-    assert (said is None) == fine
-    assert fine or wanted in said
+    for cuda, fine in ((None, {"any", "cpu"}), ("13.0", {"any", "cuda"})):
+        about.write_text(f"__version__ = '2.13.0'\ncuda = {cuda!r}\n")
+        for wanted in ("any", "cpu", "cuda", "gpu"):
+            said = complaint(wanted, tmp_path)
+            assert (said is None) == (wanted in fine)
+            assert wanted in fine or wanted in said
 
 
 # --- Documentation -----------------------------------------------------------------------------

@@ -40,9 +40,8 @@ def containers(part):
     return {each["name"]: each for each in PODS[part]["containers"]}
 
 
-@part
-def test_objects_are_as_kubernetes_defines_them(part):
-    for each in RENDERED[part].values():
+def test_objects_are_as_kubernetes_defines_them():
+    for each in chain.from_iterable(objects.values() for objects in RENDERED.values()):
         kubernetes_validate.validate(each, "1.37", strict=True)
 
 
@@ -77,7 +76,7 @@ def test_there_is_one_pod_whose_labels_its_policy_and_service_select(part):
         assert objects["Service"]["metadata"]["name"] == spec["serviceName"]
 
 
-def test_no_port_is_published_but_the_fleet_apis():
+def test_no_port_is_published_but_the_fleet_apis_and_nobody_calls_a_client():
     (port,) = RENDERED["server"]["Service"]["spec"]["ports"]
     assert port["port"] == FLEET
     named = {p["name"]: p["containerPort"] for p in containers("server")["superlink"]["ports"]}
@@ -86,9 +85,6 @@ def test_no_port_is_published_but_the_fleet_apis():
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert [each["port"] for rule in policy["ingress"] for each in rule["ports"]] == ["fleet"]
     assert policy["egress"] == []
-
-
-def test_nobody_calls_a_client():
     policy = RENDERED["client"]["NetworkPolicy"]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert policy["ingress"] == []

@@ -26,8 +26,11 @@ def here(tmp_path):
         processes.down()
 
 
-def test_a_federation_runs_from_its_making_to_its_results(here):
-    here.up("server", *_settings(3))
+def test_a_federation_runs_from_its_making_to_its_results_whatever_is_killed(here):
+    quick = {"num-rounds": 30, "hidden": 8, "local-steps": 2, "checkpoint-every": 1}
+    here.up(
+        "server", *(word for key, value in quick.items() for word in ("--set", f"{key}={value}"))
+    )
     for name in CLIENTS:
         here.up(name)
     for name in CLIENTS:
@@ -36,18 +39,24 @@ def test_a_federation_runs_from_its_making_to_its_results(here):
     keys = _files(here.root / "federation", "*.key")
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in keys)
 
+    run = here.path("server", "/results/run")
+    _wait_for(here, run / "metrics.jsonl")
+    here.stop(CLIENTS[0], signal.SIGKILL)
+    here.again(CLIENTS[0])
+    _running(here, "superlink").kill()  # with which the container ends
+    here.keep((run / "results.json").is_file)
+    assert RunRecord.open(run).config["settings"]["num-rounds"] == 30
+    assert [row["round"] for row in RunRecord.open(run).rows()] == list(range(31))
+    here.wait_healthy("server")
     control = f"127.0.0.1:{here.ports[8000]}"
-    _wait_for(here, "results.json")
     asked = here.run("server", "status", "/federation/engram/server", "--control", control)
     assert asked.returncode == 0, asked.stderr
-    found = RunRecord.open(here.path("server", "/results/run"))
-    assert found.config["settings"]["num-rounds"] == 3
     assert here.path("server", "/federation/engram/server/superlink.db").stat().st_size
 
     # `docker compose up` once more, after `docker stop`: nothing is made anew, and nobody minds.
     here.again("init")
     assert here.wait("init") == 0, here.log("init")
-    more, rows = here.more["server"], here.path("server", "/results/run/metrics.jsonl").read_bytes()
+    more, rows = here.more["server"], (run / "metrics.jsonl").read_bytes()
     here.stop("server")
     here.path("server", "/tmp/registered").unlink()
     here.start("server", *more)
@@ -56,26 +65,7 @@ def test_a_federation_runs_from_its_making_to_its_results(here):
         here.wait_healthy(name)
     assert here.running["server"].poll() is None
     assert _files(here.root / "federation", "*.key") == keys
-    assert here.path("server", "/results/run/metrics.jsonl").read_bytes() == rows
-
-
-def test_what_is_killed_and_started_again_goes_on(here):
-    here.up("server", *_settings(30))
-    for name in CLIENTS:
-        here.up(name)
-    _wait_for(here, "metrics.jsonl")
-    here.stop(CLIENTS[0], signal.SIGKILL)
-    here.again(CLIENTS[0])
-    _running(here, "superlink").kill()  # with which the container ends
-    run = here.path("server", "/results/run")
-    here.keep((run / "results.json").is_file)
-    assert RunRecord.open(run).config["settings"]["num-rounds"] == 30
-    assert [row["round"] for row in RunRecord.open(run).rows()] == list(range(31))
-
-
-def _settings(rounds):
-    quick = {"num-rounds": rounds, "hidden": 8, "local-steps": 2, "checkpoint-every": 1}
-    return [word for key, value in quick.items() for word in ("--set", f"{key}={value}")]
+    assert (run / "metrics.jsonl").read_bytes() == rows
 
 
 def _running(here, kind):
@@ -85,9 +75,8 @@ def _running(here, kind):
     return found
 
 
-def _wait_for(here, name, seconds=600):
-    """Waits until the run's folder has a file with something in it."""
-    path = here.path("server", "/results/run") / name
+def _wait_for(here, path, seconds=600):
+    """Waits until a file has something in it."""
     deadline = time.monotonic() + seconds
     while not (path.is_file() and path.stat().st_size):
         assert time.monotonic() < deadline, here.log("server")

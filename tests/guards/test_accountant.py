@@ -139,25 +139,18 @@ def test_a_damaged_file_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize("privacy", ["local", "central"])
-def test_a_private_run_tells_what_it_spent(tmp_path, privacy):
-    e = small(**(CENTRAL | {"privacy": privacy}))
-    found = simulate(e, tmp_path / "run")
-    record = RunRecord.open(tmp_path / "run")
-    spent = [row["epsilon"] for row in record.rows()[1:]]
-    assert spent == sorted(spent)
-    assert spent[0] > 0
-    assert (found["epsilon"], found["delta"]) == (spent[-1], 1e-5)
-    (row,) = report_rows(find_runs(tmp_path / "run"))
-    assert (row["epsilon"], row["delta"]) == (spent[-1], 1e-5)
-    assert not (tmp_path / "run" / "clients-asked.txt").exists()  # a simulation
-
-
-@pytest.mark.parametrize("privacy", ["local", "central"])
-def test_a_private_simulation_that_is_resumed_gives_the_same_numbers(
+def test_a_private_simulation_tells_what_it_spent_and_resumed_gives_the_same_numbers(
     tmp_path, monkeypatch, privacy
 ):
     e = small(**(CENTRAL | {"privacy": privacy, "memory": "carry"}))
     whole = simulate(e, tmp_path / "whole")
+    spent = [row["epsilon"] for row in RunRecord.open(tmp_path / "whole").rows()[1:]]
+    assert spent == sorted(spent)
+    assert spent[0] > 0
+    assert (whole["epsilon"], whole["delta"]) == (spent[-1], 1e-5)
+    (row,) = report_rows(find_runs(tmp_path / "whole"))
+    assert (row["epsilon"], row["delta"]) == (spent[-1], 1e-5)
+    assert not (tmp_path / "whole" / "clients-asked.txt").exists()  # a simulation
     train, calls = engine.train_directly, []
 
     def fails(*args, **options):

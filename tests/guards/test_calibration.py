@@ -50,13 +50,11 @@ def test_the_rate_is_among_those_who_train():
     assert sampling_rate(Experiment(**TARGET, clients_per_round=2)) == 1  # of known cohorts
 
 
-def test_what_no_noise_reaches_is_one_line():
+def test_a_target_that_no_noise_reaches_is_one_line():
     e = Experiment(**TARGET | {"epsilon": 1e-6, "num_rounds": 10**6})
     with pytest.raises(Refused, match=r"epsilon must be larger: 1000000 rounds at delta 1e-05"):
         noise_multiplier(e)
-
-
-def test_a_target_that_any_noise_reaches_has_the_least():
+    # A target that any noise reaches has the least.
     assert noise_multiplier(Experiment(**TARGET | {"epsilon": 1e9, "delta": 0.9})) < 0.01
     assert epsilon(0.01, 20, 0.9) < 1e9
 

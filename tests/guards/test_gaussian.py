@@ -29,21 +29,15 @@ def reach(params, origin=MODEL):
 # --- Clipping --------------------------------------------------------------------------------
 
 
-def test_a_long_update_keeps_its_direction_and_gets_the_bounds_length():
+def test_a_long_update_keeps_its_direction_and_gets_the_bounds_length_and_a_short_one_stays():
     # |(2, -1, 2)| = 3, so it is scaled by 0.5 / 3.
     held = clip(moved(2.0, -1.0, 2.0), MODEL, C)
     assert_same(held, moved(1 / 3, -1 / 6, 1 / 3), atol=1e-6)
     assert reach(held) == pytest.approx(C, abs=1e-6)
-
-
-def test_a_short_update_is_left_as_it_is():
-    for bound in [0.3 + 1e-6, 1e9, math.inf]:
-        with entry(bound):
-            short = moved(0.2, -0.1, 0.2)
-            assert_same(clip(short, MODEL, bound), short)
-
-
-def test_nothing_overflows():
+    short = moved(0.2, -0.1, 0.2)
+    for bound in (0.3 + 1e-6, 1e9, math.inf):
+        assert_same(clip(short, MODEL, bound), short)
+    # Nothing overflows.
     held = clip(moved(3e38, -3e38, 1e30), MODEL, C)
     assert reach(held) == pytest.approx(C, abs=1e-6)
     assert held["a"][0, 0] > 1.35  # 1 + 0.5 / sqrt(2)
@@ -98,12 +92,9 @@ def test_epsilon_is_where_the_exact_delta_is():
             assert epsilon(1 / mu, 1, delta) == pytest.approx(value, rel=1e-6)
 
 
-def test_releases_add_up_as_one_with_less_noise():
+def test_releases_add_up_as_one_with_less_noise_and_a_large_delta_needs_no_epsilon():
     assert epsilon(2.0, 9, 1e-5) == pytest.approx(epsilon(2.0 / 3, 1, 1e-5), rel=1e-9)
     assert epsilon(1.0, 0, 1e-5) == 0
-
-
-def test_a_large_delta_needs_no_epsilon():
     total = 2 * phi(0.5) - 1  # the total variation between N(0, 1) and N(1, 1)
     assert epsilon(1.0, 1, total + 1e-9) == 0
     assert epsilon(1.0, 1, total - 1e-3) > 0

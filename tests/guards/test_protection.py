@@ -76,10 +76,6 @@ def test_each_client_is_clipped_by_itself(method, engine):
     assert sum(length > bound for length in lengths) == 2
 
 
-def test_a_huge_bound_changes_nothing():
-    assert_same(trained(clip=1e9)[0], trained()[0])
-
-
 def test_local_noise_is_normal_and_has_the_derived_deviation():
     drawn = noise_of(hidden="64")  # 4 x 4810 numbers
     for one in drawn:

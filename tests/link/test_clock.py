@@ -20,7 +20,7 @@ from engram.link.keys import read_node_key
 from engram.link.node import fleet
 from engram.link.node.fleet import ClockRefused, Fleet, KeyRefused
 from engram.link.server.certificates import node_key_files
-from engram.server.clock_header import Dated
+from engram.link.server.live_certificates import Dated
 from tests.samples import entry
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
@@ -51,21 +51,19 @@ def opened(tmp_path, monkeypatch):
         server.stop(None).wait()
 
 
-@pytest.mark.parametrize(
-    ("behind", "says"),
-    [
+def test_a_node_whose_clock_differs_is_told_by_how_much(opened):
+    for behind, says in [
         (7 * 60, "7 minutes ahead of the SuperLink's"),
         (-40 * 60, "40 minutes behind the SuperLink's"),
         (-5 * 86400, "5 days behind the SuperLink's"),
         (30, "30 seconds ahead of the SuperLink's"),
-    ],
-)
-def test_a_node_whose_clock_differs_is_told_by_how_much(opened, behind, says):
-    with pytest.raises(ClockRefused) as caught:
-        opened(behind)
-    assert f"{says}: set the one that is wrong" in str(caught.value)
-    assert "refuses this node: its clock says 20" in str(caught.value)
-    assert "key" not in str(caught.value)
+    ]:
+        with entry(behind, says):
+            with pytest.raises(ClockRefused) as caught:
+                opened(behind)
+            assert f"{says}: set the one that is wrong" in str(caught.value)
+            assert "refuses this node: its clock says 20" in str(caught.value)
+            assert "key" not in str(caught.value)
 
 
 def test_without_the_superlinks_time_the_nodes_own_is_told(opened):

@@ -4,6 +4,7 @@ import shlex
 import shutil
 import stat
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from engram.link.credentials import read_node, read_server
-from engram.link.server.identity import init_federation
 from engram.settings.errors import Refused
+from tests.link.server.federations import make
 from tests.samples import entry
 
 NODE, SERVER = Path("fed/client-1"), Path("fed/server")
-
-
-def make(name="fed", **change):
-    given = {"clients": 2, "hosts": ["b.example.org"], "superlink": "a.example.org:9092"}
-    init_federation(Path(name), **({"days": 30} | given | change))
 
 
 @pytest.fixture(autouse=True)
@@ -98,148 +94,102 @@ def test_an_insecure_federation():
 # --- Missing or malformed --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("read", [read_node, read_server])
-def test_no_folder(read):
-    refused(read, Path("nowhere"), "nowhere is not there", "engram init-federation")
-
-
-def test_another_folder():
+def test_no_folder_and_another_folder():
+    for read in (read_node, read_server):
+        refused(read, Path("nowhere"), "nowhere is not there", "engram init-federation")
     refused(read_server, Path("fed"), "fed has no federation.toml", "a federation's server")
     refused(read_node, SERVER, "fed/server has no node.toml", "a federation's client-N")
 
 
-@pytest.mark.parametrize("name", ["ca.crt", "client.key", "client.pub"])
-def test_a_file_of_a_node_is_missing(name):
-    (NODE / name).unlink()
-    refused(read_node, NODE, f"{NODE / name} is missing", "engram init-federation")
-
-
-@pytest.mark.parametrize("name", ["ca.crt", "server.crt", "server.key"])
-def test_a_file_of_a_server_is_missing(name):
-    (SERVER / name).unlink()
-    refused(read_server, SERVER, f"{SERVER / name} is missing", "engram init-federation")
-
-
-MALFORMED_NODES = [
-    ("partition-id = 1", "partition-id = 2", "must lie in 0..1"),
-    ("partition-id = 1", "partition-id = -1", "must lie in 0..1"),
-    ("partition-id = 1", "partition-id = true", "must be a whole number, got True"),
-    ("partition-id = 1", 'partition-id = "1"', "must be a whole number, got '1'"),
-    ("num-partitions = 2", "", "lacks num-partitions"),
-    ("insecure = false", "insecure = 0", "must be true or false, got 0"),
-    ('"a.example.org:9092"', "9092", "must be text in quotes, got 9092"),
-    ("a.example.org:9092", "a.example.org", "must be HOST:PORT"),
-    ("federation =", "federation", "is not TOML"),
-    ("federation =", "[table]\nfederation =", "lacks federation"),
+MALFORMED = [
+    (NODE, "partition-id = 1", "partition-id = 2", "must lie in 0..1"),
+    (NODE, "partition-id = 1", "partition-id = -1", "must lie in 0..1"),
+    (NODE, "partition-id = 1", "partition-id = true", "must be a whole number, got True"),
+    (NODE, "partition-id = 1", 'partition-id = "1"', "must be a whole number, got '1'"),
+    (NODE, "num-partitions = 2", "", "lacks num-partitions"),
+    (NODE, "insecure = false", "insecure = 0", "must be true or false, got 0"),
+    (NODE, '"a.example.org:9092"', "9092", "must be text in quotes, got 9092"),
+    (NODE, "a.example.org:9092", "a.example.org", "must be HOST:PORT"),
+    (NODE, "federation =", "federation", "is not TOML"),
+    (NODE, "federation =", "[table]\nfederation =", "lacks federation"),
+    (SERVER, "clients = 2", "clients = -1", "must be at least 0, got -1"),
+    (SERVER, "clients = 2", "", "lacks clients"),
+    (SERVER, "insecure = false", 'insecure = "no"', "must be true or false"),
+    (SERVER, "9092", "99999", "must be HOST:PORT with a port in 1..65535"),
 ]
 
 
-def test_node_toml_is_malformed():
-    path = NODE / "node.toml"
-    sound = path.read_text()
-    for old, new, says in MALFORMED_NODES:
+def test_settings_that_are_malformed():
+    for folder, old, new, says in MALFORMED:
+        path = folder / ("node.toml" if folder == NODE else "federation.toml")
+        sound = path.read_text()
         with entry(old, new, says):
             edit(path, old, new)
-            refused(read_node, NODE, path, says)
-            path.write_text(sound)
-
-
-MALFORMED_SERVERS = [
-    ("clients = 2", "clients = -1", "must be at least 0, got -1"),
-    ("clients = 2", "", "lacks clients"),
-    ("insecure = false", 'insecure = "no"', "must be true or false"),
-    ("9092", "99999", "must be HOST:PORT with a port in 1..65535"),
-]
-
-
-def test_federation_toml_is_malformed():
-    path = SERVER / "federation.toml"
-    sound = path.read_text()
-    for old, new, says in MALFORMED_SERVERS:
-        with entry(old, new, says):
-            edit(path, old, new)
-            refused(read_server, SERVER, path, says)
+            refused(read_node if folder == NODE else read_server, folder, path, says)
             path.write_text(sound)
 
 
 ED25519 = ed25519.Ed25519PrivateKey.generate()
 PEM_KEY = Encoding.PEM, PrivateFormat.PKCS8
+OPENSSH = Encoding.OpenSSH, PublicFormat.OpenSSH
+P256, P384 = (ec.generate_private_key(curve) for curve in (ec.SECP256R1(), ec.SECP384R1()))
+NO_PRIVATE, NO_CURVE = "holds no OpenSSH private key", "must hold a key on a NIST curve"
+DAMAGED = [
+    *((NODE / name, None, "is missing") for name in ("ca.crt", "client.key", "client.pub")),
+    *((SERVER / name, None, "is missing") for name in ("ca.crt", "server.crt", "server.key")),
+    (NODE / "client.key", b"", NO_PRIVATE),
+    (NODE / "client.key", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", NO_PRIVATE),
+    (NODE / "client.key", P384.private_bytes(*PEM_KEY, NoEncryption()), NO_PRIVATE),
+    (
+        NODE / "client.key",
+        ED25519.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+        NO_CURVE,
+    ),
+    (
+        SERVER / "server.key",
+        P256.private_bytes(*PEM_KEY, BestAvailableEncryption(b"secret")),
+        "without a passphrase",
+    ),
+    (
+        SERVER / "server.key",
+        ED25519.private_bytes(*PEM_KEY, NoEncryption()),
+        "must hold an elliptic-curve key",
+    ),
+    *(
+        (path, data, says)
+        for path in (NODE / "client.pub", SERVER / "clients/client-0.pub")
+        for data, says in (
+            (b"ecdsa-sha2-nistp384 AAAA", "holds no OpenSSH public key"),
+            (ED25519.public_key().public_bytes(*OPENSSH), NO_CURVE),
+        )
+    ),
+    *(
+        (SERVER / name, b"-----BEGIN CERTIFICATE-----\n", "holds no PEM")
+        for name in ("ca.crt", "server.crt", "server.key")
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b"", "holds no OpenSSH private key"),
-        (b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", "holds no OpenSSH private key"),
-        (
-            ec.generate_private_key(ec.SECP384R1()).private_bytes(*PEM_KEY, NoEncryption()),
-            "holds no OpenSSH private key",
-        ),
-        (
-            ED25519.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
-            "must hold a key on a NIST curve",
-        ),
-    ],
-    ids=["empty", "cut off", "in another form", "on another curve"],
-)
-def test_a_nodes_key_is_malformed(data, says):
-    (NODE / "client.key").write_bytes(data)
-    refused(read_node, NODE, NODE / "client.key", says)
-
-
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (
-            ec.generate_private_key(ec.SECP256R1()).private_bytes(
-                *PEM_KEY, BestAvailableEncryption(b"secret")
-            ),
-            "without a passphrase",
-        ),
-        (ED25519.private_bytes(*PEM_KEY, NoEncryption()), "must hold an elliptic-curve key"),
-    ],
-    ids=["passphrase", "of another kind"],
-)
-def test_a_servers_key_is_malformed(data, says):
-    (SERVER / "server.key").write_bytes(data)
-    refused(read_server, SERVER, SERVER / "server.key", says)
-
-
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b"ecdsa-sha2-nistp384 AAAA", "holds no OpenSSH public key"),
-        (
-            ED25519.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH),
-            "must hold a key on a NIST curve",
-        ),
-    ],
-    ids=["of nothing", "of another curve"],
-)
-def test_a_public_key_is_malformed(data, says):
-    for folder, path, read in (
-        (NODE, NODE / "client.pub", read_node),
-        (SERVER, SERVER / "clients/client-0.pub", read_server),
-    ):
-        path.write_bytes(data)
-        refused(read, folder, path, says)
-
-
-@pytest.mark.parametrize("name", ["ca.crt", "server.crt", "server.key"])
-def test_a_servers_file_is_malformed(name):
-    (SERVER / name).write_text("-----BEGIN CERTIFICATE-----\n")
-    refused(read_server, SERVER, SERVER / name, "holds no PEM")
+def test_a_file_that_is_missing_or_malformed_is_named():
+    for path, data, says in DAMAGED:
+        with entry(path, data):
+            sound = path.rename("sound")
+            if data is not None:
+                path.touch(mode=0o600)
+                path.write_bytes(data)
+            folder, read = (NODE, read_node) if NODE in path.parents else (SERVER, read_server)
+            message = refused(read, folder, path, says)
+            assert data is not None or "engram init-federation" in message
+            sound.replace(path)
 
 
 # --- Unsafe ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("read", "path"), [(read_node, NODE / "client.key"), (read_server, SERVER / "server.key")]
-)
-def test_a_key_that_others_may_read(read, path):
-    for mode in [0o644, 0o640, 0o604, 0o602]:
-        with entry(mode):
+def test_a_key_that_others_may_read():
+    keys = (read_node, NODE / "client.key"), (read_server, SERVER / "server.key")
+    for (read, path), mode in product(keys, [0o644, 0o640, 0o604, 0o602]):
+        with entry(path, mode):
             path.chmod(mode)
             message = refused(
                 read, path.parent, f"{path} may be read by others, its mode is {mode:04o}"
@@ -295,19 +245,19 @@ def test_a_host_that_the_certificate_lacks():
         read_server(SERVER)
 
 
-@pytest.mark.parametrize("files", [["ca.crt"], ["server.crt", "server.key"]])
-def test_another_authority(files):
+def test_a_file_of_another_authority():
     make("other/fed")
-    for name in files:
-        shutil.copy(Path("other/fed/server") / name, SERVER)
-    message = refused(read_server, SERVER, "was not signed by the authority of", SERVER / "ca.crt")
-    assert message.endswith("engram renew fed/server")
-
-
-def test_the_key_of_another_certificate():
-    make("other/fed")
-    shutil.copy("other/fed/server/server.key", SERVER)
-    refused(read_server, SERVER, "server.crt does not belong to the key in", "engram renew")
+    unsigned = "was not signed by the authority of"
+    for files, says in (
+        (["ca.crt"], unsigned),
+        (["server.crt", "server.key"], unsigned),
+        (["server.key"], "server.crt does not belong to the key in"),
+    ):
+        shutil.copytree(SERVER, "server", dirs_exist_ok=True)
+        for name in files:
+            shutil.copy(Path("other/fed/server") / name, "server")
+        with entry(files):
+            refused(read_server, Path("server"), says, "engram renew")
 
 
 def test_a_certificate_that_is_no_authoritys():

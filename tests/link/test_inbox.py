@@ -3,19 +3,15 @@
 import httpx
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 import engram.link.inbox
-from engram.link.flower import local_run, message_pb2, name_message, node_pb2, pack, runtime_pb2
+from engram.link.flower import message_pb2, node_pb2, pack, runtime_pb2
 from engram.link.inbox import Inbox, Limits
 from engram.settings.errors import UNFINISHED, UNUSABLE
+from tests.link.messages import question
 
 LIMITS = Limits(10**6, 50, seconds=200)
-
-
-@pytest.fixture(autouse=True)
-def _run():
-    local_run()
 
 
 @pytest.fixture
@@ -30,17 +26,11 @@ def clock(monkeypatch):
     return engram.link.inbox.time
 
 
-def question(node=7):
-    message = Message(RecordDict(), dst_node_id=node, message_type=MessageType.TRAIN)
-    name_message(message, message.object_id)
-    return message
-
-
 def reply(size=4, node=7, records=1):
     content = RecordDict({"arrays": ArrayRecord([np.arange(size, dtype=np.float32)])})
     for number in range(1, records):
         content[f"record {number}"] = ConfigRecord({"number": number})
-    return Message(content, reply_to=question(node))
+    return Message(content, reply_to=question(node=node))
 
 
 class Stub:

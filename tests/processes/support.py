@@ -7,11 +7,26 @@ import socket
 import subprocess
 import time
 
+from engram.simulations.loopback import LoopbackFederation
+
 
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+DEAD = "http://127.0.0.1:9"  # where nothing listens
+
+
+def set_dead_proxies(monkeypatch):
+    """Sets every variable that may name a proxy."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, DEAD)
+        monkeypatch.setenv(name.upper(), DEAD)
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
 
 
 def wait_for(condition, seconds, what):
@@ -68,3 +83,16 @@ def running(launch, log):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(10)
+
+
+@contextlib.contextmanager
+def federation_of(folder, files):
+    """Starts a federation whose nodes have a CSV file each; yields it when all are on line."""
+    federation = LoopbackFederation(folder, clients=len(files))
+    for client, path in enumerate(files):
+        federation.options[f"client-{client}"] = ["--data", f"csv:{path}"]
+    with federation:
+        for name in federation.names[1:]:
+            log = federation.log(name)
+            wait_for(lambda log=log: "connected" in log.read_text(), 120, f"{name} is on line")
+        yield federation

@@ -24,13 +24,18 @@ def parts(e, folder, there):
     run_deployed(again, folder, there.server, control=there.control)
 
 
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    with LoopbackFederation(tmp_path_factory.mktemp("two") / "fed", clients=2) as shared:
+        yield shared
+
+
 @pytest.mark.parametrize(
     ("compress", "most", "first"), [("8-bit", 0.27, 0.27), ("top-k", 0.05, 1.1)]
 )
-def test_nodes_that_die_keep_what_they_left_out(tmp_path, compress, most, first):
+def test_nodes_that_die_keep_what_they_left_out(tmp_path, there, compress, most, first):
     e = settings(**_GIVEN, **{"compress": compress, "num-rounds": 4, "checkpoint-every": 1})
-    with LoopbackFederation(tmp_path / "fed", clients=2) as there:
-        parts(e, tmp_path / "run", there)
+    parts(e, tmp_path / "run", there)
     record, alone = RunRecord.open(tmp_path / "run"), tmp_path / "alone"
     simulate(e, alone)
     found, expected = (RunRecord.open(f).load_checkpoint() for f in (tmp_path / "run", alone))

@@ -1,4 +1,4 @@
-"""The documented commands of a federation between machines, with other ports."""
+"""Documented commands of a federation between machines, with other ports."""
 
 import contextlib
 import os
@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from engram.runs.record import RunRecord
 from engram.settings.fingerprint import source_root
+from tests.cli.test_new import THERE, project
 from tests.processes.support import free_port
+from tests.support import assert_same
 
 pytestmark = pytest.mark.processes
 
@@ -53,3 +56,16 @@ def test_the_documented_federation_runs(tmp_path):
     assert re.search(r"seconds-transfer +\d", said), said
     assert (tmp_path / "runs" / "fed" / "results.json").is_file()
     assert re.search(r"local-moml\W+0\W+20\W", said), said  # what serves client 0 there
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_a_new_projects_commands_for_machines_run_as_one_process(engram, monkeypatch):
+    folder = project(engram, monkeypatch)
+    assert engram("run", "--out=here")[0] == 0
+    said = run_script(THERE, folder)
+    assert "recorded in runs/fed" in said, said
+    there, here = (RunRecord.open(folder / name) for name in ("runs/fed", "here"))
+    assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-6)
+    losses = [record.results["clients"]["loss"] for record in (there, here)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert there.config["sources"] == here.config["sources"]

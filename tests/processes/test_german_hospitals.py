@@ -1,6 +1,6 @@
 """Four hospitals whose files are in German, from folders of them to predictions.
 
-The commands of one operator are counted, the four nodes' and those that ``LoopbackFederation``
+The commands of one operator are counted, the four nodes' and those that ``federation_of``
 stands for (init-federation, superlink, register) among them.
 """
 
@@ -12,9 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from engram.simulations.loopback import LoopbackFederation
 from tests.hospitals import GERMAN, SITES, WORDS, write_german_hospitals
-from tests.processes.support import wait_for
+from tests.processes.support import federation_of
 
 pytestmark = pytest.mark.processes
 
@@ -51,14 +50,8 @@ class Walk:
 def test_german_files_are_read_once_their_sites_have_said_how(tmp_path, engram):
     files = write_german_hospitals(tmp_path / "files")
     before = [path.read_bytes() for path in files]
-    federation = LoopbackFederation(tmp_path / "fed", clients=len(SITES))
-    for client, path in enumerate(files):
-        federation.options[f"client-{client}"] = ["--data", f"csv:{path}"]
-    walk = Walk(federation, engram)
-    with federation:
-        for name in federation.names[1:]:
-            log = federation.log(name)
-            wait_for(lambda log=log: "connected" in log.read_text(), 120, f"{name} is on line")
+    with federation_of(tmp_path / "fed", files) as federation:
+        walk = Walk(federation, engram)
         agree(walk)
         train(walk)
         take_home(walk, files[1])

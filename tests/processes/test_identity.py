@@ -10,12 +10,13 @@ import sys
 import time
 from ipaddress import ip_address
 
+import grpc
 import httpx
 import psutil
 import pytest
 
 from engram.link.credentials import read_node, read_server
-from engram.link.flower import nodes_over_http
+from engram.link.flower import FleetStub, fleet_pb2, nodes_over_http
 from engram.link.server.identity import init_federation
 from engram.link.server.launch import Launch, flwr_command, program, superlink_command
 from engram.link.server.registration import register_clients
@@ -105,58 +106,19 @@ def test_registering_again_changes_nothing(federation):
     assert again == [("client-0", None), ("client-1", None)]
 
 
-def test_a_client_keeps_its_identity(federation, tmp_path):
-    (_, known), _ = federation.registered
-    for start in range(2):
-        with federation.node(tmp_path, 0):
-            online = wait_for(federation.nodes, 30, f"client-0 online, start {start}")
-            assert online == {known}
-        wait_for(lambda: not federation.nodes(), 30, "client-0 offline")
-
-
-def refused(federation, started, says, seconds=40):
-    with started as stranger:
-        assert stranger.ended(seconds) != 0
-        assert says in stranger.said()
+def test_no_key_and_plain_text_are_refused(federation):
+    """By raw calls, as of a stranger's node."""
+    root = read_node(federation.folder / "client-0").root_certificate.read_bytes()
+    at, direct = f"127.0.0.1:{federation.fleet}", [("grpc.enable_http_proxy", 0)]
+    request = fleet_pb2.RegisterNodeRequest(public_key=b"made up")
+    for channel, code in (
+        (grpc.secure_channel(at, grpc.ssl_channel_credentials(root), direct), "PERMISSION_DENIED"),
+        (grpc.insecure_channel(at, direct), "UNAVAILABLE"),
+    ):
+        with channel, pytest.raises(grpc.RpcError) as caught:
+            FleetStub(channel).RegisterNode(request, timeout=20)
+        assert caught.value.code().name == code, caught.value
     assert not federation.nodes()
-
-
-def test_an_unregistered_key_is_refused(federation, tmp_path):
-    refused(federation, federation.node(tmp_path, 2), "Failed to activate SuperNode")
-
-
-def test_no_key_is_refused(federation, tmp_path):
-    root = ("--root-certificates", str(read_node(federation.folder / "client-0").root_certificate))
-    refused(federation, federation.supernode(tmp_path, *root), "must be registered")
-
-
-def test_another_authority_is_refused(federation, tmp_path):
-    init_federation(tmp_path / "fed", clients=1, hosts=[], superlink="127.0.0.1:9092", days=1)
-    node = federation.node(tmp_path, 0, root=tmp_path / "fed" / "client-0" / "ca.crt")
-    refused(federation, node, "CERTIFICATE_VERIFY_FAILED")
-
-
-def test_plaintext_is_refused(federation, tmp_path):
-    # Flower takes the closed connection for a network's failure, and goes on trying if it may.
-    node = federation.supernode(tmp_path, "--insecure", "--max-retries", "3")
-    refused(federation, node, "Giving up reconnection")
-
-
-def test_a_superlink_that_starts_again_knows_its_clients(tmp_path):
-    federation = Federation(tmp_path / "fed", 2)
-    for expected in (True, False):
-        with federation.superlink():
-            wait_for(federation.answers, 30, "the SuperLink's Control API")
-            ((client, node),) = register_clients(federation.server, control=federation.at)
-            assert (client, node is not None) == ("client-0", expected)
-
-
-def test_an_insecure_federation_takes_whoever_comes(tmp_path):
-    federation = Federation(tmp_path / "fed", 1, insecure=True)
-    with federation.superlink():
-        wait_for(federation.answers, 30, "the SuperLink's Control API")
-        with federation.supernode(tmp_path, "--insecure"):
-            wait_for(federation.nodes, 30, "a node online")
 
 
 def engram(*words):
@@ -182,6 +144,10 @@ def test_the_commands(tmp_path):
         argv = engram("register", federation.server, *ports)
         done = subprocess.run(argv, **options, timeout=60, check=True)
         assert done.stdout.startswith("client-0: registered as ")
+    with federation.superlink():  # which knows its clients when it starts again
+        wait_for(federation.answers, 60, "the SuperLink's Control API")
+        again = list(register_clients(federation.server, control=federation.at))
+        assert again == [("client-0", None)]
 
 
 # --- Strangers that are resident nodes --------------------------------------------------------
@@ -235,10 +201,12 @@ def test_a_resident_node_without_tls_is_told_that_there_is_some(federation, tmp_
         ends_with(node, "speaks TLS, which this node was set up without", 30)
 
 
-def test_a_resident_node_with_tls_takes_no_plain_superlink(federation, tmp_path):
+def test_a_superlink_without_tls_takes_whoever_comes_and_no_node_with_tls(federation, tmp_path):
     plain = Federation(tmp_path / "plain", 1, insecure=True)
     with plain.superlink():
         wait_for(plain.answers, 30, "the SuperLink's Control API")
+        with plain.supernode(tmp_path, "--insecure"):
+            wait_for(plain.nodes, 30, "a node online: whoever comes is taken")
         own = copied(federation, 0, tmp_path, superlink=f"127.0.0.1:{plain.fleet}")
         with resident(own, tmp_path) as node:
             wait_for(lambda: "does not speak TLS" in node.said(), 30, "the node's complaint")
@@ -247,10 +215,11 @@ def test_a_resident_node_with_tls_takes_no_plain_superlink(federation, tmp_path)
 
 def test_a_resident_node_that_died_is_back_at_once(federation, tmp_path):
     own = copied(federation, 0, tmp_path)
+    told = f"node {dict(federation.registered)['client-0']} is connected"
     with resident(own, tmp_path) as node:
-        (known,) = wait_for(federation.nodes, 30, "client-0 online")
+        wait_for(lambda: told in node.said(), 30, "client-0 online")
         os.killpg(node.pid, signal.SIGKILL)
     start = time.monotonic()
     with resident(own, tmp_path) as node:
-        wait_for(lambda: f"node {known} is connected" in node.said(), 30, "client-0 back")
+        wait_for(lambda: told in node.said(), 30, "client-0 back")
     assert time.monotonic() - start < 15  # the SuperLink still takes it for alive, for 20 s

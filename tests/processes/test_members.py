@@ -1,21 +1,21 @@
-"""Real processes: a client comes, another leaves, and the run goes on, is stopped and resumed."""
+"""Real processes with rows of their own: clients come and leave, and runs go on without them."""
 
 import contextlib
-import subprocess
 import threading
 
 import pytest
 
-from engram.link.server.launch import program
 from engram.runs.record import RunRecord
 from engram.server.status import participation
 from engram.server.stopping import stop_run
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment, read_by
+from engram.settings.files import read_json
 from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.deployed import run_deployed
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
+from engram.wire.checksums import checked
 from tests.processes.support import wait_for
 from tests.support import assert_same
 
@@ -51,14 +51,7 @@ def settings(**change):
     return Experiment.from_config({**read_by("scaffold", given), "method": "scaffold", **change})
 
 
-def engram(folder, *words):
-    launch = program("engram", *words, home=folder / "flwr")
-    done = subprocess.run(launch.argv, env=launch.env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path, plug_ins):
+def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path, plug_ins, engram):
     (tmp_path / "plugged.py").write_text(ROWS)
     add_plugins("plugged")
     load_plugins()
@@ -82,7 +75,8 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
         assert there.add(data) == "client-3"
         reaches("a round with four", lambda row: row.get("cohort") == [0, 1, 2, 3])
         node = there.processes["client-1"]
-        said = engram(tmp_path, "leave", str(tmp_path / "fed" / "client-1"))
+        status, said, err = engram("leave", tmp_path / "fed" / "client-1")
+        assert status == 0, err
         assert said.startswith("client-1: its key is refused from now on\n")
         wait_for(lambda: rows()[-1]["members"] == [0, 2, 3], 60, "a round without it")
         assert node.wait(60) == 0
@@ -104,3 +98,60 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
     here = RunRecord.open(tmp_path / "here")
     assert_same(here.load_checkpoint().model, there.load_checkpoint().model, atol=1e-5)
     assert [row["members"] for row in here.rows()] == [row["members"] for row in there.rows()]
+
+
+GIVEN = {
+    "dataset": "wards",
+    "partition": "natural",
+    "num-rounds": 2,
+    "eval-every": 2,
+    "checkpoint-every": 1,
+    "hidden": "8",
+}
+
+
+def as_simulated(folder, run, **change):
+    """Whether a run on nodes has the model of one in this process."""
+    settings = {**GIVEN, "num-clients": 3, "clients-per-round": 3, **change}
+    simulate(Experiment.from_config(read_by("fedavg", settings) | {"method": "fedavg"}), folder)
+    one, other = (RunRecord.open(path).load_checkpoint() for path in (folder, run))
+    assert_same(one.model, other.model, atol=1e-5)
+
+
+def test_runs_start_from_another_and_are_trained_without_a_client(tmp_path, plug_ins, engram):
+    (tmp_path / "plugged.py").write_text(ROWS)
+    add_plugins("plugged")
+    load_plugins()
+    data = ["--data", "wards"]
+    with LoopbackFederation(tmp_path / "fed", clients=3, options=data) as there:
+        place = ["--federation", there.server, "--control", there.control]
+        given = [word for key, value in GIVEN.items() for word in ("--set", f"{key}={value}")]
+
+        def said(*words):
+            status, out, err = engram(*words, *place)
+            assert status == 0, err
+            return out
+
+        said("run", "fedavg", *given, "--out", "runs/first")
+        said("run", "fedavg", *given, "--from", "first", "--out", "runs/second")
+        first, second = tmp_path / "runs/first", tmp_path / "runs/second"
+        as_simulated(tmp_path / "one", first)
+        as_simulated(tmp_path / "two", second, **{"start-from": str(first)})
+        status, _, err = engram("withdraw", "first", "1", *place)
+        assert status == 2
+        assert f"client-1 is still a member of {there.server}" in err
+        status, _, err = engram("withdraw", "first", "1")
+        assert (status, "--federation SERVER_FOLDER" in err) == (2, True)
+        assert engram("remove", there.server, "client-1", "--control", there.control)[0] == 0
+        out = said("withdraw", "first", "1")
+        assert "has its updates: runs/second, which started from" in out
+        assert f"delete: {first.relative_to(tmp_path)}\n" in out
+        said("withdraw", "second", "1", "--from", "first-without-1")
+    new, later = tmp_path / "runs/first-without-1", tmp_path / "runs/second-without-1"
+    as_simulated(tmp_path / "three", new, without="1")
+    as_simulated(tmp_path / "four", later, without="1", **{"start-from": str(new)})
+    record = RunRecord.open(new)
+    assert [row["members"] for row in record.rows()] == [[0, 2]] * 3
+    assert record.config["settings"]["without"] == "1"
+    note = checked(read_json(new / "withdrawal.json"))
+    assert (note["run"], note["client"], note["runs"]) == (str(first), 1, [str(second)])

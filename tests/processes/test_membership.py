@@ -10,76 +10,91 @@ from engram.link.server.registration import register_clients, remove_client
 from engram.runs.record import RunRecord
 from engram.server.status import members
 from engram.settings.errors import RunStopped
-from engram.settings.experiment import Experiment, read_by
 from engram.settings.settings_files import read_settings
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from tests.processes.support import wait_for
+from tests.processes.test_federation import CLIENTS, settings
 
 pytestmark = pytest.mark.processes
 
-CLIENTS = 3
-
-
-def settings(**special):
-    own = {
-        "num-clients": CLIENTS,
-        "clients-per-round": CLIENTS,
-        "min-clients": 1,
-        "timeout": 15.0,
-        "rows-per-class": 20,
-        "test-rows-per-class": 8,
-        "hidden": "16",
-        "num-rounds": 1000,
-        "eval-every": 1000,
-        "checkpoint-every": 20,
-    }
-    method = special.get("method", "local-moml")
-    return Experiment.from_config(read_by(method, own) | special)
+FEW = {"min-clients": 1, "timeout": 15.0}
+LONG = FEW | {"num-rounds": 1000, "eval-every": 1000, "checkpoint-every": 20}
 
 
 def rows_of(folder):
     return RunRecord(folder).rows()
 
 
-def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path):
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """Three nodes; the last test takes some of them out."""
+    with LoopbackFederation(tmp_path_factory.mktemp("three") / "fed", clients=CLIENTS) as shared:
+        yield shared
+
+
+def test_after_its_database_was_deleted_a_run_says_what_helps(tmp_path, federation):
+    federation.kill("superlink")
+    for path in federation.server.glob("superlink.db*"):
+        path.unlink()
+    federation.start("superlink")
+    given = settings(**FEW | {"num-rounds": 1, "timeout": 2.0})
+    with pytest.raises(RunStopped) as caught:
+        run_deployed(given, tmp_path / "run", federation.server, control=federation.control)
+    assert str(caught.value) == (
+        "0 of 3 clients can take part, but 1 are needed; clients [0, 1, 2]: no node hosts it; "
+        "the SuperLink knows 0 of the federation's 3 nodes (on line: 0); register the others' "
+        f"keys: `engram register {federation.server}`"
+    )
+    again = register_clients(federation.server, control=federation.control)
+    assert all(node for _, node in again)
+
+    def on_line():
+        found = members(federation.server, control=federation.control)
+        return [member.status for member in found] == ["online"] * CLIENTS
+
+    wait_for(on_line, 60, "all nodes on line")  # what it said helps
+
+
+def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path, federation):
     folder = tmp_path / "run"
-    with LoopbackFederation(tmp_path / "fed", clients=CLIENTS) as federation:
-        federation.kill("client-1")
-        federation.kill("client-2")
-        path = tmp_path / "fed" / "client-2" / "node.toml"
-        claims = read_settings(path) | {"partition-id": 0, "num-partitions": 1}  # all of them
-        path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in claims.items()))
-        federation.start("client-2")
+    federation.kill("client-1")
+    federation.kill("client-2")
+    path = federation.server.parent / "client-2" / "node.toml"
+    claims = read_settings(path) | {"partition-id": 0, "num-partitions": 1}  # all of them
+    path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in claims.items()))
+    federation.start("client-2")
 
-        enough = threading.Event()
+    enough = threading.Event()
 
-        def go_on(row):
-            if enough.is_set():
-                raise KeyboardInterrupt
+    def go_on(row):
+        if enough.is_set():
+            raise KeyboardInterrupt
 
-        def go():
-            control = federation.control
-            with contextlib.suppress(KeyboardInterrupt):
-                run_deployed(settings(), folder, federation.server, control=control, on_round=go_on)
+    def go():
+        control = federation.control
+        with contextlib.suppress(KeyboardInterrupt):
+            run_deployed(
+                settings(**LONG), folder, federation.server, control=control, on_round=go_on
+            )
 
-        def reaches(what, condition):
-            wait_for(lambda: any(condition(row) for row in rows_of(folder)), 300, what)
-            return rows_of(folder)[-1]["round"]
+    def reaches(what, condition):
+        wait_for(lambda: any(condition(row) for row in rows_of(folder)), 300, what)
+        return rows_of(folder)[-1]["round"]
 
-        thread = threading.Thread(target=go)
-        thread.start()
-        reaches("a round", lambda row: row["round"] == 1)
-        federation.start("client-1")
-        reaches("a round with all", lambda row: row.get("cohort") == [0, 1, 2])
-        remove_client(federation.server, "client-2", control=federation.control)
-        last = reaches("a round that says it", lambda row: row["members"] == [0, 1])
-        reaches("rounds without it", lambda row: row["round"] == last + 3)
-        listed = {m.name: m.status for m in members(federation.server, control=federation.control)}
-        assert federation.processes["client-2"].wait(60) == 2  # it is told, and ends
-        refused = federation.log("client-2").read_text()
-        enough.set()
-        thread.join(120)
+    thread = threading.Thread(target=go)
+    thread.start()
+    reaches("a round", lambda row: row["round"] == 1)
+    federation.start("client-1")
+    reaches("a round with all", lambda row: row.get("cohort") == [0, 1, 2])
+    remove_client(federation.server, "client-2", control=federation.control)
+    last = reaches("a round that says it", lambda row: row["members"] == [0, 1])
+    reaches("rounds without it", lambda row: row["round"] == last + 3)
+    listed = {m.name: m.status for m in members(federation.server, control=federation.control)}
+    assert federation.processes["client-2"].wait(60) == 2  # it is told, and ends
+    refused = federation.log("client-2").read_text()
+    enough.set()
+    thread.join(120)
     rows = rows_of(folder)[1:]
     assert rows[0]["cohort"] == [0, 2]  # its node hosts what it is registered as, and no more
     assert rows[0]["absent"] == {"1": "no node hosts it"}
@@ -90,29 +105,3 @@ def test_clients_join_late_lie_about_their_number_and_are_removed(tmp_path):
     assert all(row["ms"] < 10_000 for row in rows[:-2])  # nobody waited for who came or went
     assert listed["client-2"] == "unregistered"
     assert "key for good, as it is noted as removed" in refused
-
-
-def test_after_its_database_was_deleted_a_run_says_what_helps(tmp_path):
-    with LoopbackFederation(tmp_path / "fed", clients=2) as federation:
-        federation.kill("superlink")
-        for path in federation.server.glob("superlink.db*"):
-            path.unlink()
-        federation.start("superlink")
-        special = {"num-clients": 2, "clients-per-round": 2, "num-rounds": 1, "timeout": 2.0}
-        given = settings(**special)
-        with pytest.raises(RunStopped) as caught:
-            run_deployed(given, tmp_path / "run", federation.server, control=federation.control)
-        assert str(caught.value) == (
-            "0 of 2 clients can take part, but 1 are needed; clients [0, 1]: no node hosts it; "
-            "the SuperLink knows 0 of the federation's 2 nodes (on line: 0); register the others' "
-            f"keys: `engram register {federation.server}`"
-        )
-        assert all(
-            node for _, node in register_clients(federation.server, control=federation.control)
-        )
-
-        def on_line():
-            found = members(federation.server, control=federation.control)
-            return [member.status for member in found] == ["online"] * 2
-
-        wait_for(on_line, 60, "both nodes on line")  # what it said helps

@@ -10,6 +10,7 @@ from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from engram.wire.roster import Roster
 from engram.wire.wire import to_params
+from tests.samples import EIGHT, sampled
 from tests.support import assert_same, small_of_any
 
 
@@ -35,7 +36,7 @@ def test_a_run_begins_with_the_models_of_another(tmp_path):
     assert initial.rows()[0]["accuracy-common"] != there.rows()[0]["accuracy-common"]
 
 
-@pytest.mark.parametrize("method", ["pfedhn", "fedamp", "fedpac"])
+@pytest.mark.parametrize("method", sampled(["pfedhn", "fedamp", "fedpac"], EIGHT))
 def test_what_the_server_keeps_for_each_client_goes_on(tmp_path, method):
     former, _ = run(tmp_path / "former", method, clients_per_round=4)
     there, _ = run(tmp_path / "there", method, start_from=str(tmp_path / "former"), seed=3)

@@ -38,15 +38,27 @@ def test_nodes_of_this_process_are_not_waited_for(monkeypatch):
         query_roster(Scripted(entry([0]), entry([])), 4)
 
 
-def test_names_what_runs_instead_and_from_where():
+ELSE = "runs something else"
+NAMELESS = (
+    {"named": [7], "names": ["x"]},
+    {"named": [0], "names": []},
+    {"named": [0], "names": [b"x"]},
+)
+IMPOSSIBLE = ([0, 1], [5, -5]), ([0, 1], [0, 5]), ([0, 1], [2**62, 5]), ([-1, 0], [5, 5])
+
+
+def test_a_node_that_runs_or_answers_something_else_is_named():
     message = stopped(entry([0, 1, 2, 3], fingerprint="0123456789abcdef", source="/somewhere/else"))
     assert "node 1 runs 0123456789abcdef from /somewhere/else" in message
     assert f"this coordinator runs {fingerprint()} from {source_root()}" in message
-
-
-def test_names_a_node_that_answers_something_else():
-    assert "node 1 runs something else" in stopped(RecordDict())
-    assert "runs something else" in stopped(entry([0], examples="all"))
+    assert f"node 1 {ELSE}" in stopped(RecordDict())
+    assert ELSE in stopped(entry([0], examples="all"))
+    twice = entry([0, 1])
+    twice["roster"]["clients"] = [0, 0]
+    odd = [twice, *(entry([0, 1], named=ids, names=names) for ids, names in NAMELESS)]
+    odd += [entry(clients, examples=examples) for clients, examples in IMPOSSIBLE]
+    for answer in odd:
+        assert ELSE in stopped(answer, num_clients=2), answer
 
 
 def test_names_a_folder_that_a_worker_would_import_instead(tmp_path):
@@ -134,14 +146,6 @@ def test_clients_are_called_by_the_names_that_their_nodes_say(warnings_of_engram
     assert "node 3 takes no part with clients [elm]: other" in warnings_of_engram.text
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"named": [7], "names": ["x"]}, {"named": [0], "names": []}, {"named": [0], "names": [b"x"]}],
-)
-def test_names_of_nobodys_clients_are_refused(change):
-    assert "runs something else" in stopped(entry([0, 1], **change), num_clients=2)
-
-
 def test_who_comes_late_with_other_data_is_left_out(warnings_of_engram):
     g = Moving(entry([0]), entry([1], inputs="float32[1,9,9]"))
     g.away = {2}
@@ -167,14 +171,6 @@ def test_waits_without_news_for_no_longer_than_its_patience(monkeypatch):
     with pytest.raises(RunStopped, match=r"2 of 5 clients can take part, but 3 are needed"):
         begun(Coming(*nodes[:2]), 5, least=3, patience=30)
     assert 20 + 30 <= clock[0] < 20 + 31
-
-
-def test_a_client_that_is_listed_twice_is_refused():
-    hosted = entry([0, 1])
-    hosted["roster"]["clients"] = [0, 0]
-    assert "runs something else" in stopped(hosted, num_clients=2)
-    twice = {"named": [0, 0], "names": ["elm", "park"]}
-    assert "runs something else" in stopped(entry([0, 1], **twice), num_clients=2)
 
 
 def test_a_node_that_is_busy_says_so_and_is_asked_again(monkeypatch, warnings_of_engram):
@@ -243,14 +239,6 @@ def test_it_is_said_whom_a_run_waits_for(monkeypatch, warnings_of_engram):
         waiting.tell(lambda: next(whom))
     told = ["waiting for clients [1]: a", "waiting for clients [1]: b"]
     assert warnings_of_engram.messages == told
-
-
-@pytest.mark.parametrize(
-    ("clients", "examples"),
-    [([0, 1], [5, -5]), ([0, 1], [0, 5]), ([0, 1], [2**62, 5]), ([-1, 0], [5, 5])],
-)
-def test_impossible_numbers_are_refused(clients, examples):
-    assert "runs something else" in stopped(entry(clients, examples=examples), num_clients=2)
 
 
 def test_a_node_that_does_not_answer_in_time_is_asked_again():

@@ -246,15 +246,12 @@ def test_refuses_to_go_on_with_other_settings(tmp_path):
         run(folder, num_rounds=1, resume=str(folder))
 
 
-def test_a_run_of_another_version_is_refused_in_one_line(tmp_path):
+def test_refuses_runs_of_another_version_and_folders_that_are_not_free_or_not_runs(tmp_path):
     settings = {"algorithm": "pfedme", "num-rounds": 4}
     config = {"settings": settings, "engine": "vectorized", "training": "0" * 16}
     (tmp_path / "config.json").write_text(json.dumps(summed(config)))
     with pytest.raises(Refused, match="was written by another version of Engram, whose runs"):
         RunRecord.open(tmp_path)
-
-
-def test_refuses_folders_that_are_not_free_or_not_runs(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     with pytest.raises(Refused, match="full is not empty"):

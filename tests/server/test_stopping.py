@@ -1,6 +1,7 @@
-"""`engram stop`: a run ends after its current round, and goes on later with the same numbers."""
+"""How a run ends: by `engram stop`, with a verdict of its coordinator, or without one."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,11 +9,15 @@ from engram.client.disk_memory import DiskStore
 from engram.client.hosts.local import LocalHost
 from engram.link.server.membership import Membership
 from engram.runs.record import RunRecord
+from engram.runs.run_folder import Taken
+from engram.server import app_start as module
 from engram.server import stopping
+from engram.server.app_start import opened
 from engram.server.grid import PatientGrid
 from engram.server.run import run as run_on
 from engram.server.stopping import is_stopping, stop_run
 from engram.settings.errors import Refused, RunStopped
+from engram.settings.logs import VERDICT
 from engram.simulations.grid import InProcessGrid
 from engram.wire.bundle import unbundle
 from tests.link.server.federations import make
@@ -51,18 +56,15 @@ def runs(monkeypatch):
     return known
 
 
-def test_the_only_run_is_stopped_and_notes_of_others_are_removed(runs):
-    runs |= {1: "finished:completed", 2: "running"}
+def test_the_only_run_is_stopped_and_of_several_runs_one_is_named(runs):
+    with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: none"):
+        stop_run(SERVER)
+    runs |= {1: "finished:failed", 2: "running"}
     (SERVER / "flwr" / "stop-1").touch()
     assert stop_run(SERVER) == "2"
     assert is_stopping(SERVER, 2)
-    assert not is_stopping(SERVER, 1)
-
-
-def test_of_several_runs_one_is_named(runs):
-    with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: none"):
-        stop_run(SERVER)
-    runs |= {1: "finished:failed", 2: "running", 3: "starting"}
+    assert not is_stopping(SERVER, 1)  # whose note is removed
+    runs[3] = "starting"
     with pytest.raises(Refused, match=r"RUN must be one of the runs that go on: 2, 3"):
         stop_run(SERVER)
     with pytest.raises(Refused, match=r"go on, 2, 3, got '1'"):
@@ -97,3 +99,44 @@ def test_a_run_that_waits_for_clients_is_stopped(runs, tmp_path):
     with pytest.raises(RunStopped, match="ended before its first round"):
         run_on(g, small(), tmp_path / "run", engine="flower")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def begins(monkeypatch, tmp_path):
+    """Opens a coordinator that begins a run in the test's folder ``run``."""
+    monkeypatch.setattr(module, "simulated", lambda grid: True)
+    context = SimpleNamespace(run_config={"out": "run"}, run_id=7)
+
+    def begin():
+        with opened(None, context) as (_, folder):
+            RunRecord.create(folder, small(), engine="flower", training="x")
+
+    return begin
+
+
+def test_a_folder_that_another_coordinator_has_is_no_verdict_on_the_run(
+    begins, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("engram.runs.run_folder._PATIENCE", 0.0)
+    other = RunRecord(tmp_path / "run")
+    other.folder.mkdir()
+    with other.hold(), pytest.raises(Taken):
+        begins()
+    begins()
+    with pytest.raises(Taken):  # by whoever has begun it meanwhile
+        begins()
+    first, second = caplog.messages
+    assert first.endswith("run is being run by another process at this moment")
+    assert second.endswith("run is not empty: name another folder, or resume the run in it")
+
+
+def test_what_is_wrong_with_the_run_is(begins, tmp_path, caplog):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes").touch()
+    with pytest.raises(Refused, match="is not empty") as refused:
+        begins()
+    assert not isinstance(refused.value, Taken)
+    assert caplog.messages == [f"{VERDICT}{refused.value}"]
+    with pytest.raises(RunStopped), opened(None, SimpleNamespace(run_config={}, run_id=1)):
+        raise RunStopped("round 2 diverged")
+    assert caplog.messages[1:] == [f"{VERDICT}round 2 diverged"]

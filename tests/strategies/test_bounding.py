@@ -1,4 +1,4 @@
-"""Updates of a round that are compared with each other, without messages."""
+"""The decisions of a round, without messages: updates that are compared with each other."""
 
 from collections import Counter
 
@@ -13,11 +13,13 @@ from engram.core.slots import flat, over_slots, pick
 from engram.data.load_federation import federated_data
 from engram.guards.merge import merge_of
 from engram.guards.noise import secret_noise
+from engram.settings.errors import RunStopped
 from engram.settings.families import METHODS
+from engram.strategies.reply_border import Rejected
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted, Admission, TrainReplies, judged
 from engram.wire.training_result import Trained
-from tests.samples import entry
+from tests.samples import EIGHT, entry, sampled
 from tests.support import (
     ANY_NETWORK,
     assert_same,
@@ -67,7 +69,9 @@ def test_a_change_longer_than_the_bound_is_scaled_down_to_it_and_named():
         assert_close(leaf, start["model"][name] - 0.75, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("method", [name for name in ANY_NETWORK if METHODS[name].each])
+@pytest.mark.parametrize(
+    "method", sampled([name for name in ANY_NETWORK if METHODS[name].each], EIGHT)
+)
 def test_a_server_that_sees_every_update_is_kept_from_those_that_multi_krum_leaves_out(method):
     clients, liars = list(range(9)), (2, 7)
     e = small(method=method, clients_per_round=9, merge="multi-krum", num_malicious=2)
@@ -146,15 +150,55 @@ def test_a_reply_whose_claims_are_impossible_is_refused():
     assert verdict.reason == "prototypes/shares must be at least 0, got -0.5"
 
 
-@pytest.mark.parametrize(
-    ("claims", "words"),
-    [
+def test_claims_are_of_arrays_that_leave():
+    for claims, words in [
         ({"prototype/shares": "shares"}, "got prototype/shares"),
         ({"model/sums": "sums"}, "got model/shares, model/sums"),
-    ],
-)
-def test_claims_are_of_arrays_that_leave(claims, words):
-    method = rounds().merge.method._replace(claims=claims)
-    contract = Contract("mine", method, method.server.start["model"])
-    with pytest.raises(SlotFault, match=words):
-        contract.round(0, method.server.start, {}, None, {})
+    ]:
+        with entry(claims, words):
+            method = rounds().merge.method._replace(claims=claims)
+            contract = Contract("mine", method, method.server.start["model"])
+            with pytest.raises(SlotFault, match=words):
+                contract.round(0, method.server.start, {}, None, {})
+
+
+def answers(r, moves, diverged=()):
+    """Replies of clients that move each parameter by so much, and of those that diverged."""
+    start = r.merge.method.server.start["model"]
+    accepted = []
+    for client, move in enumerate(moves):
+        slots = {"model": {name: leaf + move for name, leaf in start.items()}}
+        update = Update(slots, rows=client + 1.0, client=client)
+        accepted.append(([client], Accepted([client], [update], [], {}, "")))
+    rejected = [([client], Rejected("diverged", "too far")) for client in diverged]
+    return TrainReplies(accepted, rejected, [], Counter())
+
+
+def test_the_next_slots_are_the_mean_by_rows():
+    r = rounds()
+    start = r.merge.method.server.start
+    updates = r.updates(answers(r, [0.1, 0.4, -0.2]), 1)
+    moved = r.merged(start, updates, 1)["model"]
+    mean = (1 * 0.1 + 2 * 0.4 - 3 * 0.2) / 6
+    for name, leaf in start["model"].items():
+        torch.testing.assert_close(moved[name], leaf + mean)
+
+
+def test_an_update_that_lies_far_from_the_others_is_rejected_unless_updates_are_bounded():
+    moves = [0.1, 0.1, 0.1, 1e3]
+    for settings, left_out in (({}, {3: "size"}), ({"merge": "median"}, {})):
+        r = rounds(**settings)
+        found = r.screened(r.merge.method.server.start, answers(r, moves))
+        assert (found.left_out, found.asked) == (left_out, 4)
+
+
+def test_a_run_stops_where_a_round_cannot_be_merged():
+    for moves, diverged, says in [
+        ([0.1], (1, 2), r"round 2 diverged: the models of clients \[1, 2\] became non-finite"),
+        ([0.1, 0.1], (), "round 2 has 2 of 3 usable replies"),
+        ([0.1, 0.1, float("inf")], (), "round 2: the merged model became non-finite"),
+    ]:
+        with entry(moves, diverged, says):
+            r = rounds(min_clients=3)
+            with pytest.raises(RunStopped, match=says):
+                r.merged(r.merge.method.server.start, r.updates(answers(r, moves, diverged), 2), 2)

@@ -75,12 +75,6 @@ def test_the_model_does_not_depend_on_how_clients_are_hosted():
             assert (metrics["clients"], metrics["left-out"]) == (6, 0)
 
 
-def test_the_order_of_replies_is_immaterial():
-    forward, _ = one_round(*strategy_on(20))
-    backward, _ = one_round(*strategy_on(20), spoil=lambda replies: replies[::-1])
-    assert_same(forward, backward)
-
-
 def test_a_reply_that_fails_is_left_out_named_and_counted(warnings_of_engram):
     strategy, g, model = strategy_on(20)
     cohort = draw_cohort(0, 1, 20, 6)

@@ -5,21 +5,22 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from engram.core.method import Served
 from engram.core.method_shapes import Shapes
 from engram.core.tree import distance
 from engram.guards.merge import merge_of
 from engram.guards.noise import secret_noise
-from engram.link.flower import local_run
+from engram.link.flower import local_run, name_message
 from engram.methods.fedavg import FedAvg
+from engram.scoring.evaluation import Impossible
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION, loss, task_of
 from engram.strategies.reply_border import Rejected, read_reply
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted, Admission
 from engram.strategies.train_replies import screen
-from engram.wire.wire import to_record
+from engram.wire.wire import DIVERGED, to_record
 from tests.methods.problem import built
 from tests.samples import entry
 from tests.support import assert_same, small
@@ -137,80 +138,6 @@ def test_models_come_one_by_one_where_a_mean_will_not_do():
     assert verdict(reply(), merge="median").kind == "shapes"
 
 
-def lying(**change):
-    """An array whose header says something else than its bytes."""
-    honest = Array(np.ones((2, 3), dtype=np.float32))
-    fields = {"dtype": honest.dtype, "shape": honest.shape, "stype": honest.stype}
-    array = Array(**(fields | {"data": honest.data} | change))
-    return ArrayRecord({"model/a": array, "model/b": Array(np.ones(4, dtype=np.float32))})
-
-
-def header(shape):
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    return b"\x93NUMPY\x01\x00" + min(len(text), 65535).to_bytes(2, "little") + text
-
-
-HOSTILE = {
-    "an error": (reply(error=Error(2, "boom")), "error"),
-    "divergence": (reply(error=Error(1001, "client 3 diverged")), "diverged"),
-    "no clients": (reply(details=clients(ids=None)), "malformed"),
-    "losses missing": (reply(details=clients(losses=[0.5])), "malformed"),
-    "ids no list": (reply(details=clients(ids=3)), "malformed"),
-    "ids no numbers": (reply(details=clients(ids=["3", "7"])), "malformed"),
-    "no examples": (reply(metrics={"loss": 1.0}), "malformed"),
-    "another client": (reply(details=clients(ids=[3, 8])), "clients"),
-    "a client twice": (reply(details=clients(ids=[3, 3])), "clients"),
-    "nobody": (reply(details=clients(ids=[], losses=[])), "clients"),
-    "another's failure": (reply(details=clients(failed=[8], reasons=["x"])), "clients"),
-    "too many examples": (reply(metrics={"num-examples": 10**9}), "size"),
-    "negative examples": (reply(metrics={"num-examples": -60}), "size"),
-    "a list of examples": (reply(metrics={"num-examples": [60]}), "size"),
-    "a name missing": (reply({"a": GOOD["a"]}), "names"),
-    "a name more": (reply(GOOD | {"c": torch.zeros(1)}), "names"),
-    "another shape": (reply(GOOD | {"a": torch.ones(3, 2)}), "shapes"),
-    "another dtype": (reply(GOOD | {"a": torch.ones(2, 3).double()}), "shapes"),
-    "another round": (reply(details=clients(**{"server-round": 4})), "round"),
-    "no round": (reply(details=clients(**{"server-round": None})), "malformed"),
-    "a round that is true": (reply(details=clients(**{"server-round": True})), "malformed"),
-    "a client silently left out": (reply(details=clients(ids=[3], losses=[0.5])), "clients"),
-    "another order": (reply(details=clients(ids=[7, 3])), "clients"),
-    "a failure twice": (reply(details=clients(failed=[3, 3], reasons=["x", "y"])), "clients"),
-    "examples as a float": (reply(metrics={"num-examples": 60.0}), "size"),
-    "a loss beyond float32": (reply(details=clients(losses=[0.5, 1e300])), "non-finite"),
-    "a negative loss": (reply(details=clients(losses=[0.5, -3.4e38])), "scores"),
-    "a loss below 0": (reply(details=clients(losses=[0.5, -0.01])), "scores"),
-    "a false label": (reply(lying(dtype="float64")), "shapes"),
-    "NaN": (reply(GOOD | {"b": torch.tensor([1.0, torch.nan, 1.0, 1.0])}), "non-finite"),
-    "infinity": (reply(GOOD | {"b": torch.full((4,), torch.inf)}), "non-finite"),
-    "a NaN loss": (reply(details=clients(losses=[0.5, float("nan")])), "non-finite"),
-    "both done and failed": (reply(details=clients(failed=[3], reasons=["x"])), "clients"),
-    "a header that is no Python": (reply(lying(data=header("(((((((("))), "malformed"),
-    "a header of terabytes": (reply(lying(data=header("(8000000000000,)"))), "malformed"),
-    "a header too long": (reply(lying(data=header("(2, " + "3" * 20000 + ")"))), "malformed"),
-    "columns first": (reply(lying(data=Array(np.ones((3, 2), np.float32).T).data)), "malformed"),
-    "bytes more": (reply(lying(data=Array(np.ones((2, 3), np.float32)).data + b"x")), "malformed"),
-    "half a header": (reply(lying(data=Array(np.ones((2, 3))).data[:90])), "malformed"),
-    "half of the data": (
-        reply(lying(data=Array(np.ones((2, 3), np.float32)).data[:-9])),
-        "malformed",
-    ),
-    "no bytes": (reply(lying(data=b"")), "malformed"),
-    "a pickle": (reply(lying(data=b"\x80\x04N.")), "malformed"),
-    "another serializer": (reply(lying(stype="pickle")), "malformed"),
-    "a hidden shape": (reply(lying(data=Array(np.ones((9, 9), np.float32)).data)), "malformed"),
-    "a hidden dtype": (reply(lying(data=Array(np.ones((2, 3), np.int64)).data)), "malformed"),
-}
-
-
-def test_hostile_replies_are_rejected_by_kind():
-    for name, (message, kind) in HOSTILE.items():
-        with entry(name):
-            rejected = verdict(message)
-            assert isinstance(rejected, Rejected)
-            assert rejected.kind == kind
-            assert rejected.reason
-
-
 def test_distances_are_exact_however_large_tensors_are():
     rng = np.random.default_rng(0)
     shapes = {"small": (3, 4), "large": (1500, 1000), "one": ()}  # the second in several parts
@@ -221,3 +148,48 @@ def test_distances_are_exact_however_large_tensors_are():
     size = np.sqrt(sum((a.astype(np.float64) ** 2).sum() for a in x.values()))
     assert distance(one) == pytest.approx(size, rel=1e-9)
     assert distance({}) == 0
+
+
+@pytest.fixture
+def asked():
+    local_run()
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    name_message(message, "1")
+    return message
+
+
+RAISED = {
+    "key": (KeyError("ids"), "malformed", "its reply lacks 'ids'"),
+    "type": (TypeError("ids must be whole"), "malformed", "ids must be whole"),
+    "value": (ValueError("a\nb"), "malformed", "a\\nb"),
+    "score": (Impossible("accuracy of 2"), "scores", "accuracy of 2"),
+    "overflow": (OverflowError(34, "too large"), "malformed", "its reply cannot be read: Overflow"),
+    "end": (StopIteration(), "malformed", "its reply cannot be read: StopIteration()"),
+    "depth": (RecursionError("deep"), "malformed", "its reply cannot be read: RecursionError"),
+    "room": (MemoryError(), "malformed", "its reply cannot be read: MemoryError()"),
+    "place": (IndexError("out of range"), "malformed", "its reply cannot be read: IndexError"),
+    "other": (AttributeError("x" * 10**5), "malformed", "its reply cannot be read: Attribute"),
+}
+
+
+def test_whatever_a_reply_makes_its_reader_raise_is_its_senders_fault(asked):
+    for name, (error, kind, reason) in RAISED.items():
+
+        def read(content, error=error):
+            raise error
+
+        with entry(name):
+            found = read_reply(Message(RecordDict(), reply_to=asked), read)
+            assert isinstance(found, Rejected)
+            assert found.kind == kind
+            assert found.reason.startswith(reason)
+            assert found.reason.isprintable()
+            assert len(found.reason) <= 300
+
+
+def test_what_is_read_is_returned_and_errors_are_not_read(asked):
+    assert read_reply(Message(RecordDict(), reply_to=asked), len) == 0
+    for code, kind in ((2, "error"), (DIVERGED, "diverged")):
+        found = read_reply(Message(Error(code, "out of\ndisk"), reply_to=asked), len)
+        assert found == Rejected(kind, "out of\\ndisk")
+    assert read_reply(Message(Error(2, ""), reply_to=asked), len).reason == "no reason given"

@@ -8,10 +8,10 @@ import engram
 from engram.runs.record import RunRecord
 from engram.scoring.best_round import Selection
 from engram.scoring.evaluation import Evaluation, outlying, summary
-from engram.scoring.metrics import METRICS
+from engram.scoring.metrics import METRICS, Metric
 from engram.scoring.score_clients import Scorer
 from engram.scoring.score_columns import Column
-from engram.scoring.tasks import REGRESSION
+from engram.scoring.tasks import CLASSIFICATION, REGRESSION
 from engram.simulations.engine import simulate
 from engram.tune.runs import LockStep
 from tests.samples import entry
@@ -35,13 +35,10 @@ def picked(evaluations, unseen=()):
     return selection
 
 
-def test_validation_rows_pick_and_test_rows_do_not():
+def test_validation_rows_pick_the_first_of_equal_evaluations_and_test_rows_do_not():
     found = picked([([0.9] * 3, [0.5] * 3), ([0.1] * 3, [0.7] * 3), ([1.0] * 3, [0.6] * 3)])
     assert (found.round, found.since) == (10, 1)
     assert found.evaluation.columns["accuracy"].tolist() == [0.1] * 3
-
-
-def test_of_equal_evaluations_the_first_is_picked():
     found = picked([([0.1] * 3, [0.5] * 3), ([0.2] * 3, [0.5] * 3), ([0.3] * 3, [0.5] * 3)])
     assert (found.round, found.since) == (0, 2)
 
@@ -267,3 +264,48 @@ def test_clients_that_differ_as_clients_do_are_not_named():
     assert outlying(Evaluation([0, 1, 2], column), [metric]) == {}
     column[f"{metric.name}"][2] = 3.0  # more than thrice the median away
     assert outlying(Evaluation([0, 1, 2], column), [metric]) == {"log-loss": [2]}
+
+
+INF = float("inf")
+ERROR = Metric("error", lambda outputs, targets: 0.0, low=0, better="lower")
+EVALUATION = Evaluation(
+    clients=[0, 1, 4],
+    columns={
+        "accuracy": np.array([0.5, 1.0, 0.9]),
+        "accuracy-common": np.array([0.1, 0.2, 0.6]),
+        "accuracy-tuned": np.array([0.7, NAN, 0.9]),
+        "loss": np.array([0.5, INF, 1.0]),
+        "loss-common": np.array([2.0, 3.0, 4.0]),
+        "loss-tuned": np.array([1.0, NAN, 3.0]),
+        "error": np.array([NAN, 1.0, 3.0]),
+        "error-common": np.array([NAN, NAN, NAN]),
+        "error-tuned": np.array([NAN, NAN, NAN]),
+        "queries": np.array([25.0, 10.0, 10.0]),
+    },
+)
+
+
+def test_summary():
+    found = summary(EVALUATION, [METRICS["accuracy"], ERROR, CLASSIFICATION.metric])
+    assert found["accuracy"] == pytest.approx(0.8)
+    assert found["accuracy-std"] == pytest.approx((0.14 / 3) ** 0.5)  # .3^2 + .2^2 + .1^2 = .14
+    assert found["accuracy-median"] == 0.9
+    assert found["accuracy-p10"] == pytest.approx(0.58)  # a fifth of the way from 0.5 to 0.9
+    assert found["accuracy-common"] == pytest.approx(0.3)
+    assert found["accuracy-tuned"] == pytest.approx(0.8)
+    assert (found["loss-common"], found["loss"], found["scored"]) == (3.0, None, 3)
+    # Lower is better: the worst tenth is the highest. Who has no value is left out.
+    assert (found["error"], found["error-p90"], found["error-common"]) == (2.0, 2.8, None)
+
+
+def test_each_clients_scores():
+    found = EVALUATION.listed("queries")
+    assert found["accuracy-tuned"] == [0.7, None, 0.9]
+    assert found["loss"] == [0.5, None, 1.0]
+    assert found["ids"] == [0, 1, 4]
+    assert found["queries"] == [25, 10, 10]
+
+
+def test_scores_by_client_become_columns():
+    assert Evaluation.of({3: {"a": 1.0}, 0: {"a": 2.0}}).clients == [0, 3]
+    np.testing.assert_array_equal(Evaluation.of({3: {"a": 1}, 0: {"a": 2}}).columns["a"], [2, 1])

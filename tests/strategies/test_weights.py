@@ -1,7 +1,6 @@
 """What clients claim of their rows: nobody owns the model by it, on however many nodes."""
 
 import numpy as np
-import pytest
 import torch
 from flwr.app import ConfigRecord
 
@@ -106,12 +105,13 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize("settings", ALIKE)
-def test_where_clients_count_alike_claims_are_nothing(settings):
-    merged, metrics = rounds(lying(experiment(**settings), [3]), 3)
-    honest, same = rounds(lying(experiment(**settings), [3], claim=40), 3)
-    assert_same(merged, honest)
-    assert dict(metrics) == dict(same)
+def test_where_clients_count_alike_claims_are_nothing():
+    for settings in ALIKE:
+        with entry(settings):
+            merged, metrics = rounds(lying(experiment(**settings), [3]), 3)
+            honest, same = rounds(lying(experiment(**settings), [3], claim=40), 3)
+            assert_same(merged, honest)
+            assert dict(metrics) == dict(same)
 
 
 def test_clipped_models_are_bounded_in_weight_too():

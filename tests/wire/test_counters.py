@@ -9,12 +9,7 @@ import pytest
 from engram.settings.errors import Refused
 from engram.wire import counters as module
 from engram.wire.counters import Counters, serve_counters
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+from tests.processes.support import free_port
 
 
 def test_counts_and_health_are_served_on_loopback_alone():
@@ -72,11 +67,8 @@ def test_who_connects_and_says_nothing_keeps_no_other_waiting_and_is_cut_off(mon
         server.server_close()
 
 
-def test_without_a_port_nothing_is_served():
+def test_without_a_port_nothing_is_served_and_without_the_package_a_port_is_refused(monkeypatch):
     assert serve_counters(Counters({}), 0) is None
-
-
-def test_without_the_package_a_port_is_refused(monkeypatch):
     monkeypatch.setattr(module, "_PACKAGE", "no_such_package")
     with pytest.raises(Refused, match=r"pip install 'engram\[operate\]'"):
         serve_counters(Counters({}), 1)

@@ -17,23 +17,21 @@ from google.protobuf.message import DecodeError as ProtobufError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.link.flower import Parcel, local_run, name_message, pack, unpack
+from engram.link.flower import Parcel, pack, unpack
 from engram.link.inbox import Limits, _unpacked
 from engram.settings.errors import Refused
 from engram.settings.fingerprint import source_root
 from engram.wire.bundle import bundle, unbundle
 from engram.wire.mapped_arrays import Spool
 from engram.wire.memory_budget import MemoryBudget
+from tests.link.messages import question
 
 MIB = 2**20
 LIMITS = Limits(5 * MIB, 100, 60)
 
 
 def reply(content):
-    local_run()
-    question = Message(RecordDict(), dst_node_id=7, message_type="train")
-    name_message(question, question.object_id)
-    return Message(content, reply_to=question)
+    return Message(content, reply_to=question())
 
 
 def content(numbers=3):

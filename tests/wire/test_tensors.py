@@ -25,9 +25,6 @@ def test_a_file_has_the_bytes_that_memory_would_have(tmp_path):
     data = (tmp_path / "model").read_bytes()
     assert data == tensors_to_bytes(MODEL)
     assert_same(tensors_from_bytes(data), MODEL)
-
-
-def test_a_file_that_cannot_be_written_is_an_error_of_the_system(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         tensors_to_file(tmp_path / "nowhere" / "model", MODEL)
 

@@ -1,4 +1,4 @@
-"""Files of a server's folder that a SuperLink reads again once they have changed.
+"""Files of a server's folder that a SuperLink reads again once they have changed, and announces.
 
 So a renewed certificate is shown to whoever connects next, and a move, or a new authority, is told
 to nodes with the next answer; connections that are open go on.
@@ -13,8 +13,10 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
+from engram.guards.clock import TIME, now
 from engram.link.announcement import ENDED, LEAST, Metadata, announcement
 from engram.link.credentials import read_federation
+from engram.link.flower import PUBLIC_KEY_HEADER
 from engram.link.keys import read_certificate, read_server_key, same_key
 from engram.link.server.registration import known_keys
 from engram.settings.errors import Refused
@@ -128,3 +130,33 @@ def ssl_context(files: Sequence[Path], made: Callable[[], ssl.SSLContext]) -> ss
     context = newest.get()
     context.sni_callback = lambda connection, name, _: setattr(connection, "context", newest.get())
     return context
+
+
+class Dated:
+    """Flower's authentication of nodes, with the time in every answer.
+
+    A node's calls are signed together with its time, and Flower refuses those whose time is not
+    its own, without saying what its own is.
+    """
+
+    def __init__(
+        self,
+        authentication: Any,
+        announced: Callable[[str, bytes], Metadata] = lambda call, key: (),
+    ) -> None:
+        self._authentication = authentication
+        self._announced = announced
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        """Returns a call's handler, as gRPC asks an interceptor for it."""
+        handler = self._authentication.intercept_service(continuation, details)
+        if handler is None or handler.unary_unary is None:
+            return handler
+
+        def answer(request: Any, context: Any) -> Any:
+            key = dict(details.invocation_metadata or ()).get(PUBLIC_KEY_HEADER, b"")
+            told = self._announced(details.method, key)
+            context.set_trailing_metadata(((TIME, now().isoformat()), *told))
+            return handler.unary_unary(request, context)
+
+        return handler._replace(unary_unary=answer)

@@ -32,12 +32,12 @@ from engram.link.server.control_access import own_users, private
 from engram.link.server.http_fleet import HttpFleet
 from engram.link.server.launch import MOST_REPLY
 from engram.link.server.live_certificates import (
+    Dated,
     grpc_credentials,
     live_announcement,
     live_certificate,
     ssl_context,
 )
-from engram.server.clock_header import Dated
 from engram.server.replies import COUNTED, GuardedFleet
 from engram.server.status import FLEET, STARTER, silent_parts
 from engram.settings.errors import Refused

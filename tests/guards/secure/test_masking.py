@@ -1,7 +1,8 @@
-"""Keys by which a node knows others, and what its policy and its file of rounds refuse."""
+"""What a node knows and refuses: keys of others, its policy, rounds of before, and their sums."""
 
 import base64
 import hashlib
+from functools import partial
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -12,18 +13,23 @@ from engram.client.memory import RamStore
 from engram.guards.clock import now
 from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.secure_parties import Identity, Parties, learn, of_node, registered
+from engram.guards.secure.secure_sums import Summed, Sums
+from engram.guards.secure.session import Session
 from engram.link.keys import read_public_key, same_key
 from engram.link.node_config import NodeConfig
 from engram.link.server.identity import add_client, new_client_key, sign_registry
-from engram.settings.errors import Refused
+from engram.runs.record import RunRecord
+from engram.settings.errors import Refused, RunStopped
 from engram.settings.registry import REGISTRY, fingerprint, signed_registry
+from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
 from engram.sites.policy import USUAL
 from engram.sites.policy_checks import of_now, of_settings
 from engram.wire.wire import CONFIG, SECURE_QUERY
+from tests.guards.secure.test_secure import Between, experiment
 from tests.link.server.federations import FED, make
 from tests.samples import entry
-from tests.support import small
+from tests.support import assert_same, small
 
 
 def secure(**special):
@@ -109,13 +115,14 @@ def test_a_registry_signed_again_has_the_same_fingerprint(fed):
     assert sign_registry(fed / "server") == ""
 
 
-@pytest.mark.parametrize("line", [b"client-0", b"client-x a b", b"client-0 ssh-rsa AAAA", b""])
-def test_a_spoiled_registry_is_one_line(fed, line):
-    own = fed / "client-0"
-    (own / REGISTRY).write_bytes(line + b"\n")
-    with pytest.raises(Refused, match="client-0/registry") as refused:
-        registered(own, 0)
-    assert "\n" not in str(refused.value)
+def test_a_spoiled_registry_is_one_line(fed):
+    for line in [b"client-0", b"client-x a b", b"client-0 ssh-rsa AAAA", b""]:
+        with entry(line):
+            own = fed / "client-0"
+            (own / REGISTRY).write_bytes(line + b"\n")
+            with pytest.raises(Refused, match="client-0/registry") as refused:
+                registered(own, 0)
+            assert "\n" not in str(refused.value)
 
 
 def test_a_policy_may_ask_for_sums_and_their_stages_are_no_rounds():
@@ -200,3 +207,56 @@ def test_impossible_terms_are_refused():
                 least=3,
             )
             assert told in keys_of(host, **config)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([], []), ([3], [3]), ([], [3]), ([3], []), ([3], [4]), ([3], [3, 4]), ([], [*range(6)])],
+)
+def test_sums_from_one_model_are_over_the_same_sites(tmp_path, before, after):
+    """Two runs by one seed begin from one model: the difference of their sums is of who differs."""
+    hosts = []
+
+    def through(host, gone):
+        hosts.append(host)
+        return Between(hosts[0], {"train": gone})
+
+    e = experiment(aggregation="secure")
+    simulate(e, tmp_path / "one", through=lambda host: through(host, before))
+    again = partial(simulate, e, tmp_path / "other", through=lambda host: through(host, after))
+    if before == after:
+        again()
+        one, other = (
+            RunRecord.open(tmp_path / n).load_checkpoint().model for n in ("one", "other")
+        )
+        assert_same(one, other)
+        return
+    with pytest.raises(RunStopped, match="sites of a sum must be those of the first sum of updat"):
+        again()
+
+
+def test_a_node_remembers_sums_after_a_restart(tmp_path):
+    asked = ((0, 1), (1, 1), (2, 1))
+    session = Session("1" * 16, 1, asked, 2, 1.0, most=5, model="a" * 64)
+    summed = Summed([0], frozenset({0, 1}))
+    Sums(tmp_path).note(0, session, summed)
+    later = session._replace(training="2" * 16, number=7)
+    Sums(tmp_path).check(0, later, summed)
+    weights = later._replace(most=6)
+    clients = later._replace(asked=((0, 1), (1, 2), (2, 1)))
+    absent = later._replace(asked=((0, 1), (1, 1), (2, 3)))  # whose number of clients is not summed
+    Sums(tmp_path).check(0, absent, summed)
+    for terms, one in (
+        (weights, summed),
+        (clients, summed),
+        (later, Summed([3], summed.survivors)),
+        (later, Summed([0], frozenset({0, 1, 2}))),
+        (later, Summed([0], frozenset({0, 2}))),
+    ):
+        with pytest.raises(Refused, match="sites of a sum must be those of the first"):
+            Sums(tmp_path).check(0, terms, one)
+        with pytest.raises(Refused, match="sites of a sum must be those of the first"):
+            Sums(tmp_path).note(0, terms, one)
+    Sums(tmp_path).check(0, later._replace(model="b" * 64), Summed([0], frozenset({0, 2})))
+    with pytest.raises(Refused, match="round must be above 1, whose sum client-0 has helped"):
+        Sums(tmp_path).check(0, session)

@@ -58,11 +58,12 @@ def test_shares_of_different_secrets_are_noticed():
         join({0: one[0], 1: one[1], 2: other[2]})
 
 
-@pytest.mark.parametrize("bad", [{"threshold": 4}, {"threshold": 0}, {"holders": [1, 1, 2]}])
-def test_impossible_shares_are_refused(bad):
-    given = {"holders": range(3), "threshold": 2} | bad
-    with pytest.raises(ValueError, match="must be"):
-        split(bytes(32), **given, entropy=entropy(0))
+def test_impossible_shares_are_refused():
+    for bad in [{"threshold": 4}, {"threshold": 0}, {"holders": [1, 1, 2]}]:
+        with entry(bad):
+            given = {"holders": range(3), "threshold": 2} | bad
+            with pytest.raises(ValueError, match="must be"):
+                split(bytes(32), **given, entropy=entropy(0))
 
 
 def test_a_mask_is_aes_256_in_counter_mode():

@@ -9,6 +9,7 @@ from engram.guards.secure.masks import agreed, mask, pairwise
 from engram.guards.secure.shamir import join
 from engram.settings.errors import Refused
 from tests.guards.secure.parties import Round, session, vectors
+from tests.samples import entry
 
 
 def modular_sum(updates):
@@ -23,9 +24,8 @@ def run(played, **gone):
     return played.unmask()
 
 
-@pytest.mark.parametrize(
-    "gone",
-    [
+def test_the_sum_is_that_of_those_whose_updates_have_come():
+    for gone in [
         {},
         {"advertise": [0]},
         {"share": [3, 4]},
@@ -34,15 +34,13 @@ def run(played, **gone):
         {"reveal": [2, 5]},
         {"advertise": [6], "mask": [1]},
         {"share": [0], "reveal": [3]},
-    ],
-    ids=str,
-)
-def test_the_sum_is_that_of_those_whose_updates_have_come(gone):
-    updates = vectors(range(7), 50)
-    found = run(Round(session(7), updates), **gone)
-    missing = {p for stage in ("advertise", "share", "mask") for p in gone.get(stage, ())}
-    expected = modular_sum([x for p, x in updates.items() if p not in missing])
-    np.testing.assert_array_equal(found, expected)
+    ]:
+        with entry(gone):
+            updates = vectors(range(7), 50)
+            found = run(Round(session(7), updates), **gone)
+            missing = {p for stage in ("advertise", "share", "mask") for p in gone.get(stage, ())}
+            expected = modular_sum([x for p, x in updates.items() if p not in missing])
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("stage", ["share", "mask", "agree", "reveal"])
@@ -128,9 +126,8 @@ def test_keys_are_taken_only_with_the_signatures_of_registered_keys():
         shared(p1=twin)
 
 
-@pytest.mark.parametrize(
-    "special",
-    [
+def test_keys_of_another_round_or_of_other_terms_are_refused():
+    for special in [
         {"number": 2},
         {"training": "u"},
         {"asked": ((0, 1), (1, 1), (2, 1), (3, 2))},
@@ -139,18 +136,16 @@ def test_keys_are_taken_only_with_the_signatures_of_registered_keys():
         {"multiplier": 1},
         {"work": "other settings"},
         {"model": "another model"},
-    ],
-    ids=str,
-)
-def test_keys_of_another_round_or_of_other_terms_are_refused(special):
-    played = Round(session(4), vectors(range(4), 3))
-    played.advertise()
-    replayed = Round(session(4, **special), vectors(range(4), 3))
-    replayed.keys = played.keys
-    replayed.advertise()
-    adverts = replayed.adverts | {0: played.adverts[0]}
-    with pytest.raises(Refused, match="registered for client-1"):
-        share(played.states[0], adverts, played.registry, played.entropy[0])
+    ]:
+        with entry(special):
+            played = Round(session(4), vectors(range(4), 3))
+            played.advertise()
+            replayed = Round(session(4, **special), vectors(range(4), 3))
+            replayed.keys = played.keys
+            replayed.advertise()
+            adverts = replayed.adverts | {0: played.adverts[0]}
+            with pytest.raises(Refused, match="registered for client-1"):
+                share(played.states[0], adverts, played.registry, played.entropy[0])
 
 
 def test_shares_are_read_only_by_whom_and_in_the_round_they_are_for():
@@ -245,23 +240,23 @@ def test_masks_of_two_rounds_have_nothing_in_common_even_of_the_same_keys():
     assert chisquare(np.bincount(values, minlength=256)).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("dropped", [(), (4,)], ids=["a seed", "a key"])
-def test_a_false_share_is_noticed(dropped):
-    played = Round(session(5), vectors(range(5), 3))
-    run(played, mask=dropped)
-    victim = 4
-    played.revealed[0][victim] = bytes(66)
-    with pytest.raises(Refused, match=f"client-{victim} must give that secret"):
-        played.unmask()
+def test_a_false_share_is_noticed():
+    for dropped in [(), (4,)]:
+        with entry(dropped):
+            played = Round(session(5), vectors(range(5), 3))
+            run(played, mask=dropped)
+            victim = 4
+            played.revealed[0][victim] = bytes(66)
+            with pytest.raises(Refused, match=f"client-{victim} must give that secret"):
+                played.unmask()
 
 
-@pytest.mark.parametrize(
-    ("parties", "least"), [(4, 2), (5, 2), (3, 0), (4, 5)], ids=["half", "below", "none", "more"]
-)
-def test_a_threshold_of_one_half_or_less_is_refused(parties, least):
-    played = Round(session(parties, threshold=least), vectors(range(parties), 1))
-    with pytest.raises(ValueError, match="threshold must be above one half"):
-        played.advertise()
+def test_a_threshold_of_one_half_or_less_is_refused():
+    for parties, least in [(4, 2), (5, 2), (3, 0), (4, 5)]:
+        with entry(parties, least):
+            played = Round(session(parties, threshold=least), vectors(range(parties), 1))
+            with pytest.raises(ValueError, match="threshold must be above one half"):
+                played.advertise()
 
 
 def test_one_party_alone_is_refused():

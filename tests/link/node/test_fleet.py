@@ -7,8 +7,9 @@ import time
 from types import SimpleNamespace
 
 import grpc
+import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,10 +18,8 @@ from engram.link.flower import (
     FleetStub,
     fab_pb2,
     fleet_pb2,
-    local_run,
     message_pb2,
     metadata_of,
-    name_message,
     pack,
     run_pb2,
     unpack,
@@ -31,6 +30,7 @@ from engram.link.node.session import Session
 from engram.link.server.certificates import node_key_files
 from engram.settings.errors import EngramError
 from engram.sites.policy import USUAL
+from tests.link import messages
 from tests.link.node.test_fab import bundle
 
 PROJECT = b"[tool.flwr.app.config]\nalpha = 1\n"
@@ -104,15 +104,9 @@ def connect(tmp_path_factory):
     return connect
 
 
-def question(size=4, seconds=60.0):
-    import numpy as np
-
-    local_run()
+def question(size=4):
     content = RecordDict({"arrays": ArrayRecord([np.arange(size, dtype=np.float32)])})
-    message = Message(content, dst_node_id=7, message_type="train")
-    message.metadata.ttl = seconds
-    name_message(message, message.object_id)
-    return pack(message)
+    return pack(messages.question(content, ttl=60.0))
 
 
 def fetch(fleet):

@@ -19,6 +19,7 @@ from engram.link.server.certificates import (
     new_key,
     node_key_files,
 )
+from tests.samples import entry
 
 OWN, OTHER, KEY = new_authority("ward"), new_authority("ward"), new_key()
 
@@ -131,16 +132,12 @@ def greet_halfway(connection):  # a TLS record of 122 bytes, of which two come
 BROKEN = [reset, reset_later, socket.socket.close, close_later, half_close, greet_halfway]
 
 
-@pytest.mark.parametrize("handle", BROKEN, ids=lambda handle: handle.__name__)
-def test_a_connection_that_breaks_is_tried_again(listen, fleet, handle):
-    with pytest.raises(Unreachable, match="does not answer"):
-        fleet(listen(handle)).open(None)
-
-
-@pytest.mark.parametrize("handle", [answer_plainly, greet_in_http2], ids=lambda h: h.__name__)
-def test_what_speaks_no_tls_is_tried_again_and_told(listen, fleet, handle):
-    with pytest.raises(Unreachable, match=r"does not speak TLS .*\(wrong version number\)"):
-        fleet(listen(handle)).open(None)
+def test_a_connection_that_breaks_is_tried_again_as_is_one_without_tls_which_is_told(listen, fleet):
+    plain = r"does not speak TLS .*\(wrong version number\)"
+    says = dict.fromkeys(BROKEN, "does not answer") | {answer_plainly: plain, greet_in_http2: plain}
+    for handle, said in says.items():
+        with entry(handle), pytest.raises(Unreachable, match=said):
+            fleet(listen(handle)).open(None)
 
 
 def test_what_says_nothing_is_tried_again(listen, fleet, monkeypatch):
@@ -156,9 +153,8 @@ def test_who_proves_himself_and_then_goes_is_tried_again(listen, fleet, with_tls
         fleet(listen(with_tls(certificate(), then=lambda c: None))).open(None)
 
 
-@pytest.mark.parametrize(
-    ("made", "says"),
-    [
+def test_a_certificate_that_fails_is_final(listen, fleet, with_tls):
+    for made, says in [
         ({"authority": OTHER}, r"is not vouched for by .*ca\.crt: unable to get local issuer"),
         (
             {"begins": -20},
@@ -169,11 +165,9 @@ def test_who_proves_himself_and_then_goes_is_tried_again(listen, fleet, with_tls
         ({"hosts": ["10.9.8.7"]}, r"for other names than 127\.0\.0\.1: .*--host 127\.0\.0\.1`"),
         ({"hosts": ["elsewhere"]}, r"for other names than 127\.0\.0\.1"),
         ({"authority": OTHER, "begins": -20}, "is not vouched for by"),
-    ],
-)
-def test_a_certificate_that_fails_is_final(listen, fleet, with_tls, made, says):
-    with pytest.raises(Untrusted, match=says):
-        fleet(listen(with_tls(certificate(**made)))).open(None)
+    ]:
+        with entry(made, says), pytest.raises(Untrusted, match=says):
+            fleet(listen(with_tls(certificate(**made)))).open(None)
 
 
 def test_a_clock_that_is_behind_may_be_set_later(listen, fleet, with_tls):

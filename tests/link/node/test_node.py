@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
-from engram.link.flower import ErrorCode, local_run, name_message, pack, unpack
+from engram.link.flower import ErrorCode, pack, unpack
 from engram.link.node import node
 from engram.link.node.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
 from engram.link.node.node import only_one, run_node
@@ -23,17 +23,14 @@ from engram.settings.errors import REFUSED, Refused
 from engram.wire.counters import Counters
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY
+from tests.link import messages
 from tests.support import small
 
 STATION = {"partition-id": 0, "num-partitions": 2}
 
 
-def question(kind=ROSTER_QUERY, **config):
-    local_run()
-    content = RecordDict({CONFIG: ConfigRecord(config)})
-    message = Message(content, dst_node_id=7, message_type=kind)
-    name_message(message, message.object_id)
-    return message
+def question(kind=ROSTER_QUERY):
+    return messages.question(RecordDict({CONFIG: ConfigRecord({})}), kind=kind)
 
 
 # --- The worker ------------------------------------------------------------------------------
@@ -265,15 +262,12 @@ def test_opens_another_session_when_one_breaks(start):
     assert len(fleet.pushed) == 1
 
 
-def test_waits_grow_and_go_on_for_as_long_as_it_takes(start):
+def test_waits_grow_and_go_on_for_as_long_as_it_takes_but_for_a_key_that_stays_refused(start):
     waits = []
     start(*[Unreachable("gone")] * 14, 41, waits=waits)
     assert waits[0] < 0.4
     assert 20 < max(waits[:14]) < 40
     assert sum(waits[:14]) > 120
-
-
-def test_a_key_that_stays_refused_is_an_end_in_finite_time(start):
     waits = []
     with pytest.raises(Refused, match=r"no\. Either its key is not registered .*engram register"):
         start(*[KeyRefused("no.")] * 99, waits=waits)
@@ -289,13 +283,11 @@ def test_a_key_that_is_refused_for_good_is_an_end_at_once(start, before):
     assert sum(waits) < 2
 
 
-def test_a_key_that_was_taken_for_alive_is_accepted_in_the_end(start):
+def test_a_key_that_was_taken_for_alive_is_told_of_at_once_and_accepted_in_the_end(
+    start, warnings_of_engram
+):
     fleet = start(KeyRefused("no."), KeyRefused("no."), 41, question(), waits=[])
     assert len(fleet.pushed) == 1
-
-
-def test_a_refused_key_is_told_of_at_once(start, warnings_of_engram):
-    start(KeyRefused("no."), KeyRefused("no."), 41, waits=[])
     told = [line for line in warnings_of_engram.messages if "no." in line]
     assert told == ["no.; trying again for 25 s"]
 

@@ -57,13 +57,12 @@ def test_a_loopback_address_is_written_as_the_kernel_does():
         assert digits(Address("::1", 80)) == "00000000000000000000000001000000:0050"
 
 
-@pytest.mark.parametrize(
-    ("user", "let_in"), [(1000, True), (0, True), (1001, False), (65534, False)]
-)
-def test_the_user_of_the_other_end_counts(asked, user, let_in):
-    own_end = row(SERVER, CLIENT, user=1000)
-    listening = row(SERVER, Address("0.0.0.0", 0), state="0A")
-    assert asked(listening, own_end, row(user=user)) == let_in
+def test_the_user_of_the_other_end_counts(asked):
+    for user, let_in in [(1000, True), (0, True), (1001, False), (65534, False)]:
+        with entry(user, let_in):
+            own_end = row(SERVER, CLIENT, user=1000)
+            listening = row(SERVER, Address("0.0.0.0", 0), state="0A")
+            assert asked(listening, own_end, row(user=user)) == let_in
 
 
 def test_nobody_else_is_let_in(asked):

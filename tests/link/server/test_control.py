@@ -11,6 +11,7 @@ from rich.panel import Panel
 from engram.link.server import control
 from engram.link.server.control import reason
 from engram.link.server.launch import Launch
+from engram.link.server.registration import names
 from tests.samples import entry
 
 LONG = "Connection to the SuperLink is unavailable. " * 3 + "See /etc/engram for its address."
@@ -70,3 +71,14 @@ def test_a_command_that_waits_for_an_answer_says_so(tmp_path, monkeypatch, capsy
     assert control.ask(tmp_path, "list", what="the runs") == {"success": True}
     told = "engram: the runs: waiting for the SuperLink to answer\n"
     assert capsys.readouterr().err == told * says
+
+
+def test_a_broken_note_costs_a_name_and_nothing_else(tmp_path):
+    clients = tmp_path / "clients"
+    clients.mkdir()
+    notes = {"client-0": b"123", "client-1": b"", "client-2": b"\xff\xfe", "client-3": b"9" * 5000}
+    for name, note in notes.items():
+        (clients / f"{name}.node").write_bytes(note)
+    (clients / "client-4.node").symlink_to("nowhere")
+    (clients / "client-5.node").mkdir()
+    assert names(tmp_path) == {123: "client-0"}

@@ -3,10 +3,9 @@
 import asyncio
 import json
 
-import pytest
-
 from engram.link.server.http_fleet import HttpFleet
 from engram.settings.errors import REFUSED
+from tests.samples import entry
 
 MOST = 100
 PUSH = "/v1/fleet/push-object"
@@ -44,11 +43,12 @@ def call(*chunks, path=PUSH, fault="", headers=(), gone=False):
     return answer, len(events), app.got
 
 
-@pytest.mark.parametrize("chunks", [[b""], [b"x" * MOST], [b"x" * (MOST - 1), b"x"]], ids=len)
-def test_a_call_within_the_limit_is_passed_on_whole(chunks):
-    (start, _), unread, got = call(*chunks)
-    assert (start["status"], unread) == (200, 0)
-    assert got == [(PUSH, b"".join(chunks), False)]
+def test_a_call_within_the_limit_is_passed_on_whole():
+    for chunks in [[b""], [b"x" * MOST], [b"x" * (MOST - 1), b"x"]]:
+        with entry(chunks):
+            (start, _), unread, got = call(*chunks)
+            assert (start["status"], unread) == (200, 0)
+            assert got == [(PUSH, b"".join(chunks), False)]
 
 
 def test_a_body_that_is_said_to_be_too_long_is_not_read():
@@ -59,10 +59,11 @@ def test_a_body_that_is_said_to_be_too_long_is_not_read():
     assert (b"connection", b"close") in start["headers"]
 
 
-@pytest.mark.parametrize("said", [[], [(b"content-length", b"7")], [(b"content-length", b"-1")]])
-def test_a_body_that_is_too_long_is_read_no_further(said):
-    (start, _), unread, got = call(b"x" * 60, b"x" * 41, b"x" * 60, b"x", headers=said)
-    assert (start["status"], unread, got) == (413, 3, [])
+def test_a_body_that_is_too_long_is_read_no_further():
+    for said in [[], [(b"content-length", b"7")], [(b"content-length", b"-1")]]:
+        with entry(said):
+            (start, _), unread, got = call(b"x" * 60, b"x" * 41, b"x" * 60, b"x", headers=said)
+            assert (start["status"], unread, got) == (413, 3, [])
 
 
 def test_who_is_no_node_is_refused_unread():
@@ -77,7 +78,8 @@ def test_half_a_call_is_not_passed_on():
     assert (unread, got) == (0, [])
 
 
-@pytest.mark.parametrize("path", ["/v1/control/start-run", "/v1/runtime/push-object", "/v1/fleet"])
-def test_what_nodes_do_not_call_is_left_alone(path):
-    (start, _), _, got = call(b"x" * 200, path=path, fault="no node")
-    assert (start["status"], got) == (200, [(path, b"x" * 200, False)])
+def test_what_nodes_do_not_call_is_left_alone():
+    for path in ["/v1/control/start-run", "/v1/runtime/push-object", "/v1/fleet"]:
+        with entry(path):
+            (start, _), _, got = call(b"x" * 200, path=path, fault="no node")
+            assert (start["status"], got) == (200, [(path, b"x" * 200, False)])

@@ -5,6 +5,7 @@ import shutil
 import signal
 import stat
 import tomllib
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,9 @@ def test_the_folders():
 
 def test_the_folders_of_an_insecure_federation():
     make(insecure=True)
+    assert read_node(add_client(FED)).insecure
+    shutil.rmtree(FED)
+    make(insecure=True)
     assert tree(FED) == {
         "server/federation.toml",
         *(f"server/clients/client-{n}.pub" for n in (0, 1)),
@@ -99,13 +103,10 @@ def test_every_secret_is_in_one_place():
             assert b"PRIVATE" not in path.read_bytes(), path
 
 
-def test_an_empty_folder_is_taken():
+def test_an_empty_folder_is_taken_and_folders_above_are_made():
     FED.mkdir(mode=0o755)
     make()
     assert stat.S_IMODE(FED.stat().st_mode) == 0o700
-
-
-def test_folders_above_are_made():
     make("deep/down/fed")
     read_server(Path("deep/down/fed/server"))
 
@@ -169,23 +170,24 @@ def test_a_folder_in_use():
 # --- What a failure leaves -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-@pytest.mark.parametrize("files", [0, 1, 7, 15])
-def test_a_failure_leaves_nothing(monkeypatch, error, files):
-    write, done = folders._write, []
+def test_a_failure_leaves_nothing(monkeypatch):
+    write = folders._write
+    for error, files in product((OSError(28, "disk full"), KeyboardInterrupt()), (0, 1, 7, 15)):
+        done = []
 
-    def fail(*args):
-        if len(done) == files:
-            raise error
-        done.append(write(*args))
+        def fail(*args, error=error, files=files, done=done):
+            if len(done) == files:
+                raise error
+            done.append(write(*args))
 
-    monkeypatch.setattr(folders, "_write", fail)
-    with pytest.raises((Refused, KeyboardInterrupt)) as caught:
-        make()
-    assert len(done) == files
-    assert not list(Path().iterdir())
-    if isinstance(error, OSError):
-        assert str(caught.value).endswith("fed cannot be made: No space left on device")
+        monkeypatch.setattr(folders, "_write", fail)
+        with entry(error, files):
+            with pytest.raises((Refused, KeyboardInterrupt)) as caught:
+                make()
+            assert len(done) == files
+            assert not list(Path().iterdir())
+            if isinstance(error, OSError):
+                assert str(caught.value).endswith("fed cannot be made: disk full")
 
 
 def killed(call, when=5):
@@ -263,12 +265,9 @@ def test_add_client():
     assert add_client(FED) == FED / "client-3"
 
 
-def test_add_client_to_an_insecure_federation():
-    make(insecure=True)
-    assert read_node(add_client(FED)).insecure
-
-
 def test_add_client_where_the_others_were_handed_out():
+    with pytest.raises(Refused, match="fed is not a federation's folder"):
+        add_client(FED)
     make()
     shutil.rmtree(FED / "client-0")
     assert add_client(FED) == FED / "client-2"
@@ -303,8 +302,3 @@ def test_a_killed_add_client_leaves_no_half_a_client():
     assert read_server(FED / "server").settings.clients == 2
     add_client(FED)
     assert not [path.name for path in FED.iterdir() if path.name.startswith(".")]
-
-
-def test_add_client_to_what_is_no_federation():
-    with pytest.raises(Refused, match="fed is not a federation's folder"):
-        add_client(FED)

@@ -81,22 +81,20 @@ def test_users_are_served_on_this_machine_unless_asked_otherwise():
     assert value(launch, "--host") == "::1"
 
 
-@pytest.mark.parametrize(
-    ("superlink", "fleet"),
-    [
+def test_clients_are_served_where_they_connect_to():
+    for superlink, fleet in [
         ("127.0.0.1:9000", "127.0.0.1:9000"),
         ("localhost:9000", "127.0.0.1:9000"),
         ("[::1]:9000", "[::1]:9000"),
         ("10.0.0.1:9000", "0.0.0.0:9000"),
         ("example.org:9000", "0.0.0.0:9000"),
         ("[2001:db8::1]:9000", "[::]:9000"),
-    ],
-)
-def test_clients_are_served_where_they_connect_to(superlink, fleet):
-    make(superlink)
-    assert value(superlink_command(SERVER), "--fleet-api-address") == fleet
-    launch = superlink_command(SERVER, fleet="127.0.0.1:9001")
-    assert value(launch, "--fleet-api-address") == "127.0.0.1:9001"
+    ]:
+        with entry(superlink, fleet):
+            make(superlink)
+            assert value(superlink_command(SERVER), "--fleet-api-address") == fleet
+            launch = superlink_command(SERVER, fleet="127.0.0.1:9001")
+            assert value(launch, "--fleet-api-address") == "127.0.0.1:9001"
 
 
 def test_its_surroundings(monkeypatch):
@@ -115,14 +113,15 @@ def test_its_surroundings(monkeypatch):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("name", ["engram", "engram.py"])
-def test_nothing_to_import_in_its_working_directory(name):
+def test_nothing_to_import_in_its_working_directory():
     cwd = superlink_command(SERVER).cwd
     cwd.joinpath("runs").mkdir()  # results do no harm
     superlink_command(SERVER)
-    cwd.joinpath(name).mkdir()
-    with pytest.raises(Refused, match=f"fed/server/empty must have no {name}".removesuffix(".py")):
-        superlink_command(SERVER)
+    for name in ("engram", "engram.py"):
+        cwd.joinpath(name).mkdir()
+        with entry(name), pytest.raises(Refused, match="fed/server/empty must have no engram"):
+            superlink_command(SERVER)
+        cwd.joinpath(name).rmdir()
 
 
 def test_a_folder_that_is_not_in_order():
@@ -151,15 +150,13 @@ def test_impossible_addresses():
             assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("control", ["0.0.0.0:8000", "10.1.2.3:8000"])
-def test_control_is_not_for_other_machines_unless_it_is_open(control, monkeypatch):
+def test_control_is_for_other_machines_only_if_it_is_open_or_nodes_call_it(monkeypatch):
     make(hosts=["10.1.2.3"])
     monkeypatch.setattr("engram.link.flower.nodes_over_http", lambda: False)
-    with pytest.raises(Refused, match=f"must be a loopback address, .* got {control}.*open-cont"):
-        superlink_command(SERVER, control=control)
-
-
-def test_the_port_of_control_is_for_other_machines_where_nodes_call_it(monkeypatch):
+    for control in ("0.0.0.0:8000", "10.1.2.3:8000"):
+        says = f"must be a loopback address, .* got {control}.*open-cont"
+        with entry(control), pytest.raises(Refused, match=says):
+            superlink_command(SERVER, control=control)
     monkeypatch.setattr("engram.link.flower.nodes_over_http", lambda: True)
     launch = superlink_command(SERVER, control="0.0.0.0:8000")
     assert value(launch, "--host") == "0.0.0.0"
@@ -176,24 +173,26 @@ def test_control_is_private_only_where_the_system_says_whose_connections_are(mon
 # --- Ports -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
-def test_a_port_that_is_taken(host):
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(Refused) as caught:
+def test_a_port_that_is_taken():
+    for host in ["127.0.0.1", "0.0.0.0", "localhost"]:
+        with entry(host):
+            with socket.socket() as other:
+                other.bind(("127.0.0.1", 0))
+                other.listen()
+                port = other.getsockname()[1]
+                with pytest.raises(Refused) as caught:
+                    check_free(Address(host, port), "--fleet")
+            assert str(caught.value) == (
+                f"port {port} is taken: end what listens there, or give another one with --fleet"
+            )
             check_free(Address(host, port), "--fleet")
-    assert str(caught.value) == (
-        f"port {port} is taken: end what listens there, or give another one with --fleet"
-    )
-    check_free(Address(host, port), "--fleet")
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
-def test_a_host_that_is_not_here(host):
-    with pytest.raises(Refused, match=rf"nothing can listen at {host}:8000 \(.*with --control"):
-        check_free(Address(host, 8000), "--control")
+def test_a_host_that_is_not_here():
+    for host in ("192.0.2.1", "nowhere.invalid"):
+        says = rf"nothing can listen at {host}:8000 \(.*with --control"
+        with entry(host), pytest.raises(Refused, match=says):
+            check_free(Address(host, 8000), "--control")
 
 
 # --- Warnings --------------------------------------------------------------------------------
@@ -205,24 +204,13 @@ def warned(open_control=False, **given):
     return warnings(credentials, at, open_control=open_control)
 
 
-def test_nothing_to_warn_of():
+def test_warns_of_insecurity_of_an_open_control_api_and_of_a_certificate_that_ends_soon():
     assert warned() == []
-
-
-def test_warns_of_an_insecure_federation():
-    make("example.org:9092", insecure=True)
-    (line,) = warned()
-    assert line.startswith(
-        "fed is insecure: nothing is encrypted, and anyone who reaches 0.0.0.0:9092"
-    )
-
-
-def test_warns_of_a_control_api_that_others_reach():
     (line,) = warned(open_control=True, control="0.0.0.0:8000")
     assert line.startswith("anyone who reaches 0.0.0.0:8000 can run programs here as this user")
-
-
-def test_warns_of_a_certificate_that_ends_soon():
+    make("example.org:9092", insecure=True)
+    (line,) = warned()
+    assert line.startswith("fed is insecure: nothing is encrypted, and anyone who reaches 0.0.0.0")
     make(days=7)
     (line,) = warned()
     assert f"server.crt expires on {datetime.now(UTC) + timedelta(days=7):%Y-%m-%d}" in line
@@ -232,22 +220,21 @@ def test_warns_of_a_certificate_that_ends_soon():
 # --- Flower's command ------------------------------------------------------------------------
 
 
-def test_flwr_knows_the_superlink():
-    launch = flwr_command(SERVER, "supernode", "list")
-    assert launch.argv[1:] == ["supernode", "list"]
-    assert launch.argv[0].endswith("/flwr")
-    assert launch.cwd == SERVER.absolute() / "empty"
-
-
 def test_flwr_reads_what_is_written(monkeypatch):
     from flwr.cli.flower_config import read_superlink_connection
 
     launch = flwr_command(SERVER, "supernode", "list", control="0.0.0.0:8123")
+    assert launch.argv[1:] == ["supernode", "list"]
+    assert launch.argv[0].endswith("/flwr")
+    assert launch.cwd == SERVER.absolute() / "empty"
     monkeypatch.setenv("FLWR_HOME", launch.env["FLWR_HOME"])
     connection = read_superlink_connection()
     assert (connection.name, connection.address) == ("fed", "127.0.0.1:8123")
     assert connection.root_certificates == str(SERVER.absolute() / "ca.crt")
     assert not connection.insecure
+
+    with pytest.raises(Refused, match="not for coordinator, the host of --control"):
+        flwr_command(SERVER, "supernode", "list", control="coordinator:8000")
 
 
 def test_flwr_without_tls():
@@ -255,8 +242,3 @@ def test_flwr_without_tls():
     home = Path(flwr_command(SERVER, "supernode", "list").env["FLWR_HOME"])
     connection = tomllib.loads((home / "config.toml").read_text())["superlink"]["fed"]
     assert connection == {"address": "127.0.0.1:8000", "insecure": True}
-
-
-def test_flwr_at_a_host_that_the_certificate_lacks():
-    with pytest.raises(Refused, match="not for coordinator, the host of --control"):
-        flwr_command(SERVER, "supernode", "list", control="coordinator:8000")

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from engram.link.flower import (
     Parcel,
     fleet_pb2,
-    local_run,
     message_pb2,
     name_message,
     node_context,
@@ -26,6 +25,8 @@ from engram.link.node.fleet import RunOver
 from engram.link.server.superlink import compact
 from engram.server.replies import GuardedFleet
 from engram.settings.errors import REFUSED, UNUSABLE
+from tests.link import messages
+from tests.samples import entry
 
 NODE, OTHER = 7, 8
 
@@ -45,13 +46,8 @@ class Context:
         raise Aborted(problem["public_message"])
 
 
-def question(dst_node_id=NODE, run_id=1):
-    local_run()
-    message = Message(RecordDict(), dst_node_id=dst_node_id, message_type=MessageType.TRAIN)
-    message.metadata.__dict__["_run_id"] = run_id
-    message.metadata.created_at = time.time() - 1
-    name_message(message, message.object_id)
-    return message
+def question(node=NODE, run_id=1):
+    return messages.question(node=node, run_id=run_id, created_at=time.time() - 1)
 
 
 def answer(asked, *sizes):
@@ -202,30 +198,29 @@ def of_many_words(request):
     request.messages_list[0].error.reason = "x" * 2**20
 
 
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [
+def test_what_no_honest_reply_is_like_is_refused(fleet):
+    for spoil, says in [
         (in_anothers_name, "in its own name"),
         (as_the_superlink, "in its own name"),
         (to_nothing, "a node must answer"),
         (of_another_name, "must be named for its content"),
         (of_many_words, "header must have at most 1048576 bytes"),
-    ],
-)
-def test_what_no_honest_reply_is_like_is_refused(fleet, spoil, says):
-    request = push(answer(question(), 1))
-    spoil(request)
-    with pytest.raises(Aborted, match=says):
-        guarded(fleet).PushMessages(request, Context())
-    assert not fleet.pushed
+    ]:
+        with entry(spoil, says):
+            request = push(answer(question(), 1))
+            spoil(request)
+            with pytest.raises(Aborted, match=says):
+                guarded(fleet).PushMessages(request, Context())
+            assert not fleet.pushed
 
 
-@pytest.mark.parametrize(("times", "trees"), [(0, 0), (2, 2), (1, 2), (2, 1), (1, 0)])
-def test_one_reply_at_a_time(fleet, times, trees):
-    request = push(answer(question(), 1), times=times, trees=trees)
-    with pytest.raises(Aborted, match=f"one reply must be pushed at a time, got {times}"):
-        guarded(fleet).PushMessages(request, Context())
-    assert not fleet.pushed
+def test_one_reply_at_a_time(fleet):
+    for times, trees in [(0, 0), (2, 2), (1, 2), (2, 1), (1, 0)]:
+        with entry(times, trees):
+            request = push(answer(question(), 1), times=times, trees=trees)
+            with pytest.raises(Aborted, match=f"one reply must be pushed at a time, got {times}"):
+                guarded(fleet).PushMessages(request, Context())
+            assert not fleet.pushed
 
 
 def test_a_large_reply_is_deleted_and_answered_with_an_error(fleet):
@@ -280,13 +275,14 @@ def test_what_is_not_stored_takes_no_room(fleet):
         assert not guard.PushObject(part("0" * 64, bytes(2**18), session), Context()).stored
 
 
-@pytest.mark.parametrize(("session", "node"), [("", NODE), ("mine", NODE), ("session 1", OTHER)])
-def test_a_part_that_was_not_announced_is_refused(fleet, session, node):
-    guard = guarded(fleet)
-    guard.PushMessages(push(answer(question(), 1)), Context())
-    with pytest.raises(Aborted, match="a part must belong to the node"):
-        guard.PushObject(part("0" * 64, b"x", session, node), Context())
-    assert not fleet.parts
+def test_a_part_that_was_not_announced_is_refused(fleet):
+    for session, node in [("", NODE), ("mine", NODE), ("session 1", OTHER)]:
+        with entry(session, node):
+            guard = guarded(fleet)
+            guard.PushMessages(push(answer(question(), 1)), Context())
+            with pytest.raises(Aborted, match="a part must belong to the node"):
+                guard.PushObject(part("0" * 64, b"x", session, node), Context())
+            assert not fleet.parts
 
 
 def test_one_after_another_is_stored(fleet):

@@ -16,9 +16,9 @@ import pytest
 
 from engram.link.flower import nodes_over_http, run_superexec, run_superlink
 from engram.link.server import superlink
+from engram.link.server.live_certificates import Dated
 from engram.link.server.superexec import start
 from engram.link.server.superlink import compact, main, serve, serve_anyone, start_watched
-from engram.server.clock_header import Dated
 from engram.server.replies import GuardedFleet
 from engram.server.status import FLEET, STARTER
 from engram.settings.errors import Refused
@@ -54,9 +54,6 @@ def test_flowers_arguments_are_handed_on(given, tmp_path):
     assert isinstance(guard, GuardedFleet)
     assert guard._mebibytes == 1024
     assert (tmp_path / "some.db").is_file()
-
-
-def test_an_open_control_api_is_flowers(given):
     main(["--open-control", "--max-reply", "7", "--database", "some.db"])
     assert given["serve"] is serve_anyone
     assert given["fleet"]("Flower's")._mebibytes == 7
@@ -172,8 +169,12 @@ def empty(path):
     connection.close()
 
 
-def test_a_large_old_database_is_compacted_and_stays_small(tmp_path):
-    path = tmp_path / "superlink.db"
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "superlink.db"
+
+
+def test_a_large_old_database_is_compacted_and_stays_small(path):
     fill(path, 2**22)
     empty(path)
     assert path.stat().st_size > 2**22
@@ -185,8 +186,7 @@ def test_a_large_old_database_is_compacted_and_stays_small(tmp_path):
         assert path.stat().st_size < 2**16
 
 
-def test_what_is_in_a_database_is_kept(tmp_path):
-    path = tmp_path / "superlink.db"
+def test_what_is_in_a_database_is_kept(path):
     fill(path, 10)
     empty(path)
     fill(path, 20)
@@ -196,8 +196,7 @@ def test_what_is_in_a_database_is_kept(tmp_path):
     connection.close()
 
 
-def test_a_database_in_use_is_served_as_it_is(tmp_path, warnings_of_engram):
-    path = tmp_path / "superlink.db"
+def test_a_database_in_use_is_served_as_it_is(path, warnings_of_engram):
     fill(path, 10)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN EXCLUSIVE")
@@ -206,8 +205,7 @@ def test_a_database_in_use_is_served_as_it_is(tmp_path, warnings_of_engram):
     assert "superlink.db is not compacted: database is locked" in warnings_of_engram.text
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path):
-    path = tmp_path / "superlink.db"
+def test_a_file_that_is_no_database_is_refused(path):
     path.write_bytes(b"no database at all, but long enough to be looked at" * 20)
     before = path.read_bytes()
     with pytest.raises(Refused, match=r"cannot be read \(file is not a database\): move it away"):
@@ -375,21 +373,15 @@ def test_a_server_ends_with_status_1_after_what_starts_runs(watched, status, cap
     assert caplog.messages == [f"what starts runs has died ({status}): start this server again"]
 
 
-def test_a_server_ends_with_status_1_when_what_starts_runs_has_been_silent_for_long(watched):
-    process, thread, ends = watched("import time; time.sleep(600)")
-    thread.join(60)
-    assert (process.poll(), ends) == (None, [1])
-    process.kill()
-    process.wait()
-
-
-def test_a_server_ends_when_what_nodes_connect_to_has_been_silent_for_long(watched):
-    """Whatever asking it raises: the watch goes on."""
+@pytest.mark.parametrize("part", [STARTER, FLEET])
+def test_a_server_ends_with_status_1_when_a_part_has_been_silent_for_long(watched, part):
+    """Whatever asking what nodes connect to raises: the watch goes on."""
 
     def answers(given):
         raise RuntimeError("can't start new thread")
 
-    process, thread, ends = watched("import time; time.sleep(600)", answers=answers, part=FLEET)
+    more = {"answers": answers} if part == FLEET else {}
+    process, thread, ends = watched("import time; time.sleep(600)", part=part, **more)
     thread.join(60)
     assert (process.poll(), ends) == (None, [1])
     process.kill()
