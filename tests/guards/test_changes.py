@@ -49,7 +49,6 @@ def length(slots):
 EACH = {"ifca", "fedpac", "pfedhn", "fedamp", "fedfomo", "cfl", "fedas", "floco"}
 
 
-<<<<<<< HEAD:tests/guards/test_changes.py
 def at_of(method, received, *, asked=4, normal=torch.zeros, running=frozenset(), server=None):
     """Where guards act, in a round in which every client received the same slots."""
     return At(
@@ -64,10 +63,6 @@ def at_of(method, received, *, asked=4, normal=torch.zeros, running=frozenset(),
     )
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_updates_are_bounded_and_noised_in_every_slot(name):
-    method, received, sent = update_of(CASES[name])
-=======
 def test_updates_of_every_method_are_bounded_and_noised_in_every_slot():
     for name, settings in CASES.items():
         with entry(name):
@@ -75,8 +70,6 @@ def test_updates_of_every_method_are_bounded_and_noised_in_every_slot():
 
 
 def check_bound_and_noise(name, method, received, sent):
-    walker = Walker(method)
->>>>>>> p-core:tests/methods/test_walkers.py
     kept = {slot: x for slot, x in sent.items() if not isinstance(x, dict) or x}
     assert_close(unflat(flat(sent)), kept, rtol=0, atol=0)
     assert isinstance(method.server.merge, FromMean) or name in EACH
