@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
-from engram.guards.accountant import guarantee, is_weak
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.accountant import guarantee, is_weak
+from engram.guards.accounting.gaussian import epsilon
 
 from engram.core.streams import Stream
 from engram.guards.noise import secret_noise, simulated_noise

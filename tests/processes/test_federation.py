@@ -5,8 +5,8 @@ import threading
 
 import psutil
 import pytest
-from engram.guards.amplification import poisson_epsilon
-from engram.guards.gaussian import epsilon
+from engram.guards.accounting.amplification import poisson_epsilon
+from engram.guards.accounting.gaussian import epsilon
 
 from engram.client.disk_memory import DiskStore
 from engram.data.load_federation import federated_data

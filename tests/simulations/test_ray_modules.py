@@ -6,15 +6,25 @@ import torch
 
 from engram.core.tree import is_finite
 from engram.runs.record import RunRecord
+from engram.settings.families import METHODS
 from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.engine import simulate
 from tests.networks import mixed
 from tests.networks import networks as table
-from tests.networks.test_modules import experiment, suits
+from tests.networks.test_modules import experiment
 from tests.simulations.test_ray import SuperLink, run_several
 from tests.support import ANY_NETWORK
 
 pytestmark = pytest.mark.processes
+
+
+def suits(method, case):
+    """Whether a method is for the task of a case."""
+    tasks = METHODS[method].tasks
+    if case == "masks" and tasks:  # which are methods for a vector, and a class, of each row
+        return False
+    return not tasks or table.CASES[case][2].get("task", "classification") in tasks
+
 
 CHOSEN = [
     (case, method)
