@@ -19,7 +19,7 @@ from engram.settings.experiment import Experiment
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     """Returns the chain of an experiment's guards, for its method without them."""
     found = [_universal(e, running)] if e.server_step != "replace" else []
-    if method.claims:
+    if method.claims and e.aggregation == "plain":  # a sum is rounded, and may have noise
         found.append(ClaimedRanges(method.claims, mend=e.privacy == "local").build())
     found += [*_bounds(e)]
     if e.privacy != "central":  # else what is made of an update must not depend on the others

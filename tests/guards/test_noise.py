@@ -4,10 +4,10 @@ import re
 
 import pytest
 import torch
-from engram.guards.accounting.accountant import guarantee, is_weak
-from engram.guards.accounting.gaussian import epsilon
 
 from engram.core.streams import Stream
+from engram.guards.accounting.accountant import guarantee, is_weak
+from engram.guards.accounting.gaussian import epsilon
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.settings.experiment import Experiment
 from tests.samples import entry

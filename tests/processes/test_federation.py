@@ -5,11 +5,11 @@ import threading
 
 import psutil
 import pytest
-from engram.guards.accounting.amplification import poisson_epsilon
-from engram.guards.accounting.gaussian import epsilon
 
 from engram.client.disk_memory import DiskStore
 from engram.data.load_federation import federated_data
+from engram.guards.accounting.amplification import poisson_epsilon
+from engram.guards.accounting.gaussian import epsilon
 from engram.runs.record import RunRecord
 from engram.server.status import members, participation
 from engram.settings.experiment import Experiment, read_by

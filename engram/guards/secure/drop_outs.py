@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 
 from engram.core.method import Update
 from engram.core.types import Params
+from engram.guards.merge import updates_of
 from engram.guards.secure.quantize import Words, from_vector, numbers, restore
 from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Advert
@@ -261,8 +262,11 @@ class _Exchange:
         )
         ways = {each.way for each in trained.values()}
         failed = {c: why for each in trained.values() for c, why in each.details.why.items()}
-        update = Update(slots, weight, weight if session.multiplier else len(ids))
-        accepted = Accepted(ids, [update], [], failed, ways.pop() if len(ways) == 1 else "")
+        whole = Update(slots, weight, weight if session.multiplier else len(ids))
+        admitted = strategy.rounds.merge.admit(strategy.slots, whole, session.number)
+        accepted = Accepted(
+            ids, updates_of([admitted]), [], failed, ways.pop() if len(ways) == 1 else ""
+        )
         nodes = {self._nodes[party] for party in trained}
         everyone = sorted(client for node in nodes for client in self._clients[node])
         self._warn_of_later_answers(nodes)
