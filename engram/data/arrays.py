@@ -270,8 +270,8 @@ class Own(NamedTuple):
             DataError: If they are not what the task's targets may be.
         """
         if self.targets == "classes":
-            column, alone, known = self.target, self.alone, self.num_classes
-            return classes_of(place, y, column=column, alone=alone, num_classes=known, names=names)
+            column, alone, most = self.target, self.alone, self.num_classes
+            return classes_of(place, y, column=column, alone=alone, num_classes=most, names=names)
         if self.targets == "tokens":
             return *_tokens(self.path, y, self.num_classes), ()
         wanted, axes = "numbers, one or more", 1
