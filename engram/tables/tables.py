@@ -5,7 +5,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy.linalg import qr, solve_triangular
 
 from engram.core.arrays import Array, Ints
@@ -69,7 +68,15 @@ def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels
     labels = np.asarray(task if hasattr(task, "dtype") else _listed(task))
     if labels.ndim != 1:
         raise ValueError(f"task must have one label a row, got shape {labels.shape}")
-    empty = pd.isna(labels)
+    if hasattr(task, "isna"):
+        empty = np.asarray(task.isna())
+    else:
+        empty = np.array(
+            [
+                label is None or (isinstance(label, float) and np.isnan(label))
+                for label in labels.tolist()
+            ]
+        )
     if empty.any():
         raise ValueError(f"task must not be empty, as it is in row {int(np.argmax(empty))}")
     if fitting and categories is not None:
