@@ -59,9 +59,9 @@ def test_copies_and_pickles_are_of_one_version_and_independent():
             versions = (first, second, third)
             other = copied(versions[which])
             changed = other.write(2, torch.tensor(9.0))
+            assert [version.read().tolist() for version in versions] == expected
             assert changed.read().tolist() == [*expected[which][:2], 9]
             assert other.read().tolist() == expected[which]
-            assert [version.read().tolist() for version in versions] == expected
 
 
 def test_a_long_history_is_read_and_dropped():
