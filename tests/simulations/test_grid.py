@@ -12,6 +12,7 @@ from engram.core.slots import flat, unflat
 from engram.guards.noise import secret_noise
 from engram.server.roster import query_roster
 from engram.server.run import train_round
+from engram.settings.errors import REFUSED
 from engram.strategies.network_strategy import Federated
 from engram.wire import wire
 from engram.wire.wire import to_params, to_record
@@ -131,3 +132,4 @@ def test_the_client_sides_errors_come_back_as_replies(setup):
             (reply,) = g.send_and_receive([message])
             assert reply.has_error()
             assert re.search(reason, reply.error.reason)
+            assert reply.error.code == (REFUSED if kind == "train" else 2)
