@@ -62,7 +62,7 @@ class Record:
         self.summary = {**means, "scored": CLIENTS}
         picked = {"round": 8, **means, "clients": clients}
         self.results = {**self.summary, "rounds": 10, "clients": clients, "selected": picked}
-        self.results |= {"selected-tuned": picked} if "tuned" in models else {}
+        self.results |= {"selected-tuned": {**picked}} if "tuned" in models else {}
         self.results |= {"unseen": list(unseen)} if unseen else {}
 
     def rows(self):
@@ -117,7 +117,8 @@ def test_a_metric_whose_name_is_the_beginning_of_anothers_keeps_its_figures():
     one = record("fedavg", 0, 0.7, 0.8)
     longer = ACCURACY._replace(name="accuracy-of-two")
     one.metrics = (longer, ACCURACY)
-    for found in (one.results, one.results["selected"], one.summary):
+    selected = one.results["selected"], one.results["selected-tuned"]
+    for found in (one.results, *selected, one.summary):
         found |= {f"accuracy-of-two{which}": 0.9 for which in ("", "-common", "-tuned")}
         found |= {f"validation-accuracy-of-two{which}": 0.9 for which in ("", "-tuned")}
     served, tuned = report_rows({"fedavg": [one]})

@@ -264,6 +264,7 @@ def test_a_run_on_clients_own_data_says_so_and_not_the_default(going, tmp_path):
     record.append({"round": 0, **roster})
     page, index = said(one_run(RunIndex(tmp_path), {"name": ["own"]})), RunIndex(tmp_path)
     assert "own data of 2 clients" in page
+    assert "The rows are with the clients" in said(holdings(index, {"name": ["own"]}))
     rows = {row["id"]: row for row in grid_of(listing(index, {}), "runs")}
     assert (rows["own"]["data"], rows["going"]["data"]) == ("own data of 2 clients", "digits")
 
