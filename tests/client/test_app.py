@@ -38,7 +38,7 @@ from engram.wire.wire import (
     units_entries,
 )
 from tests.samples import entry
-from tests.sites.sites import TRAINING, answer_of, at, model_for, refusal
+from tests.sites.budgets import TRAINING, answer_of, at, model_for, refusal
 from tests.support import assert_same, initial_model, small, trainer, write_npz
 
 pytestmark = pytest.mark.usefixtures("afresh")

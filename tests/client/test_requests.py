@@ -10,7 +10,7 @@ from engram.link.flower import local_run, name_message, recorddict_from_bytes, r
 from engram.settings.errors import EngramError
 from engram.settings.network import NetworkMethod
 from tests.samples import entry
-from tests.sites.sites import model_for
+from tests.sites.budgets import model_for
 from tests.support import small
 
 

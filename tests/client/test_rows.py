@@ -14,7 +14,8 @@ from engram.client.disk_memory import DiskStore
 from engram.client.training_description import read_training
 from engram.home.node_export import remembered_package
 from engram.wire.wire import ROSTER_QUERY
-from tests.sites.sites import ROSTER, TRAINING, answer_of, model_for
+from tests.sites.budgets import TRAINING, answer_of, model_for
+from tests.sites.sites import ROSTER
 from tests.support import small
 
 pytestmark = pytest.mark.usefixtures("afresh")

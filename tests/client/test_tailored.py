@@ -13,7 +13,7 @@ from engram.runs.record import RunRecord
 from engram.simulations.engine import simulate
 from engram.strategies.compressed_messages import outgoing
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, to_params, to_record
-from tests.sites.sites import refusal
+from tests.sites.budgets import refusal
 from tests.support import assert_same, initial_model, small, trainer
 
 FEDPAC = {"method": "fedpac"}

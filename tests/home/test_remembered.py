@@ -18,7 +18,7 @@ from engram.settings.files import read_json
 from engram.simulations.engine import simulate
 from engram.wire.checksums import checked, summed
 from tests.samples import entry
-from tests.sites.sites import TRAINING
+from tests.sites.budgets import TRAINING
 from tests.support import assert_same, small_of_any
 
 

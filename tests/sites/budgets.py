@@ -1,21 +1,60 @@
-"""A node whose site sets a total, and messages of a server to it."""
+"""Messages of a server to a node in this process, whose site may set a total."""
 
 import math
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from engram.client.app import app
+from engram.core.slots import flat
+from engram.link.flower import name_message, node_context
+from engram.settings.errors import REFUSED
 from engram.sites.ledger import LEDGER, Ledger
 from engram.sites.policy import keep_policy
-from engram.wire.wire import ARRAYS, ROSTER_QUERY
-from tests.sites.sites import answer_of, at, model_for, refusal
-from tests.support import small_of_any
+from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, ROSTER_QUERY, to_record
+from tests.support import initial_model, own_of, small_of_any, trainer
 
 LOCAL = {"privacy": "local", "clip": 0.5, "noise_multiplier": 8.0}
 DELTA = 1e-5
+TRAINING = "0123456789abcdef"
+
+
+def answer_of(e, kind, content, run=1, **node) -> Message:
+    """The answer of a node that hosts client 0; each time to another message."""
+    message = Message(content, dst_node_id=7, message_type=kind)
+    name_message(message, message.object_id)
+    config = {"partition-id": 0, "num-partitions": 1, **node}
+    return app(message, node_context(run, 7, config, e.to_config()))
+
+
+def at(folder) -> dict[str, str]:
+    """A node's settings with its state and its policy in a folder."""
+    return {"state": str(folder), "policy": str(folder)}
+
+
+def model_for(e, server_round=1, clients=(0,), *, model=None, **config) -> RecordDict:
+    """A message about a model to clients, by default about that of the run's first round."""
+    config = {"server-round": server_round, "training": TRAINING, CLIENTS: [*clients]} | config
+    records = {CONFIG: ConfigRecord(config)}
+    if model is None:
+        t = trainer(e)
+        model = initial_model(t)
+        if own := flat(own_of(t, list(clients))):
+            records[OWN] = to_record(own)
+    return RecordDict({ARRAYS: to_record(flat(model)), **records})
+
+
+def refusal(reply: Message) -> str:
+    """The line of a refusal."""
+    assert reply.has_error(), reply.content
+    assert reply.error.code == REFUSED
+    assert "\n" not in reply.error.reason
+    return reply.error.reason
+
+
 told = refusal
 
 

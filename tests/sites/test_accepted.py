@@ -28,7 +28,8 @@ from engram.sites.policy import (
 from engram.sites.policy_checks import of_now
 from engram.wire.checksums import summed
 from tests.samples import entry
-from tests.sites.sites import ask, refusal
+from tests.sites.budgets import refusal
+from tests.sites.sites import ask
 
 STRICT = 'methods = ["fedavg"]\nsteps = 500\nhours = "20:00-06:00"\n'
 pytestmark = pytest.mark.usefixtures("afresh")

@@ -25,7 +25,8 @@ from engram.sites.audit import Audit
 from engram.sites.terms import count, request_of
 from engram.wire.wire import ROSTER_QUERY
 from tests.samples import entry
-from tests.sites.sites import ROSTER, TRAINING, ask, model_for, refusal
+from tests.sites.budgets import TRAINING, model_for, refusal
+from tests.sites.sites import ROSTER, ask
 from tests.support import small
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

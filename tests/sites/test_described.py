@@ -29,7 +29,8 @@ from engram.sites.policy import keep_policy
 from engram.wire.roster import read_entry
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.samples import entry
-from tests.sites.sites import ROSTER, answer_of, refusal
+from tests.sites.budgets import answer_of, refusal
+from tests.sites.sites import ROSTER
 from tests.support import declared_values, small
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -17,7 +17,8 @@ from engram.sites.policy import Policy, keep_policy
 from engram.sites.policy_checks import of_sums
 from engram.tables.shrinkage import combine
 from engram.wire.wire import CONFIG, ROSTER_QUERY
-from tests.sites.sites import answer_of, ask, at, model_for, refusal
+from tests.sites.budgets import answer_of, at, model_for, refusal
+from tests.sites.sites import ask
 from tests.support import initial_model, small, trainer
 
 pytestmark = pytest.mark.usefixtures("afresh")

@@ -18,7 +18,8 @@ from engram.sites.policy_checks import of_bytes, of_models, of_now, of_rows, of_
 from engram.wire.roster import read_entry
 from engram.wire.wire import CONFIG, ROSTER_QUERY
 from tests.samples import entry
-from tests.sites.sites import answer_of, ask, refusal, train
+from tests.sites.budgets import answer_of, refusal
+from tests.sites.sites import ask, train
 from tests.support import small
 
 pytestmark = pytest.mark.usefixtures("afresh")

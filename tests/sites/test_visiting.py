@@ -23,7 +23,7 @@ from engram.sites.policy import keep_policy
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, MODEL, ROSTER_QUERY, read_list, to_record
 from tests.samples import entry
 from tests.server.nodes import NodesGrid
-from tests.sites.sites import answer_of, at, refusal
+from tests.sites.budgets import answer_of, at, refusal
 from tests.support import small
 
 SPLIT = 2  # the stream that draws test rows
