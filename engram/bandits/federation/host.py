@@ -84,7 +84,7 @@ class UserSites:
         return found.numpy(), kept_rows(self._state.rows)[0, places].tolist()
 
     def gradients(self, weights: Weights, drawn: Drawn, server_round: int) -> Weights:
-        """Returns the gradients of each network on the rows drawn, whose users are clients.
+        """Returns the gradients of each network on the rows drawn; their users are clients.
 
         Raises:
             ValueError: If these rows do not exist.

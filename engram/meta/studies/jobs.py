@@ -127,7 +127,7 @@ def _sweeps(
     seeds: Sequence[int],
     prefix: str,
 ) -> dict[str, Sweep]:
-    """Returns sweeps by name, with all rows of a batch size whose ``build`` and schedule agree."""
+    """Returns sweeps by name: one for all rows of a batch size with one ``build`` and schedule."""
     found = {}
     for size, each in rows.items():
         groups: dict[tuple[Any, ...], list[_Row]] = {}
