@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -160,12 +161,14 @@ def test_a_group_is_the_mean_of_its_clients_in_blocks_of_any_size(settings):
     model, groups = initial_model(t), [[3, 0, 12], [19]]
     when = {"server_round": 1, "durable": 0}
     each = train_clients(t, model, [3, 0, 12, 19], **when)
+    whole = t.block
     for t.block in (1, 3):
         apart = train_clients(t, model, [3, 0, 12, 19], **when)
         assert (apart.clients, apart.examples) == (each.clients, each.examples)
         assert apart.losses == pytest.approx(each.losses, abs=1e-5)
         assert_same(apart.slots, each.slots, atol=1e-6)
-    for combine in (1, 25, 2**31):  # clients alike, some of them bounded, and none
+    # Clients alike, some of them bounded, and none.
+    for t.block, combine in product((whole, 3), (1, 25, 2**31)):
         first, second = t.train(model, groups, combine=combine, **when)
         weights = torch.tensor([float(min(n, combine)) for n in each.examples[:3]])
         assert len(set(each.examples[:3])) > 1  # or weights would not matter
