@@ -110,9 +110,9 @@ def test_no_key_and_plain_text_are_refused(federation):
     """By raw calls, as of a stranger's node."""
     root = read_node(federation.folder / "client-0").root_certificate.read_bytes()
     at, direct = f"127.0.0.1:{federation.fleet}", [("grpc.enable_http_proxy", 0)]
-    request = fleet_pb2.RegisterNodeRequest(public_key=b"made up")
+    request = fleet_pb2.RegisterNodeFleetRequest(public_key=b"made up")
     for channel, code in (
-        (grpc.secure_channel(at, grpc.ssl_channel_credentials(root), direct), "PERMISSION_DENIED"),
+        (grpc.secure_channel(at, grpc.ssl_channel_credentials(root), direct), "UNAUTHENTICATED"),
         (grpc.insecure_channel(at, direct), "UNAVAILABLE"),
     ):
         with channel, pytest.raises(grpc.RpcError) as caught:

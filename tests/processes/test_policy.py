@@ -12,7 +12,7 @@ from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from engram.sites.approvals import APPROVALS, answer, given, requests, waiting
 from engram.sites.audit import AUDIT, Audit
-from engram.sites.policy import USUAL
+from engram.sites.policy import USUAL, keep_policy
 from tests.processes.support import wait_for
 from tests.processes.test_federation import settings
 from tests.sites.budgets import epsilon_of
@@ -43,6 +43,7 @@ def policy(federation):
     yield write
     for path in written:
         path.unlink()
+        keep_policy(path.parent, path.parent / "state", accept=True)  # as its operator does
 
 
 def two(**special):
