@@ -30,7 +30,6 @@ from engram.data.digests import Rows
 from engram.data.schema.columns import SUMS, Kind
 from engram.data.tables.table_summary import site_schema
 from engram.guards.accounting.calibration import is_scored
-from engram.guards.clock import now
 from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.secure_parties import of_node
 from engram.link.node_config import NodeConfig, hosted_clients, memory_folder, read_node_config
@@ -50,6 +49,7 @@ from engram.sites.policy import UNLIMITED, Policy, keep_policy
 from engram.sites.privacy_account import Account
 from engram.sites.terms import count, request_of
 from engram.wire.bundle import bundle, bundled_size, is_bundled, unbundle
+from engram.wire.clock import now
 from engram.wire.roster import read_entry
 from engram.wire.wire import (
     APPROVAL,

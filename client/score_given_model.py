@@ -28,7 +28,6 @@ from engram.core.standardization import Units
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.data.tables.tables import own_table, table_data
-from engram.guards.clock import now
 from engram.home.card import ScoreEstimate
 from engram.home.evidence import of_test, on_test_rows
 from engram.home.exported import Exported, rebuilt
@@ -46,6 +45,7 @@ from engram.sites.policy_checks import check, of_names, of_servers_choice, of_so
 from engram.sites.terms import request_of
 from engram.tables.federation.coefficients import Coefficients
 from engram.tables.federation.molar import Molar
+from engram.wire.clock import now
 from engram.wire.tensors import tensors_to_bytes
 from engram.wire.wire import ARRAYS, CLIENTS, HELD_OUT, MODEL, config_of, to_params
 

@@ -17,8 +17,8 @@ from engram.core.streams import Stream, generator
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.guards.guard import Refusal
-from engram.guards.merge import Merge, merge_of, updates_of
+from engram.guards.guard import parted
+from engram.guards.merge import Merge, merge_of
 from engram.guards.noise import Noise
 from engram.guards.secret_samples import secret_cohort
 from engram.guards.weight_limit import weight_limit
@@ -125,14 +125,14 @@ class Rounds(NamedTuple):
         while True:
             updates = [u for _, reply in replies.accepted for u in reply.updates]
             updates = updates or [merge.nobodys(server, self.shapes.sent, server_round)]
-            found = merge.gather(server, updates, server_round, longer)
+            left, refused = parted(merge.gather(server, updates, server_round, longer))
             # Of a node whose clients send an update each, none is taken where one is refused.
-            if not (refused := [x for x in found if isinstance(x, Refusal)]):
+            if not refused:
                 break
             replies, longer = replies.without(refused), []
         replies = replies.noting(longer)
         self._check(replies, server_round, names)
-        slots = merge.after(server, updates_of(found))
+        slots = merge.after(server, left)
         if flat(slots) and not is_finite(flat(slots)):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
         return slots, replies

@@ -12,8 +12,8 @@ from engram.core.method import Slots, Update
 from engram.core.slots import flat, over_slots
 from engram.core.tree import is_finite
 from engram.core.types import Params
-from engram.guards.guard import Refusal
-from engram.guards.merge import Merge, updates_of
+from engram.guards.guard import Refusal, parted
+from engram.guards.merge import Merge
 from engram.networks.base import VARIANCE
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Names, few, one_line
@@ -91,7 +91,7 @@ class TrainReplies(NamedTuple):
         return self.others + Counter(reply.kind for _, reply in self.rejected)
 
     def without(self, refused: Sequence[Refusal]) -> Self:
-        """Returns the replies without those of which guards refuse an update."""
+        """Returns the replies without those with a refused update."""
         why = {id(x.update): x for x in refused}
         accepted, rejected = [], [*self.rejected]
         for clients, reply in self.accepted:
@@ -162,7 +162,7 @@ class Admission(NamedTuple):
     began: int
 
     def __call__(self, update: Update) -> Update | Refusal:
-        """Returns what guards make of an update, as a change of the server's slots of now."""
+        """Has guards check and bound an update, as a change of the current slots."""
         if self.began != self.server_round:
             age = self.server_round - self.began
             update = self.merge.rebased(self.server, self.then, update, age)
@@ -192,12 +192,12 @@ def judged(
             Update(over_slots(lambda leaf, i=i: leaf[i], trained.slots), weight, 1, client)
             for i, (client, weight) in enumerate(zip(trained.clients, weights, strict=True))
         ]
-    admitted = [admission(update) for update in updates]
-    if wrong := next((x for x in admitted if isinstance(x, Refusal)), None):
-        return Rejected.of(wrong.kind, wrong.reason)
+    admitted, refused = parted([admission(update) for update in updates])
+    if refused:
+        return Rejected.of(refused[0].kind, refused[0].reason)
     failed = {client: one_line(reason) for client, reason in trained.failures.items()}
     capped: list[float] = np.minimum(losses, most_loss).tolist()
-    return Accepted(trained.clients, updates_of(admitted), capped, failed, trained.way)
+    return Accepted(trained.clients, admitted, capped, failed, trained.way)
 
 
 def _below_zero(params: Params, merge: Merge) -> bool:

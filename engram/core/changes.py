@@ -1,4 +1,4 @@
-"""Changes of updates: the difference of each slot to what it was, or zero."""
+"""Changes of updates: the difference of each slot to the received one, or to zero."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""A clip whose bound follows a quantile of the norms of clients' changes.
+"""Clipping by a bound that follows a quantile of the norms of clients' changes.
 
 Andrew, Thakkar, McMahan, Ramaswamy. Differentially Private Learning with Adaptive Clipping. NeurIPS
 2021, Alg. 1.
@@ -82,7 +82,7 @@ class AdaptiveClip:
 
 
 def count_of(multiplier: float, asked: int) -> float:
-    """Returns k at which the noise on the count has a deviation of a twentieth of the clients.
+    """Returns k for noise on the count with a deviation of a twentieth of the clients.
 
     So the paper has it. With less than 20 z of them asked that would take most of the budget, or
     more than all of it: here it is z then, and z_d is 1.15 z.

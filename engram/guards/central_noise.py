@@ -25,7 +25,7 @@ class CentralNoise:
     multiplier: float  # z > 0
 
     def build(self) -> Guard:
-        """Builds the guard, whose noise is there even if nobody replied."""
+        """Builds the guard; its noise is there even if nobody replied."""
 
         def gather(at: At, updates: Sequence[Update]) -> list[Update]:
             n, alike = at.asked, [u._replace(client=None) for u in updates]

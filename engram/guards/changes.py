@@ -1,4 +1,4 @@
-"""An update's change: each array's difference to what it would be if the client did nothing.
+"""An update's change: each array's difference to that of a client that does nothing.
 
 Changes are by path, in float64, and have no running statistics: noise might make a variance
 negative.

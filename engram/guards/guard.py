@@ -116,6 +116,17 @@ class Guard(NamedTuple):
         return self.leave is not _stay
 
 
+def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
+    """Sorts updates and refusals apart."""
+    updates, refused = list[Update](), list[Refusal]()
+    for x in found:
+        if isinstance(x, Refusal):
+            refused.append(x)
+        else:
+            updates.append(x)
+    return updates, refused
+
+
 def chain(*guards: Guard) -> Guard:
     """Returns one guard that acts as all of them, one after the other."""
 
@@ -132,18 +143,17 @@ def chain(*guards: Guard) -> Guard:
 
     def admit(at: At, update: Update) -> Update | Refusal:
         for guard, bound in zip(guards, bounds(at), strict=False):
-            found = guard.admit(at._replace(bound=bound), update)
-            if isinstance(found, Refusal):
-                return found
-            update = found
+            (left, refused) = parted([guard.admit(at._replace(bound=bound), update)])
+            if refused:
+                return refused[0]
+            (update,) = left
         return update
 
     def gather(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
         refused = list[Refusal]()
         for guard, bound in zip(guards, bounds(at), strict=False):
-            found = guard.gather(at._replace(bound=bound), updates)
-            refused += [x for x in found if isinstance(x, Refusal)]
-            updates = [x for x in found if not isinstance(x, Refusal)]
+            updates, more = parted(guard.gather(at._replace(bound=bound), updates))
+            refused += more
         return [*updates, *refused]
 
     def method(method: Method) -> Method:

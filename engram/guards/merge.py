@@ -14,7 +14,7 @@ from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import merged, received_by, weighed
 from engram.core.streams import generator
 from engram.guards.changes import rebased
-from engram.guards.guard import At, Guard, Refusal
+from engram.guards.guard import At, Guard, Refusal, parted
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.presets import guards_of
 from engram.settings.errors import EngramError, Refused, RunStopped
@@ -48,7 +48,7 @@ class Merge:
         self._checked = False
 
     def admit(self, server: Slots, update: Update, server_round: int) -> Update | Refusal:
-        """Returns what guards make of one update."""
+        """Has guards check and bound one update."""
         return self.guard.admit(self._at(server, server_round), update)
 
     def rebased(self, server: Slots, then: Slots, update: Update, age: int) -> Update:
@@ -62,7 +62,7 @@ class Merge:
         server_round: int,
         shortened: list[Update] | None = None,
     ) -> Sequence[Update | Refusal]:
-        """Returns what guards leave of a round's admitted updates.
+        """Has guards compare, bound and hide a round's admitted updates.
 
         They add to ``shortened`` the updates that are longer than is usual.
         """
@@ -83,12 +83,12 @@ class Merge:
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round of updates that are not admitted yet."""
-        admitted = [self.admit(server, update, server_round) for update in updates]
-        found = self.gather(server, updates_of(admitted), server_round)
-        return self.after(server, updates_of(found))
+        admitted, _ = parted([self.admit(server, update, server_round) for update in updates])
+        found, _ = parted(self.gather(server, admitted, server_round))
+        return self.after(server, found)
 
     def after(self, server: Slots, updates: Sequence[Update]) -> Slots:
-        """Returns the server's slots after a round, with what guards have left of its updates.
+        """Returns the server's slots after a round of updates that have passed the guards.
 
         Raises:
             RunStopped: The method's merge raises, or its first result breaks its contract.
@@ -116,17 +116,12 @@ class Merge:
         return received_by(self.method, server, update.client)
 
     def nobodys(self, server: Slots, sent: Slots, server_round: int) -> Update:
-        """Returns the update of no client, which changes nothing; ``sent`` has names and shapes."""
+        """Returns the update of no client; it changes nothing. ``sent`` has names and shapes."""
         received, _ = self.method.server.send(server, [])
         zeros = tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), sent)
         nothing = Update(origin_of(self.method, received, zeros), 0, 0)
-        (update,) = updates_of([self.admit(server, nothing, server_round)])
+        ((update,), _) = parted([self.admit(server, nothing, server_round)])
         return update
-
-
-def updates_of(found: Sequence[Update | Refusal]) -> list[Update]:
-    """Returns the updates that are not refused."""
-    return [x for x in found if not isinstance(x, Refusal)]
 
 
 def merge_of(

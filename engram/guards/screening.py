@@ -93,7 +93,7 @@ def _lengths(at: At, update: Update) -> dict[str, float]:
 
 
 def _group(at: At, path: str) -> str:
-    """Returns the arrays whose norms count together with this one."""
+    """Returns the group of arrays that an array is compared with."""
     slot = path.partition("/")[0]
     if at.method.kinds[slot] != "model":
         return slot

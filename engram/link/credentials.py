@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from cryptography import x509
 
-from engram.guards.clock import now, outside
 from engram.link.addresses import parse_address
 from engram.link.keys import (
     extension,
@@ -27,6 +26,7 @@ from engram.link.keys import (
 )
 from engram.settings.errors import Refused
 from engram.settings.settings_files import read_settings
+from engram.wire.clock import now, outside
 
 _FOLDERS = {"node.toml": "a federation's client-N", "federation.toml": "a federation's server"}
 

@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from engram.guards.clock import now
 from engram.settings.files import refusing
 from engram.sites.hash_chain import Chain, Chained, Fields
+from engram.wire.clock import now
 
 AUDIT: Final = "log"  # the log's folder in a node's state
 

@@ -15,7 +15,6 @@ from engram.client.node_queries import kept_here, own_settings
 from engram.data.schema.columns import Column, Kind, Schema
 from engram.data.schema.written import to_toml
 from engram.data.tables.table_summary import SCHEMA, DescribedColumn, DescribedTable, site_schema
-from engram.guards.clock import now
 from engram.link.node_config import NodeConfig, hosted_clients
 from engram.settings.errors import DataError, Refused, printable
 from engram.settings.files import read_file, refusing, replace_file
@@ -23,6 +22,7 @@ from engram.sites.approvals import APPROVALS, Request, require
 from engram.sites.encrypted_file import Damaged, read_key, seal, unseal
 from engram.sites.policy import Policy
 from engram.sites.policy_checks import of_unaccounted
+from engram.wire.clock import now
 from engram.wire.roster import describe_node
 from engram.wire.wire import COLUMNS, ROSTER_QUERY, config_of
 

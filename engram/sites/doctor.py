@@ -17,7 +17,6 @@ import typer
 from engram.cli.console import out
 from engram.cli.options import Json
 from engram.client.disk_memory import DiskStore
-from engram.guards.clock import in_words, now
 from engram.link.addresses import CONTROL, direct
 from engram.link.credentials import NodeCredentials, read_node, read_server, renewal
 from engram.link.keys import read_certificates
@@ -28,6 +27,7 @@ from engram.server.status import members, silent_parts
 from engram.settings.errors import EngramError, Refused, RunStopped, few_names
 from engram.settings.files import is_locked
 from engram.sites.encrypted_file import read_key
+from engram.wire.clock import in_words, now
 
 _SOON: Final = timedelta(days=30)  # until a certificate expires
 _ROOM: Final = 2**30  # bytes that a disk should have left

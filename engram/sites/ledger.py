@@ -29,11 +29,11 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from engram.guards.clock import now
 from engram.settings.errors import Refused
 from engram.settings.files import read_file, replace_file
 from engram.sites.audit import stamp
 from engram.sites.hash_chain import NOTHING, Chain, Fields
+from engram.wire.clock import now
 
 LEDGER: Final = "ledger"  # the ledger's folder in a node's state
 

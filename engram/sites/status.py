@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.client.training_folders import Kept, kept
-from engram.guards.clock import now
 from engram.link.credentials import NodeCredentials, read_node
 from engram.settings.files import is_locked
 from engram.settings.registry import fingerprint, own_registry
@@ -13,6 +12,7 @@ from engram.sites.audit import AUDIT, Audit
 from engram.sites.hash_chain import Chained
 from engram.sites.ledger import LEDGER, Ledger
 from engram.sites.policy import Policy, in_force, policy_file
+from engram.wire.clock import now
 
 _LAST = 5  # rounds that are shown
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engram.guards.clock import now
 from engram.wire.checksums import summed
+from engram.wire.clock import now
 from tests.cli.test_federation_cli import failure, node
 from tests.sites.budgets import epsilon_of
 

@@ -6,8 +6,8 @@ import torch
 from engram.core.method import Update
 from engram.guards.changes import change_of, length_of
 from engram.guards.clip import Clip, LocalNoise
-from engram.guards.guard import Guard, Refusal, chain
-from engram.guards.merge import merge_of, updates_of
+from engram.guards.guard import Guard, Refusal, chain, parted
+from engram.guards.merge import merge_of
 from engram.guards.screening import FAR
 from engram.methods.fedavg import FedAvg
 from tests.guards.test_changes import at_of
@@ -41,10 +41,9 @@ def test_refused_updates_go_no_further_and_are_named():
     updates[2] = updates[2]._replace(slots={"model": {n: 1e6 * x for n, x in W.items()}})
     counted = []
     count = Guard("count", gather=lambda at, some: counted.append(len(some)) or some)
-    found = chain(FAR, count).gather(AT, updates)
+    left, (refused,) = parted(chain(FAR, count).gather(AT, updates))
     assert counted == [3]
-    assert [u.client for u in updates_of(found)] == [0, 1, 3]
-    (refused,) = (x for x in found if isinstance(x, Refusal))
+    assert [u.client for u in left] == [0, 1, 3]
     assert (refused.update, refused.kind) == (updates[2], "size")
 
 

@@ -13,7 +13,6 @@ from flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor import (
     NodeAuthServerInterceptor,
 )
 
-from engram.guards.clock import TIME, in_words, sent_time
 from engram.link.announcement import ENDED
 from engram.link.credentials import NodeCredentials
 from engram.link.keys import read_node_key
@@ -21,6 +20,7 @@ from engram.link.node import fleet
 from engram.link.node.fleet import ClockRefused, Fleet, KeyRefused
 from engram.link.server.certificates import node_key_files
 from engram.link.server.live_certificates import Dated
+from engram.wire.clock import TIME, in_words, sent_time
 from tests.samples import entry
 
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)

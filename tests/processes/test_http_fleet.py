@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from engram.guards.clock import now
 from engram.link.credentials import read_node, read_server
 from engram.link.flower import (
     fleet_pb2,
@@ -22,6 +21,7 @@ from engram.link.server.certificates import node_key_files
 from engram.link.server.identity import init_federation
 from engram.link.server.launch import superlink_command
 from engram.link.server.registration import register_clients
+from engram.wire.clock import now
 from tests.processes.support import free_port, running, wait_for
 
 pytestmark = [

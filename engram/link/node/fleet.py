@@ -17,7 +17,6 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from engram.core.machine import available
-from engram.guards.clock import in_words, now, sent_time, stamp
 from engram.link.announcement import ENDED
 from engram.link.credentials import NodeCredentials
 from engram.link.flower import (
@@ -46,6 +45,7 @@ from engram.link.node.fab import read_project
 from engram.link.node.superlink_address import Way
 from engram.link.node.tls_check import find_fault, speaks_tls
 from engram.settings.errors import REFUSED, EngramError, Refused, one_line
+from engram.wire.clock import in_words, now, sent_time, stamp
 
 _HEARTBEAT = 10.0  # seconds; the shortest that a SuperLink allows. It waits for two of them
 CALL = 20.0  # seconds that a call may take

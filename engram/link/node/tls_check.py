@@ -11,9 +11,9 @@ from typing import Final, Literal, NamedTuple
 
 from cryptography import x509
 
-from engram.guards.clock import now, outside
 from engram.link.addresses import Address, parse_address
 from engram.link.keys import UNREADABLE
+from engram.wire.clock import now, outside
 
 _PATIENCE: Final = 5.0  # seconds for a connection, and again for the handshake
 _RENEW: Final = "on the server, `engram renew SERVER_FOLDER"

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from engram.guards.clock import now
 from engram.link.addresses import LOOPBACK, as_ip, check_host
 from engram.settings.errors import Refused
+from engram.wire.clock import now
 
 DAYS: Final = 397
 """Days that a server's certificate lasts: a year, with a month to renew it in.

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from cryptography import x509
 
-from engram.guards.clock import now
 from engram.link.addresses import parse_address
 from engram.link.credentials import read_server
 from engram.link.keys import (
@@ -34,6 +33,7 @@ from engram.runs.folders import changing, make_folder, replace_file
 from engram.settings.errors import Refused, brief
 from engram.settings.files import parse_toml, read_file
 from engram.settings.settings_files import to_toml
+from engram.wire.clock import now
 
 _Kinds = dict[str, type]
 

@@ -13,13 +13,13 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from engram.guards.clock import TIME, now
 from engram.link.announcement import ENDED, LEAST, Metadata, announcement
 from engram.link.credentials import read_federation
 from engram.link.flower import PUBLIC_KEY_HEADER
 from engram.link.keys import read_certificate, read_server_key, same_key
 from engram.link.server.registration import known_keys
 from engram.settings.errors import Refused
+from engram.wire.clock import TIME, now
 
 _log = getLogger("flwr.engram")
 T = TypeVar("T")

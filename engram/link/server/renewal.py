@@ -11,7 +11,6 @@ from typing import Final
 
 from cryptography import x509
 
-from engram.guards.clock import now
 from engram.link.addresses import parse_address
 from engram.link.announcement import LEAST, moved_node
 from engram.link.credentials import (
@@ -37,6 +36,7 @@ from engram.link.server.certificates import (
 from engram.runs.folders import replace_file
 from engram.settings.errors import Refused
 from engram.settings.settings_files import to_toml
+from engram.wire.clock import now
 
 _MOST_FORMER: Final = 8  # addresses; what nodes are told of them must fit into 8 KiB
 

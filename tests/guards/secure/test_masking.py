@@ -10,7 +10,6 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
-from engram.guards.clock import now
 from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.secure_parties import Identity, Parties, learn, of_node, registered
 from engram.guards.secure.secure_sums import Summed, Sums
@@ -25,6 +24,7 @@ from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
 from engram.sites.policy import USUAL
 from engram.sites.policy_checks import of_now, of_settings
+from engram.wire.clock import now
 from engram.wire.wire import CONFIG, SECURE_QUERY
 from tests.guards.secure.test_secure import Between, experiment
 from tests.link.server.federations import FED, make

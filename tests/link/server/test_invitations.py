@@ -10,11 +10,11 @@ import tomllib
 from datetime import timedelta
 from pathlib import Path
 
-from engram.guards.clock import now
 from engram.link.credentials import read_node, read_server
 from engram.link.server import invitations
 from engram.link.server.registration import known_keys, roll
 from engram.settings.registry import REGISTRY, keys_in
+from engram.wire.clock import now
 from tests.cli.test_federation_cli import failure, refused
 from tests.samples import entry
 
