@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 90_865), (["benchmarks"], 4_472), (["tests"], 83_854)]
+    ("folders", "most"), [(ROOMS, 89_394), (["benchmarks"], 4_414), (["tests"], 80_516)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most
@@ -55,7 +55,7 @@ def test_imports_inside_functions(nodes):
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
-    assert len(inside) <= 147
+    assert len(inside) <= 100
     assert len(calls(nodes, "import_module", "__import__")) <= 21
 
 
@@ -76,11 +76,11 @@ def test_code_does_not_ask_for_classes_of_ours(nodes):
 
 def test_calls_name_their_arguments(nodes):
     unpacked = [k for k in nodes[ast.keyword] if k.arg is None and isinstance(k.value, ast.Name)]
-    assert len(unpacked) <= 95
+    assert len(unpacked) <= 90
 
 
 def test_docstrings_say_what_they_are_about_first(nodes):
     kinds = (ast.Module, ast.ClassDef, *FUNCTIONS)
     docs = [ast.get_docstring(node) for kind in kinds for node in nodes[kind]]
     firsts = [re.split(r"(?<=[.?])\s", " ".join(doc.split()))[0] for doc in docs if doc]
-    assert sum(bool(RETURNS.match(first) or VAGUE.search(first)) for first in firsts) <= 37
+    assert sum(bool(RETURNS.match(first) or VAGUE.search(first)) for first in firsts) <= 35
