@@ -370,7 +370,8 @@ class Federated(RunStrategy):
         """
         rounds, names = self.rounds, self.roster.names
         traffic = self._traffic.note(self.waves, replied) if self._traffic else {}
-        slots, found = rounds.learned(self.slots, joined(replied), server_round, names)
+        whole = replied[0] if len(replied) == 1 else joined(replied)
+        slots, found = rounds.learned(self.slots, whole, server_round, names)
         self.left_out = dict.fromkeys(self._pacing.late, "late") | found.left_out
         if not found.complete:
             found.log(server_round, names)

@@ -124,13 +124,17 @@ class Rounds(NamedTuple):
         merge, longer = self.merge, list[Update]()
         while True:
             updates = [u for _, reply in replies.accepted for u in reply.updates]
+            if not updates:
+                self._check(replies, server_round, names)
             updates = updates or [merge.nobodys(server, self.shapes.sent, server_round)]
-            left, refused = parted(merge.gather(server, updates, server_round, longer))
+            at = merge.at(server, server_round, longer)
+            left, refused = parted(merge.guard.gather(at, updates))
             # Of a node whose clients send an update each, none is taken where one is refused.
             if not refused:
                 break
             replies, longer = replies.without(refused), []
-        replies = replies.noting(longer)
+        if longer:
+            replies = replies.noting(longer)
         self._check(replies, server_round, names)
         slots = merge.after(server, left)
         if flat(slots) and not is_finite(flat(slots)):

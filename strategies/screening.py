@@ -166,7 +166,7 @@ class Admission(NamedTuple):
         if self.began != self.server_round:
             age = self.server_round - self.began
             update = self.merge.rebased(self.server, self.then, update, age)
-        return self.merge.admit(self.server, update, self.server_round)
+        return self.merge.guard.admit(self.merge.at(self.server, self.server_round), update)
 
 
 def judged(

@@ -68,11 +68,9 @@ class ComparedClaims:
 
         def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
             del at
-            if len(updates) < 2:
-                return updates
             return bounded(self.claims, updates, amount=self.amount, mean=self.mean)
 
-        return Guard("compared-claims", gather=gather)
+        return Guard("compared-claims", least=2, gather=gather)
 
 
 def impossible(claims: Mapping[str, Claim], sent: Params) -> str:

@@ -85,6 +85,7 @@ class Guard(NamedTuple):
         name: Its name, as in settings and messages.
         alike: Whether clients must have equal weights.
         hides: Whether a client does not say that it failed, but sends a change of nothing.
+        least: Fewest updates of a round that it gathers; fewer pass.
         single: Whether it looks at single clients' updates, so that no node may add them up.
         draws: Purposes of the standard normal numbers that ``leave`` takes, one for each number of
             a change: they are secret, and no two draws alike.
@@ -102,6 +103,7 @@ class Guard(NamedTuple):
     name: str
     alike: bool = False
     hides: bool = False
+    least: int = 1
     single: bool = False
     draws: Set[Stream] = frozenset()
     leave: Callable[[Params, Drawn], Params] = _stay
@@ -130,30 +132,26 @@ def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusa
 def chain(*guards: Guard) -> Guard:
     """Returns one guard that acts as all of them, one after the other."""
 
-    def bounds(at: At) -> list[float]:
-        found = [at.bound]
-        for guard in guards:
-            found.append(guard.bound(at._replace(bound=found[-1])))
-        return found
-
     def leave(change: Params, drawn: Drawn) -> Params:
         for guard in guards:
             change = guard.leave(change, drawn)
         return change
 
     def admit(at: At, update: Update) -> Update | Refusal:
-        for guard, bound in zip(guards, bounds(at), strict=False):
-            (left, refused) = parted([guard.admit(at._replace(bound=bound), update)])
+        for guard in guards:
+            left, refused = parted([guard.admit(at, update)])
             if refused:
                 return refused[0]
-            (update,) = left
+            (update,), at = left, at._replace(bound=guard.bound(at))
         return update
 
     def gather(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
         refused = list[Refusal]()
-        for guard, bound in zip(guards, bounds(at), strict=False):
-            updates, more = parted(guard.gather(at._replace(bound=bound), updates))
-            refused += more
+        for guard in guards:
+            if len(updates) >= guard.least:
+                updates, more = parted(guard.gather(at, updates))
+                refused += more
+            at = at._replace(bound=guard.bound(at))
         return [*updates, *refused]
 
     def method(method: Method) -> Method:
@@ -171,5 +169,4 @@ def chain(*guards: Guard) -> Guard:
         admit=admit if any(guard.admit is not _pass for guard in guards) else _pass,
         gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
         method=method,
-        bound=lambda at: bounds(at)[-1],
     )

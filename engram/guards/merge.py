@@ -14,7 +14,7 @@ from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import merged, received_by, weighed
 from engram.core.streams import generator
 from engram.guards.changes import rebased
-from engram.guards.guard import At, Guard, Refusal, parted
+from engram.guards.guard import At, Guard, parted
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.presets import guards_of
 from engram.settings.errors import EngramError, Refused, RunStopped
@@ -47,28 +47,15 @@ class Merge:
         self.combines = by_mean and not guard.single and e.attack == "none"
         self._checked = False
 
-    def admit(self, server: Slots, update: Update, server_round: int) -> Update | Refusal:
-        """Has guards check and bound one update."""
-        return self.guard.admit(self._at(server, server_round), update)
-
     def rebased(self, server: Slots, then: Slots, update: Update, age: int) -> Update:
         """Returns an update of older slots as one of ``server``; see ``changes.rebased``."""
-        return rebased(self._at(server, 0), self.received(then, update), update, age)
+        return rebased(self.at(server, 0), self.received(then, update), update, age)
 
-    def gather(
-        self,
-        server: Slots,
-        updates: Sequence[Update],
-        server_round: int,
-        shortened: list[Update] | None = None,
-    ) -> Sequence[Update | Refusal]:
-        """Has guards compare, bound and hide a round's admitted updates.
+    def at(self, server: Slots, number: int, shortened: list[Update] | None = None) -> At:
+        """Returns the place where guards act in a round of this number.
 
         They add to ``shortened`` the updates that are longer than is usual.
         """
-        return self.guard.gather(self._at(server, server_round, shortened), updates)
-
-    def _at(self, server: Slots, number: int, shortened: list[Update] | None = None) -> At:
         e = self.settings
         return At(
             self.method,
@@ -83,8 +70,9 @@ class Merge:
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round of updates that are not admitted yet."""
-        admitted, _ = parted([self.admit(server, update, server_round) for update in updates])
-        found, _ = parted(self.gather(server, admitted, server_round))
+        at = self.at(server, server_round)
+        admitted, _ = parted([self.guard.admit(at, update) for update in updates])
+        found, _ = parted(self.guard.gather(at, admitted))
         return self.after(server, found)
 
     def after(self, server: Slots, updates: Sequence[Update]) -> Slots:
@@ -120,7 +108,8 @@ class Merge:
         received, _ = self.method.server.send(server, [])
         zeros = tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), sent)
         nothing = Update(origin_of(self.method, received, zeros), 0, 0)
-        ((update,), _) = parted([self.admit(server, nothing, server_round)])
+        admitted = self.guard.admit(self.at(server, server_round), nothing)
+        ((update,), _) = parted([admitted])
         return update
 
 

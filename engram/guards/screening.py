@@ -18,8 +18,6 @@ _LEAST: Final = 3  # updates among which one is usual: of two, nobody knows whic
 
 
 def _refuse_far(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
-    if len(updates) < 2:
-        return updates
     moved = [distance(flat(u.slots), origin(at, u)) for u in updates]
     limit = _FAR * float(np.median(moved)) if len(updates) >= _LEAST else 0.0
     if limit == 0:
@@ -32,7 +30,7 @@ def _refuse_far(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]
     ]
 
 
-FAR: Final = Guard("distance", gather=_refuse_far)
+FAR: Final = Guard("distance", least=2, gather=_refuse_far)
 """Refuses updates with models that moved much farther than most: finite numbers can be as harmful
 as infinite ones.
 
@@ -58,8 +56,6 @@ class NormBound:
         """Builds the guard."""
 
         def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
-            if len(updates) < _LEAST:
-                return updates
             lengths = [_lengths(at, update) for update in updates]
             limits = {
                 group: self.most * float(np.median([own[group] for own in lengths]))
@@ -67,7 +63,7 @@ class NormBound:
             }
             return [_bounded(at, u, own, limits) for u, own in zip(updates, lengths, strict=True)]
 
-        return Guard("norm-bound", gather=gather)
+        return Guard("norm-bound", least=_LEAST, gather=gather)
 
 
 def _bounded(at: At, update: Update, lengths: dict[str, float], limits: dict[str, float]) -> Update:

@@ -90,11 +90,13 @@ def schedule(function: Callable[[int], float], name: str = "") -> Callable[[int]
 
 
 def step_factors(name: str, rounds: int) -> list[float]:
-    """Returns a schedule's factors of the step size in each round.
+    """Returns a schedule's factors of the step size in each round; the last is that of later ones.
 
     Raises:
         ValueError: If a user's schedule gives anything but a finite number, 0 or more.
     """
+    if name == "constant":
+        return [1.0]
     schedule, factors = SCHEDULES[name], []
     for server_round in range(1, rounds + 1):
         found: Any = None

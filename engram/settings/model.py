@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from engram.core.checks import require
+from engram.core.checks import must, require
 from engram.networks.registry import BUILT_IN, NETWORKS, TORCHVISION, is_known
 from engram.scoring.metrics import METRICS
 from engram.scoring.tasks import LOSSES, TASKS
@@ -12,14 +12,16 @@ from engram.settings.fields import Float, Int, Settings, nearest, registered, se
 
 
 def _network(value: str) -> str:
+    if is_known(value):
+        return value
     known = [*BUILT_IN, f"{TORCHVISION}NAME", *NETWORKS]
-    require(is_known(value), "model", value, f"one of {', '.join(known)}{nearest(value, known)}")
-    return value
+    raise ValueError(must("model", value, f"one of {', '.join(known)}{nearest(value, known)}"))
 
 
 def _task(value: str) -> str:
-    require(value in TASKS, "task", value, f"one of {', '.join(TASKS)}{nearest(value, TASKS)}")
-    return value
+    if value in TASKS:
+        return value
+    raise ValueError(must("task", value, f"one of {', '.join(TASKS)}{nearest(value, TASKS)}"))
 
 
 class ModelSettings(Settings):

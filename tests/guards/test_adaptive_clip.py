@@ -67,7 +67,8 @@ def after_round(rounds, server, updates, server_round=1):
     if updates:
         return rounds.merge(server, updates, server_round)
     nobody = rounds.merge.nobodys(server, rounds.shapes.sent, server_round)
-    return rounds.merge.after(server, rounds.merge.gather(server, [nobody], server_round))
+    at = rounds.merge.at(server, server_round)
+    return rounds.merge.after(server, rounds.merge.guard.gather(at, [nobody]))
 
 
 def test_the_bound_moves_by_the_share_of_updates_within_it():

@@ -32,7 +32,7 @@ def test_guards_act_one_after_the_other_and_the_first_refusal_stands():
 def test_a_guard_is_told_the_bound_of_what_stands_before_it():
     seen = []
     look = Guard("look", gather=lambda at, updates: seen.append(at.bound) or updates)
-    chain(look, Clip(0.5).build(), look, LocalNoise(0.5, 1.0).build(), look).gather(AT, [])
+    chain(look, Clip(0.5).build(), look, LocalNoise(0.5, 1.0).build(), look).gather(AT, [None])
     assert seen == [float("inf"), 0.5, float("inf")]
 
 

@@ -11,7 +11,6 @@ from flwr.app import ConfigRecord, Error, Message
 
 from engram.client.hosts.local import LocalHost
 from engram.core.slots import flat, unflat
-from engram.guards.merge import Merge
 from engram.link.node_config import NodeConfig, hosted_clients
 from engram.server.roster import query_roster
 from engram.settings.errors import RunStopped
@@ -129,16 +128,16 @@ def test_replies_are_merged_in_the_order_of_their_clients(monkeypatch):
     # Clients dealt to nodes in another order than nodes are numbered in.
     seen = []
 
-    def gather(self, server, updates, *round_):
+    def gather(at, updates):
         seen.extend(float(u.slots["model"]["dense1.bias"][0]) for u in updates)
         return updates
 
-    monkeypatch.setattr(Merge, "gather", gather)
-    monkeypatch.setattr(Merge, "after", lambda self, server, updates: server)
     e = small(clients_per_round=6, merge="median")
     t = trainer(e)
     g = InProcessGrid(LocalHost(t), [[client] for client in reversed(range(20))])
     strategy, model = strategy_of(e, g)
+    merge = strategy.rounds.merge
+    merge.guard = merge.guard._replace(gather=gather)
     one_round(strategy, g, model)
     each = sent_by(e, model, draw_cohort(0, 1, 20, 6))
     assert seen == pytest.approx(each["model/dense1.bias"][:, 0].tolist(), abs=1e-6)

@@ -263,8 +263,9 @@ class _Exchange:
         ways = {each.way for each in trained.values()}
         failed = {c: why for each in trained.values() for c, why in each.details.why.items()}
         whole = Update(slots, weight, weight if session.multiplier else len(ids))
-        admit = strategy.rounds.merge.admit
-        admitted, _ = parted([admit(strategy.slots, whole, session.number)])
+        merge = strategy.rounds.merge
+        at = merge.at(strategy.slots, session.number)
+        admitted, _ = parted([merge.guard.admit(at, whole)])
         accepted = Accepted(ids, admitted, [], failed, ways.pop() if len(ways) == 1 else "")
         nodes = {self._nodes[party] for party in trained}
         everyone = sorted(client for node in nodes for client in self._clients[node])
