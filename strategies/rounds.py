@@ -123,9 +123,8 @@ class Rounds(NamedTuple):
         """
         merge, longer = self.merge, list[Update]()
         while True:
+            self._check(replies, server_round, names)
             updates = [u for _, reply in replies.accepted for u in reply.updates]
-            if not updates:
-                self._check(replies, server_round, names)
             updates = updates or [merge.nobodys(server, self.shapes.sent, server_round)]
             at = merge.at(server, server_round, longer)
             left, refused = parted(merge.guard.gather(at, updates))
@@ -135,7 +134,6 @@ class Rounds(NamedTuple):
             replies, longer = replies.without(refused), []
         if longer:
             replies = replies.noting(longer)
-        self._check(replies, server_round, names)
         slots = merge.after(server, left)
         if flat(slots) and not is_finite(flat(slots)):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
