@@ -4,6 +4,7 @@ import ast
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +13,7 @@ from engram.core.process_modes import own_modes
 
 
 def attach(
-    package: str, file: str
+    package: str, file: str, within: Callable[[], AbstractContextManager[object]] = own_modes
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Returns a package's ``__getattr__``, ``__dir__`` and ``__all__``.
 
@@ -21,6 +22,7 @@ def attach(
     Args:
         package: The package's ``__name__``.
         file: Its ``__file__``.
+        within: The context in which names are imported.
     """
     names = _imported(Path(file))
 
@@ -36,7 +38,7 @@ def attach(
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with own_modes():
+        with within():
             return getattr(importlib.import_module(names[name]), name)
 
     return get, lambda: sorted(names), sorted(names)

@@ -227,6 +227,7 @@ def compare(
         folder = told_with(wrong, lambda: find_run(resume))
     if track is not None:
         check_tracker(track)
+    go_on = work.go_on  # takes seconds, and may be interrupted before there is a cluster to leave
     if ray is not None:
         join(ray)
     if resume is None:
@@ -234,7 +235,7 @@ def compare(
         work.begin_comparison(folder, chosen, each, given.seeds, tries, given.references)
     in_place = partial(in_this_process, tracker=track, group=folder.name, ray=ray)
     again = f"engram compare --resume {shlex.quote(str(folder))}{_again(ray)}"
-    stopped = work.go_on(folder, in_place, again, given.processes)
+    stopped = go_on(folder, in_place, again, given.processes)
     show_found(folder, as_json)
     if stopped:
         of_all = len(read_plan(folder)["runs"])

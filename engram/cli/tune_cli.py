@@ -151,13 +151,14 @@ def benchmark(
             raise Refused("--resume goes on with a benchmark as it was begun: give nothing else")
         folder = told_with(wrong, lambda: find_run(resume))
         read_benchmark(folder)
+    run_benchmark = work.run_benchmark  # takes seconds, and may be interrupted before joining
     if ray is not None:
         join(ray)
     if resume is None:
         whom = contestants(methods or ())
         counts = {"seeds": given.seeds, "trials": given.trials}
         work.begin_benchmark(folder, chosen, whom, overrides_of(None, sets), **counts)
-    stopped = work.run_benchmark(
+    stopped = run_benchmark(
         folder,
         lambda name, engine: in_this_process(engine, None, name, ray),
         f"engram benchmark --resume {folder}",

@@ -6,7 +6,7 @@ commands check what they are given first, and look these up here: ``work.simulat
 
 # ruff: noqa: I001, PLC0414 - names are given on, those of a module together
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engram.lazy import attach
 from engram.settings.process_starts import end_at_once
@@ -74,9 +74,4 @@ if TYPE_CHECKING:
     from engram.tune.folder import Tuning as Tuning
     from engram.wire.tensors import tensors_to_bytes as tensors_to_bytes
 
-_get, __dir__, __all__ = attach(__name__, __file__)
-
-
-def __getattr__(name: str) -> Any:
-    with end_at_once():
-        return _get(name)
+__getattr__, __dir__, __all__ = attach(__name__, __file__, within=end_at_once)

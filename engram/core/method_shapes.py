@@ -76,6 +76,8 @@ WITHOUT_DATA: Final = Objective(
 def shapes_of(contract: Contract, steps: int = _MANY) -> Shapes:
     """Returns the slots of a client of a method that was built ``WITHOUT_DATA``.
 
+    A round has so many ``steps``, of which each phase must have one.
+
     Raises:
         SlotFault: The method does not keep its contract.
     """

@@ -61,6 +61,8 @@ def read_scores(
 ) -> Scored:
     """Reads and checks the scores that a node sent; values are capped at ``Metric.most``.
 
+    ``counts`` names the column of numbers of rows, which are ``least`` or more.
+
     Raises:
         Impossible: If a score is out of its metric's range.
         KeyError: If a column is missing.

@@ -64,7 +64,7 @@ class Scorer:
     def block(
         self, common: Slots, own: Slots, clients: Sequence[int], memories: Sequence[Memory]
     ) -> Scores:
-        """Scores the models that serve the clients of a block."""
+        """Scores the models that serve a block's clients; ``own`` has a leading client axis."""
         kept = stacked([memory.kept for memory in memories])
         answers = self.models.of(common, own, kept, memories[0].trained, clients)
         queries = self.queries(clients)

@@ -155,7 +155,7 @@ class Ledger:
         self._head = folder.with_name(f"{folder.name}.head")
 
     def require(self, data: str, cost: float, steps: Steps = _NO_STEPS) -> Spent:
-        """Account of a data set after an answer of this cost, without noting it.
+        """Account of a data set after an answer of this cost, mu^2, without noting it.
 
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged or cannot be read.
@@ -163,7 +163,7 @@ class Ledger:
         return self._after(self.sound(), data, cost, steps)
 
     def spend(self, data: str, cost: float, fields: Fields, steps: Steps = _NO_STEPS) -> Spent:
-        """Notes an answer's cost on the disk, and returns the account after it.
+        """Notes an answer's cost, mu^2, on the disk, and returns the account after it.
 
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged or cannot be written.

@@ -189,7 +189,7 @@ def of_size(policy: Policy, size: int) -> Iterator[str]:
 
 
 def of_now(policy: Policy, kind: str, rounds: int, now: datetime) -> Iterator[str]:
-    """Yields the policy rules that a reply now, after so many rounds today, breaks."""
+    """Yields the policy rules that a reply ``now``, in UTC, breaks after so many rounds today."""
     if not is_open(policy.hours, now):
         yield f"hours are {policy.hours} UTC, and it is {now:%H:%M}"
     if kind in (MessageType.EVALUATE, SECURE_QUERY):  # the second is a part of a round

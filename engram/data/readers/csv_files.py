@@ -82,6 +82,8 @@ def _first_lines(path: Path, file: File) -> tuple[File, str]:
 
 def _names(path: Path, text: str, file: File) -> list[str]:
     records = _by_line(text, file.separator)
+    if not records:
+        raise DataError(f"{path} is no table: its line of names does not end")
     names = [name.strip() for name in records[0][1]]
     check_names(path, names, len(records))
     return names

@@ -69,8 +69,9 @@ def simulate(
 ) -> TaskEnvironment:
     """Draws one task's rounds: contexts from N(0, I), rewards with noise from N(0, sigma^2).
 
-    ``coefs`` are the true parameters, shape (1, d) for Model-C, (K, d) for Model-P; K, p_m and T
-    are ``arms``, ``activation`` and ``horizon``. All arms of a round share its noise.
+    ``coefs`` are the true parameters, shape (1, d) for Model-C, (K, d) for Model-P; K and T are
+    ``arms`` and ``horizon``, 1 or more, and p_m is ``activation``, in [0, 1]. All arms of a round
+    share its noise, of ``sigma`` >= 0.
     """
     require(len(coefs) in (1, arms), "coefs.shape", coefs.shape, f"(1, d) or ({arms}, d)")
     require(sigma >= 0, "sigma", sigma, "at least 0")

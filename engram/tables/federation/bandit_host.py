@@ -199,7 +199,7 @@ class BanditSites(SiteHost):
         ):
             if each is not None:
                 arrays |= {f"{part}.{name}": value for name, value in each._asdict().items()}
-        memory: Params = {name: torch.tensor(value) for name, value in arrays.items()}
+        memory: Params = {name: torch.from_numpy(np.array(x)) for name, x in arrays.items()}
         self._store.save(client, memory, server_round=server_round, durable=durable)
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import MessageType
 
 from engram.bandits.federation.environments import simulated_environment
@@ -37,6 +38,8 @@ def coefs(store, **special):
     """What every site has in the end, shape (M, P, d)."""
     e = settings(**special)
     kept = [store.load(client, before=e.num_rounds + 2) for client in range(e.num_clients)]
+    sent = [x.dtype for memory in kept for name, x in memory.items() if name.startswith("sent.")]
+    assert {*sent} <= {torch.float64}  # thresholds go by them
     return np.stack([memory["coefs"].numpy() for memory in kept])
 
 

@@ -73,6 +73,13 @@ def test_other_files_and_dialects_are_refused(tmp_path):
             read(path, **known)
 
 
+def test_a_line_of_names_that_does_not_end_is_refused(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text('"a,b\n' + "1,2\n" * 50_000)
+    with pytest.raises(DataError, match=r"is no table"):
+        read_csv(path, File(separator=","))
+
+
 def test_a_dialect_as_it_is_written_is_read_again():
     lines = 'file.separator = ";"\nfile.skip = 2\nfile.decimal = ","\nfile.names = ["a", "b"]'
     file = File(separator=";", skip=2, decimal=",", names=("a", "b"))
