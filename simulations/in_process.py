@@ -20,7 +20,7 @@ from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import REASONS, Rejected
 from engram.strategies.rounds import Wave
-from engram.strategies.screening import Accepted, Admission, TrainReplies, judged
+from engram.strategies.screening import Accepted, TrainReplies, judged
 from engram.wire.training_result import Trained
 
 _log = getLogger("flwr.engram")
@@ -81,24 +81,22 @@ def _trained(
         return TrainReplies([], [(some, reason) for some in sorted(groups)], [], Counter())
     if spoiled is not None:
         trained = spoiled(merge, common, own, trained)
-    return replies_of(
-        groups, trained, strategy.admission(wave), most=strategy.most, loss=strategy.loss
-    )
+    return replies_of(groups, trained, most=strategy.most, merge=merge, loss=strategy.loss)
 
 
 def replies_of(
     groups: Sequence[list[int]],
     trained: Sequence[Trained],
-    admission: Admission,
     *,
     most: int,
+    merge: Merge,
     loss: Metric | None,
 ) -> TrainReplies:
     """Returns the outcomes of a round's groups of clients as its replies."""
     accepted, rejected = [], []
     for clients, each in sorted(zip(groups, trained, strict=True), key=itemgetter(0)):
         here = each._replace(slots=over_slots(Tensor.cpu, each.slots))
-        verdict = judged(here, admission, most=most, loss=loss)
+        verdict = judged(here, merge, most=most, loss=loss)
         if isinstance(verdict, Accepted):
             accepted.append((clients, verdict))
         else:

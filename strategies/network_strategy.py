@@ -34,7 +34,7 @@ from engram.strategies.base import Row, RunStrategy, strategies, widened
 from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
 from engram.strategies.reply_border import first_answers
 from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Wave
-from engram.strategies.screening import Admission, TrainReplies, in_numbers, mean_of, warn_of
+from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
 from engram.strategies.train_replies import collect_replies, screen
 from engram.wire.roster import Roster
 from engram.wire.tensors import difference
@@ -84,7 +84,6 @@ class Federated(RunStrategy):
         self._warnings = ScoreWarnings(private=e.privacy == "example")
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
-        self._round = 0
         self.left_out: dict[int, str] = {}
 
     @property
@@ -254,7 +253,7 @@ class Federated(RunStrategy):
         self, server_round: int, model: Params, *, losses: bool, away: Set[int] = frozenset()
     ) -> None:
         """Begins a round: its ``slots``, its ``waves``, and whether losses are wanted."""
-        self.slots, self._round = self._whole(model), server_round
+        self.slots = self._whole(model)
         absent, unseen = self._nowhere | away, self._scores.scoring.unseen
         everyone = len(self.roster.nodes)
 
@@ -337,8 +336,8 @@ class Federated(RunStrategy):
         for sent, mine in zip(due, by_wave(came, due), strict=True):
             read = partial(
                 screen,
+                server_round=sent.wave.server_round,
                 rounds=self.rounds,
-                admission=self.admission(sent.wave),
                 most=self.most,
                 loss=sent.loss,
                 coded=traffic.coded(method, sent.wave) if traffic else None,
@@ -346,11 +345,6 @@ class Federated(RunStrategy):
             replied.append(collect_replies(mine, sent.asked, self.roster.examples, read))
         model, metrics = self.learn(server_round, *replied)
         return to_record(model), MetricRecord(metrics)
-
-    def admission(self, wave: Wave) -> Admission:
-        """Returns the slots that updates of a wave are compared with."""
-        latest = self._round, self.slots
-        return Admission(self.rounds.merge, *latest, wave.slots, wave.server_round)
 
     def learn(self, server_round: int, *replied: TrainReplies) -> tuple[Params, Row]:
         """Merges the updates of a round's waves.
@@ -369,6 +363,10 @@ class Federated(RunStrategy):
             RunStopped: Too few replies are usable, or most of the cohort diverged.
         """
         rounds, names = self.rounds, self.roster.names
+        replied = tuple(
+            rounds.admitted(self.slots, wave, replies, server_round)
+            for wave, replies in zip(self.waves, replied, strict=True)
+        )
         traffic = self._traffic.note(self.waves, replied) if self._traffic else {}
         whole = replied[0] if len(replied) == 1 else joined(replied)
         slots, found = rounds.learned(self.slots, whole, server_round, names)

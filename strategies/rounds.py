@@ -26,6 +26,7 @@ from engram.settings.errors import UNNAMED, Names, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import client_axes, server_side
 from engram.strategies.base import Row
+from engram.strategies.reply_border import Rejected
 from engram.strategies.screening import TrainReplies, first_of
 
 _log = getLogger("flwr.engram")
@@ -109,6 +110,26 @@ class Rounds(NamedTuple):
         absent, size = {*absent, *unseen}, size or e.clients_per_round
         return draw_cohort(e.seed, server_round, clients, size, shards=e.shards, absent=absent)
 
+    def admitted(
+        self, server: Slots, wave: Wave, replies: TrainReplies, server_round: int
+    ) -> TrainReplies:
+        """Returns a wave's replies with updates that guards have checked and bounded.
+
+        Those of older slots become changes of ``server``; see ``guards.changes.rebased``.
+        """
+        merge, age = self.merge, server_round - wave.server_round
+        at, accepted, rejected = merge.at(server, server_round), [], [*replies.rejected]
+        for clients, reply in replies.accepted:
+            updates = reply.updates
+            if age:
+                updates = [merge.rebased(server, wave.slots, u, age) for u in updates]
+            updates, refused = parted([merge.guard.admit(at, update) for update in updates])
+            if refused:
+                rejected.append((clients, Rejected.of(refused[0].kind, refused[0].reason)))
+            else:
+                accepted.append((clients, reply._replace(updates=updates)))
+        return replies._replace(accepted=accepted, rejected=rejected)
+
     def learned(
         self, server: Slots, replies: TrainReplies, server_round: int, names: Names = UNNAMED
     ) -> tuple[Slots, TrainReplies]:
@@ -122,18 +143,15 @@ class Rounds(NamedTuple):
                 are not finite.
         """
         merge, longer = self.merge, list[Update]()
-        while True:
+        of = {id(u): i for i, (_, reply) in enumerate(replies.accepted) for u in reply.updates}
+        at = merge.at(server, server_round, longer)._replace(reply=lambda u: of.get(id(u)))
+        updates = [u for _, reply in replies.accepted for u in reply.updates]
+        if not updates:
             self._check(replies, server_round, names)
-            updates = [u for _, reply in replies.accepted for u in reply.updates]
-            updates = updates or [merge.nobodys(server, self.shapes.sent, server_round)]
-            at = merge.at(server, server_round, longer)
-            left, refused = parted(merge.guard.gather(at, updates))
-            # Of a node whose clients send an update each, none is taken where one is refused.
-            if not refused:
-                break
-            replies, longer = replies.without(refused), []
-        if longer:
-            replies = replies.noting(longer)
+            updates = [merge.nobodys(server, self.shapes.sent, server_round)]
+        left, refused = parted(merge.guard.gather(at, updates))
+        replies = replies.without(refused, longer)
+        self._check(replies, server_round, names)
         slots = merge.after(server, left)
         if flat(slots) and not is_finite(flat(slots)):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")

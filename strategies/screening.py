@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 
 from engram.core.arrays import Array, Bools
-from engram.core.method import Slots, Update
+from engram.core.method import Update
 from engram.core.slots import flat, over_slots
 from engram.core.tree import is_finite
 from engram.core.types import Params
-from engram.guards.guard import Refusal, parted
+from engram.guards.guard import Refusal
 from engram.guards.merge import Merge
 from engram.networks.base import VARIANCE
 from engram.scoring.metrics import Metric
@@ -90,26 +90,20 @@ class TrainReplies(NamedTuple):
         """Number of replies that are left out, by kind."""
         return self.others + Counter(reply.kind for _, reply in self.rejected)
 
-    def without(self, refused: Sequence[Refusal]) -> Self:
-        """Returns the replies without those with a refused update."""
-        why = {id(x.update): x for x in refused}
-        accepted, rejected = [], [*self.rejected]
+    def without(self, refused: Sequence[Refusal], shortened: Sequence[Update]) -> Self:
+        """Returns the replies without refused ones, and the clients of ``shortened`` updates."""
+        why, long = {id(x.update): x for x in refused}, {*map(id, shortened)}
+        accepted, rejected, longer = [], [*self.rejected], list[int]()
         for clients, reply in self.accepted:
             wrong = next((why[id(u)] for u in reply.updates if id(u) in why), None)
             if wrong:
                 rejected.append((clients, Rejected.of(wrong.kind, wrong.reason)))
-            else:
-                accepted.append((clients, reply))
-        return self._replace(accepted=accepted, rejected=rejected)
-
-    def noting(self, shortened: Sequence[Update]) -> Self:
-        """Returns the replies with the clients of updates that guards have shortened."""
-        long, found = {*map(id, shortened)}, list[int]()
-        for _, reply in self.accepted:
+                continue
+            accepted.append((clients, reply))
             for update in reply.updates:
                 if id(update) in long:
-                    found += reply.clients if update.client is None else [update.client]
-        return self._replace(shortened=found)
+                    longer += reply.clients if update.client is None else [update.client]
+        return self._replace(accepted=accepted, rejected=rejected, shortened=longer)
 
     def in_words(self, names: Names) -> str:
         """Describes in words why replies are missing, with the clients' ``names``."""
@@ -142,38 +136,10 @@ class TrainReplies(NamedTuple):
             _log.warning("round %d: left out: %s", server_round, first_of(failed))
 
 
-class Admission(NamedTuple):
-    """The slots that updates of a round are compared with.
-
-    Attributes:
-        merge: The server's merge, on which depends whether an outcome has a mean or each client's
-            slots.
-        server_round: The round.
-        server: The server's slots before it.
-        then: Those that the clients received, of the round ``began``; older ones where clients are
-            at work for several rounds.
-        began: That round.
-    """
-
-    merge: Merge
-    server_round: int
-    server: Slots
-    then: Slots
-    began: int
-
-    def __call__(self, update: Update) -> Update | Refusal:
-        """Has guards check and bound an update, as a change of the current slots."""
-        if self.began != self.server_round:
-            age = self.server_round - self.began
-            update = self.merge.rebased(self.server, self.then, update, age)
-        return self.merge.guard.admit(self.merge.at(self.server, self.server_round), update)
-
-
 def judged(
-    trained: Trained, admission: Admission, *, most: int, loss: Metric | None
+    trained: Trained, merge: Merge, *, most: int, loss: Metric | None
 ) -> Accepted | Rejected:
     """Checks the numbers of a well-formed outcome; arguments as for ``screen``."""
-    merge = admission.merge
     if not trained.clients:
         return Rejected("diverged", one_line(trained.reason, longest=REASONS))
     params, losses = flat(trained.slots), trained.losses
@@ -192,12 +158,9 @@ def judged(
             Update(over_slots(lambda leaf, i=i: leaf[i], trained.slots), weight, 1, client)
             for i, (client, weight) in enumerate(zip(trained.clients, weights, strict=True))
         ]
-    admitted, refused = parted([admission(update) for update in updates])
-    if refused:
-        return Rejected.of(refused[0].kind, refused[0].reason)
     failed = {client: one_line(reason) for client, reason in trained.failures.items()}
     capped: list[float] = np.minimum(losses, most_loss).tolist()
-    return Accepted(trained.clients, admitted, capped, failed, trained.way)
+    return Accepted(trained.clients, updates, capped, failed, trained.way)
 
 
 def _below_zero(params: Params, merge: Merge) -> bool:

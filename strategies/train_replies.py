@@ -13,7 +13,7 @@ from engram.settings.errors import brief, few
 from engram.strategies.compressed_messages import Coded
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.strategies.rounds import Rounds
-from engram.strategies.screening import Accepted, Admission, TrainReplies, judged
+from engram.strategies.screening import Accepted, TrainReplies, judged
 from engram.wire.training_result import Trained
 from engram.wire.wire import ARRAYS, CLIENTS, METRICS, WAYS, read_array, read_int, read_list
 
@@ -47,8 +47,8 @@ def collect_replies(
 def screen(
     content: RecordDict,
     *,
+    server_round: int,
     rounds: Rounds,
-    admission: Admission,
     asked: Sequence[int],
     examples: Mapping[int, int],
     most: int,
@@ -64,9 +64,9 @@ def screen(
 
     Args:
         content: The reply's content.
+        server_round: The round that the reply must belong to.
         rounds: The slots that a client sends, whose names, shapes and dtypes the reply must have;
             and the merge, on which depends whether it holds a mean or each client's slots.
-        admission: Its slots, of the round that the reply must belong to.
         asked: The clients that the node was asked to train, ascending.
         examples: Their numbers of rows in the roster, which the reply must have: they are weights.
         most: Largest number of a client's rows that count; 1: clients count alike.
@@ -82,7 +82,7 @@ def screen(
     private = merge.settings.privacy in ("local", "example") and not record.get("losses")
     details = read_clients(
         content,
-        server_round=admission.began,
+        server_round=server_round,
         asked=asked,
         examples=examples,
         losses=loss is not None and not private,  # whose site may keep them
@@ -101,7 +101,7 @@ def screen(
     way = str(record.get("way"))
     slots = unflat(params, like)
     trained = Trained(ids, slots, rows, details.losses, details.why, way if way in WAYS else "")
-    return judged(trained, admission, most=most, loss=loss)
+    return judged(trained, merge, most=most, loss=loss)
 
 
 class Details(NamedTuple):

@@ -37,7 +37,7 @@ def lines(*folders):
 
 
 @pytest.mark.parametrize(
-    ("folders", "most"), [(ROOMS, 89_382), (["benchmarks"], 4_414), (["tests"], 80_455)]
+    ("folders", "most"), [(ROOMS, 89_384), (["benchmarks"], 4_414), (["tests"], 80_501)]
 )
 def test_lines(folders, most):
     assert lines(*folders) <= most

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from engram.core.method import Update
 from engram.core.slots import flat, mean_of, unflat
 from engram.core.streams import Stream
-from engram.core.tree import add_scaled
 from engram.guards.changes import arrays_of, changed, is_running, size_of, sum_of
 from engram.guards.guard import At, Guard
 
@@ -31,11 +30,12 @@ class CentralNoise:
             n, alike = at.asked, [u._replace(client=None) for u in updates]
             total = sum_of(at, alike)
             xi = arrays_of(at.normal(size_of(total), Stream.SERVER_NOISE), total)
-            noisy = add_scaled(total, self.multiplier * at.bound, xi)
-            mean = changed(at, alike[0], {path: x / n for path, x in noisy.items()})
+            for path, leaf in total.items():
+                leaf.add_(xi[path], alpha=self.multiplier * at.bound).div_(n)
+            mean = changed(at, alike[0], total)
             if at.running and any(u.clients for u in updates):
                 means = flat(mean_of(updates, "clients").slots)
-                rest = {p: x for p, x in means.items() if is_running(at.running, p)}
+                rest = {p: x for p, x in means.items() if is_running(at.method, at.running, p)}
                 mean = mean._replace(slots=unflat(flat(mean.slots) | rest, mean.slots))
             return [mean._replace(rows=float(n), clients=float(n))]
 

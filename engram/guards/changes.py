@@ -10,16 +10,17 @@ from collections.abc import Sequence, Set
 from torch import Tensor
 
 from engram.core.changes import origin_of
-from engram.core.method import Slots, Update
+from engram.core.method import Method, Slots, Update
 from engram.core.slots import flat, unflat, zeros
 from engram.core.tree import norm
 from engram.core.types import Params
 from engram.guards.guard import At
 
 
-def is_running(running: Set[str], path: str) -> bool:
-    """Returns whether an array, ``slot/name``, is a running statistic."""
-    return path.rpartition("/")[2] in running
+def is_running(method: Method, running: Set[str], path: str) -> bool:
+    """Returns whether an array, ``slot/name``, is a running statistic of a model."""
+    slot, _, name = path.partition("/")
+    return name in running and method.kinds[slot] == "model"
 
 
 def origin(at: At, update: Update) -> Params:
@@ -30,7 +31,7 @@ def origin(at: At, update: Update) -> Params:
 def change_of(at: At, update: Update) -> Params:
     """Returns an update's change."""
     begun, sent = origin(at, update), flat(update.slots)
-    paths = [path for path in sent if not is_running(at.running, path)]
+    paths = [path for path in sent if not is_running(at.method, at.running, path)]
     return {path: sent[path].double() - begun[path].double() for path in paths}
 
 

@@ -25,7 +25,7 @@ class Refusal(NamedTuple):
     Attributes:
         kind: In a word, by which records count it: ``size``, ``range``.
         reason: In a line.
-        update: The update, as it came to the first of the guards that looks at a round's.
+        update: The update, as it came to the guard.
     """
 
     kind: Literal["size", "range"]
@@ -44,6 +44,7 @@ class At(NamedTuple):
         received: ``update -> slots`` that its client received; of a mean, those of all alike.
         normal: ``(size, stream) -> (size,)``, secret standard normal numbers; the same never twice.
         drawn: ``stream -> generator``, which is a function of seed and round.
+        reply: ``update -> `` a key of the reply that it came in, with others of its node.
         note: Called with an update that a guard has shortened for its length.
         bound: Largest norm of an update's change where the guard stands; infinite: none is known.
     """
@@ -55,6 +56,7 @@ class At(NamedTuple):
     received: Callable[[Update], Slots]
     normal: Callable[[int, Stream], Tensor]
     drawn: Callable[[Stream], np.random.Generator]
+    reply: Callable[[Update], object]
     note: Callable[[Update], object]
     bound: float = float("inf")
 
@@ -154,6 +156,11 @@ def chain(*guards: Guard) -> Guard:
             at = at._replace(bound=guard.bound(at))
         return [*updates, *refused]
 
+    def bound(at: At) -> float:
+        for guard in guards:
+            at = at._replace(bound=guard.bound(at))
+        return at.bound
+
     def method(method: Method) -> Method:
         for guard in guards:
             method = guard.method(method)
@@ -169,4 +176,5 @@ def chain(*guards: Guard) -> Guard:
         admit=admit if any(guard.admit is not _pass for guard in guards) else _pass,
         gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
         method=method,
+        bound=bound,
     )

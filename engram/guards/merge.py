@@ -65,6 +65,7 @@ class Merge:
             partial(self.received, server),
             lambda size, stream: self.noise(size, stream, number),
             lambda stream: generator(e.seed, stream, number),
+            id,
             (list[Update]() if shortened is None else shortened).append,
         )
 

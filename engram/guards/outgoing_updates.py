@@ -25,7 +25,7 @@ from engram.guards.changes import arrays_of, is_running, size_of
 from engram.guards.delta_broadcast import advanced
 from engram.guards.guard import Guard
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.presets import guards_of
+from engram.guards.presets import client_guards
 from engram.guards.update_codec import Codes
 from engram.settings.errors import EngramError, Names, few
 from engram.wire.wire import CODE
@@ -57,7 +57,7 @@ class Sending:
         covers: bool,
     ) -> None:
         e, self._method, self._running = experiment, method, running
-        self._guard = guards_of(e, method, running)
+        self._guard = client_guards(e)
         self._names, self._noise, self._covers = names, noise or secret_noise, covers
         self._paths = [*flat(shapes.common)]
         self._codes = None if e.compress == "none" else Codes.of(e, shapes, running)
@@ -189,7 +189,7 @@ def leave_clients(
         draw: ``(size, purpose)`` -> standard normal numbers of each client, (size,).
     """
     update = flat(sent)
-    paths = [path for path in update if not is_running(running, path)]
+    paths = [path for path in update if not is_running(method, running, path)]
     if guard.hides and len(paths) < len(update):
         raise EngramError("running statistics have no noise: they must not leave a client")
     if not paths:

@@ -33,6 +33,11 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     return chain(*found)
 
 
+def client_guards(e: Experiment) -> Guard:
+    """Returns the chain of those guards that act before updates leave clients."""
+    return chain(*(() if e.clip_quantile else _bounds(e)))
+
+
 def _bounds(e: Experiment) -> list[Guard]:
     if not e.update_clip:
         return []

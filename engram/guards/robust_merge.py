@@ -55,13 +55,14 @@ class RobustCenter:
 
         def gather(at: At, updates: Sequence[Update]) -> list[Update]:
             each = [flat(update.slots) for update in updates]
-            still = {path for path in each[0] if is_running(at.running, path)}
+            still = {path for path in each[0] if is_running(at.method, at.running, path)}
             found = Params()
             for some, middle in ((each[0].keys() - still, center), (still, statistics)):
                 if some:  # a method may send nothing
                     found |= middle([{p: x for p, x in own.items() if p in some} for own in each])
             slots = unflat(found, updates[0].slots)
-            return [Update(slots, sum(u.rows for u in updates), len(updates))]
+            rows, clients = sum(u.rows for u in updates), sum(u.clients for u in updates)
+            return [Update(slots, rows, clients)]
 
         return Guard(self.name, alike=True, single=True, gather=gather)
 

@@ -13,29 +13,35 @@ from engram.core.types import Params
 from engram.guards.changes import changed, is_running, origin
 from engram.guards.guard import At, Guard, Refusal
 
-_FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
+_TIMES: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _LEAST: Final = 3  # updates among which one is usual: of two, nobody knows which
 
 
 def _refuse_far(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
-    moved = [distance(flat(u.slots), origin(at, u)) for u in updates]
-    limit = _FAR * float(np.median(moved)) if len(updates) >= _LEAST else 0.0
-    if limit == 0:
+    moved: dict[object, float] = {}
+    for update in updates:
+        far = distance(flat(update.slots), origin(at, update))
+        moved[at.reply(update)] = max(far, moved.get(at.reply(update), 0.0))
+    if len(moved) < 2:
+        return updates
+    usual = float(np.median([*moved.values()])) if len(moved) >= _LEAST else 0.0
+    if usual == 0:
         size = distance(flat(at.received(updates[0])))
-        limit = _FAR * max(min(moved), _FAR * max(1.0, size))
+        usual = max(min(moved.values()), _TIMES * max(1.0, size))
     reason = "its model moved by {:.3g}, {} times what is usual, or more"
     return [
-        u if far <= limit else Refusal("size", reason.format(far, _FAR), u)
-        for u, far in zip(updates, moved, strict=True)
+        u if far <= _TIMES * usual else Refusal("size", reason.format(far, _TIMES), u)
+        for u, far in ((u, moved[at.reply(u)]) for u in updates)
     ]
 
 
 FAR: Final = Guard("distance", least=2, gather=_refuse_far)
-"""Refuses updates with models that moved much farther than most: finite numbers can be as harmful
+"""Refuses replies with models that moved much farther than most: finite numbers can be as harmful
 as infinite ones.
 
-Of two updates, and where most models have not moved, there is no usual distance: one is then
-refused if it is farther than the other by that factor, and far beyond the old model's own size.
+A node is one of many, however many clients it hosts. Of two replies, and where most models have not
+moved, there is no usual distance: one is then refused if it is farther than the other by that
+factor, and far beyond the old model's own size.
 """
 
 
@@ -90,7 +96,7 @@ def _lengths(at: At, update: Update) -> dict[str, float]:
 
 def _group(at: At, path: str) -> str:
     """Returns the group of arrays that an array is compared with."""
+    if is_running(at.method, at.running, path):
+        return "running statistics"
     slot = path.partition("/")[0]
-    if at.method.kinds[slot] != "model":
-        return slot
-    return "running statistics" if is_running(at.running, path) else "models"
+    return "models" if at.method.kinds[slot] == "model" else slot

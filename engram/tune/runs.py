@@ -30,8 +30,8 @@ from engram.settings.base import SharedSettings
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.simulations.in_process import replies_of
-from engram.strategies.rounds import Rounds, RowWeights
-from engram.strategies.screening import Admission, TrainReplies
+from engram.strategies.rounds import Rounds, RowWeights, Wave
+from engram.strategies.screening import TrainReplies
 from engram.wire.training_result import Trained
 
 _log = getLogger("flwr.engram")
@@ -91,17 +91,17 @@ class Member:
         """Merges its clients' updates into the slots, or stops as a run would."""
         rounds = self._rounds
         try:
-            replies = self._replies(trained, server_round)
+            wave = Wave(server_round, self.slots, ())
+            replies = rounds.admitted(self.slots, wave, self._replies(trained), server_round)
             self.slots, _ = rounds.learned(self.slots, replies, server_round, self.data.names)
         except RunStopped as error:
             self.stopped = str(error)
 
-    def _replies(self, trained: Trained, server_round: int) -> TrainReplies:
+    def _replies(self, trained: Trained) -> TrainReplies:
         """Replies of one node with all clients, or of a node for each."""
         each = [trained] if self._merge.combines else [*trained.apart()]
         groups = [[*some.clients, *some.failures] for some in each]
-        admission = Admission(self._merge, server_round, self.slots, self.slots, server_round)
-        return replies_of(groups, each, admission, most=self._most, loss=self._loss)
+        return replies_of(groups, each, most=self._most, merge=self._merge, loss=self._loss)
 
     def scores(self, server_round: int, adapt_lr: float | None = None) -> Scores:
         """Scores its clients in ``scored`` after a round, with its step size of fine-tuning."""

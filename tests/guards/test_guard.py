@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from engram.core.method import Update
+from engram.core.rounds import merged
 from engram.guards.changes import change_of, length_of
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.guard import Guard, Refusal, chain, parted
 from engram.guards.merge import merge_of
+from engram.guards.robust_merge import Buckets, RobustCenter
 from engram.guards.screening import FAR
 from engram.methods.fedavg import FedAvg
+from engram.methods.scaffold import Scaffold
 from tests.guards.test_changes import at_of
 from tests.methods.problem import W, built, draw
 from tests.support import small, trainer
@@ -59,3 +62,34 @@ def test_a_sum_with_noise_of_its_sites_is_not_clipped_and_counts_clients():
         moved = torch.cat([(after[n] - x).flatten() for n, x in server["model"].items()])
         assert float(moved.norm()) == pytest.approx(kept, rel=1e-4)
         assert merge.by == ("clients" if privacy == "central" else "rows")
+
+
+def test_a_node_with_many_clients_is_one_of_those_that_are_compared():
+    """Five short updates of one node do not make the four of others long."""
+    updates = [
+        Update({"model": {n: x + step for n, x in W.items()}}, 1.0, 1, c)
+        for c, step in enumerate([1e-6] * 5 + [0.1, 0.12, 0.08, 0.1])
+    ]
+    at = AT._replace(reply=lambda update: max(update.client, 4))
+    assert parted(FAR.gather(at, updates)) == (updates, [])
+    left, refused = parted(FAR.gather(AT, updates))
+    assert (len(left), len(refused)) == (5, 4)
+
+
+def test_buckets_count_their_clients_and_statistics_of_differences_are_bounded():
+    method = built(Scaffold())
+    start = method.server.start
+    ones = {"model": start["model"], "change": {n: torch.ones_like(x) for n, x in W.items()}}
+    updates = [Update(ones, 10.0, 1, c) for c in range(4)]
+    guard = chain(Buckets(2).build(), RobustCenter("median").build())
+    found = [
+        merged(method, start, g.gather(at_of(method, start), updates))["control"]
+        for g in (guard, RobustCenter("median").build())
+    ]
+    for name, leaf in found[0].items():
+        torch.testing.assert_close(leaf, found[1][name])
+    name = next(iter(W))
+    at = at_of(method, start, running={name})
+    moved = change_of(at, updates[0])
+    assert f"model/{name}" not in moved
+    assert f"change/{name}" in moved

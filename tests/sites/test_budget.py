@@ -16,7 +16,7 @@ from engram.cohort.trainer.trainer import Trainer
 from engram.core.slots import flat
 from engram.guards.noise import simulated_noise
 from engram.guards.outgoing_updates import leave_clients
-from engram.guards.presets import guards_of
+from engram.guards.presets import client_guards
 from engram.settings.errors import REFUSED
 from engram.sites.audit import Audit
 from engram.wire.roster import read_entry
@@ -214,7 +214,7 @@ def test_large_slots_do_not_round_a_change_up():
     method = trainer(small_of_any(**LOCAL)).method
     received = {"model": {"w": torch.full((size,), 2.0**24)}}
     sent = {"model": {"w": torch.full((1, size), 2.0**24 + 2)}}
-    guard, noise = guards_of(e, method, frozenset()), simulated_noise(0)
+    guard, noise = client_guards(e), simulated_noise(0)
 
     def draw(size, stream):
         return [noise(size, stream, 1, 0)]

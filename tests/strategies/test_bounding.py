@@ -16,8 +16,8 @@ from engram.guards.noise import secret_noise
 from engram.settings.errors import RunStopped
 from engram.settings.families import METHODS
 from engram.strategies.reply_border import Rejected
-from engram.strategies.rounds import Rounds
-from engram.strategies.screening import Accepted, Admission, TrainReplies, judged
+from engram.strategies.rounds import Rounds, Wave
+from engram.strategies.screening import Accepted, TrainReplies, judged
 from engram.wire.training_result import Trained
 from tests.samples import EIGHT, entry, sampled
 from tests.support import (
@@ -145,8 +145,9 @@ def test_a_reply_whose_claims_are_impossible_is_refused():
     slots = over_slots(torch.clone, sent_by(r))
     slots["prototypes"]["shares"][0] = -0.5
     start = r.merge.method.server.start
-    admission = Admission(r.merge, 1, start, start, 1)
-    verdict = judged(Trained([3], slots, [10], [], {}, ""), admission, most=10, loss=None)
+    verdict = judged(Trained([3], slots, [10], [], {}, ""), r.merge, most=10, loss=None)
+    replies = TrainReplies([([3], verdict)], [], [], Counter())
+    ((_, verdict),) = r.admitted(start, Wave(1, start, [3]), replies, 1).rejected
     assert verdict.kind == "range"
     assert verdict.reason == "prototypes/shares must be at least 0, got -0.5"
 

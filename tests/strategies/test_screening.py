@@ -18,7 +18,7 @@ from engram.scoring.evaluation import Impossible
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION, loss, task_of
 from engram.strategies.reply_border import Rejected, read_reply
 from engram.strategies.rounds import Rounds
-from engram.strategies.screening import Accepted, Admission
+from engram.strategies.screening import Accepted
 from engram.strategies.train_replies import screen
 from engram.wire.wire import DIVERGED, to_record
 from tests.methods.problem import built
@@ -75,8 +75,8 @@ def verdict(
     slots, by = {"model": model}, merge_by(merge, running)
     read = partial(
         screen,
+        server_round=5,
         rounds=Rounds(by, Shapes(FEDAVG, slots, {}, slots, slots, {}, Served((model,)))),
-        admission=Admission(by, 5, slots, slots, 5),
         asked=ASKED,
         examples=EXAMPLES,
         most=most,

@@ -16,7 +16,6 @@ from flwr.serverapp import Grid
 
 from engram.core.method import Update
 from engram.core.types import Params
-from engram.guards.guard import parted
 from engram.guards.secure.quantize import Words, from_vector, numbers, restore
 from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Advert
@@ -262,11 +261,8 @@ class _Exchange:
         )
         ways = {each.way for each in trained.values()}
         failed = {c: why for each in trained.values() for c, why in each.details.why.items()}
-        whole = Update(slots, weight, weight if session.multiplier else len(ids))
-        merge = strategy.rounds.merge
-        at = merge.at(strategy.slots, session.number)
-        admitted, _ = parted([merge.guard.admit(at, whole)])
-        accepted = Accepted(ids, admitted, [], failed, ways.pop() if len(ways) == 1 else "")
+        update = Update(slots, weight, weight if session.multiplier else len(ids))
+        accepted = Accepted(ids, [update], [], failed, ways.pop() if len(ways) == 1 else "")
         nodes = {self._nodes[party] for party in trained}
         everyone = sorted(client for node in nodes for client in self._clients[node])
         self._warn_of_later_answers(nodes)
