@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 
 def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
     for plug_in in ("networks", "mixed"):
-        add_plugins(str(source_root() / "tests" / "client" / plug_in))
+        add_plugins(str(source_root() / "tests" / "networks" / plug_in))
     load_plugins()
     cases = {
         "batch norm and dropout": "local-moml",
