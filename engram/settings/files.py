@@ -145,7 +145,7 @@ def replace_file(path: Path, data: bytes | Sequence[bytes], *, mode: int = 0o600
         raise OSError(error.errno, error.strerror, str(path)) from error  # not the name it drew
     try:
         with os.fdopen(handle, "wb") as file:
-            if mode != 0o600:  # which it has, and some file systems set none
+            if stat.S_IMODE(os.fstat(handle).st_mode) != mode:  # some file systems set none
                 os.fchmod(handle, mode)
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
