@@ -78,12 +78,11 @@ class PooledRegressor(_Linear):
 class LassoRegressor(_Linear):
     """The LASSO of each task alone, with lambda_m = c sigma_m sqrt(ln(d) / n_m).
 
-    The shared coefficients are the median.
+    The shared coefficients are the median. Other parameters are those of ``MolarRegressor``.
 
     Args:
         c: Scale of the penalty in units of the task's noise, >= 0; 0.05 as J.1 tuned it.
         sigma: Standard deviation of the noise, or None to estimate each task's.
-        fit_intercept, standardize, unseen: See ``MolarRegressor``.
     """
 
     c: float = LASSO_SCALE
@@ -100,6 +99,8 @@ class LassoRegressor(_Linear):
 class DebiasedRegressor(_Linear):
     """LASSO debiasing around a shared center (Appendix E), with ``LassoRegressor``'s lambda_m.
 
+    Other parameters are those of ``MolarRegressor``.
+
     Args:
         center: ``trimmed-mean`` of the tasks' OLS: RM of Xu and Bastani (2024). ``median``,
             weighted like MOLAR's: ML (J.3.3). ``transfer``: Algorithm 3, for tasks with sparse
@@ -109,7 +110,6 @@ class DebiasedRegressor(_Linear):
             1 for ``transfer``.
         proportion: Share of tasks that are trimmed at either end.
         sigma: Standard deviation of the noise, or None to estimate each task's.
-        fit_intercept, standardize, unseen: See ``MolarRegressor``.
     """
 
     center: Center = "trimmed-mean"
