@@ -56,7 +56,7 @@ def folder(engram):
 
 @pytest.fixture
 def answers(monkeypatch):
-    """What Flower's command would say, one answer a call; and what it was asked."""
+    """Answers of Flower's command, one a call; and the questions."""
     from engram.link.server import control, registration
 
     said, asked = [], []

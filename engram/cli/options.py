@@ -47,7 +47,7 @@ def option(
     text: str,
     *names: str,
     min: float | None = None,  # noqa: A002 - as typer has it
-    max: float | None = None,  # noqa: A002
+    max: float | None = None,  # noqa: A002 - likewise
 ) -> Any:
     """Returns an option of a command that takes a value, with its help; a name may be given."""
     return typer.Option(*names, metavar=metavar, help=text, min=min, max=max)

@@ -1,4 +1,4 @@
-"""What a policy refuses, and whom it knows."""
+"""Refusals of a bandit's policy, and the users that it knows."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""How a run ends: by `engram stop`, with a verdict of its coordinator, or without one."""
+"""Ends of a run: by `engram stop`, with a verdict of its coordinator, or without one."""
 
 from pathlib import Path
 from types import SimpleNamespace

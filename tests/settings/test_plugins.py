@@ -72,7 +72,7 @@ def test_a_folder_is_looked_through_only_if_it_is_named(monkeypatch):
 
 
 def refusal(text, number):
-    """What is said of a plug-in of a given text, whose name no other has."""
+    """Returns the refusal of a plug-in of a given text, under a new name."""
     write(f"plug{number}.py", text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, "")

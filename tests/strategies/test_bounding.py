@@ -51,7 +51,7 @@ def moved(r, moves):
 
 
 def gathered(r, updates):
-    """What guards leave of a round's updates, and those that they have shortened."""
+    """Returns a round's updates after the guards, and the shortened ones."""
     longer = []
     at = r.merge.at(r.merge.method.server.start, 1, longer)
     return r.merge.guard.gather(at, updates), longer

@@ -1,4 +1,4 @@
-"""What a node knows and refuses: keys of others, its policy, rounds of before, and their sums."""
+"""A node's keys of others and its refusals: by policy, former rounds, and their sums."""
 
 import base64
 import hashlib
