@@ -16,6 +16,7 @@ from engram.core.checks import must
 from engram.guards.noise import simulated_bytes, simulated_noise
 from engram.link.flower import log_plainly
 from engram.server.run import run
+from engram.settings.conflicts import combines
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
@@ -96,7 +97,7 @@ def simulate(
             host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
         # One node can send the mean of all clients where the server needs only a mean.
         own, known = experiment.own, dict[str, Any]()
-        apart = secure or (isinstance(own, NetworkMethod) and not own.combines(experiment))
+        apart = secure or (isinstance(own, NetworkMethod) and not combines(experiment, own))
         apart = apart or bool(experiment.without)  # a node answers for all clients that it hosts
         nodes = [[client] for client in everyone] if apart else [everyone]
         grid = InProcessGrid(host, nodes)

@@ -12,6 +12,7 @@ import torch
 
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.guards.changes import change_of, length_of, shortened
+from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard
 
 BOUND: Final = "clip"
@@ -55,8 +56,9 @@ class AdaptiveClip:
 
         return Guard(
             "adaptive-clip",
+            needs={Fact.EACH, Fact.MEAN},
+            gives={Fact.BOUNDED},
             alike=True,
-            single=True,
             admit=admit,
             method=self._method,
             bound=bound,

@@ -7,6 +7,7 @@ from engram.core.method import Update
 from engram.core.slots import flat, mean_of, unflat
 from engram.core.streams import Stream
 from engram.guards.changes import arrays_of, changed, is_running, size_of, sum_of
+from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard
 
 
@@ -39,4 +40,11 @@ class CentralNoise:
                 mean = mean._replace(slots=unflat(flat(mean.slots) | rest, mean.slots))
             return [mean._replace(rows=float(n), clients=float(n))]
 
-        return Guard("central-noise", alike=True, gather=gather)
+        return Guard(
+            "central-noise",
+            needs={Fact.MEAN, Fact.SUM, Fact.BOUNDED, Fact.CURRENT},
+            ends={Fact.OPEN},
+            gives={Fact.NOISY},
+            alike=True,
+            gather=gather,
+        )

@@ -10,6 +10,7 @@ from engram.core.streams import Stream
 from engram.core.tree import add_scaled, multiplied, norm
 from engram.core.types import Params
 from engram.guards.changes import change_of, shortened, size_of
+from engram.guards.facts import Fact
 from engram.guards.guard import At, Drawn, Guard
 
 
@@ -27,6 +28,7 @@ class Clip:
         """Builds the guard; the server clips again, as a client may not have."""
         guard = Guard(
             "clip",
+            gives={Fact.BOUNDED},
             leave=lambda change, drawn: near(change, self.bound),
             bound=lambda at: self.bound,
         )
@@ -67,6 +69,9 @@ class LocalNoise:
 
         return Guard(
             "local-noise",
+            needs={Fact.BOUNDED},
+            ends={Fact.BOUNDED, Fact.EXACT, Fact.OPEN},
+            gives={Fact.COVERED},
             alike=True,
             hides=True,
             draws=frozenset({Stream.CLIENT_NOISE}),

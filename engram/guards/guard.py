@@ -17,6 +17,7 @@ from torch import Tensor
 from engram.core.method import Method, Slots, Update
 from engram.core.streams import Stream
 from engram.core.types import Params
+from engram.guards.facts import Fact
 
 
 class Refusal(NamedTuple):
@@ -85,10 +86,14 @@ class Guard(NamedTuple):
 
     Attributes:
         name: Its name, as in settings and messages.
+        needs: Facts that must hold where it acts.
+        ends: Facts that do not hold after it.
+        gives: Facts that hold after it.
         alike: Whether clients must have equal weights.
         hides: Whether a client does not say that it failed, but sends a change of nothing.
         least: Fewest updates of a round that it gathers; fewer pass.
-        single: Whether it looks at single clients' updates, so that no node may add them up.
+        asks: Fewest clients that a round must ask.
+        per: Updates that it makes one of.
         draws: Purposes of the standard normal numbers that ``leave`` takes, one for each number of
             a change: they are secret, and no two draws alike.
         leave: ``(change, drawn) -> change`` of one client, before its update leaves it: by path, in
@@ -103,10 +108,14 @@ class Guard(NamedTuple):
     """
 
     name: str
+    needs: Set[Fact] = frozenset()
+    ends: Set[Fact] = frozenset()
+    gives: Set[Fact] = frozenset()
     alike: bool = False
     hides: bool = False
     least: int = 1
-    single: bool = False
+    asks: int = 1
+    per: int = 1
     draws: Set[Stream] = frozenset()
     leave: Callable[[Params, Drawn], Params] = _stay
     admit: Callable[[At, Update], Update | Refusal] = _pass
@@ -170,7 +179,7 @@ def chain(*guards: Guard) -> Guard:
         " + ".join(guard.name for guard in guards),
         alike=any(guard.alike for guard in guards),
         hides=any(guard.hides for guard in guards),
-        single=any(guard.single for guard in guards),
+        needs=frozenset[Fact]().union(*(guard.needs for guard in guards)),
         draws=frozenset[Stream]().union(*(guard.draws for guard in guards)),
         leave=leave if any(guard.leaves for guard in guards) else _stay,
         admit=admit if any(guard.admit is not _pass for guard in guards) else _pass,

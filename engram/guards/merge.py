@@ -14,6 +14,7 @@ from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import merged, received_by, weighed
 from engram.core.streams import generator
 from engram.guards.changes import rebased
+from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard, parted
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.presets import guards_of
@@ -44,7 +45,7 @@ class Merge:
         by_mean = isinstance(merge, FromMean)
         # A server that takes each update sees its client's rows.
         self.by = "clients" if guard.alike else merge.by if by_mean else "rows"
-        self.combines = by_mean and not guard.single and e.attack == "none"
+        self.combines = by_mean and Fact.EACH not in guard.needs and e.attack == "none"
         self._checked = False
 
     def rebased(self, server: Slots, then: Slots, update: Update, age: int) -> Update:

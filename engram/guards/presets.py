@@ -1,6 +1,6 @@
 """The guards that an experiment's settings name."""
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from functools import partial
 
 from engram.core.method import FromMean, Method
@@ -9,52 +9,94 @@ from engram.guards.adaptive_clip import AdaptiveClip, count_of
 from engram.guards.central_noise import CentralNoise
 from engram.guards.claims import ClaimedRanges, ComparedClaims
 from engram.guards.clip import Clip, LocalNoise
+from engram.guards.facts import Fact
 from engram.guards.guard import Guard, chain
 from engram.guards.robust_merge import Buckets, Nearest, RobustCenter
 from engram.guards.screening import FAR, NormBound
 from engram.guards.update_codec import written
+from engram.settings.base import SharedSettings
 from engram.settings.experiment import Experiment
+
+_ROWS = Guard(
+    "row noise",
+    needs={Fact.BOUNDED, Fact.GRADIENTS, Fact.SAMPLED, Fact.APART, Fact.CURRENT},
+    ends={Fact.BOUNDED, Fact.OPEN},
+    gives={Fact.ROWS},
+)
+_SUMMED = {Fact.MEAN, Fact.BOUNDED, Fact.CURRENT, Fact.KNOWN}
+_SECURE = Guard("secure sum", needs=_SUMMED, ends={Fact.EACH}, asks=2)
+_NOISY = _SECURE._replace(  # sites add the noise of central privacy in shares
+    needs=_SUMMED | {Fact.SUM},
+    ends=_SECURE.ends | {Fact.OPEN},
+    gives={Fact.NOISY},
+    alike=True,
+)
 
 
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     """Returns the chain of an experiment's guards, for its method without them."""
-    found = [_universal(e, running)] if e.server_step != "replace" else []
+    by_mean, multiplier = isinstance(method.server.merge, FromMean), noise_multiplier(e)
+    found = list[Guard]()
+    if e.server_step != "replace":
+        found.append(Guard("universal", method=partial(_universal, e, running)))
     if method.claims and e.aggregation == "plain":  # a sum is rounded, and may have noise
         found.append(ClaimedRanges(method.claims, mend=e.privacy == "local").build())
-    found += [*_bounds(e)]
+    found += [guard for _, guard in at_clients(e, multiplier)]
     if e.privacy != "central":  # else what is made of an update must not depend on the others
-        found += [*_comparisons(e, method, running)]
-    if _noisy_sum(e):
-        found.append(Guard("noisy sum", alike=True))
-    elif e.privacy == "central":
-        found.append(CentralNoise(noise_multiplier(e)).build())
+        found += _screening(e, method, running)
+    found += [guard for _, guard in at_server(e, multiplier, by_mean=by_mean)]
     if e.compress != "none":
-        found.append(Guard(e.compress, single=True, method=partial(written, e, running=running)))
+        found.append(Guard("broadcast", method=partial(written, e, running=running)))
     return chain(*found)
 
 
 def client_guards(e: Experiment) -> Guard:
     """Returns the chain of those guards that act before updates leave clients."""
-    return chain(*(() if e.clip_quantile else _bounds(e)))
+    return chain(*(guard for _, guard in at_clients(e, noise_multiplier(e))))
 
 
-def _bounds(e: Experiment) -> list[Guard]:
-    if not e.update_clip:
-        return []
+def at_clients(e: SharedSettings, multiplier: float) -> Iterator[tuple[str, Guard]]:
+    """Yields the guards that act at clients first, in this order, by the setting that names each.
+
+    ``multiplier`` is that of noise.
+    """
     if e.privacy == "local":
-        return [LocalNoise(e.clip, noise_multiplier(e)).build()]
+        yield "privacy", LocalNoise(e.clip, multiplier).build()
+    elif e.update_clip and not e.clip_quantile:
+        # Not what sites have added noise to.
+        again = not (e.privacy == "central" and e.aggregation == "secure")
+        yield "clip", Clip(e.clip, again=again).build()
+    if e.privacy == "example":
+        yield "privacy", _ROWS
+    if e.aggregation == "secure":
+        yield "aggregation", _NOISY if e.privacy == "central" else _SECURE
+    if e.compress != "none":
+        ends = set() if e.compress in ("8-bit", "4-bit") else {Fact.CLOSE, Fact.SIZED}
+        yield "compress", Guard(e.compress, needs={Fact.EACH, Fact.EXACT}, ends=ends)
+
+
+def at_server(
+    e: SharedSettings, multiplier: float, *, by_mean: bool
+) -> Iterator[tuple[str, Guard]]:
+    """Yields the guards that act at the server alone, in this order, likewise.
+
+    ``by_mean`` is whether the method's server takes the mean of updates.
+    """
     if e.clip_quantile:
-        count = count_of(noise_multiplier(e), e.clients_per_round)
-        return [AdaptiveClip(e.clip, e.clip_quantile, count).build()]
-    return [Clip(e.clip, again=not _noisy_sum(e)).build()]
+        count = count_of(multiplier, e.clients_per_round)
+        yield "clip-quantile", AdaptiveClip(e.clip, e.clip_quantile, count).build()
+    if e.merge != "mean" and e.bucket_size > 1:
+        yield "bucket-size", Buckets(e.bucket_size).build()
+    if e.merge == "multi-krum" and not by_mean:
+        yield "merge", Nearest(e.num_malicious).build()
+    elif e.merge != "mean":
+        yield "merge", RobustCenter(e.merge, e.num_malicious).build()
+    if e.privacy == "central" and e.aggregation == "plain":
+        yield "privacy", CentralNoise(multiplier).build()
 
 
-def _noisy_sum(e: Experiment) -> bool:
-    """Returns whether sites add the noise of central privacy to a secure sum, in shares."""
-    return e.privacy == "central" and e.aggregation == "secure"
-
-
-def _comparisons(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
+def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
+    """Returns the guards that compare updates where nothing bounds them."""
     plain, by_mean = e.merge == "mean", isinstance(method.server.merge, FromMean)
     slots = [x for x in method.server.start.values() if isinstance(x, dict)]
     averages = any(running & x.keys() for x in slots)  # which no clip bounds
@@ -65,16 +107,10 @@ def _comparisons(e: Experiment, method: Method, running: Set[str]) -> list[Guard
         found.append(NormBound(e.max_norm).build())
     if method.claims and (plain or not by_mean):
         found.append(ComparedClaims(method.claims, e.max_weight, e.max_norm).build())
-    if not plain and not by_mean:
-        found.append(Nearest(e.num_malicious).build())
-    if not plain and by_mean:
-        found += [Buckets(e.bucket_size).build()] * (e.bucket_size > 1)
-        found.append(RobustCenter(e.merge, e.num_malicious).build())
     return found
 
 
-def _universal(e: Experiment, running: Set[str]) -> Guard:
+def _universal(e: Experiment, running: Set[str], method: Method) -> Method:
     from engram.online.server_step import universal_step  # noqa: PLC0415 - numba is slow to import
 
-    step = partial(universal_step, radius=e.server_radius, running=frozenset(running))
-    return Guard("universal", method=step)
+    return universal_step(method, radius=e.server_radius, running=frozenset(running))

@@ -12,6 +12,7 @@ from engram.core.slots import flat, mean_of, unflat
 from engram.core.streams import Stream
 from engram.core.types import Params
 from engram.guards.changes import change_of, is_running
+from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard
 from engram.guards.robust import (
     Center,
@@ -38,6 +39,8 @@ _AGAINST: Final[dict[str, Callable[[Sequence[Params], int], Params]]] = {
     "krum": krum,
     "multi-krum": multi_krum,
 }
+_LEAST: Final = {"trimmed-mean": 1, "nearest-mixing": 1, "krum": 3, "multi-krum": 3}  # where f = 0
+_COMPARED: Final = frozenset({Fact.EACH, Fact.CLOSE, Fact.CURRENT})
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,14 @@ class RobustCenter:
             rows, clients = sum(u.rows for u in updates), sum(u.clients for u in updates)
             return [Update(slots, rows, clients)]
 
-        return Guard(self.name, alike=True, single=True, gather=gather)
+        return Guard(
+            self.name,
+            needs=_COMPARED | {Fact.MEAN},
+            ends={Fact.SUM},
+            asks=_LEAST[self.name] + 2 * self.malicious if against else 1,
+            alike=True,
+            gather=gather,
+        )
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,8 @@ class Nearest:
             ]
             return [updates[i] for i in nearest(moved, self.malicious)]
 
-        return Guard("multi-krum", single=True, gather=gather)
+        asks = _LEAST["multi-krum"] + 2 * self.malicious
+        return Guard("multi-krum", needs=_COMPARED, asks=asks, gather=gather)
 
 
 @dataclass(frozen=True)
@@ -109,4 +120,10 @@ class Buckets:
             parts = ([updates[i] for i in order[start : start + self.size]] for start in starts)
             return [mean_of(part, "clients") for part in parts]
 
-        return Guard("buckets", alike=True, single=True, gather=gather)
+        return Guard(
+            "buckets",
+            needs=_COMPARED | {Fact.MEAN},
+            per=self.size,
+            alike=True,
+            gather=gather,
+        )

@@ -1,7 +1,7 @@
 """Base classes of methods' settings."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, TypeVar
 
@@ -9,6 +9,7 @@ from pydantic import Field
 
 from engram.core.checks import Fault, clash, must, require
 from engram.data.source import Source
+from engram.guards.facts import ALWAYS, Fact
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import LARGEST
 from engram.settings.data import DataSettings
@@ -128,6 +129,11 @@ class Method(Settings):
     def on_a_node(self) -> Self:
         """Returns the method with the limits that a node enforces against its server."""
         return self
+
+    @property
+    def facts(self) -> Set[Fact]:
+        """The facts that hold of its rounds before any protection acts."""
+        return ALWAYS
 
     @property
     def asks(self) -> int:

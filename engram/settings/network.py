@@ -2,22 +2,23 @@
 
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, dataclass_transform
 
 from pydantic import Field, create_model
 
 from engram.core.checks import Fault, clash, must, require
+from engram.guards.facts import ALWAYS, Fact
 from engram.networks.optimizers import OPTIMIZERS
 from engram.scoring.metrics import METRICS, Metric, named
 from engram.scoring.score_columns import VALIDATION, Column, columns_of
 from engram.scoring.tasks import TASKS, task_of
 from engram.settings.base import METHODS, Method, SharedSettings, check_name, check_setting
 from engram.settings.base import method as registered
+from engram.settings.conflicts import unfit
 from engram.settings.fields import Float, Int, key_of, searched
 from engram.settings.plugins import MOVING
-from engram.settings.protection import impossible_compression
 
 if TYPE_CHECKING:
     from engram.core.settings import Part
@@ -78,6 +79,16 @@ class NetworkMethod(Method):
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self.module, self.name, self.model_dump())
 
+    @property
+    def facts(self) -> Set[Fact]:
+        """The facts that hold of its rounds before any protection acts."""
+        own = {
+            Fact.MEAN: not self.each,
+            Fact.NO_STEP: not (self.steps or self.each),
+            Fact.GRADIENTS: self.gradients,
+        }
+        return ALWAYS - {fact for fact, holds in own.items() if not holds}
+
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns the metrics of scores: the chosen ones, and then the loss."""
         task = task_of(shared.task, shared.loss)
@@ -92,11 +103,6 @@ class NetworkMethod(Method):
         if shared.validates:
             found += [column._replace(name=VALIDATION + column.name) for column in found]
         return found
-
-    def combines(self, shared: SharedSettings) -> bool:
-        """Returns whether a node may send the mean of several clients' updates."""
-        exact = not shared.clip_quantile and shared.attack == shared.compress == "none"
-        return not self.each and shared.merge == "mean" and exact
 
     @classmethod
     def step_sizes(cls) -> list[str]:
@@ -125,16 +131,13 @@ class NetworkMethod(Method):
         if shared.eta_by and "eta" not in type(self).model_fields:
             expected = f"empty for {self.name}, which has no eta"
             yield clash("eta-by", shared.eta_by, expected)
-        if shared.privacy != "none" and shared.standardize == "federation":
-            expected = f"auto, client or none where privacy is {shared.privacy}: sums have no noise"
-            yield clash("standardize", shared.standardize, expected, "privacy")
         if self.faults and self.model_dump(exclude_defaults=True):  # else torch is not needed
             yield from self._science.faults(self)
         yield from self._unsuitable(shared)
-        yield from shared.protection_problems(shared.clients_per_round)
+        yield from shared.protection_problems()
         yield from shared.attack_problems()
-        yield from _impossible_times(shared, self)
-        yield from impossible_compression(shared)
+        yield from _impossible_times(shared)
+        yield from unfit(shared, self)
         yield from _impossible_text(shared)
         yield from _metrics_that_do_not_fit(shared)
 
@@ -145,47 +148,9 @@ class NetworkMethod(Method):
         if not shared.local_epochs and shared.local_steps < self.phases:
             expected = f"at least {self.phases} for {self.name} where local-epochs is 0"
             yield clash("local-steps", shared.local_steps, expected, "local-epochs")
-        if shared.server_step != "replace" and (self.steps or self.each):
-            expected = f"replace for {self.name}, whose server has a step of its own"
-            yield clash("server-step", shared.server_step, expected)
-        if self.each and shared.merge not in ("mean", "multi-krum"):
-            expected = f"mean or multi-krum for {self.name}, whose server sees every update"
-            yield clash("merge", shared.merge, expected)
-        if self.each and shared.merge != "mean" and shared.bucket_size > 1:
-            expected = f"1 for {self.name}, whose server sees every update"
-            yield clash("bucket-size", shared.bucket_size, expected)
-        if self.each and shared.aggregation == "secure":
-            expected = f"plain for {self.name}, whose server sees every update"
-            yield clash("aggregation", shared.aggregation, expected)
-        if shared.privacy == "example":
-            yield from self._beyond_rows(shared)
-        if self.each and shared.privacy == "central":
-            expected = f"none or local for {self.name}, whose server sees every update"
-            yield clash("privacy", shared.privacy, expected)
-
-    def _beyond_rows(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Yields conflicts with privacy of single rows."""
-        where = "where privacy is example"
-        if not self.gradients:
-            expected = (
-                f"none, local or central for {self.name}, whose clients look at rows in other ways "
-                "than by one gradient a step"
-            )
-            yield clash("privacy", shared.privacy, expected)
-        if shared.epsilon:
-            expected = f"0 {where}: it follows from each client's rows; give the noise-multiplier"
+        if shared.privacy == "example" and shared.epsilon:
+            expected = "0 where it follows from each client's rows; give the noise-multiplier"
             yield clash("epsilon", shared.epsilon, expected, "privacy")
-        if shared.local_epochs:
-            expected = f"0 {where}, whose batches are random samples: set local-steps"
-            yield clash("local-epochs", shared.local_epochs, expected, "privacy")
-        if shared.order == "stream":
-            yield clash("order", shared.order, f"shuffled {where}", "privacy")
-        if shared.standardize == "client":
-            expected = f"auto or none {where}: a client's own moments depend on each row"
-            yield clash("standardize", shared.standardize, expected, "privacy")
-        if shared.missing == "median":
-            expected = f"refuse or indicator {where}: medians depend on each row"
-            yield clash("missing", shared.missing, expected, "privacy")
 
 
 @dataclass_transform(frozen_default=True)
@@ -282,14 +247,6 @@ def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
     if shared.patience and not shared.validates:
         expected = "0 without validation rows: protocol few-shot, or validation-fraction 0"
         yield clash("patience", shared.patience, expected, "protocol", "validation-fraction")
-    if shared.patience and shared.privacy != "none":
-        why = "it goes by scores, which have no noise"
-        if shared.privacy == "local":
-            why += " in one process, and on nodes cost epsilon each time"
-        expected = f"0 where privacy is {shared.privacy}: {why}; who starts the run sets num-rounds"
-        yield clash("patience", shared.patience, expected, "privacy")
-    if shared.secret_cohorts:
-        yield from _impossible_samples(shared)
     if asked % shared.shards:
         divisor = f"a divisor of clients-per-round = {asked}"
         yield clash("shards", shared.shards, divisor, "clients-per-round")
@@ -298,68 +255,25 @@ def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
         yield clash("min-clients", shared.min_clients, most, "clients-per-round")
 
 
-def _impossible_samples(shared: SharedSettings) -> Iterator[Fault]:
-    """Yields conflicts with secret sampling."""
-    where = f"where sampling is {shared.sampling}"
-    if shared.privacy != "central":
-        expected = "fixed unless privacy is central: nothing else gains by secret cohorts"
-        yield clash("sampling", shared.sampling, expected, "privacy")
-    if shared.aggregation == "secure":
-        expected = "fixed where aggregation is secure: sites know who takes part in a sum"
-        yield clash("sampling", shared.sampling, expected, "aggregation")
-    if shared.shards > 1:
-        expected = f"1 {where}, which draws from all clients alike"
-        yield clash("shards", shared.shards, expected, "sampling")
-    if shared.participation:
-        expected = f"empty {where}, whose cohorts are secret"
-        yield clash("participation", shared.participation, expected, "sampling")
-    if shared.min_clients > 1:
-        expected = f"at most 1 {where}: a round that stops for want of clients tells of its cohort"
-        yield clash("min-clients", shared.min_clients, expected, "sampling")
-
-
-def _impossible_times(shared: SharedSettings, method: NetworkMethod) -> Iterator[Fault]:
+def _impossible_times(shared: SharedSettings) -> Iterator[Fault]:
     """Yields conflicts with clocks, deadlines and buffers of updates."""
     yield from shared.time_problems()
     asked, seen = shared.clients_per_round, shared.num_clients - shared.unseen_clients
     if (more := shared.over_selection) and shared.asked(asked) > seen:
         expected = f"at most what makes {seen} clients of clients-per-round = {asked}"
         yield clash("over-selection", more, expected, "clients-per-round", "num-clients")
-    if more and shared.privacy == "central":
-        expected = "0 where privacy is central: a fast client would put a slower one out"
-        yield clash("over-selection", more, expected, "privacy")
     if more and shared.shards > 1:
         yield clash("over-selection", more, "0 where shards is above 1", "shards")
-    if more and shared.secret_cohorts:
-        yield clash("over-selection", more, f"0 where sampling is {shared.sampling}", "sampling")
     if shared.clock and shared.participation:
         expected = "empty where participation is another run's"
         yield clash("clock", shared.clock, expected, "participation")
-    if not shared.buffer_size:
-        return
-    if method.each:
-        expected = f"0 for {method.name}, whose server sees every update"
-        yield clash("buffer-size", shared.buffer_size, expected)
-    for key, value, fits, why in (
-        ("privacy", shared.privacy, ("none", "local"), "its noise is for the mean of a cohort"),
-        ("aggregation", shared.aggregation, ("plain",), "a sum hides which updates are old"),
-        ("merge", shared.merge, ("mean",), "a buffer has updates of different models"),
-        ("attack", shared.attack, ("none",), "attackers know one cohort"),
-        ("shards", shared.shards, (1,), "each client is asked by itself"),
-        ("participation", shared.participation, ("",), "it has cohorts"),
-        ("sampling", shared.sampling, ("fixed",), "each client is asked by itself"),
-    ):
-        if value not in fits:
-            expected = (
-                f"{' or '.join(map(str, fits)) or 'empty'} where buffer-size is above 0: {why}"
-            )
-            yield clash(key, value, expected, "buffer-size")
-    if shared.buffer_size > asked:
+    if (size := shared.buffer_size) > asked:
         most = f"at most clients-per-round = {asked}, which are at work at a time"
-        yield clash("buffer-size", shared.buffer_size, most, "clients-per-round")
-    if shared.min_clients > shared.buffer_size:
-        most = f"at most buffer-size = {shared.buffer_size}"
-        yield clash("min-clients", shared.min_clients, most, "buffer-size")
+        yield clash("buffer-size", size, most, "clients-per-round")
+    if size and shared.min_clients > size:
+        yield clash(
+            "min-clients", shared.min_clients, f"at most buffer-size = {size}", "buffer-size"
+        )
 
 
 def _impossible_text(shared: SharedSettings) -> Iterator[Fault]:

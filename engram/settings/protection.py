@@ -1,16 +1,13 @@
 """Settings of privacy, robust merging, compression, and simulated attacks."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
 from engram.core.checks import Fault, clash, must
 from engram.settings.errors import Refused
 from engram.settings.fields import Float, Int, Settings, choice_with_number, number_in
-
-if TYPE_CHECKING:
-    from engram.settings.base import SharedSettings
 
 _SERVER_STEP: Final = AfterValidator(choice_with_number(replace=0, universal=1e30))
 
@@ -137,61 +134,21 @@ class ProtectionSettings(Settings):
         """The largest norm of a client's update; 0 for no bound."""
         return 0.0 if self.privacy == "example" else self.clip
 
-    def protection_problems(self, asked: int) -> Iterator[Fault]:
-        """Yields settings that no round could meet, or that would not protect anybody.
-
-        ``asked`` is the number of clients asked in a round.
-        """
-        krum = 2 * self.num_malicious + 3
-        trimmed = krum - 2
-        least = {"trimmed-mean": trimmed, "nearest-mixing": trimmed}
-        least |= {"krum": krum, "multi-krum": krum}
-        if -(-asked // self.bucket_size) < (buckets := least.get(self.merge, 1)):
-            attackers = f"{self.merge} with num-malicious = {self.num_malicious}"
-            attackers += f" and bucket-size = {self.bucket_size}" * (self.bucket_size > 1)
-            expected = f"at least {(buckets - 1) * self.bucket_size + 1} for {attackers}"
-            yield clash("clients-per-round", asked, expected, "merge", "num-malicious")
+    def protection_problems(self) -> Iterator[Fault]:
+        """Yields settings that nothing reads beside others."""
         if self.bucket_size > 1 and self.merge == "mean":
             expected = "1 where merge is mean, which buckets do not change"
             yield clash("bucket-size", self.bucket_size, expected, "merge")
-        if self.privacy != "none" and self.clip <= 0:
-            yield clash("clip", self.clip, f"positive where privacy is {self.privacy}", "privacy")
-        if self.aggregation == "secure":
-            yield from self._unsummable(asked)
-        if self.privacy == "central" and self.merge != "mean":
-            # Its noise is calibrated to the influence of one client on a mean.
-            yield clash("merge", self.merge, "mean where privacy is central", "privacy")
-        if self.privacy != "central" and self.clip_quantile:
-            yield clash(
-                "clip-quantile", self.clip_quantile, "0 unless privacy is central", "privacy"
-            )
         if self.epsilon and self.privacy == "none":
             yield clash("epsilon", self.epsilon, "0 where privacy is none", "privacy")
         default = type(self).model_fields["noise_multiplier"].default
         if self.epsilon and self.noise_multiplier != default:
             expected = f"left out where epsilon = {self.epsilon:g} is to be reached"
             yield clash("noise-multiplier", self.noise_multiplier, expected, "epsilon")
-
-    def _unsummable(self, asked: int) -> Iterator[Fault]:
-        """Yields settings that need more of clients' updates than a sum of bounded ones."""
-        where = "where aggregation is secure"
-        if self.clip <= 0:
-            yield clash("clip", self.clip, f"positive {where}", "aggregation")
-        if self.merge != "mean":
-            yield clash("merge", self.merge, f"mean {where}", "aggregation")
-        if self.privacy in ("local", "example"):
-            expected = (
-                f"none or central {where}: single updates' noise would leave the sum's bounds"
-            )
-            yield clash("privacy", self.privacy, expected, "aggregation")
-        if self.clip_quantile:
-            expected = f"0 {where}: nobody counts single updates' norms"
-            yield clash("clip-quantile", self.clip_quantile, expected, "aggregation")
-        if self.epsilon:
+        if self.epsilon and self.aggregation == "secure":
+            where = "where aggregation is secure"
             expected = f"0 {where}: give the noise-multiplier, and the run says its epsilon"
             yield clash("epsilon", self.epsilon, expected, "aggregation")
-        if asked < 2:
-            yield clash("clients-per-round", asked, f"2 or more {where}", "aggregation")
 
 
 _ATTACKS: Final = {"none": 0.0} | dict.fromkeys(
@@ -242,9 +199,6 @@ class AttackSettings(Settings):
             raise Refused(must("attack", self.attack, expected))
 
 
-_EXACT = ("8-bit", "4-bit")  # of which each update is an estimate by itself
-
-
 class CompressionSettings(Settings):
     """Messages in fewer bytes, in both directions."""
 
@@ -260,33 +214,3 @@ class CompressionSettings(Settings):
         "array's, by default a hundredth) or low-rank (changes as products of thin matrices, of "
         "rank 2, or low-rank:4). Clients keep what was left out, and send it later",
     )
-
-
-def impossible_compression(shared: "SharedSettings") -> Iterator[Fault]:
-    """Yields settings that fewer bytes do not go with."""
-    kind = shared.compress
-    if kind == "none":
-        return
-    if shared.aggregation == "secure":
-        expected = (
-            "none where aggregation is secure: only numbers of one scale can be summed masked"
-        )
-        yield clash("compress", kind, expected, "aggregation")
-    if shared.privacy == "local":
-        expected = (
-            "none where privacy is local: what was left out would lengthen later updates beyond "
-            "the bound by which the server tells honest noise"
-        )
-        yield clash("compress", kind, expected, "privacy")
-    if shared.merge != "mean" and kind not in _EXACT:
-        expected = (
-            f"none, 8-bit or 4-bit where merge is {shared.merge}, which compares single updates: "
-            f"of {kind} only their sums over rounds are near the true ones"
-        )
-        yield clash("compress", kind, expected, "merge")
-    if shared.clock and kind not in _EXACT:
-        expected = (
-            "none, 8-bit or 4-bit where there is a clock: the bytes of changes depend on how many "
-            "a client has missed"
-        )
-        yield clash("compress", kind, expected, "clock")

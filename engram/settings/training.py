@@ -194,6 +194,3 @@ class TimeSettings(Settings):
                 yield clash(
                     key, value, "0 without a clock; on nodes, timeout ends a round", "clock"
                 )
-            if value and self.buffer_size:
-                expected = "0 where buffer-size is above 0, and a round waits for nobody"
-                yield clash(key, value, expected, "buffer-size")

@@ -295,5 +295,5 @@ def test_what_needs_a_mean_is_refused_by_name():
     from engram.settings.errors import Refused
 
     for settings in ({"merge": "median"}, {"privacy": "central", "clip": 1.0}):
-        with pytest.raises(Refused, match="for heads, whose server sees every update"):
+        with pytest.raises(Refused, match="that of heads sees every update"):
             experiment(**settings)

@@ -64,11 +64,8 @@ MEANINGLESS = [
     ({"noise_multiplier": 2.0}, "noise-multiplier must be left out where epsilon = 3"),
     ({"epsilon": math.inf}, "epsilon must be a finite number, got inf"),
     ({"epsilon": -1.0}, "epsilon must be greater than or equal to 0"),
-    ({"patience": 2}, "patience must be 0 where privacy is central: it goes by scores"),
-    (
-        {"patience": 2, "privacy": "local"},
-        "cost epsilon each time; who starts the run sets num-rounds",
-    ),
+    ({"patience": 2}, "patience = 2 needs .* without noise: privacy = central ends that"),
+    ({"patience": 2, "privacy": "local"}, "patience = 2 needs .*: privacy = local ends that"),
 ]
 
 

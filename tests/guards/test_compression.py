@@ -35,11 +35,26 @@ def outcome(e, folder, **how):
 
 
 NOT_TOGETHER = [
-    ({"aggregation": "secure", "clip": 1.0}, "none where aggregation is secure"),
-    ({"privacy": "local", "clip": 1.0}, "none where privacy is local"),
-    ({"merge": "median", "compress": "top-k"}, "8-bit or 4-bit where merge is median"),
-    ({"merge": "krum", "compress": "low-rank"}, "8-bit or 4-bit where merge is krum"),
-    ({"clock": "drawn", "compress": "top-k"}, "8-bit or 4-bit where there is a clock"),
+    (
+        {"aggregation": "secure", "clip": 1.0},
+        "compress = 8-bit needs .* each update by itself: aggregation = secure ends",
+    ),
+    (
+        {"privacy": "local", "clip": 1.0},
+        "compress = 8-bit needs .* no noise of their own: privacy = local ends that",
+    ),
+    (
+        {"merge": "median", "compress": "top-k"},
+        "merge = median needs .* what its client computed: compress = top-k ends",
+    ),
+    (
+        {"merge": "krum", "compress": "low-rank"},
+        "merge = krum needs .* what its client computed: compress = low-rank ends",
+    ),
+    (
+        {"clock": "drawn", "compress": "top-k"},
+        "clock = drawn needs .* as many bytes in every round: compress = top-k",
+    ),
     ({"compress": "low-rank:0.3"}, "compress must be low-rank:NUMBER, a whole number, above 0 and"),
     ({"compress": "low-rank:2.5"}, "compress must be low-rank:NUMBER, a whole number, above 0 and"),
     ({"compress": "top-k:0.6"}, "compress must be top-k:NUMBER, above 0 and at most 0.5, got"),

@@ -283,24 +283,25 @@ def test_other_methods_are_refused_by_name():
     for method in REFUSED_BY_NAME:
         with (
             entry(method),
-            pytest.raises(
-                Refused, match=f"none, local or central for {method}, whose clients look"
-            ),
+            pytest.raises(Refused, match=f"one gradient a step alone: those of {method} look"),
         ):
             settings_of(method)
 
 
 def test_settings_that_break_it_are_refused():
     for settings, says in [
-        ({"clip": 0.0}, "clip must be positive where privacy is example"),
+        ({"clip": 0.0}, "privacy = example needs .* set clip"),
         ({"epsilon": 3.0, "noise_multiplier": 1.0}, "follows from each client's rows"),
-        ({"local_epochs": 1}, "set local-steps"),
-        ({"order": "stream"}, "order must be shuffled where privacy is example"),
-        ({"standardize": "client"}, "moments depend on each row"),
-        ({"missing": "median"}, "medians depend on each row"),
-        ({"aggregation": "secure"}, "none or central where aggregation is secure"),
-        ({"sampling": "poisson"}, "fixed unless privacy is central"),
-        ({"patience": 1}, "patience must be 0 where privacy is example"),
+        ({"local_epochs": 1}, "draws its rows by chance, in secret: local-epochs = 1 ends that"),
+        ({"order": "stream"}, "draws its rows by chance, in secret: order = stream ends that"),
+        ({"standardize": "client"}, "depend on the others: standardize = client ends that"),
+        ({"missing": "median"}, "depend on the others: missing = median ends that"),
+        (
+            {"aggregation": "secure"},
+            "aggregation = secure needs .* largest norm: privacy = example ends that",
+        ),
+        ({"sampling": "poisson"}, "sampling = poisson needs .* privacy is not central"),
+        ({"patience": 1}, "patience = 1 needs .* without noise: privacy = example ends that"),
     ]:
         with entry(settings, says), pytest.raises(Refused, match=says):
             settings_of(**settings)

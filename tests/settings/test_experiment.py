@@ -228,7 +228,7 @@ TOLD = [
     (
         {"num-clients": 0, "clients-per-round": 30, "privacy": "local"},
         "num-clients must be greater than or equal to 1, got 0; "
-        "clip must be positive where privacy is local, got 0.0",
+        "privacy = local needs that what a client adds has a largest norm: set clip",
     ),
     (
         {"method": "fedrep", "local-epochs": -1, "local-steps": 1},
@@ -266,8 +266,8 @@ DEPENDING = [
     ({"optimizer-state": "kept"}, "optimizer-state optimizer"),
     ({"standardize": "federation", "privacy": "local", "clip": 1.0}, "standardize privacy"),
     ({"metrics": "accuracy", "task": "regression"}, "metrics task"),
-    ({"merge": "krum", "num-malicious": 4}, "clients-per-round merge num-malicious"),
-    ({"privacy": "central"}, "clip privacy"),
+    ({"merge": "krum", "num-malicious": 4}, "merge clients-per-round bucket-size num-malicious"),
+    ({"privacy": "central"}, "privacy clip"),
     ({"privacy": "central", "clip": 1.0, "merge": "median"}, "merge privacy"),
     ({"method": "fedrep", "local-steps": 1}, "local-steps local-epochs"),
     ({"method": "pfedme", "alpha": 1.0}, "alpha lambda"),
@@ -314,17 +314,17 @@ OUT_OF_RANGE = [
     ({"bucket_size": 2}, "bucket-size must be 1 where merge is mean, which buckets do not"),
     (
         {"merge": "multi-krum", "num_malicious": 1, "bucket_size": 3},
-        "at least 13 for multi-krum with num-malicious = 1 and bucket-size = 3, got 10",
+        "merge = multi-krum needs at least 5 updates a round, got 4: see clients-per-round",
     ),
     (
         {"merge": "trimmed-mean", "num_malicious": 5},
-        "clients-per-round must be at least 11 for trimmed-mean with num-malicious = 5, got 10",
+        "merge = trimmed-mean needs at least 11 updates a round, got 10: see clients-per-round",
     ),
     ({"privacy": "both"}, "privacy must be 'none', 'local', 'central' or 'example', got 'both'"),
-    ({"privacy": "local"}, "clip must be positive where privacy is local, got 0.0"),
+    ({"privacy": "local"}, "privacy = local needs .* largest norm: set clip"),
     (
         {"privacy": "central", "clip": 1.0, "merge": "median"},
-        "merge must be mean where privacy is central, got 'median'",
+        "privacy = central needs .* not depend on the other clients: merge = median ends that",
     ),
     ({"server_step": "adam"}, "server-step must be one of replace, universal, got 'adam'"),
     ({"server_step": "universal:0"}, "server-step must be universal:NUMBER, above 0 and at most"),
@@ -335,14 +335,17 @@ OUT_OF_RANGE = [
     *(
         ({"method": "fedpac", "num_clients": 20, "clients_per_round": 20} | settings, words)
         for settings, words in [
-            ({"merge": "median"}, "merge must be mean or multi-krum for fedpac, whose server sees"),
+            (
+                {"merge": "median"},
+                "merge = median needs .* mean of updates alone: that of fedpac sees every",
+            ),
             (
                 {"merge": "multi-krum", "bucket_size": 2},
-                "bucket-size must be 1 for fedpac, whose server sees every update",
+                "bucket-size = 2 needs .* mean of updates alone: that of fedpac sees every update",
             ),
             (
                 {"privacy": "central", "clip": 1.0},
-                "privacy must be none or local for fedpac, whose server sees every update",
+                "privacy = central needs .* mean of updates alone: that of fedpac sees every update",
             ),
         ]
     ),

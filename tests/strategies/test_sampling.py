@@ -189,15 +189,30 @@ def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_pat
 @KINDS
 def test_what_secret_cohorts_do_not_go_with_is_one_line(kind):
     for settings, says in [
-        ({"privacy": "local"}, "sampling must be fixed unless privacy is central"),
-        ({"privacy": "none"}, "sampling must be fixed unless privacy is central"),
-        ({"aggregation": "secure"}, "sampling must be fixed where aggregation is secure"),
-        ({"shards": 2}, "shards must be 1 where sampling is {}"),
-        ({"min_clients": 3}, "min-clients must be at most 1 where sampling is {}"),
-        ({"participation": "runs/a"}, "participation must be empty where sampling is {}"),
+        (
+            {"privacy": "local"},
+            "sampling = {} needs that the server adds noise to the sum: privacy is not central",
+        ),
+        (
+            {"privacy": "none"},
+            "sampling = {} needs that the server adds noise to the sum: privacy is not central",
+        ),
+        (
+            {"aggregation": "secure"},
+            "aggregation = secure needs that cohorts are no secret: sampling = {} ends that",
+        ),
+        ({"shards": 2}, "shards = 2 needs that cohorts are no secret: sampling = {} ends"),
+        (
+            {"min_clients": 3},
+            "min-clients = 3 needs that cohorts are no secret: sampling = {} ends",
+        ),
+        (
+            {"participation": "runs/a"},
+            "participation = runs/a needs that cohorts are no secret: sampling = {} ends",
+        ),
         (
             {"clock": "drawn", "over_selection": 0.5},
-            "over-selection must be 0 where sampling is {}",
+            "over-selection = 0.5 needs that cohorts are no secret: sampling = {} ends",
         ),
     ]:
         with entry(settings, says), pytest.raises(ValueError, match=says.format(kind["sampling"])):

@@ -19,6 +19,7 @@ from engram.settings.base import (
     SharedSettings,
     method,
 )
+from engram.settings.conflicts import unfit
 from engram.settings.fields import Float, Int
 
 _MOST_TURNS = 2**16  # some 50 MB for each site
@@ -53,7 +54,8 @@ class Thresholded(Method):
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Adds the settings that noise on a site's sums does not cover."""
         yield from super().problems(shared)
-        yield from shared.protection_problems(shared.clients_per_round)
+        yield from shared.protection_problems()
+        yield from unfit(shared, self)
         if shared.privacy not in ("none", "example"):
             yield clash("privacy", shared.privacy, f"none or example for {self.name}")
         for name, value in self.noised.items() if shared.privacy == "example" else ():
@@ -116,9 +118,6 @@ class Molar(Thresholded):
             yield clash("missing", shared.missing, "refuse or median for molar")
         if self.sharing == "adaptive" and self.threshold_scale == 0:
             yield clash("threshold-scale", 0, "above 0 with sharing=adaptive", "sharing")
-        if shared.privacy == "example" and shared.missing == "median":
-            expected = "refuse where privacy is example: medians depend on each row"
-            yield clash("missing", shared.missing, expected, "privacy")
 
 
 (REGRETS,) = columns_of(

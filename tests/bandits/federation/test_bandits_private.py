@@ -121,7 +121,7 @@ def test_later_choices_follow_from_what_was_sent(tmp_path):
 def test_what_has_no_noise_is_refused_by_name():
     for special, says in [
         ({"privacy": "local"}, "privacy must be none or example for molar-bandit"),
-        ({"clip": 0.0}, "clip must be positive where privacy is example"),
+        ({"clip": 0.0}, "privacy = example needs .* set clip"),
         ({"bandit_model": "P"}, "bandit-model must be C where privacy is example"),
         ({"history": "all"}, "history must be batch where privacy is example"),
     ]:

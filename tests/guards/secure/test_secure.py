@@ -415,11 +415,17 @@ def test_a_survivor_that_is_said_to_be_gone_signs_nothing_and_nobody_tells_both_
 
 def test_what_needs_more_than_a_sum_is_refused_by_name():
     for settings, told in [
-        ({"clip": 0.0}, "clip must be positive where aggregation is secure, got 0"),
-        ({"merge": "median"}, "merge must be mean where aggregation is secure"),
-        ({"privacy": "local"}, "privacy must be none or central where aggregation is secure"),
-        ({"clients_per_round": 1}, "clients-per-round must be 2 or more where aggregation"),
-        ({"method": "fedfomo"}, "aggregation must be plain for fedfomo, whose server sees every"),
+        ({"clip": 0.0}, "aggregation = secure needs .* set clip"),
+        (
+            {"merge": "median"},
+            "merge = median needs .* each update by itself: aggregation = secure ends that",
+        ),
+        (
+            {"privacy": "local"},
+            "aggregation = secure needs .* largest norm: privacy = local ends that",
+        ),
+        ({"clients_per_round": 1}, "aggregation = secure needs at least 2 updates a round, got 1"),
+        ({"method": "fedfomo"}, "aggregation = secure needs .* that of fedfomo sees every update"),
         ({"secure_threshold": 0.4}, "secure-threshold must be"),
     ]:
         with entry(settings, told), pytest.raises(Refused, match=told):

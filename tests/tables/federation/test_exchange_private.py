@@ -78,10 +78,10 @@ def test_settings_without_noise_are_refused_by_name():
     for special, says in [
         ({"privacy": "local"}, "privacy must be none or example for molar"),
         ({"privacy": "central"}, "privacy must be none or example for molar"),
-        ({"clip": 0.0}, "clip must be positive where privacy is example"),
+        ({"clip": 0.0}, "privacy = example needs .* set clip"),
         ({"family": "logistic", "dataset": "sparse-logistic"}, "family must be linear where"),
         ({"sharing": "adaptive"}, "sharing must be median where privacy is example"),
-        ({"missing": "median"}, "medians depend on each row"),
+        ({"missing": "median"}, "depend on the others: missing = median ends that"),
         ({"method": "meta-ban", "dataset": "simulated"}, "privacy"),
     ]:
         with entry(special, says), pytest.raises(Refused, match=says):

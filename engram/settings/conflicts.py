@@ -1,0 +1,101 @@
+"""Settings that do not go together, by the facts that each needs, ends and gives."""
+
+from collections.abc import Callable, Iterator, Set
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from engram.core.checks import Fault
+from engram.guards.facts import Fact, Part, conflicts, facts_after
+
+if TYPE_CHECKING:
+    from engram.settings.base import Method, SharedSettings
+
+
+class _Row(NamedTuple):
+    """A setting that is no protection, but bears on facts if it is set."""
+
+    key: str
+    is_set: Callable[[Any], object]
+    needs: Set[Fact] = frozenset()
+    ends: Set[Fact] = frozenset()
+    gives: Set[Fact] = frozenset()
+
+    def part(self, shared: "SharedSettings") -> Part:
+        value = getattr(shared, self.key.replace("-", "_"))
+        return Part(self.key, value, self.needs, self.ends, self.gives)
+
+
+_PLAIN: Final = {"privacy": "none", "merge": "mean", "aggregation": "plain", "compress": "none"} | {
+    "clip_quantile": 0.0
+}
+"""Settings that name protections, as they are by default."""
+
+_BEFORE: Final = (
+    _Row("local-epochs", lambda e: e.local_epochs, ends={Fact.SAMPLED}),
+    _Row("order", lambda e: e.order == "stream", ends={Fact.SAMPLED}),
+    _Row("standardize", lambda e: e.standardize == "client", ends={Fact.APART}),
+    _Row("missing", lambda e: e.missing == "median", ends={Fact.APART}),
+    _Row("buffer-size", lambda e: e.buffer_size, needs={Fact.MEAN}, ends={Fact.CURRENT}),
+    _Row("sampling", lambda e: e.secret_cohorts, needs={Fact.CURRENT}, ends={Fact.KNOWN}),
+    # A fast client would put a slower one out.
+    _Row(
+        "over-selection",
+        lambda e: e.over_selection,
+        needs={Fact.CURRENT, Fact.KNOWN},
+        ends={Fact.SUM},
+    ),
+    _Row("clip", lambda e: e.clip, gives={Fact.BOUNDED}),
+)
+_AFTER: Final = (
+    _Row("server-step", lambda e: e.server_step != "replace", needs={Fact.NO_STEP}),
+    _Row("clip-quantile", lambda e: e.clip_quantile, needs={Fact.NOISY}),
+    _Row("sampling", lambda e: e.secret_cohorts, needs={Fact.NOISY}),
+    _Row("patience", lambda e: e.patience, needs={Fact.OPEN}),
+    _Row("standardize", lambda e: e.standardize == "federation", needs={Fact.OPEN}),
+    _Row("shards", lambda e: e.shards > 1, needs={Fact.CURRENT, Fact.KNOWN}),
+    _Row("participation", lambda e: e.participation, needs={Fact.CURRENT, Fact.KNOWN}),
+    # A round that stops for want of clients tells of its cohort.
+    _Row("min-clients", lambda e: e.min_clients > 1, needs={Fact.KNOWN}),
+    _Row("deadline", lambda e: e.deadline, needs={Fact.CURRENT}),
+    _Row("attack", lambda e: e.attack != "none", needs={Fact.CURRENT}),
+    _Row("clock", lambda e: e.clock, needs={Fact.SIZED}),
+)
+
+
+def facts_of(shared: "SharedSettings", own: "Method") -> Set[Fact]:
+    """Returns the facts that hold after all settings."""
+    return facts_after(own.facts, _parts(shared, own))
+
+
+def unfit(shared: "SharedSettings", own: "Method") -> Iterator[Fault]:
+    """Yields a fault for each setting that does not go with others, or with the method."""
+    missing = {
+        Fact.BOUNDED: ("set clip", "clip"),
+        Fact.NOISY: ("privacy is not central", "privacy"),
+        Fact.MEAN: (f"that of {own.name} sees every update",),
+        Fact.NO_STEP: (f"that of {own.name} does",),
+        Fact.GRADIENTS: (f"those of {own.name} look at rows in other ways, too",),
+    }
+    counted = "clients-per-round", "bucket-size", "num-malicious"
+    parts, asked = _parts(shared, own), shared.clients_per_round
+    yield from conflicts(own.facts, parts, missing, asked, counted)
+
+
+def combines(shared: "SharedSettings", own: "Method") -> bool:
+    """Returns whether a node may send the mean of its clients' updates in their place."""
+    each = any(Fact.EACH in part.needs for part in _parts(shared, own))
+    return Fact.MEAN in own.facts and not each and shared.attack == "none"
+
+
+def _parts(shared: "SharedSettings", own: "Method") -> list[Part]:
+    """Returns all settings that bear on facts, in the order in which they act."""
+    found = [row.part(shared) for row in _BEFORE if row.is_set(shared)]
+    if any(getattr(shared, name) != default for name, default in _PLAIN.items()):
+        from engram.guards.presets import at_clients, at_server  # noqa: PLC0415 - loads torch
+
+        z = shared.noise_multiplier
+        by_mean = Fact.MEAN in own.facts
+        for key, guard in (*at_clients(shared, z), *at_server(shared, z, by_mean=by_mean)):
+            value = getattr(shared, key.replace("-", "_"))
+            facts = guard.needs, guard.ends, guard.gives
+            found.append(Part(key, value, *facts, guard.asks, guard.per))
+    return [*found, *(row.part(shared) for row in _AFTER if row.is_set(shared))]
