@@ -369,7 +369,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     if isinstance(experiment.own, NetworkMethod):
         keeps = partial(keep_scored, store, needs_received(server_side(experiment, entry.kind)[0]))
     rows, covers = list(entry.clients.values()), covers_of(experiment)
-    withheld = experiment.privacy == "example" or not policy.evaluate
+    withheld = experiment.hides_rows or not policy.evaluate
     withholds = scores_of(experiment) if withheld else ()
     noised = isinstance(covers, Covers) and not withholds
     return _Node(
@@ -413,7 +413,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore, policy: 
         covers=config.state is not None,
         admit=admit,
         # Poisson samples are secret, and so is how many rows one has.
-        least_drawn=0 if experiment.privacy == "example" else rules.least_drawn(policy, experiment),
+        least_drawn=0 if experiment.hides_rows else rules.least_drawn(policy, experiment),
         least_scored=policy.least_count,
     )
     try:

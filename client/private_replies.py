@@ -114,9 +114,9 @@ class RowCovers:
 def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
     """Returns the covers of a training's answers; None without noise of its clients' own."""
     e = experiment
-    if e.privacy == "example":
+    if e.hides_rows:
         return RowCovers()
-    return Covers(scores_of(e), noise_multiplier(e)) if e.privacy == "local" else None
+    return Covers(scores_of(e), noise_multiplier(e)) if e.covers_clients else None
 
 
 def scores_of(e: Experiment) -> Sequence[Column]:

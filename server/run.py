@@ -111,7 +111,7 @@ def run(
             training, rows = record.config["training"], record.rows()
             kind, way = kind_of(rows), way_of(rows)
             open_ = "members" in rows[0] if rows else None
-        if e.privacy != "none":
+        if e.is_private:
             _log.log(WARNING if is_weak(e) else INFO, "%s", guarantee(e))
         begun = e.resume and record.checkpoints()
         former = former_run(e) if e.start_from and not begun else None
@@ -268,7 +268,7 @@ class _Run:
 
     def _account(self, last: int, rows: list[Row]) -> None:
         e, asked = self.experiment, None
-        if e.privacy == "none":
+        if not e.is_private:
             return
         if self.noise is secret_noise:
             asked = self.record.folder / ASKED
@@ -380,7 +380,7 @@ class _Run:
         config = ConfigRecord(self._config())
         messages = self.strategy.configure_evaluate(number, to_record(model), config, self.grid)
         replies = [*self.grid.send_and_receive(messages, timeout=self.experiment.timeout)]
-        if self.experiment.privacy == "local" and (noised := noised_by(replies, self.clients)):
+        if self.experiment.covers_clients and (noised := noised_by(replies, self.clients)):
             (self.accountant.note if self.accountant else self.unpaid.append)(noised)
         self.strategy.aggregate_evaluate(number, replies)
         if not self.strategy.evaluated:

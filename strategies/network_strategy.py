@@ -81,7 +81,7 @@ class Federated(RunStrategy):
         self.waves: list[Wave] = []  # of the last round
         self._sent: list[Sent] = []
         self._asked: list[tuple[Message, list[int]]] = []  # to score
-        self._warnings = ScoreWarnings(private=e.privacy == "example")
+        self._warnings = ScoreWarnings(private=e.hides_rows)
         self._state: Params = {}
         self._ways: Counter[str] = Counter()
         self.left_out: dict[int, str] = {}

@@ -148,7 +148,7 @@ def _load(
             seed=experiment.seed,
             columns=declare(experiment, alone=alone),
             clients=clients,
-            by_hash=experiment.privacy == "example"
+            by_hash=experiment.hides_rows
             and (alone or experiment.partition == "natural"),
         )
 
@@ -167,7 +167,7 @@ def _hold(
         return Split(tree_map(there, x), there(y), rows, names, given=arrays.numbers[part])
 
     learned = hold(arrays.x_train, arrays.y_train, train, 0)
-    if experiment.privacy == "example":
+    if experiment.hides_rows:
         learned = learned._replace(hashes=_hashed(arrays, train, experiment))
     if (named := arrays.validated) is None:
         drawn = partial(_held_out, experiment=experiment, hashes=learned.hashes)

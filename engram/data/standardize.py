@@ -37,7 +37,7 @@ def told(experiment: "Experiment", data: FederatedData, clients: Iterable[int]) 
     rows = [data.train.rows[client] for client in clients if client not in never]
     numeric = _numeric(e, data) if standardized_by(e, data) == "federation" else None
     inputs = None if numeric is None else _inputs(data.train, rows, numeric)
-    values = TASKS[e.task].targets == "values" and not e.loss and e.privacy == "none"
+    values = TASKS[e.task].targets == "values" and not e.loss and not e.is_private
     return Told(inputs, _targets(data.train, rows) if values and e.standardize != "none" else None)
 
 
@@ -112,9 +112,9 @@ def standardizing(e: "Experiment", *, table: bool) -> str:
     """Returns the same for the columns of a table, or of arrays."""
     if e.standardize != "auto":
         return e.standardize
-    if not table or e.privacy == "example":  # of which a row must not move others
+    if not table or e.hides_rows:  # of which a row must not move others
         return "none"
-    return "federation" if e.privacy == "none" else "client"
+    return "client" if e.is_private else "federation"
 
 
 def _is_table(data: FederatedData) -> bool:

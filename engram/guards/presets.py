@@ -23,13 +23,11 @@ _ROWS = Guard(
     ends={Fact.BOUNDED, Fact.OPEN},
     gives={Fact.ROWS},
 )
-_SUMMED = {Fact.MEAN, Fact.BOUNDED, Fact.CURRENT, Fact.KNOWN}
-_SECURE = Guard("secure sum", needs=_SUMMED, ends={Fact.EACH}, asks=2)
-_NOISY = _SECURE._replace(  # sites add the noise of central privacy in shares
-    needs=_SUMMED | {Fact.SUM},
-    ends=_SECURE.ends | {Fact.OPEN},
-    gives={Fact.NOISY},
-    alike=True,
+_SECURE = Guard(
+    "secure sum",
+    needs={Fact.MEAN, Fact.BOUNDED, Fact.CURRENT, Fact.KNOWN},
+    ends={Fact.EACH},
+    asks=2,
 )
 
 
@@ -69,7 +67,7 @@ def at_clients(e: SharedSettings, multiplier: float) -> Iterator[tuple[str, Guar
     if e.privacy == "example":
         yield "privacy", _ROWS
     if e.aggregation == "secure":
-        yield "aggregation", _NOISY if e.privacy == "central" else _SECURE
+        yield "aggregation", _SECURE
     if e.compress != "none":
         ends = set() if e.compress in ("8-bit", "4-bit") else {Fact.CLOSE, Fact.SIZED}
         yield "compress", Guard(e.compress, needs={Fact.EACH, Fact.EXACT}, ends=ends)
@@ -91,8 +89,11 @@ def at_server(
         yield "merge", Nearest(e.num_malicious).build()
     elif e.merge != "mean":
         yield "merge", RobustCenter(e.merge, e.num_malicious).build()
-    if e.privacy == "central" and e.aggregation == "plain":
-        yield "privacy", CentralNoise(multiplier).build()
+    if e.privacy == "central":
+        central = CentralNoise(multiplier).build()
+        # Sites add the noise of a secure sum, in shares.
+        shared = central._replace(gather=Guard("").gather)
+        yield "privacy", central if e.aggregation == "plain" else shared
 
 
 def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:

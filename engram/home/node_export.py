@@ -78,7 +78,7 @@ def remembered_package(training: Training, client: int, store: DiskStore) -> Pac
         training.source,
         {"run": f"{training.run or store.folder.name}, after round {scored.server_round}"},
         f"{e.source.described}: rows of client {client}, and others'",
-        {} if e.privacy == "none" else None,  # only the coordinator knows how much was spent
+        None if e.is_private else {},  # only the coordinator knows how much was spent
         [_OTHER_ROWS] if training.has_other_rows else [],
     )
     if isinstance(e.own, NetworkMethod):
@@ -135,7 +135,7 @@ def _network(origin: Origin, training: Training, client: int, scored: Scored) ->
 
 def _units(training: Training, client: int, rows: Callable[[], FederatedData]) -> Units:
     e = training.experiment
-    table = e.privacy != "none" and e.source.has_columns
+    table = e.is_private and e.source.has_columns
     if e.standardize == "client" or (e.standardize == "auto" and table):
         return own_units(e, rows(), client)
     return training.kind.units

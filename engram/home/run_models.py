@@ -175,7 +175,7 @@ class Learned:
         """
         e = self.experiment
         if e.standardize == "auto":
-            return e.privacy != "none" and standardized_by(e, self.data) == "client"
+            return e.is_private and standardized_by(e, self.data) == "client"
         return e.standardize == "client"
 
     @property

@@ -51,13 +51,13 @@ class Column(NamedTuple):
         return [most if most < value < inf else value for value in values]
 
 
-def told(column: Column, privacy: str) -> Column:
-    """Returns a column as nodes send it under the setting ``privacy``.
+def told(column: Column, *, covered: bool) -> Column:
+    """Returns a column as nodes send it.
 
-    Under local privacy bounded values have noise, by which they leave their range, and there are no
-    others.
+    Where all that leaves a client is ``covered`` by noise, bounded values leave their range, and
+    there are no others.
     """
-    if privacy != "local":
+    if not covered:
         return column
     return Column(column.name, column.metric._replace(low=-inf, high=inf), optional=True)
 

@@ -63,7 +63,7 @@ class Scoring(NamedTuple):
         columns, never = own.columns(e, models), all_unseen(e, names)
         return cls(
             tuple(own.metrics(e)),
-            tuple(told(column, e.privacy) for column in columns),
+            tuple(told(column, covered=e.covers_clients) for column in columns),
             models,
             e.validates,
             e.patience,

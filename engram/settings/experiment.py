@@ -9,7 +9,9 @@ from typing import Any, Final, Self, TypeVar
 from pydantic import ValidationError
 
 from engram.core.checks import Fault, brief, must
+from engram.guards.facts import Fact
 from engram.settings.base import SharedSettings
+from engram.settings.conflicts import facts_of
 from engram.settings.data import DataSettings, with_schema
 from engram.settings.errors import Refused, one_line
 from engram.settings.families import METHODS, Method, unknown_method
@@ -189,6 +191,26 @@ class Experiment(SharedSettings, Folders):
     def rounds(self) -> int:
         """Number of rounds in the run."""
         return self.own.rounds(self)
+
+    @property
+    def facts(self) -> Set[Fact]:
+        """The facts that hold after all settings; see ``engram.guards.facts``."""
+        return facts_of(self, self.own)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether privacy is promised, so that no figure of rows leaves a client without noise."""
+        return Fact.OPEN not in self.facts
+
+    @property
+    def hides_rows(self) -> bool:
+        """Whether all that leaves a client hides its single rows."""
+        return Fact.ROWS in self.facts
+
+    @property
+    def covers_clients(self) -> bool:
+        """Whether all that leaves a client has noise, its scores and failures too."""
+        return Fact.COVERED in self.facts
 
     def on_machine(self, own: Mapping[str, Any]) -> Self:
         """Returns the experiment with the machine's own values of ``MachineSettings``.

@@ -138,7 +138,7 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
     sent = [x for x in shapes.sent.values() if isinstance(x, dict)]
     averaged = any(network.running & x.keys() for x in sent)
     why = ""
-    if e.privacy != "none":
+    if e.is_private:
         why = "there is privacy: averaged ones would leave clients without noise"
     elif e.aggregation == "secure":
         why = "aggregation is secure: clip bounds no other"

@@ -158,7 +158,7 @@ def least_drawn(policy: Policy, e: Experiment) -> int:
 
     Noise of a smaller multiplier than 1 does not: a run may ask for as little as it likes.
     """
-    noisy = e.privacy in ("local", "example") and noise_multiplier(e) >= 1
+    noisy = (e.hides_rows or e.covers_clients) and noise_multiplier(e) >= 1
     return 0 if noisy or not isinstance(e.own, NetworkMethod) else policy.least_drawn
 
 
@@ -265,7 +265,7 @@ def _of_privacy(policy: Policy, e: Experiment) -> Iterator[str]:
     if e.privacy not in policy.privacy:
         yield f"privacy must be {_some(policy.privacy)}, got {e.privacy}"
     least = policy.noise_multiplier
-    if least and e.privacy != "none" and (noise := noise_multiplier(e)) < least:
+    if least and e.is_private and (noise := noise_multiplier(e)) < least:
         yield f"noise-multiplier must be at least {least:g}, got {noise:g}"
     unit = "example" if policy.privacy == ("example",) else "local"  # whose rows, or a single one
     if policy.epsilon and e.privacy != unit:

@@ -88,7 +88,7 @@ class Tuning(NamedTuple):
                 "tuning needs validation rows: protocol must be standard, and validation-fraction "
                 f"above 0, got {experiment.protocol} and {experiment.validation_fraction:g}"
             )
-        if experiment.privacy != "none":
+        if experiment.is_private:
             expected = (
                 "none for tuning, which chooses by scores of clients' rows: these have no noise, "
                 "and each trial would cost epsilon; tune on other clients' rows, and run what is "

@@ -11,6 +11,7 @@ from engram.core.slots import flat
 from engram.data.federated import model_for
 from engram.guards.accounting.calibration import noise_of
 from engram.scoring.score_columns import COMMON, TUNED
+from engram.settings.conflicts import combines
 from engram.settings.families import METHODS, family
 from engram.settings.fingerprint import source_root
 from engram.settings.method_for_data import shapes_on

@@ -345,7 +345,7 @@ OUT_OF_RANGE = [
             ),
             (
                 {"privacy": "central", "clip": 1.0},
-                "privacy = central needs .* mean of updates alone: that of fedpac sees every update",
+                "privacy = central needs .* mean of updates alone: that of fedpac sees every",
             ),
         ]
     ),

@@ -48,7 +48,7 @@ def told_cause(trainer: "Trainer", task: Task, cohort: Cohort, client: int) -> s
     Under privacy, only the client's log has them. See ``cause_of``.
     """
     experiment, learner, data = trainer.experiment, trainer.learner, trainer.data
-    if experiment.privacy == "example":
+    if experiment.hides_rows:
         return "its noise may be too large, or its step size"
     w = initial = learner.network.initial
     for slots, each in ((cohort.common, False), (cohort.own, True), (cohort.kept, True)):
@@ -70,7 +70,7 @@ def told_cause(trainer: "Trainer", task: Task, cohort: Cohort, client: int) -> s
         "its inputs, targets, statistics and loss are finite and of usual size before the "
         f"first step: lower {' or '.join(experiment.network.step_sizes())}"
     )
-    if experiment.privacy == "none":
+    if not experiment.is_private:
         return found
     _log.warning("client %s: %s", data.names.get(client, client), found)
     return "its log says more"

@@ -62,7 +62,7 @@ class Sampler:
         cached, since runs that share a sampler ask for the same ones.
         """
         asked = list(clients), server_round
-        if self._experiment.privacy == "example":
+        if self._experiment.hides_rows:
             return self._sampled(*asked)  # anew each time, as its noise is
         if self._last is None or self._last[0] != asked:
             self._last = asked, self._draw(*asked)

@@ -130,7 +130,7 @@ class Trainer:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self.store, self._noise, self._engine = store, noise, engine
-        self._covers, self._private = covers and e.privacy == "local", e.privacy == "example"
+        self._covers, self._private = covers and e.covers_clients, e.hides_rows
         self.given, self._standard = data, data.units.targets
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)

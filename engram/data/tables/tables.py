@@ -165,7 +165,7 @@ def _dealt(
     client's other rows stand for missing values.
     """
     own = [np.flatnonzero(codes == k) for k in range(len(clients))]
-    if e.privacy == "example":
+    if e.hides_rows:
         owner = np.array(clients)[codes]
         held = row_hashes(table.x, table.y, owner, e.seed, Stream.DATA_SPLIT) < e.test_fraction
     else:
@@ -186,7 +186,7 @@ def _dealt(
         train[client] = Rows(x[learned], table.y[learned])
         test[client] = Rows(x[tested], table.y[tested]) if len(tested) else None
     unscored = [client for client in clients if test[client] is None]
-    if e.privacy == "example" and unscored:  # by chance
+    if e.hides_rows and unscored:  # by chance
         _log.warning("clients %s have no test rows to be scored on", few(unscored, names))
     return TableData(train, test, table.schema, names, fills, table.classes)
 

@@ -34,7 +34,7 @@ class SiteHost:
         self, experiment: Experiment, store: MemoryStore, noise: Noise, *, covers: bool
     ) -> None:
         self.experiment = experiment
-        self.private = experiment.privacy == "example"
+        self.private = experiment.hides_rows
         self.covers = covers and self.private
         self._store, self._noise = store, noise
 

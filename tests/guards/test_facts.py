@@ -1,0 +1,69 @@
+"""Facts by which protections and settings go together: each of them refuses something."""
+
+import re
+from itertools import permutations
+from pathlib import Path
+
+from engram.settings import conflicts
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+
+FROZEN = Path(__file__).with_name("unfit.txt").read_text().splitlines()
+ROUNDS = {"num_clients": 20, "clients_per_round": 10, "clip": 1.0}
+SETTINGS = [
+    *[{"privacy": kind} for kind in ("local", "central", "example")],
+    *[{"merge": kind} for kind in ("median", "multi-krum")],
+    *[{"compress": kind} for kind in ("8-bit", "top-k")],
+    *[{"sampling": "poisson", "privacy": "central"}, {"sampling": "poisson"}],
+    *[{"standardize": kind} for kind in ("client", "federation")],
+    *[{"method": kind} for kind in ("scaffold", "fedpac", "per-fedavg")],
+    {"aggregation": "secure"},
+    {"aggregation": "secure", "privacy": "central"},
+    {"merge": "median", "bucket_size": 2},
+    {"clip": 0.0},
+    {"clip_quantile": 0.5},
+    {"clip_quantile": 0.5, "privacy": "central"},
+    {"server_step": "universal"},
+    {"buffer_size": 3},
+    {"clock": "drawn", "over_selection": 0.5},
+    {"clock": "drawn", "deadline": 9.0},
+    {"local_epochs": 1},
+    {"order": "stream"},
+    {"missing": "median"},
+    {"patience": 1},
+    {"shards": 2},
+    {"participation": "runs/a"},
+    {"min_clients": 2},
+    {"attack": "sign-flip"},
+    {"merge": "krum", "num_malicious": 4},
+]
+
+
+def refusals():
+    found = set()
+    for one, other in permutations(SETTINGS, 2):
+        try:
+            Experiment(**(ROUNDS | one | other))
+        except Refused as error:
+            found |= {fault.text for fault in error.faults if " needs " in fault.text}
+    return sorted(found)
+
+
+def test_pairs_of_settings_are_refused_by_facts_none_of_which_is_idle(monkeypatch):
+    """Without any one of the facts that a setting needs or ends, the table is another."""
+    parts, parts_of = set(), conflicts._parts
+
+    def noted(*given):
+        found = parts_of(*given)
+        parts.update((p.key, frozenset(p.needs), frozenset(p.ends)) for p in found)
+        return found
+
+    monkeypatch.setattr(conflicts, "_parts", noted)
+    found = refusals()
+    assert found == FROZEN
+    table = "\n".join(found)
+    for key, needs, ends in parts:
+        for fact in needs:
+            assert re.search(rf"^{key} = \S+ needs that {fact.value}: ", table, re.MULTILINE)
+        for fact in ends:
+            assert re.search(rf" that {fact.value}: {key} = \S+ ends that$", table, re.MULTILINE)
