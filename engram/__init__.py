@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from engram.compare.ranks import ranks as ranks
     from engram.data.augmentations import augmentation as augmentation
     from engram.data.source import data as data
+    from engram.guards.registry import guard as guard
     from engram.home.exported import load_model as load_model
     from engram.networks.optimizers import optimizer as optimizer
     from engram.networks.optimizers import schedule as schedule

@@ -14,6 +14,7 @@ from engram.data.augmentations import augmentation
 from engram.data.labels import likely_task
 from engram.data.loading import count_clients, follow_rows
 from engram.data.readers.in_memory import Data, arrays_of, hold
+from engram.guards.registry import guard
 from engram.networks.optimizers import optimizer, schedule
 from engram.networks.registry import model
 from engram.scoring.metrics import METRICS, metric, name_of
@@ -26,6 +27,7 @@ FUNCTIONS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "augment": augmentation,
     "schedule": schedule,
     "optimizer": optimizer,
+    "guards": guard,
 }
 """Settings that may be a function: what makes it known by a name."""
 
@@ -38,8 +40,8 @@ def settings_of(
     Args:
         data: As ``engram.simulate`` takes it; the setting ``dataset`` carries its rows.
         method: The method's name; None if it is not known yet.
-        settings: Settings by name. ``model``, ``loss``, ``metrics``, ``optimizer``, ``schedule``
-            and ``augment`` may be what they name.
+        settings: Settings by name. ``model``, ``loss``, ``metrics``, ``optimizer``, ``schedule``,
+            ``guards`` and ``augment`` may be what they name.
 
     Raises:
         DataError: The data are not what they may be.

@@ -211,7 +211,7 @@ class Federated(RunStrategy):
         return self._scores.main()
 
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
-        """Returns the last evaluation's summary, each client's scores, and the server's step.
+        """Returns the last evaluation's summary, clients' scores, guards, and the server's step.
 
         ``client-bytes`` is the traffic of a client that trains in one round, both ways, if it is
         the only client of its node.
@@ -221,7 +221,8 @@ class Federated(RunStrategy):
         if self._traffic:
             asked = len(row["cohort"]) - len(self._pacing.late)
             size = round((row["bytes-sent"] + row["bytes-received"]) / max(1, asked))
-        return {**self._scores.results(), "client-bytes": size, **self._notes}
+        guards = {"guards": self.rounds.merge.guard.name}
+        return {**self._scores.results(), "client-bytes": size, **guards, **self._notes}
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
@@ -242,11 +243,12 @@ class Federated(RunStrategy):
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
         _log.info(
-            "%d clients on %d nodes, %d a round, seed %d",
+            "%d clients on %d nodes, %d a round, seed %d, guarded by %s",
             len(self.roster.nodes),
             len(self._nodes - {None}),
             self.rounds.settings.clients_per_round,
             self.rounds.settings.seed,
+            self.rounds.merge.guard.name or "nothing",
         )
 
     def draw(

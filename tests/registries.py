@@ -5,6 +5,7 @@ from engram.compare.reports.base import PLOTS, REPORTS
 from engram.core.settings import METHODS as SCIENCE
 from engram.data.augmentations import AUGMENTATIONS
 from engram.data.source import DATASETS
+from engram.guards.registry import GUARDS
 from engram.networks.optimizers import OPTIMIZERS, SCHEDULES
 from engram.networks.registry import NETWORKS
 from engram.scoring.metrics import METRICS
@@ -13,7 +14,7 @@ from engram.settings.families import METHODS
 from engram.strategies import STRATEGIES
 
 REGISTRIES = (METHODS, SCIENCE, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
-REGISTRIES += (OPTIMIZERS, SCHEDULES)
+REGISTRIES += (OPTIMIZERS, SCHEDULES, GUARDS)
 REGISTRIES += (HOSTS, STRATEGIES, REPORTS, PLOTS)
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from engram.cli.options import Control, Port, Server, argument, flag, option
+from engram.guards.secure.registry import REGISTRY
 from engram.link.addresses import Address, check_host
 from engram.link.credentials import read_server
 from engram.link.server.certificates import DAYS
@@ -31,7 +32,6 @@ from engram.runs.folders import changing
 from engram.server.stopping import stop_run
 from engram.settings.errors import Refused, say
 from engram.settings.logs import VARIABLE
-from engram.settings.registry import REGISTRY
 
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092

@@ -148,8 +148,7 @@ def _load(
             seed=experiment.seed,
             columns=declare(experiment, alone=alone),
             clients=clients,
-            by_hash=experiment.hides_rows
-            and (alone or experiment.partition == "natural"),
+            by_hash=experiment.hides_rows and (alone or experiment.partition == "natural"),
         )
 
 

@@ -12,7 +12,7 @@ from engram.core.checks import Fault
 
 
 class Fact(Enum):
-    """What may hold of a round where a protection acts; its value words it."""
+    """A fact of rounds, in words, which may hold where a protection acts."""
 
     EACH = "the server reads each update by itself"
     MEAN = "the server takes the mean of updates alone"
@@ -20,6 +20,7 @@ class Fact(Enum):
     SUM = "what a client adds to the sum does not depend on the other clients"
     BOUNDED = "what a client adds has a largest norm"
     CURRENT = "a round asks a cohort, whose updates start from the same model"
+    TRAINED = "updates leave clients as they were trained"
     EXACT = "updates have no noise of their own"
     CLOSE = "each update is close to what its client computed"
     SIZED = "messages have as many bytes in every round"

@@ -11,6 +11,7 @@ from engram.guards.claims import ClaimedRanges, ComparedClaims
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard, chain
+from engram.guards.registry import GUARDS, named_guards
 from engram.guards.robust_merge import Buckets, Nearest, RobustCenter
 from engram.guards.screening import FAR, NormBound
 from engram.guards.update_codec import written
@@ -41,7 +42,7 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
         found.append(ClaimedRanges(method.claims, mend=e.privacy == "local").build())
     found += [guard for _, guard in at_clients(e, multiplier)]
     if e.privacy != "central":  # else what is made of an update must not depend on the others
-        found += _screening(e, method, running)
+        found += _screening(e, method, running, by_mean=by_mean)
     found += [guard for _, guard in at_server(e, multiplier, by_mean=by_mean)]
     if e.compress != "none":
         found.append(Guard("broadcast", method=partial(written, e, running=running)))
@@ -66,10 +67,12 @@ def at_clients(e: SharedSettings, multiplier: float) -> Iterator[tuple[str, Guar
         yield "clip", Clip(e.clip, again=again).build()
     if e.privacy == "example":
         yield "privacy", _ROWS
+    yield from (("guards", guard) for guard in _own(e) if guard.leaves)
     if e.aggregation == "secure":
         yield "aggregation", _SECURE
     if e.compress != "none":
-        ends = set() if e.compress in ("8-bit", "4-bit") else {Fact.CLOSE, Fact.SIZED}
+        exact = e.compress in ("8-bit", "4-bit")
+        ends = {Fact.TRAINED} if exact else {Fact.TRAINED, Fact.CLOSE, Fact.SIZED}
         yield "compress", Guard(e.compress, needs={Fact.EACH, Fact.EXACT}, ends=ends)
 
 
@@ -83,6 +86,7 @@ def at_server(
     if e.clip_quantile:
         count = count_of(multiplier, e.clients_per_round)
         yield "clip-quantile", AdaptiveClip(e.clip, e.clip_quantile, count).build()
+    yield from (("guards", guard) for guard in _own(e) if not guard.leaves)
     if e.merge != "mean" and e.bucket_size > 1:
         yield "bucket-size", Buckets(e.bucket_size).build()
     if e.merge == "multi-krum" and not by_mean:
@@ -96,9 +100,15 @@ def at_server(
         yield "privacy", central if e.aggregation == "plain" else shared
 
 
-def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
+def _own(e: SharedSettings) -> list[Guard]:
+    """Returns the guards that are a user's own, by the names that they have in settings."""
+    own = ((name, GUARDS[name](*number)) for name, number in named_guards(e.guards))
+    return [guard._replace(name=name) for name, guard in own]
+
+
+def _screening(e: Experiment, method: Method, running: Set[str], *, by_mean: bool) -> list[Guard]:
     """Returns the guards that compare updates where nothing bounds them."""
-    plain, by_mean = e.merge == "mean", isinstance(method.server.merge, FromMean)
+    plain = e.merge == "mean"
     slots = [x for x in method.server.start.values() if isinstance(x, dict)]
     averages = any(running & x.keys() for x in slots)  # which no clip bounds
     bounded = not plain or (bool(e.update_clip) and not averages)

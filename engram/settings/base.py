@@ -73,7 +73,7 @@ NO_NETWORK = frozenset(
         ),
         *("missing", "images", "standardize"),
         *("noise_multiplier", "epsilon", "clip_quantile", "delta", "server_step"),
-        *("aggregation", "secure_threshold"),
+        *("aggregation", "secure_threshold", "guards"),
     }
 )
 """Shared settings of those who train networks on rows of classes."""

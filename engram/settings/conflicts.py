@@ -24,8 +24,14 @@ class _Row(NamedTuple):
         return Part(self.key, value, self.needs, self.ends, self.gives)
 
 
-_PLAIN: Final = {"privacy": "none", "merge": "mean", "aggregation": "plain", "compress": "none"} | {
-    "clip_quantile": 0.0
+_PLAIN: Final[dict[str, object]] = {
+    "privacy": "none",
+    "merge": "mean",
+    "aggregation": "plain",
+    "compress": "none",
+    "clip": 0.0,
+    "clip_quantile": 0.0,
+    "guards": "",
 }
 """Settings that name protections, as they are by default."""
 
@@ -95,7 +101,8 @@ def _parts(shared: "SharedSettings", own: "Method") -> list[Part]:
         z = shared.noise_multiplier
         by_mean = Fact.MEAN in own.facts
         for key, guard in (*at_clients(shared, z), *at_server(shared, z, by_mean=by_mean)):
-            value = getattr(shared, key.replace("-", "_"))
-            facts = guard.needs, guard.ends, guard.gives
+            value = guard.name if key == "guards" else getattr(shared, key.replace("-", "_"))
+            ends = guard.ends | ({Fact.TRAINED} if guard.leaves else set())
+            facts = guard.needs, ends, guard.gives
             found.append(Part(key, value, *facts, guard.asks, guard.per))
     return [*found, *(row.part(shared) for row in _AFTER if row.is_set(shared))]

@@ -6,10 +6,16 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from engram.core.checks import Fault, clash, must
+from engram.guards.registry import named_guards
 from engram.settings.errors import Refused
 from engram.settings.fields import Float, Int, Settings, choice_with_number, number_in
 
 _SERVER_STEP: Final = AfterValidator(choice_with_number(replace=0, universal=1e30))
+
+
+def _known_guards(text: str) -> str:
+    named_guards(text)
+    return text
 
 
 class ProtectionSettings(Settings):
@@ -122,6 +128,12 @@ class ProtectionSettings(Settings):
         "merged one) or universal (the universal ensemble, which has no step size, takes the last "
         "model less the merged one as a gradient, in a ball around the initial model of radius 10, "
         "or R of universal:R)",
+    )
+
+    guards: Annotated[str, AfterValidator(_known_guards)] = Field(
+        "",
+        description="protections of your own, by their names, with commas; NAME:NUMBER for one "
+        "that takes a number",
     )
 
     @property

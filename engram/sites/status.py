@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.client.training_folders import Kept, kept
+from engram.guards.secure.registry import fingerprint, own_registry
 from engram.link.credentials import NodeCredentials, read_node
 from engram.settings.files import is_locked
-from engram.settings.registry import fingerprint, own_registry
 from engram.sites.approvals import APPROVALS, waiting
 from engram.sites.audit import AUDIT, Audit
 from engram.sites.hash_chain import Chained

@@ -5,7 +5,7 @@ import pytest
 from engram.settings.fingerprint import source_root
 from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.loopback import LoopbackFederation
-from tests.brought import test_heads
+from tests.brought import test_guard, test_heads
 from tests.brought.cases import CASES
 from tests.brought.loop import check, experiment
 from tests.processes.test_federation import run
@@ -21,7 +21,7 @@ CHOSEN = (
 
 @pytest.fixture(autouse=True)
 def _registered(plug_ins):
-    for plug_in in ("cases", "test_heads"):
+    for plug_in in ("cases", "test_heads", "test_guard"):
         add_plugins(str(source_root() / "tests" / "brought" / plug_in))
     load_plugins()
 
@@ -31,11 +31,13 @@ def test_on_ray(tmp_path):
     configs = [
         e.to_config() | {"out": str(tmp_path / "ray" / e.model)} for e in experiments.values()
     ]
-    configs.append(test_heads.experiment().to_config() | {"out": str(tmp_path / "heads")})
+    for name, of in (("heads", test_heads), ("guard", test_guard)):
+        configs.append(of.experiment().to_config() | {"out": str(tmp_path / name)})
     with SuperLink(tmp_path) as superlink:
         printed = run_several(superlink, tmp_path, configs)
     assert (tmp_path / "heads" / "results.json").is_file(), printed
     test_heads.assert_as_here(tmp_path / "heads", tmp_path / "here")
+    test_guard.assert_as_here(tmp_path / "guard", tmp_path / "here-guarded")
     for name, e in experiments.items():
         assert (tmp_path / "ray" / e.model / "results.json").is_file(), printed
         check(name, e, tmp_path / "ray" / e.model)
@@ -53,5 +55,8 @@ def test_on_nodes(tmp_path):
             record = run(federation, e, tmp_path / "there" / e.model)
             assert all(row["left-out"] == 0 for row in record.rows()[1:]), name
             check(name, e, tmp_path / "there" / e.model)
-        run(federation, test_heads.experiment(min_clients=3, timeout=120.0), tmp_path / "heads")
+        all_of = {"min_clients": 3, "timeout": 120.0}
+        run(federation, test_heads.experiment(**all_of), tmp_path / "heads")
+        run(federation, test_guard.experiment(**all_of), tmp_path / "guard")
     test_heads.assert_as_here(tmp_path / "heads", tmp_path / "here")
+    test_guard.assert_as_here(tmp_path / "guard", tmp_path / "here-guarded")

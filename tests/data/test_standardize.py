@@ -345,9 +345,7 @@ def test_inputs_without_columns_are_refused_in_one_line(tmp_path):
     with pytest.raises(Refused, match=r"^standardize must be auto or none .* float32\[1,4,4\]$"):
         engram.simulate(data, model="linear", out=tmp_path, **SETTINGS | {"standardize": "client"})
     private = SETTINGS | {"standardize": "federation", "privacy": "central", "clip": 1.0}
-    with pytest.raises(
-        Refused, match=r"standardize = federation needs .*: privacy = central ends"
-    ):
+    with pytest.raises(Refused, match=r"standardize = federation needs .*: privacy = central ends"):
         engram.simulate(data, **private)
 
 

@@ -4,6 +4,7 @@ import re
 from itertools import permutations
 from pathlib import Path
 
+from engram.guards.facts import Fact
 from engram.settings import conflicts
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
@@ -65,5 +66,5 @@ def test_pairs_of_settings_are_refused_by_facts_none_of_which_is_idle(monkeypatc
     for key, needs, ends in parts:
         for fact in needs:
             assert re.search(rf"^{key} = \S+ needs that {fact.value}: ", table, re.MULTILINE)
-        for fact in ends:
+        for fact in ends - {Fact.TRAINED}:
             assert re.search(rf" that {fact.value}: {key} = \S+ ends that$", table, re.MULTILINE)

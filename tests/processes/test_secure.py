@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from engram.guards.secure.registry import REGISTRY, signed_registry
 from engram.link.keys import read_server_key
 from engram.link.server.certificates import node_key_files
 from engram.runs.record import RunRecord
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.settings.registry import REGISTRY, signed_registry
 from engram.simulations.deployed import run_deployed
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation

@@ -268,7 +268,7 @@ DEPENDING = [
     ({"metrics": "accuracy", "task": "regression"}, "metrics task"),
     ({"merge": "krum", "num-malicious": 4}, "merge clients-per-round bucket-size num-malicious"),
     ({"privacy": "central"}, "privacy clip"),
-    ({"privacy": "central", "clip": 1.0, "merge": "median"}, "merge privacy"),
+    ({"privacy": "central", "clip": 1.0, "merge": "median"}, "privacy merge"),
     ({"method": "fedrep", "local-steps": 1}, "local-steps local-epochs"),
     ({"method": "pfedme", "alpha": 1.0}, "alpha lambda"),
     ({"method": "molar-bandit", "num-rounds": 40}, "num-rounds first-batch"),

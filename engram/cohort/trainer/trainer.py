@@ -48,6 +48,7 @@ from engram.core.types import Params
 from engram.data.augmentations import AUGMENTATIONS
 from engram.data.federated import FederatedData, check_augmentation, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
+from engram.guards.facts import Fact
 from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
@@ -445,7 +446,7 @@ def _mechanism(e: "Experiment") -> "ByExamples | None":
 
 
 def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
-    if e.compress == "none" and not e.update_clip:
+    if Fact.TRAINED in e.facts:
         return None
     from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed
 

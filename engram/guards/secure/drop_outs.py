@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from engram.core.method import Update
 from engram.core.types import Params
 from engram.guards.secure.quantize import Words, from_vector, numbers, restore
+from engram.guards.secure.registry import REGISTRY
 from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Advert
 from engram.guards.secure.wire import (
@@ -34,7 +35,6 @@ from engram.guards.secure.wire import (
 )
 from engram.link.server.membership import membership_of
 from engram.settings.errors import Refused, RunStopped, few
-from engram.settings.registry import REGISTRY
 from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import Kind, Rejected, first_answers, read_reply

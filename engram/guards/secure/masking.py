@@ -34,6 +34,7 @@ from engram.guards.secure.client import (
 )
 from engram.guards.secure.noise import share_of_noise
 from engram.guards.secure.quantize import quantize, to_vector
+from engram.guards.secure.registry import REGISTRY
 from engram.guards.secure.secure_parties import Identity, Parties
 from engram.guards.secure.secure_sums import Summed, Sums
 from engram.guards.secure.session import Session
@@ -50,7 +51,6 @@ from engram.guards.secure.wire import (
     to_entries,
 )
 from engram.settings.errors import REFUSED, EngramError, Refused, few, one_line
-from engram.settings.registry import REGISTRY
 from engram.wire.wire import ARRAYS, CLIENTS, METRICS, config_of, read_list, to_params, to_record
 
 S = TypeVar("S")

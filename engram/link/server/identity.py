@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from engram.guards.secure.registry import REGISTRY, fingerprint, signed_registry
 from engram.link.addresses import parse_address
 from engram.link.credentials import FederationSettings, read_federation
 from engram.link.keys import read_public_key, read_server_key
@@ -37,7 +38,6 @@ from engram.runs.folders import changing, make_folder, replace_file
 from engram.settings.errors import Refused, brief
 from engram.settings.fields import Scalar
 from engram.settings.files import refusing
-from engram.settings.registry import REGISTRY, fingerprint, signed_registry
 from engram.settings.settings_files import read_settings, to_toml
 
 NodeSettings = dict[str, Scalar]

@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.guards.secure.masking import MaskingHost
+from engram.guards.secure.registry import REGISTRY, fingerprint, signed_registry
 from engram.guards.secure.secure_parties import Identity, Parties, learn, of_node, registered
 from engram.guards.secure.secure_sums import Summed, Sums
 from engram.guards.secure.session import Session
@@ -19,7 +20,6 @@ from engram.link.node_config import NodeConfig
 from engram.link.server.identity import add_client, new_client_key, sign_registry
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, RunStopped
-from engram.settings.registry import REGISTRY, fingerprint, signed_registry
 from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
 from engram.sites.policy import USUAL

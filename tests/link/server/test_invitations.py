@@ -10,10 +10,10 @@ import tomllib
 from datetime import timedelta
 from pathlib import Path
 
+from engram.guards.secure.registry import REGISTRY, keys_in
 from engram.link.credentials import read_node, read_server
 from engram.link.server import invitations
 from engram.link.server.registration import known_keys, roll
-from engram.settings.registry import REGISTRY, keys_in
 from engram.wire.clock import now
 from tests.cli.test_federation_cli import failure, refused
 from tests.samples import entry

@@ -1,0 +1,144 @@
+"""A protection of a user's own, from this file alone, on everything that runs methods.
+
+This file is also the plug-in that makes it known to other processes.
+"""
+
+import pytest
+import torch
+
+import engram
+from engram.guards.changes import change_of
+from engram.guards.facts import Fact
+from engram.guards.guard import Guard, Refusal
+
+QUICK = {
+    "method": "fedavg",
+    "hidden": "4",
+    "num_clients": 4,
+    "clients_per_round": 3,
+    "num_rounds": 2,
+    "local_steps": 2,
+    "batch_size": 4,
+    "weighting": "clients",
+    "max_norm": 1e9,
+    "guards": "coarse:0.01,near:9",
+}
+
+
+def register():
+    """Makes the protections known."""
+
+    @engram.guard
+    def coarse(step=0.05):
+        """Each number of a change is the nearest multiple of a step: fewer values leave."""
+
+        def leave(change, drawn):
+            return {path: (x / step).round() * step for path, x in change.items()}
+
+        needs, ends = {Fact.EXACT}, {Fact.CLOSE}  # most small changes are lost
+        return Guard("coarse", needs=needs, ends=ends, leave=leave)
+
+    @engram.guard
+    def near(most):
+        """An update with a number that moved farther is left out."""
+
+        def admit(at, update):
+            far = max(float(x.abs().max()) for x in change_of(at, update).values())
+            return Refusal("size", f"moved by {far:.2g}", update) if far > most else update
+
+        return Guard("near", needs={Fact.EACH}, admit=admit)
+
+
+if __name__ != "tests.brought.test_guard":  # a plug-in
+    register()
+
+
+@pytest.fixture(autouse=True)
+def _known(plug_ins):
+    register()
+
+
+def experiment(**settings):
+    from engram.settings.experiment import Experiment
+
+    return Experiment(**QUICK | settings)
+
+
+def model(folder):
+    from engram.runs.record import RunRecord
+
+    return RunRecord.open(folder).load_checkpoint().model
+
+
+def assert_as_here(there, folder):
+    """Checks a run elsewhere by one of the same settings in this process."""
+    from engram.simulations.engine import simulate
+
+    simulate(experiment(), folder)
+    for name, leaf in model(folder).items():
+        torch.testing.assert_close(model(there)[name], leaf, atol=1e-5, rtol=1e-5)
+
+
+def test_a_mean_of_coarse_changes_is_a_multiple_of_the_step_over_the_clients(tmp_path):
+    from tests.support import trainer
+
+    e = experiment(num_rounds=1)
+    begun = trainer(e).learner.network.initial
+    run = engram.simulate(**QUICK | {"num_rounds": 1, "out": tmp_path / "run"}, progress=False)
+    moved = 0
+    for name, leaf in begun.items():
+        steps = (run.model[name].double() - leaf.double()) * 3 / 0.01
+        torch.testing.assert_close(steps, steps.round(), atol=1e-3, rtol=0)
+        moved += int(steps.round().count_nonzero())
+    assert moved > 10
+
+
+@pytest.mark.parametrize("how", [{"engine": "sequential"}, {"cores": 2}])
+def test_in_turn_and_on_all_cores_it_does_the_same(how, tmp_path):
+    engram.simulate(**QUICK | how | {"out": tmp_path / "there"}, progress=False)
+    assert_as_here(tmp_path / "there", tmp_path / "here")
+
+
+def test_a_run_that_is_resumed_ends_as_one_at_a_stretch(tmp_path):
+    from engram.simulations.engine import simulate
+
+    simulate(experiment(num_rounds=1), tmp_path / "there")
+    simulate(experiment(resume=str(tmp_path / "there")), tmp_path / "there")
+    assert_as_here(tmp_path / "there", tmp_path / "here")
+
+
+def test_what_the_server_does_not_admit_is_left_out(tmp_path):
+    from engram.settings.errors import RunStopped
+
+    with pytest.raises(RunStopped, match=r"no usable reply.*moved by"):
+        engram.simulate(**QUICK | {"guards": "near:1e-9", "out": tmp_path}, progress=False)
+
+
+def test_it_is_refused_beside_what_it_does_not_go_with():
+    from engram.settings.errors import Refused
+
+    for settings, words in [
+        ({"merge": "median"}, "merge = median needs .*: guards = coarse ends that"),
+        (
+            {"privacy": "local", "clip": 1.0},
+            "guards = coarse needs that updates have no noise of their own: privacy = local ends",
+        ),
+        (
+            {"aggregation": "secure", "clip": 1.0},
+            "guards = near needs .* by itself: aggregation = secure ends that",
+        ),
+        ({"guards": "coarser"}, "guards must be some of coarse, near, from @engram.guard"),
+        ({"guards": "coarse:x"}, "guards must be coarse:NUMBER, got 'coarse:x'"),
+    ]:
+        with pytest.raises(Refused, match=words):
+            experiment(**settings)
+
+
+def test_in_python_it_is_given_as_it_is(tmp_path):
+    def gone():
+        return Guard("gone", leave=lambda change, drawn: {p: 0 * x for p, x in change.items()})
+
+    run = engram.simulate(**QUICK | {"guards": gone, "out": tmp_path / "run"}, progress=False)
+    same = engram.simulate(**QUICK | {"num_rounds": 1, "guards": gone, "out": tmp_path / "one"})
+    for name, leaf in run.model.items():
+        torch.testing.assert_close(same.model[name], leaf)
