@@ -20,8 +20,8 @@ from engram.data.schema.columns import Kind
 from engram.guards.guard import parted
 from engram.guards.merge import Merge, merge_of
 from engram.guards.noise import Noise
+from engram.guards.robust.weight_limit import weight_limit
 from engram.guards.secret_samples import secret_cohort
-from engram.guards.weight_limit import weight_limit
 from engram.settings.errors import UNNAMED, Names, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import client_axes, server_side

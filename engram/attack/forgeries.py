@@ -68,7 +68,7 @@ ON_UPDATES: Final[Mapping[str, Callable[[Params, Params], Params]]] = {
 def false_statistics(claims: Mapping[str, Claim], own: Params, scale: float) -> Params:
     """False statistics: signs are flipped, and weights and denominators are lies.
 
-    An update with impossible claims is left out (``engram.guards.claims``). What is left to
+    An update with impossible claims is left out (``engram.guards.robust.claims``). What is left to
     an attacker is to call its own representation the opposite of what it is, to spoil another model
     than the one it has trained, and to call itself very precise or very important.
 

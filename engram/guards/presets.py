@@ -7,13 +7,13 @@ from engram.core.method import FromMean, Method
 from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
 from engram.guards.central_noise import CentralNoise
-from engram.guards.claims import ClaimedRanges, ComparedClaims
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard, chain
 from engram.guards.registry import GUARDS, named_guards
-from engram.guards.robust_merge import Buckets, Nearest, RobustCenter
-from engram.guards.screening import FAR, NormBound
+from engram.guards.robust.choices import Buckets, Nearest, RobustCenter
+from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
+from engram.guards.robust.lengths import FAR, NormBound
 from engram.guards.update_codec import written
 from engram.settings.base import SharedSettings
 from engram.settings.experiment import Experiment

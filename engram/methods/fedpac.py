@@ -19,7 +19,7 @@ from engram.core.method import Client, Context, FromEach, Method, Phase, Served,
 from engram.core.settings import Eta, Search, method
 from engram.core.slots import Tally, kinds_of, mean_of, or_common, pick, scatter
 from engram.core.tree import add_scaled, clip, norm
-from engram.guards.weight_limit import weight_limit
+from engram.guards.robust.weight_limit import weight_limit
 
 
 @method("fedpac", source="Xu et al., ICLR 2023, Alg. 1", tasks=("classification",))

@@ -93,7 +93,7 @@ def combines(shared: "SharedSettings", own: "Method") -> bool:
 
 
 def _parts(shared: "SharedSettings", own: "Method") -> list[Part]:
-    """Returns all settings that bear on facts, in the order in which they act."""
+    """Returns all settings that bear on facts, in their order of action."""
     found = [row.part(shared) for row in _BEFORE if row.is_set(shared)]
     if any(getattr(shared, name) != default for name, default in _PLAIN.items()):
         from engram.guards.presets import at_clients, at_server  # noqa: PLC0415 - loads torch

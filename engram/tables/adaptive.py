@@ -26,7 +26,7 @@ import numpy as np
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.guards.weight_limit import weight_limit
+from engram.guards.robust.weight_limit import weight_limit
 from engram.tables.families import FamilyName
 from engram.tables.heterogeneity import Heterogeneity, estimate_heterogeneity
 from engram.tables.random_effects import (

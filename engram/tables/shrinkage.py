@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
-from engram.guards.weight_limit import bounded, weight_limit
+from engram.guards.robust.weight_limit import bounded, weight_limit
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.median import weighted_median
 from engram.tables.site import Rows, SiteEstimate
@@ -45,8 +45,8 @@ def median_weights(
             only they count, by their sizes. ``equal``: 1 for all, so that a task gains no influence
             by the size and noise that it claims.
         max_weight: Maximum weight of a task in a coordinate, in units of the median task's weight
-            (``engram.guards.weight_limit.weight_limit``): it bounds the influence that a task gains
-            by the size and noise that it claims. Infinity if all tasks are trusted.
+            (``engram.guards.robust.weight_limit``): it bounds the influence that a task gains by
+            the size and noise that it claims. Infinity if all tasks are trusted.
     """
     return bounded(_claimed_weights(sites, weights), max_weight)
 

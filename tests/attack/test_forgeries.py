@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from engram.attack.attacks import claimed_score, stamped
 from engram.attack.forgeries import ON_UPDATES, alie_deviations, false_statistics
-from engram.guards.claims import impossible
+from engram.guards.robust.claims import impossible
 from engram.scoring.metrics import METRICS
 from engram.scoring.tasks import CLASSIFICATION
 from tests.samples import entry

@@ -18,7 +18,7 @@ from engram.guards.central_noise import CentralNoise
 from engram.guards.changes import arrays_of, change_of, changed, rebased, shortened, size_of
 from engram.guards.clip import Clip
 from engram.guards.guard import At, chain
-from engram.guards.robust_merge import RobustCenter
+from engram.guards.robust.choices import RobustCenter
 from engram.link.flower import local_run
 from engram.methods.fedavg import FedAvg
 from engram.methods.pfedme import PFedMe

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from engram.core.method import Update
-from engram.guards.claims import bounded, impossible, projected
+from engram.guards.robust.claims import bounded, impossible, projected
 from tests.samples import entry
 
 CLAIMS = {"p/sums": "sums", "p/shares": "shares", "trace": "amount"}

@@ -9,8 +9,8 @@ from engram.guards.changes import change_of, length_of
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.guard import Guard, Refusal, chain, parted
 from engram.guards.merge import merge_of
-from engram.guards.robust_merge import Buckets, RobustCenter
-from engram.guards.screening import FAR
+from engram.guards.robust.choices import Buckets, RobustCenter
+from engram.guards.robust.lengths import FAR
 from engram.methods.fedavg import FedAvg
 from engram.methods.scaffold import Scaffold
 from tests.guards.test_changes import at_of

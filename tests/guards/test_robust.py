@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from engram.core.method import Update
-from engram.guards.robust import (
+from engram.guards.robust.centers import (
     centered_clipping,
     geometric_median,
     krum,
@@ -20,8 +20,8 @@ from engram.guards.robust import (
     nearest_mixing,
     trimmed_mean,
 )
-from engram.guards.robust_merge import Buckets
-from engram.guards.weight_limit import bounded, weight_limit
+from engram.guards.robust.choices import Buckets
+from engram.guards.robust.weight_limit import bounded, weight_limit
 from engram.methods.fedavg import FedAvg
 from tests.guards.test_changes import at_of
 from tests.methods.problem import built

@@ -46,7 +46,7 @@ class Sampler:
         noise: "Noise | None" = None,
         parameters: int = 0,
     ) -> None:
-        self._experiment = experiment
+        self._experiment, self._secret = experiment, experiment.hides_rows
         self._train = train
         self._client = client
         self._network = network
@@ -62,7 +62,7 @@ class Sampler:
         cached, since runs that share a sampler ask for the same ones.
         """
         asked = list(clients), server_round
-        if self._experiment.hides_rows:
+        if self._secret:
             return self._sampled(*asked)  # anew each time, as its noise is
         if self._last is None or self._last[0] != asked:
             self._last = asked, self._draw(*asked)

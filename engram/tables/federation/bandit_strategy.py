@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from engram.core.types import Params
 from engram.guards.noise import Noise
-from engram.guards.weight_limit import bounded
+from engram.guards.robust.weight_limit import bounded
 from engram.scoring.score_columns import LARGEST
 from engram.settings.errors import brief
 from engram.settings.experiment import Experiment

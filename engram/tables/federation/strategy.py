@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from scipy.special import ndtri
 
 from engram.guards.noise import Noise
-from engram.guards.weight_limit import bounded
+from engram.guards.robust.weight_limit import bounded
 from engram.scoring.evaluation import Evaluation, Scored, read_scores
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment

@@ -14,7 +14,7 @@ from engram.core.types import Params
 from engram.guards.changes import change_of, is_running
 from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard
-from engram.guards.robust import (
+from engram.guards.robust.centers import (
     Center,
     centered_clipping,
     geometric_median,
@@ -45,7 +45,7 @@ _COMPARED: Final = frozenset({Fact.EACH, Fact.CLOSE, Fact.CURRENT})
 
 @dataclass(frozen=True)
 class RobustCenter:
-    """A robust center of a round's updates: see ``engram.guards.robust``."""
+    """A robust center of a round's updates: see ``engram.guards.robust.centers``."""
 
     name: str
     malicious: int = 0  # f, updates of a round that may be arbitrary; >= 0

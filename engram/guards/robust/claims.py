@@ -17,7 +17,7 @@ from engram.core.method import Claim, Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.types import Params
 from engram.guards.guard import At, Guard, Refusal
-from engram.guards.weight_limit import weight_limit
+from engram.guards.robust.weight_limit import weight_limit
 
 _ROUNDING: Final = 1e-4  # of shares that add up to 1
 

@@ -1,0 +1,1 @@
+"""Defenses against clients that send anything: comparisons, bounds and robust means."""
