@@ -1,6 +1,7 @@
 """The server's merge of a method behind its guards."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,10 @@ from engram.core.rounds import merged, received_by, weighed
 from engram.core.streams import generator
 from engram.guards.changes import rebased
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard, parted
+from engram.guards.guard import At, Guard, Refusal, parted
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.presets import guards_of
-from engram.settings.errors import EngramError, Refused, RunStopped
+from engram.settings.errors import EngramError, Refused, RunStopped, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.protection import ProtectionSettings
 
@@ -70,11 +71,35 @@ class Merge:
             (list[Update]() if shortened is None else shortened).append,
         )
 
+    def admitted(self, at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
+        """Returns updates as guards admit them.
+
+        Raises:
+            RunStopped: A guard raises.
+        """
+        with self._blamed():
+            return [self.guard.admit(at, update) for update in updates]
+
+    def gathered(self, at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
+        """Returns a round's updates as guards gather them; raises as ``admitted``."""
+        with self._blamed():
+            return self.guard.gather(at, updates)
+
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        try:
+            yield
+        except EngramError:
+            raise
+        except Exception as error:  # anybody's guard
+            words = f"guards {self.guard.name}: {type(error).__name__}: {error}"
+            raise RunStopped(one_line(words)) from error
+
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round of updates that are not admitted yet."""
         at = self.at(server, server_round)
-        admitted, _ = parted([self.guard.admit(at, update) for update in updates])
-        found, _ = parted(self.guard.gather(at, admitted))
+        admitted, _ = parted(self.admitted(at, updates))
+        found, _ = parted(self.gathered(at, admitted))
         return self.after(server, found)
 
     def after(self, server: Slots, updates: Sequence[Update]) -> Slots:
@@ -110,8 +135,7 @@ class Merge:
         received, _ = self.method.server.send(server, [])
         zeros = tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), sent)
         nothing = Update(origin_of(self.method, received, zeros), 0, 0)
-        admitted = self.guard.admit(self.at(server, server_round), nothing)
-        ((update,), _) = parted([admitted])
+        ((update,), _) = parted(self.admitted(self.at(server, server_round), [nothing]))
         return update
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Set
 from functools import partial
 
+from engram.core.checks import must
 from engram.core.method import FromMean, Method
 from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
@@ -16,6 +17,7 @@ from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
 from engram.guards.robust.lengths import FAR, NormBound
 from engram.guards.update_codec import written
 from engram.settings.base import SharedSettings
+from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 
 _ROWS = Guard(
@@ -101,9 +103,20 @@ def at_server(
 
 
 def _own(e: SharedSettings) -> list[Guard]:
-    """Returns the guards that are a user's own, by the names that they have in settings."""
-    own = ((name, GUARDS[name](*number)) for name, number in named_guards(e.guards))
-    return [guard._replace(name=name) for name, guard in own]
+    """Returns the guards that are a user's own, by the names that they have in settings.
+
+    Raises:
+        Refused: A function raises, or builds no guard.
+    """
+    found = list[Guard]()
+    for name, number in named_guards(e.guards):
+        try:
+            found.append(GUARDS[name](*number)._replace(name=name))
+        except Exception as error:  # anybody's function
+            got = f"{type(error).__name__}: {error}"
+            expected = "a function that returns an engram.guards.guard.Guard"
+            raise Refused(must(f"guard {name}", got, expected)) from error
+    return found
 
 
 def _screening(e: Experiment, method: Method, running: Set[str], *, by_mean: bool) -> list[Guard]:

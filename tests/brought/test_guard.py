@@ -134,6 +134,32 @@ def test_it_is_refused_beside_what_it_does_not_go_with():
             experiment(**settings)
 
 
+def raising(place):
+    def guard():
+        return Guard("mine", **{place: lambda *given: 1 / 0})
+
+    return guard
+
+
+def test_what_it_raises_is_one_line_that_names_it(tmp_path):
+    from engram.settings.errors import RunStopped
+
+    def none():
+        return 3
+
+    cases = [
+        (none, "guard none must be a function that returns an engram.guards.guard.Guard, got"),
+        (raising("leave"), "clients .*: division by zero"),
+        (raising("admit"), "guards .*guard: ZeroDivisionError: division by zero"),
+        (raising("gather"), "guards .*guard: ZeroDivisionError: division by zero"),
+    ]
+    for number, (guard, words) in enumerate(cases):
+        out = tmp_path / f"{number}"
+        with pytest.raises((RunStopped, ValueError), match=words) as caught:
+            engram.simulate(**QUICK | {"guards": guard, "out": out}, progress=False)
+        assert "\n" not in str(caught.value)
+
+
 def test_in_python_it_is_given_as_it_is(tmp_path):
     def gone():
         return Guard("gone", leave=lambda change, drawn: {p: 0 * x for p, x in change.items()})
