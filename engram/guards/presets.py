@@ -1,19 +1,28 @@
-"""The guards that an experiment's settings name."""
+"""The guards that an experiment's settings name, and what it has decided for their account."""
 
+import math
 from collections.abc import Set
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 
+from engram.core.checks import must
 from engram.core.method import FromMean, Method
-from engram.guards.accounting.calibration import noise_multiplier
+from engram.guards.accounting.composition import MOST, solved
+from engram.guards.accounting.releases import Plan, Release
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
-from engram.guards.central_noise import CentralNoise
+from engram.guards.central_noise import CentralNoise, SharedNoise
 from engram.guards.claims import ClaimedRanges, ComparedClaims
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.guard import Guard, chain
 from engram.guards.robust_merge import Buckets, Nearest, RobustCenter
+from engram.guards.row_noise import RowNoise, RowStatistics
 from engram.guards.screening import FAR, NormBound
 from engram.guards.update_codec import written
+from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from engram.settings.run import RunSettings
+
+Noise = LocalNoise | CentralNoise | SharedNoise | RowNoise | RowStatistics
 
 
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
@@ -24,10 +33,8 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     found += [*_bounds(e)]
     if e.privacy != "central":  # else what is made of an update must not depend on the others
         found += [*_comparisons(e, method, running)]
-    if _noisy_sum(e):
-        found.append(Guard("noisy sum", alike=True))
-    elif e.privacy == "central":
-        found.append(CentralNoise(noise_multiplier(e)).build())
+    if e.privacy == "central":
+        found.append(noisy_guards(e))
     if e.compress != "none":
         found.append(Guard(e.compress, single=True, method=partial(written, e, running=running)))
     return chain(*found)
@@ -35,23 +42,103 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
 
 def client_guards(e: Experiment) -> Guard:
     """Returns the chain of those guards that act before updates leave clients."""
+    if e.privacy == "example":
+        return noisy_guards(e)
     return chain(*(() if e.clip_quantile else _bounds(e)))
+
+
+def noisy_guards(e: Experiment) -> Guard:
+    """Returns the chain of those guards that add noise, which are accounted for."""
+    noise = _noise(e)
+    return chain() if noise is None else replace(noise, multiplier=noise_multiplier(e)).build()
+
+
+def _noise(e: Experiment) -> Noise | None:
+    """Returns the noise of the setting ``privacy``, which ``epsilon`` may change."""
+    z = e.noise_multiplier
+    if e.privacy == "local":
+        return LocalNoise(e.clip, z)
+    if e.privacy == "central":
+        return SharedNoise(z) if e.aggregation == "secure" else CentralNoise(z)
+    if e.privacy == "example":
+        return RowStatistics(z) if e.own.tables else RowNoise(e.clip, z)
+    return None
+
+
+def noise_in_words(e: Experiment) -> str:
+    """Describes the noise of a private run, and its bound."""
+    solved_for, first = " (for epsilon)" * (e.epsilon > 0), " at first" * (e.clip_quantile > 0)
+    noise = f"noise-multiplier {noise_multiplier(e):g}{solved_for}"
+    return f"{e.privacy} privacy by {noise} and clip {e.clip:g}{first}"
+
+
+def noise_multiplier(e: Experiment) -> float:
+    """Returns the noise multiplier: the setting, or the least one that meets ``epsilon``.
+
+    Raises:
+        Refused: No multiplier up to 10^6 reaches the target.
+    """
+    noise = _noise(e)
+    if not e.epsilon or noise is None:
+        return e.noise_multiplier
+    found = _solved(noise, plan_of(e), e.epsilon, e.delta)
+    if found > MOST:
+        expected = (
+            f"larger: {e.rounds} rounds at delta {e.delta:g} would need a noise-multiplier above "
+            f"{MOST:g}; raise epsilon or delta, or lower num-rounds"
+        )
+        raise Refused(must("epsilon", e.epsilon, expected))
+    return found
+
+
+@lru_cache
+def _solved(noise: Noise, plan: Plan, epsilon: float, delta: float) -> float:
+    def releases(z: float) -> tuple[Release, ...]:
+        return replace(noise, multiplier=z).build().releases(plan)
+
+    return solved(releases, plan, epsilon, delta)
+
+
+def plan_of(e: Experiment, rows: int = 1) -> Plan:
+    """Returns what a run has decided, for a client with so many training rows."""
+    turns, unread, rate = e.own.turns, e.own.unread, 1.0
+    if e.secret_cohorts:
+        rate = min(1.0, e.clients_per_round / (e.num_clients - e.unseen_clients))
+    return Plan(
+        rounds=1 if turns else e.rounds,
+        reports=math.ceil(e.rounds / e.eval_every) if e.epsilon and _chosen(e) else 0,
+        rate=rate,
+        secret=e.secret_cohorts,
+        neighbors="replaced" if e.sampling == "without-replacement" else "added",
+        rows=rows,
+        batch=math.inf if "batch_size" in unread else e.batch_size,
+        steps=1 if "local_steps" in unread else e.local_steps,
+        turns=turns,
+    )
+
+
+def is_scored(e: Experiment, server_round: int) -> bool:
+    """Whether a round is evaluated although scores may cost part of a total epsilon.
+
+    Untrained models are not, nor later ones unless ``eval-every`` is set to other than its default.
+    """
+    return not noisy_guards(e).reports or (server_round > 0 and _chosen(e))
+
+
+def _chosen(e: Experiment) -> bool:
+    return bool(e.eval_every != RunSettings.model_fields["eval_every"].default)
 
 
 def _bounds(e: Experiment) -> list[Guard]:
     if not e.update_clip:
         return []
     if e.privacy == "local":
-        return [LocalNoise(e.clip, noise_multiplier(e)).build()]
+        return [noisy_guards(e)]
     if e.clip_quantile:
         count = count_of(noise_multiplier(e), e.clients_per_round)
         return [AdaptiveClip(e.clip, e.clip_quantile, count).build()]
-    return [Clip(e.clip, again=not _noisy_sum(e)).build()]
-
-
-def _noisy_sum(e: Experiment) -> bool:
-    """Returns whether sites add the noise of central privacy to a secure sum, in shares."""
-    return e.privacy == "central" and e.aggregation == "secure"
+    # Sites add the noise of central privacy to a secure sum, which is clipped no more.
+    return [Clip(e.clip, again=e.aggregation == "plain" or e.privacy != "central").build()]
 
 
 def _comparisons(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
