@@ -29,7 +29,7 @@ from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.data.digests import Rows
 from engram.data.schema.columns import SUMS, Kind
 from engram.data.tables.table_summary import site_schema
-from engram.guards.accounting.calibration import is_scored
+from engram.guards.presets import is_scored
 from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.secure_parties import of_node
 from engram.link.node_config import NodeConfig, hosted_clients, memory_folder, read_node_config

@@ -15,9 +15,10 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from engram.core.checks import must
 from engram.core.streams import Stream
-from engram.guards.accounting.calibration import noise_multiplier, noise_of
+from engram.guards.guard import Guard
 from engram.guards.noise import secret_noise
-from engram.scoring.score_columns import COMMON, TUNED, Column
+from engram.guards.presets import noise_multiplier, protections
+from engram.scoring.score_columns import COMMON, TUNED, Column, ranges_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
@@ -30,7 +31,8 @@ class Covers(NamedTuple):
     """Covers the answers of a training."""
 
     columns: Sequence[Column]  # of its scores
-    multiplier: float  # its noise multiplier; > 0
+    guard: Guard  # adds noise to scores
+    multiplier: float  # the noise multiplier, which is told beside scores; > 0
 
     def roster(self, content: RecordDict) -> RecordDict:
         """Returns a node's description without its clients' numbers of rows."""
@@ -57,14 +59,14 @@ class Covers(NamedTuple):
     def scores(self, content: RecordDict) -> RecordDict:
         """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
 
-        For its deviation see ``noise_of``. A missing score is the middle of its range before.
+        For its deviation see ``LocalNoise``. A missing score is the middle of its range before.
         """
         before, withheld = content.config_records[CLIENTS], withheld_scores(content, self.columns)
         details = dict(withheld.config_records[CLIENTS])
         del details[WITHHELD]
         clients = read_list(before, "ids", int)
         there = [column for column in self.columns if column.name in details]
-        deviations = noise_of(there, self.multiplier)
+        deviations = self.guard.report(ranges_of(there))
         bounded = [column for column in there if column.name in deviations]
         scores: dict[str, list[float]] = {}
         drawn = secret_noise(len(bounded) * len(clients), Stream.CLIENT_NOISE, *clients).double()
@@ -88,7 +90,7 @@ class Covers(NamedTuple):
         Raises:
             Refused: No metric has a range with two ends.
         """
-        if not noise_of(self.columns, self.multiplier):
+        if not self.guard.report(ranges_of(self.columns)):
             names = ", ".join(dict.fromkeys(column.metric.name for column in self.columns))
             expected = "some whose range has two ends, such as accuracy, where privacy is local"
             raise Refused(must("metrics", names, expected))
@@ -113,10 +115,10 @@ class RowCovers:
 
 def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
     """Returns the covers of a training's answers; None without noise of its clients' own."""
-    e = experiment
-    if e.hides_rows:
-        return RowCovers()
-    return Covers(scores_of(e), noise_multiplier(e)) if e.covers_clients else None
+    e, guard = experiment, protections(experiment)
+    if guard.reports:
+        return Covers(scores_of(e), guard, noise_multiplier(e))
+    return RowCovers() if e.hides_rows else None
 
 
 def scores_of(e: Experiment) -> Sequence[Column]:

@@ -20,8 +20,9 @@ from engram.core.checks import must
 from engram.core.types import Params
 from engram.data.digests import rows_of
 from engram.data.schema.columns import Kind
-from engram.guards.accounting.accountant import PrivacyAccountant, guarantee, is_weak, noised_by
+from engram.guards.accounting.accountant import PrivacyAccountant, noised_by
 from engram.guards.accounting.client_epsilon import ASKED
+from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.secure.drop_outs import train_securely
 from engram.runs.progress import PROGRESS, RunProgress

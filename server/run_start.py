@@ -6,8 +6,8 @@ from pathlib import Path
 from engram.core.checks import must
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.noise import Noise
+from engram.guards.presets import noise_multiplier
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment

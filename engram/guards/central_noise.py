@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from engram.core.method import Update
 from engram.core.slots import flat, mean_of, unflat
 from engram.core.streams import Stream
+from engram.guards.accounting.releases import Plan, Release
 from engram.guards.changes import arrays_of, changed, is_running, size_of, sum_of
 from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard
+
+_NEEDS: Final = frozenset({Fact.MEAN, Fact.SUM, Fact.BOUNDED, Fact.CURRENT})
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,8 @@ class CentralNoise:
 
     n is the number of clients that were *asked*: one whose reply is missing counts as one that
     changed nothing. So adding or removing a client moves the sum by at most C, the bound of what
-    stands before this guard, whoever else replies: the Gaussian mechanism with multiplier z.
+    stands before this guard, whoever else replies: the Gaussian mechanism with multiplier z. In
+    cohorts of a fixed size another client would take its place, and move the sum by up to 2 C.
     """
 
     multiplier: float  # z > 0
@@ -40,11 +45,26 @@ class CentralNoise:
                 mean = mean._replace(slots=unflat(flat(mean.slots) | rest, mean.slots))
             return [mean._replace(rows=float(n), clients=float(n))]
 
-        return Guard(
-            "central-noise",
-            needs={Fact.MEAN, Fact.SUM, Fact.BOUNDED, Fact.CURRENT},
-            ends={Fact.OPEN},
-            gives={Fact.NOISY},
-            alike=True,
-            gather=gather,
-        )
+        def releases(plan: Plan) -> tuple[Release, ...]:
+            moved = 2 if plan.neighbors == "replaced" else 1
+            return (Release(self.multiplier / moved, plan.rate, neighbors=plan.neighbors),)
+
+        guard = Guard("central-noise", alike=True, gather=gather, releases=releases)
+        return guard._replace(needs=_NEEDS, ends={Fact.OPEN}, gives={Fact.NOISY})
+
+
+@dataclass(frozen=True)
+class SharedNoise:
+    """The same noise on a secure sum, to which sites add it in shares: see ``secure.noise``."""
+
+    multiplier: float  # z > 0
+
+    def build(self) -> Guard:
+        """Builds the guard; shares are discrete, and concentrated privacy is known of their sum."""
+
+        def releases(plan: Plan) -> tuple[Release, ...]:
+            del plan
+            return (Release(self.multiplier, normal=False),)
+
+        guard = Guard("shared-noise", alike=True, releases=releases)
+        return guard._replace(needs=_NEEDS, ends={Fact.OPEN}, gives={Fact.NOISY})

@@ -1,6 +1,7 @@
 """Bounded updates, and the Gaussian mechanism at each client."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from engram.core.method import Update
 from engram.core.streams import Stream
 from engram.core.tree import add_scaled, multiplied, norm
 from engram.core.types import Params
+from engram.guards.accounting.releases import Plan, Release
 from engram.guards.changes import change_of, shortened, size_of
 from engram.guards.facts import Fact
 from engram.guards.guard import At, Drawn, Guard
@@ -46,6 +48,11 @@ class LocalNoise:
     A client whose update is not finite sends noise alone. The server bounds what arrives by what an
     honest update of d numbers exceeds once in 10^7 times at most: |N(0, I_d)| exceeds sqrt(d) + t
     with a probability below exp(-t^2 / 2).
+
+    Two clipped changes lie up to 2 C apart, so that an update is a release of multiplier z / 2.
+    Whatever the data of a client, a score of k bounded ones moves by its metric's range at most,
+    and all of them, each divided by its range, by sqrt(k). With noise of ``z sqrt(k) / 2`` ranges
+    they are together such a release, too.
     """
 
     bound: float  # C > 0
@@ -67,6 +74,16 @@ class LocalNoise:
             size = size_of(change_of(at, update))
             return shortened(at, update, self.bound + deviation * (math.sqrt(size) + 6.0))
 
+        def report(ranges: Mapping[str, float]) -> dict[str, float]:
+            bounded = {name: size for name, size in ranges.items() if math.isfinite(size)}
+            share = self.multiplier * math.sqrt(len(bounded)) / 2
+            return {name: share * size for name, size in bounded.items()}
+
+        def releases(plan: Plan) -> tuple[Release, ...]:
+            del plan
+            update = Release(self.multiplier / 2, neighbors="replaced")
+            return update, update._replace(each="report")
+
         return Guard(
             "local-noise",
             needs={Fact.BOUNDED},
@@ -77,7 +94,9 @@ class LocalNoise:
             draws=frozenset({Stream.CLIENT_NOISE}),
             leave=leave,
             admit=admit,
+            report=report,
             bound=lambda at: math.inf,
+            releases=releases,
         )
 
 

@@ -5,18 +5,23 @@ the guards that were asked for, and calls the chain at these places; no engine, 
 knows a guard by name. Guards do not know each other either: the bound of an update's change is
 handed from guard to guard.
 
-    sent --leave--> travels --admit, of one update--> --gather, of a round--> merge
+    rows --rows--> gradient --> sent --leave--> travels --admit, of one update-->
+    --gather, of a round--> merge
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from engram.core.method import Method, Slots, Update
+from engram.core.method import Method, Objective, Slots, Update
 from engram.core.streams import Stream
-from engram.core.types import Params
+from engram.core.types import Batch, Params
+from engram.guards.accounting.releases import Plan, Release
 from engram.guards.facts import Fact
 
 
@@ -65,6 +70,10 @@ class At(NamedTuple):
 Drawn = Mapping[Stream, Params]
 """Numbers like those of a change, by purpose."""
 
+Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
+"""``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``: over the rows of
+a batch, of the gradients of their losses by the parameters of these names."""
+
 
 def _pass(at: At, x: Any) -> Any:
     del at
@@ -74,6 +83,16 @@ def _pass(at: At, x: Any) -> Any:
 def _stay(change: Params, drawn: Drawn) -> Params:
     del drawn
     return change
+
+
+def _plain(objective: Objective, sums: Sums) -> Objective:
+    del sums
+    return objective
+
+
+def _exact(ranges: Mapping[str, float]) -> Mapping[str, float]:
+    del ranges
+    return {}
 
 
 def same(x: Any) -> Any:
@@ -96,6 +115,9 @@ class Guard(NamedTuple):
         per: Updates that it makes one of.
         draws: Purposes of the standard normal numbers that ``leave`` takes, one for each number of
             a change: they are secret, and no two draws alike.
+        rows: ``(objective, sums) -> objective``: protects single rows, by how a client's gradients
+            are taken. Batches are then ``Sampled``, and what of a method looks at rows otherwise is
+            refused.
         leave: ``(change, drawn) -> change`` of one client, before its update leaves it: by path, in
             float64, without running statistics. ``drawn`` has arrays like the change, by purpose.
             Called under ``vmap``: it branches on no value.
@@ -104,7 +126,11 @@ class Guard(NamedTuple):
             makes one of them all. The mean of what is left goes to the merge; or, where a method's
             server sees each update, all of it. ``updates`` has one of no client if none came.
         method: Gives the server slots and a step of the guard's own.
+        report: ``ranges -> deviations`` of the noise that is added to a client's scores, by name,
+            for their metrics' ranges, of which some are infinite. Without a deviation a score stays
+            at the client, unless it has none of any guard.
         bound: ``at -> `` the largest norm of an update's change after it.
+        releases: ``plan -> `` the mechanisms that it applies.
     """
 
     name: str
@@ -117,11 +143,24 @@ class Guard(NamedTuple):
     asks: int = 1
     per: int = 1
     draws: Set[Stream] = frozenset()
+    rows: Callable[[Objective, Sums], Objective] = _plain
     leave: Callable[[Params, Drawn], Params] = _stay
     admit: Callable[[At, Update], Update | Refusal] = _pass
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
     method: Callable[[Method], Method] = same
+    report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
     bound: Callable[[At], float] = lambda at: at.bound
+    releases: Callable[[Plan], tuple[Release, ...]] = lambda plan: ()
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether it protects single rows, so that each step draws its rows at random."""
+        return self.rows is not _plain
+
+    @property
+    def reports(self) -> bool:
+        """Whether clients' scores have noise, or stay with them."""
+        return self.report is not _exact
 
     @property
     def leaves(self) -> bool:
@@ -142,6 +181,9 @@ def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusa
 
 def chain(*guards: Guard) -> Guard:
     """Returns one guard that acts as all of them, one after the other."""
+
+    def rows(objective: Objective, sums: Sums) -> Objective:
+        return reduce(lambda x, guard: guard.rows(x, sums), guards, objective)
 
     def leave(change: Params, drawn: Drawn) -> Params:
         for guard in guards:
@@ -171,9 +213,17 @@ def chain(*guards: Guard) -> Guard:
         return at.bound
 
     def method(method: Method) -> Method:
+        return reduce(lambda x, guard: guard.method(x), guards, method)
+
+    def report(ranges: Mapping[str, float]) -> Mapping[str, float]:
+        found = defaultdict[str, float](float)
         for guard in guards:
-            method = guard.method(method)
-        return method
+            for name, deviation in guard.report(ranges).items():
+                found[name] = math.hypot(found[name], deviation)
+        return dict(found)
+
+    def releases(plan: Plan) -> tuple[Release, ...]:
+        return sum((guard.releases(plan) for guard in guards), ())
 
     return Guard(
         " + ".join(guard.name for guard in guards),
@@ -181,9 +231,12 @@ def chain(*guards: Guard) -> Guard:
         hides=any(guard.hides for guard in guards),
         needs=frozenset[Fact]().union(*(guard.needs for guard in guards)),
         draws=frozenset[Stream]().union(*(guard.draws for guard in guards)),
+        rows=rows if any(guard.by_rows for guard in guards) else _plain,
         leave=leave if any(guard.leaves for guard in guards) else _stay,
         admit=admit if any(guard.admit is not _pass for guard in guards) else _pass,
         gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
         method=method,
+        report=report if any(guard.reports for guard in guards) else _exact,
         bound=bound,
+        releases=releases,
     )

@@ -1,13 +1,16 @@
-"""The guards that an experiment's settings name."""
+"""The guards that an experiment's settings name, and what it has decided for their account."""
 
+import math
 from collections.abc import Iterator, Set
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 
 from engram.core.checks import must
 from engram.core.method import FromMean, Method
-from engram.guards.accounting.calibration import noise_multiplier
+from engram.guards.accounting.composition import MOST, solved
+from engram.guards.accounting.releases import Plan, Release
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
-from engram.guards.central_noise import CentralNoise
+from engram.guards.central_noise import CentralNoise, SharedNoise
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard, chain
@@ -15,17 +18,16 @@ from engram.guards.registry import GUARDS, named_guards
 from engram.guards.robust.choices import Buckets, Nearest, RobustCenter
 from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
 from engram.guards.robust.lengths import FAR, NormBound
+from engram.guards.row_noise import RowNoise, RowStatistics
 from engram.guards.update_codec import written
+from engram.settings.base import Method as MethodSettings
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from engram.settings.run import RunSettings
 
-_ROWS = Guard(
-    "row noise",
-    needs={Fact.BOUNDED, Fact.GRADIENTS, Fact.SAMPLED, Fact.APART, Fact.CURRENT},
-    ends={Fact.BOUNDED, Fact.OPEN},
-    gives={Fact.ROWS},
-)
+Noise = LocalNoise | CentralNoise | SharedNoise | RowNoise | RowStatistics
+
 _SECURE = Guard(
     "secure sum",
     needs={Fact.MEAN, Fact.BOUNDED, Fact.CURRENT, Fact.KNOWN},
@@ -42,10 +44,10 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
         found.append(Guard("universal", method=partial(_universal, e, running)))
     if method.claims and e.aggregation == "plain":  # a sum is rounded, and may have noise
         found.append(ClaimedRanges(method.claims, mend=e.privacy == "local").build())
-    found += [guard for _, guard in at_clients(e, multiplier)]
+    found += [guard for _, guard in at_clients(e, e.own, multiplier)]
     if e.privacy != "central":  # else what is made of an update must not depend on the others
         found += _screening(e, method, running, by_mean=by_mean)
-    found += [guard for _, guard in at_server(e, multiplier, by_mean=by_mean)]
+    found += [guard for _, guard in at_server(e, e.own, multiplier)]
     if e.compress != "none":
         found.append(Guard("broadcast", method=partial(written, e, running=running)))
     return chain(*found)
@@ -53,22 +55,29 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
 
 def client_guards(e: Experiment) -> Guard:
     """Returns the chain of those guards that act before updates leave clients."""
-    return chain(*(guard for _, guard in at_clients(e, noise_multiplier(e))))
+    return chain(*(guard for _, guard in at_clients(e, e.own, noise_multiplier(e))))
 
 
-def at_clients(e: SharedSettings, multiplier: float) -> Iterator[tuple[str, Guard]]:
+def protections(e: Experiment) -> Guard:
+    """Returns the chain of the guards that settings name, which are accounted for."""
+    given = e, e.own, noise_multiplier(e)
+    return chain(*(guard for _, guard in (*at_clients(*given), *at_server(*given))))
+
+
+def at_clients(
+    e: SharedSettings, own: MethodSettings, multiplier: float
+) -> Iterator[tuple[str, Guard]]:
     """Yields the guards that act at clients first, in this order, by the setting that names each.
 
-    ``multiplier`` is that of noise.
+    ``own`` are the method's settings, and ``multiplier`` is that of noise.
     """
-    if e.privacy == "local":
-        yield "privacy", LocalNoise(e.clip, multiplier).build()
+    noise = _noise(e, own, multiplier)
+    if noise and e.privacy != "central":
+        yield "privacy", noise.build()
     elif e.update_clip and not e.clip_quantile:
         # Not what sites have added noise to.
         again = not (e.privacy == "central" and e.aggregation == "secure")
         yield "clip", Clip(e.clip, again=again).build()
-    if e.privacy == "example":
-        yield "privacy", _ROWS
     yield from (("guards", guard) for guard in _own(e) if guard.leaves)
     if e.aggregation == "secure":
         yield "aggregation", _SECURE
@@ -79,27 +88,33 @@ def at_clients(e: SharedSettings, multiplier: float) -> Iterator[tuple[str, Guar
 
 
 def at_server(
-    e: SharedSettings, multiplier: float, *, by_mean: bool
+    e: SharedSettings, own: MethodSettings, multiplier: float
 ) -> Iterator[tuple[str, Guard]]:
-    """Yields the guards that act at the server alone, in this order, likewise.
-
-    ``by_mean`` is whether the method's server takes the mean of updates.
-    """
+    """Yields the guards that act at the server alone, in this order, likewise."""
     if e.clip_quantile:
         count = count_of(multiplier, e.clients_per_round)
         yield "clip-quantile", AdaptiveClip(e.clip, e.clip_quantile, count).build()
     yield from (("guards", guard) for guard in _own(e) if not guard.leaves)
     if e.merge != "mean" and e.bucket_size > 1:
         yield "bucket-size", Buckets(e.bucket_size).build()
-    if e.merge == "multi-krum" and not by_mean:
+    if e.merge == "multi-krum" and Fact.MEAN not in own.facts:
         yield "merge", Nearest(e.num_malicious).build()
     elif e.merge != "mean":
         yield "merge", RobustCenter(e.merge, e.num_malicious).build()
+    noise = _noise(e, own, multiplier)
+    if noise and e.privacy == "central":
+        yield "privacy", noise.build()
+
+
+def _noise(e: SharedSettings, own: MethodSettings, multiplier: float) -> Noise | None:
+    """Returns the noise of the setting ``privacy``."""
+    if e.privacy == "local":
+        return LocalNoise(e.clip, multiplier)
     if e.privacy == "central":
-        central = CentralNoise(multiplier).build()
-        # Sites add the noise of a secure sum, in shares.
-        shared = central._replace(gather=Guard("").gather)
-        yield "privacy", central if e.aggregation == "plain" else shared
+        return (SharedNoise if e.aggregation == "secure" else CentralNoise)(multiplier)
+    if e.privacy == "example":
+        return RowStatistics(multiplier) if own.tables else RowNoise(e.clip, multiplier)
+    return None
 
 
 def _own(e: SharedSettings) -> list[Guard]:
@@ -117,6 +132,74 @@ def _own(e: SharedSettings) -> list[Guard]:
             expected = "a function that returns an engram.guards.guard.Guard"
             raise Refused(must(f"guard {name}", got, expected)) from error
     return found
+
+
+def noise_in_words(e: Experiment) -> str:
+    """Describes the noise of a private run, and its bound."""
+    if e.privacy == "none":
+        return f"privacy by {e.guards}"
+    solved_for, first = " (for epsilon)" * (e.epsilon > 0), " at first" * (e.clip_quantile > 0)
+    noise = f"noise-multiplier {noise_multiplier(e):g}{solved_for}"
+    return f"{e.privacy} privacy by {noise} and clip {e.clip:g}{first}"
+
+
+def noise_multiplier(e: Experiment) -> float:
+    """Returns the noise multiplier: the setting, or the least one that meets ``epsilon``.
+
+    Raises:
+        Refused: No multiplier up to 10^6 reaches the target.
+    """
+    noise, plan = _noise(e, e.own, e.noise_multiplier), plan_of(e)
+    if not e.epsilon or noise is None:
+        return e.noise_multiplier
+    found = _solved(noise, chain(*_own(e)).releases(plan), plan, e.epsilon, e.delta)
+    if found > MOST:
+        expected = (
+            f"larger: {e.rounds} rounds at delta {e.delta:g} would need a noise-multiplier above "
+            f"{MOST:g}; raise epsilon or delta, or lower num-rounds"
+        )
+        raise Refused(must("epsilon", e.epsilon, expected))
+    return found
+
+
+@lru_cache
+def _solved(
+    noise: Noise, others: tuple[Release, ...], plan: Plan, epsilon: float, delta: float
+) -> float:
+    def releases(z: float) -> tuple[Release, ...]:
+        return (*replace(noise, multiplier=z).build().releases(plan), *others)
+
+    return solved(releases, plan, epsilon, delta)
+
+
+def plan_of(e: Experiment, rows: int = 1) -> Plan:
+    """Returns what a run has decided, for a client with so many training rows."""
+    turns, unread, rate = e.own.turns, e.own.unread, 1.0
+    if e.secret_cohorts:
+        rate = min(1.0, e.clients_per_round / (e.num_clients - e.unseen_clients))
+    return Plan(
+        rounds=1 if turns else e.rounds,
+        reports=math.ceil(e.rounds / e.eval_every) if e.epsilon and _chosen(e) else 0,
+        rate=rate,
+        secret=e.secret_cohorts,
+        neighbors="replaced" if e.sampling == "without-replacement" else "added",
+        rows=rows,
+        batch=math.inf if "batch_size" in unread else e.batch_size,
+        steps=1 if "local_steps" in unread else e.local_steps,
+        turns=turns,
+    )
+
+
+def is_scored(e: Experiment, server_round: int) -> bool:
+    """Whether a round is evaluated although scores may cost part of a total epsilon.
+
+    Untrained models are not, nor later ones unless ``eval-every`` is set to other than its default.
+    """
+    return not protections(e).reports or (server_round > 0 and _chosen(e))
+
+
+def _chosen(e: Experiment) -> bool:
+    return bool(e.eval_every != RunSettings.model_fields["eval_every"].default)
 
 
 def _screening(e: Experiment, method: Method, running: Set[str], *, by_mean: bool) -> list[Guard]:

@@ -19,8 +19,8 @@ from engram.cohort.draws import Sample
 from engram.core.arrays import Bools, Ints
 from engram.core.streams import Stream
 from engram.data.federated import Split
-from engram.guards.accounting.calibration import row_rate, sampling_rate
 from engram.guards.noise import Noise
+from engram.guards.presets import plan_of
 
 if TYPE_CHECKING:
     from engram.settings.experiment import Experiment
@@ -41,7 +41,7 @@ def secret_cohort(
     ``unseen`` ones never train.
     """
     if e.sampling == "poisson":
-        drawn = poisson_cohort(sampling_rate(e), server_round, num_clients, noise)
+        drawn = poisson_cohort(plan_of(e).rate, server_round, num_clients, noise)
     else:
         drawn = subset_cohort(e.clients_per_round, server_round, num_clients, noise, unseen)
     return [client for client in drawn if client not in absent and client not in unseen]
@@ -83,7 +83,7 @@ def row_samples(
     e, drawn = experiment, list[list[Ints]]()
     for client in clients:
         own = train.rows[client]
-        rate = row_rate(e, len(own))
+        rate = plan_of(e, len(own)).row_rate
         normal = [
             noise(len(own), Stream.LOCAL_STEPS, server_round, client, step)
             for step in range(1, e.local_steps + 1)

@@ -62,6 +62,11 @@ def told(column: Column, *, covered: bool) -> Column:
     return Column(column.name, column.metric._replace(low=-inf, high=inf), optional=True)
 
 
+def ranges_of(columns: Iterable[Column]) -> dict[str, float]:
+    """Returns the length of each metric's range, which may be infinite, by column."""
+    return {column.name: column.metric.high - column.metric.low for column in columns}
+
+
 def columns_of(metrics: Iterable[Metric], models: Mapping[str, bool]) -> list[Column]:
     """Returns a column for each metric of each model.
 

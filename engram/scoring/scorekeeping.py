@@ -14,11 +14,11 @@ from engram.core.slots import has_common, has_tuned
 from engram.core.streams import scored
 from engram.core.types import Params
 from engram.data.clients import all_unseen
-from engram.guards.accounting.calibration import noise_multiplier, noise_of
+from engram.guards.presets import protections
 from engram.scoring.best_round import Selection, selected_by
 from engram.scoring.evaluation import Evaluation, Scored, outlying, summary
 from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column, told
+from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column, ranges_of, told
 from engram.settings.errors import Names, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
@@ -69,7 +69,7 @@ class Scoring(NamedTuple):
             e.patience,
             never,
             partial(scored, e, never=never),
-            noise_of(columns, noise_multiplier(e)) if e.privacy == "local" else {},
+            protections(e).report(ranges_of(columns)),
         )
 
 

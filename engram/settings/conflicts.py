@@ -98,9 +98,8 @@ def _parts(shared: "SharedSettings", own: "Method") -> list[Part]:
     if any(getattr(shared, name) != default for name, default in _PLAIN.items()):
         from engram.guards.presets import at_clients, at_server  # noqa: PLC0415 - loads torch
 
-        z = shared.noise_multiplier
-        by_mean = Fact.MEAN in own.facts
-        for key, guard in (*at_clients(shared, z), *at_server(shared, z, by_mean=by_mean)):
+        given = shared, own, shared.noise_multiplier
+        for key, guard in (*at_clients(*given), *at_server(*given)):
             value = guard.name if key == "guards" else getattr(shared, key.replace("-", "_"))
             ends = guard.ends | ({Fact.TRAINED} if guard.leaves else set())
             facts = guard.needs, ends, guard.gives

@@ -333,11 +333,7 @@ _read: Final[dict[Path, tuple[tuple[int, ...] | None, Books]]] = {}
 
 
 def _epsilon(total: float, steps: Steps, delta: float) -> float:
-    if not steps:
-        from engram.guards.accounting.gaussian import epsilon_of  # noqa: PLC0415 - torch, which commands can do without
-
-        return epsilon_of(math.sqrt(total), delta)
-    from engram.guards.accounting.amplification import composed_epsilon  # noqa: PLC0415 - rarely needed
+    from engram.guards.accounting.amplification import composed_epsilon  # noqa: PLC0415 - torch, which commands can do without
 
     parts = [[float(x) for x in key.split(" at ")] for key in steps]
     each = {(z, q): n for (z, q), n in zip(parts, steps.values(), strict=True)}

@@ -7,7 +7,9 @@ from flwr.app import Message, MessageType
 
 from engram.client.requests import round_of
 from engram.data.digests import digest_of
-from engram.guards.accounting.calibration import noise_multiplier, reach, row_rate, row_releases
+from engram.guards.accounting.composition import costs
+from engram.guards.accounting.releases import Event
+from engram.guards.presets import noise_multiplier, plan_of, protections
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import EngramError, few
 from engram.settings.experiment import Experiment
@@ -17,19 +19,17 @@ from engram.sites.policy import Policy
 from engram.wire.wire import CLIENTS, config_of
 
 
-def cost_of(experiment: Experiment, rows: int) -> tuple[float, Steps]:
+def cost_of(experiment: Experiment, rows: int, each: Event = "round") -> tuple[float, Steps]:
     """Returns mu^2 of an answer, and its sampled releases.
 
     Args:
-        experiment: The settings; privacy is local, whose training and scores cost alike, or
-            example, whose scores are not sent or cost nothing.
+        experiment: The settings of a training whose clients add noise.
         rows: Training rows of the client that has fewest.
+        each: Whether it answers a round, or reports scores.
     """
-    e, z = experiment, noise_multiplier(experiment) / reach(experiment)
-    if e.privacy != "example":
-        return 1 / z**2, {}
-    rate, count = row_rate(e, rows), row_releases(e)
-    return (count / z**2, {}) if rate == 1 else (0.0, {key_of(z, rate): count})
+    releases = protections(experiment).releases(plan_of(experiment, rows))
+    total, sampled = costs(release for release in releases if release.each == each)
+    return total, {key_of(*mechanism): count for mechanism, count in sampled.items()}
 
 
 class Account(NamedTuple):
@@ -46,9 +46,8 @@ class Account(NamedTuple):
     rows: Sequence[int]  # training rows of each of the node's clients
     by: str  # who asks, as far as the node can tell
 
-    @property
-    def _cost(self) -> tuple[float, Steps]:
-        return cost_of(self.experiment, min(self.rows, default=1))
+    def _cost(self, each: Event = "round") -> tuple[float, Steps]:
+        return cost_of(self.experiment, min(self.rows, default=1), each)
 
     @classmethod
     def of(
@@ -78,7 +77,7 @@ class Account(NamedTuple):
         Raises:
             Refused: The budget does not suffice, or the ledger is damaged.
         """
-        self.ledger.require(self.data, *self._cost)
+        self.ledger.require(self.data, *self._cost())
 
     def charge(self, message: Message, run: int) -> Spent:
         """Notes the cost of an answer, before any of its noise is drawn.
@@ -89,6 +88,7 @@ class Account(NamedTuple):
             Refused: The budget does not suffice, or the ledger is damaged or cannot be written.
         """
         e, content = self.experiment, message.content
+        trains = message.metadata.message_type == MessageType.TRAIN
         try:
             number = round_of(content)
         except EngramError:
@@ -105,8 +105,8 @@ class Account(NamedTuple):
             else "all",
             "rows": sum(self.rows),
             "noise-multiplier": noise_multiplier(e),
-            "clip": e.clip if message.metadata.message_type == MessageType.TRAIN else None,
+            "clip": e.clip if trains else None,
             "by": self.by,
         }
-        cost, steps = self._cost
+        cost, steps = self._cost("round" if trains else "report")
         return self.ledger.spend(self.data, cost, line, steps)

@@ -14,7 +14,7 @@ from pathlib import Path
 from flwr.app import Message, MessageType
 
 from engram.client.requests import durable_of, round_of
-from engram.guards.accounting.accountant import guarantee
+from engram.guards.accounting.guarantee import guarantee
 from engram.settings.errors import Refused, one_line, printable
 from engram.settings.experiment import Experiment, default_config
 from engram.settings.fingerprint import fingerprint

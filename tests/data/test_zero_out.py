@@ -181,7 +181,8 @@ def test_a_row_draws_its_changes_and_dropout_by_itself():
     def drawn(rows, server_round=1):
         train = t.data.train._replace(rows=[rows] * CLIENTS)
         how = (lambda row: row), simulated_noise(0), 1
-        draws = Sampler(t.experiment, train, t.method.client, noisy, *how).draw([1], server_round)
+        sampler = Sampler(t.experiment, train, t.method.client, noisy, *how, by_chance=True)
+        draws = sampler.draw([1], server_round)
         each = draws.rows, draws.seeds, draws.keys[:, 1:]
         numbers, seeds, keys = (values.view(3, -1).tolist() for values in each)
         steps = enumerate(zip(numbers, seeds, keys, strict=True))

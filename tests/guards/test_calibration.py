@@ -5,11 +5,10 @@ import math
 import pytest
 from scipy.stats import norm
 
-from engram.guards.accounting.amplification import poisson_epsilon, subset_epsilon
-from engram.guards.accounting.calibration import noise_multiplier, sampling_rate
-from engram.guards.accounting.gaussian import epsilon
+from engram.guards.presets import noise_multiplier, plan_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from tests.epsilons import epsilon, poisson_epsilon, subset_epsilon
 from tests.samples import entry
 
 TARGET = {"privacy": "central", "clip": 0.5, "epsilon": 3.0, "num_rounds": 20}
@@ -38,7 +37,7 @@ def test_the_multiplier_is_the_least_with_which_all_rounds_are_within_the_target
 def test_sampling_needs_less_noise_than_known_cohorts(sampling, cost, bounds, known, share):
     e = Experiment(**TARGET, sampling=sampling, clients_per_round=2)
     z = noise_multiplier(e)
-    assert sampling_rate(e) == 0.1
+    assert plan_of(e).rate == 0.1
     assert cost(z / bounds, 0.1, 20, 1e-5) <= 3.0
     assert cost(0.998 * z / bounds, 0.1, 20, 1e-5) > 3.0
     assert z < noise_multiplier(Experiment(**TARGET | {"privacy": known})) * share
@@ -46,8 +45,8 @@ def test_sampling_needs_less_noise_than_known_cohorts(sampling, cost, bounds, kn
 
 def test_the_rate_is_among_those_who_train():
     e = Experiment(**TARGET, sampling="poisson", clients_per_round=2, unseen_clients=4)
-    assert sampling_rate(e) == 2 / 16
-    assert sampling_rate(Experiment(**TARGET, clients_per_round=2)) == 1  # of known cohorts
+    assert plan_of(e).rate == 2 / 16
+    assert plan_of(Experiment(**TARGET, clients_per_round=2)).rate == 1  # of known cohorts
 
 
 def test_a_target_that_no_noise_reaches_is_one_line():

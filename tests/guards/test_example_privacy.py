@@ -14,13 +14,14 @@ from dp_accounting.pld import PLDAccountant
 
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.accounting.accountant import PrivacyAccountant, spent
-from engram.guards.accounting.calibration import row_rate
+from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.noise import secret_noise, simulated_noise
+from engram.guards.presets import plan_of
 from engram.guards.secret_samples import row_samples
 from engram.settings.errors import Refused
 from engram.sites.ledger import Ledger
 from engram.wire.wire import CLIENTS, METRICS, SECONDS, WITHHELD
+from tests.epsilons import spent
 from tests.samples import entry
 from tests.sites.budgets import DELTA, books, evaluate, policy, roster, told, train
 from tests.strategies.test_audit import found_by
@@ -103,7 +104,7 @@ def test_engines_agree():
 def test_samples_are_secret_and_follow_the_rate():
     e = settings_of(batch_size=8, local_steps=50)
     t = trainer(e)
-    rate = row_rate(e, len(t.data.train.rows[2]))
+    rate = plan_of(e, len(t.data.train.rows[2])).row_rate
     _, size, sample = row_samples(e, t.data.train, [2], 1, simulated_noise(0), 3)
     counts = sample.taken.reshape(50, size).sum(1)
     mean, n = float(counts.mean()), len(t.data.train.rows[2])

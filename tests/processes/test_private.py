@@ -2,11 +2,10 @@
 
 import pytest
 
-from engram.guards.accounting.amplification import poisson_epsilon
-from engram.guards.accounting.gaussian import epsilon
 from engram.runs.record import RunRecord
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
+from tests.epsilons import epsilon, poisson_epsilon
 from tests.processes.test_federation import CLIENTS, settings
 
 pytestmark = pytest.mark.processes

@@ -17,12 +17,12 @@ from scipy.stats import beta
 
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
-from engram.guards.accounting.accountant import spent
-from engram.guards.accounting.calibration import sampling_rate
 from engram.guards.merge import merge_of
 from engram.guards.noise import simulated_noise
+from engram.guards.presets import plan_of
 from engram.guards.secret_samples import poisson_cohort, subset_cohort
 from engram.strategies.rounds import Rounds
+from tests.epsilons import spent
 from tests.support import small, trainer
 
 CANARIES, ROUNDS, DELTA = 400, 5, 1e-5
@@ -63,10 +63,10 @@ def audited(e, multiplier):
             drawn = range(clients)
             if replaced:
                 drawn = subset_cohort(
-                    round(clients * sampling_rate(e)), server_round, clients, noise
+                    round(clients * plan_of(e).rate), server_round, clients, noise
                 )
             elif e.sampling == "poisson":
-                drawn = poisson_cohort(sampling_rate(e), server_round, clients, noise)
+                drawn = poisson_cohort(plan_of(e).rate, server_round, clients, noise)
             way = [10 * e.clip if j < CANARIES else -10 * e.clip for j in range(clients)]
             updates = [Update(canary(server, j, way[j]), 1) for j in drawn]
             server = merge(server, updates, server_round)

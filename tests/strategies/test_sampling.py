@@ -11,7 +11,6 @@ from scipy.stats import chisquare
 from engram.core.method import Update
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.accounting.amplification import poisson_epsilon, subset_epsilon
 from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.guards.secret_samples import poisson_cohort, secret_cohort, subset_cohort
@@ -21,6 +20,7 @@ from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import TrainReplies
+from tests.epsilons import poisson_epsilon, subset_epsilon
 from tests.samples import entry
 from tests.support import grid, small, trainer
 

@@ -32,8 +32,9 @@ class Sampler:
         client: The client's part of the method.
         network: The network.
         augment: The augmentation that changes rows at random; None if there is none.
-        noise: Source of the samples where privacy is example, and of the noise of steps.
+        noise: Source of samples by chance, and of the noise of steps.
         parameters: Numbers in the network's parameters.
+        by_chance: Whether each step takes each row with a probability, in secret.
     """
 
     def __init__(
@@ -45,13 +46,15 @@ class Sampler:
         augment: Augmentation | None,
         noise: "Noise | None" = None,
         parameters: int = 0,
+        *,
+        by_chance: bool = False,
     ) -> None:
-        self._experiment, self._secret = experiment, experiment.hides_rows
+        self._experiment = experiment
         self._train = train
         self._client = client
         self._network = network
         self._augment = augment
-        self._noise, self._parameters = noise, parameters
+        self._noise, self._parameters, self._by_chance = noise, parameters, by_chance
         self._batches = client.phases[0].batches
         self._last: tuple[tuple[list[int], int], Draws] | None = None
 
@@ -62,7 +65,7 @@ class Sampler:
         cached, since runs that share a sampler ask for the same ones.
         """
         asked = list(clients), server_round
-        if self._secret:
+        if self._by_chance:
             return self._sampled(*asked)  # anew each time, as its noise is
         if self._last is None or self._last[0] != asked:
             self._last = asked, self._draw(*asked)

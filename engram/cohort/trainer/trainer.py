@@ -49,6 +49,7 @@ from engram.data.augmentations import AUGMENTATIONS
 from engram.data.federated import FederatedData, check_augmentation, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
 from engram.guards.facts import Fact
+from engram.guards.presets import client_guards
 from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
@@ -60,7 +61,6 @@ from engram.wire.training_result import Trained
 if TYPE_CHECKING:
     from engram.guards.noise import Noise
     from engram.guards.outgoing_updates import Sending
-    from engram.guards.row_privacy import ByExamples
     from engram.scoring.score_clients import Scorer
     from engram.settings.experiment import Experiment
 
@@ -131,7 +131,7 @@ class Trainer:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self.store, self._noise, self._engine = store, noise, engine
-        self._covers, self._private = covers and e.covers_clients, e.hides_rows
+        self._covers, guard = covers and e.covers_clients, client_guards(e)
         self.given, self._standard = data, data.units.targets
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
@@ -169,7 +169,7 @@ class Trainer:
                 optimizer=optimizer,
                 standard=self._standard,
                 work=shapes.work,
-                private=_mechanism(e),
+                guard=guard,
             )
             self._check_network(model)
             self.method: Method = self.learner.method(self._task)
@@ -184,7 +184,9 @@ class Trainer:
             {path: tuple(leaf.shape[1:]) for path, leaf in flat(shapes.own).items()},
         )
         side, size = self.method.client, self.learner.size
-        self.sampler = Sampler(e, self.data.train, side, model, augment, noise, size)
+        self.sampler = Sampler(
+            e, self.data.train, side, model, augment, noise, size, by_chance=guard.by_rows
+        )
         self._memories = Recollection(
             store,
             self.method,
@@ -215,11 +217,12 @@ class Trainer:
 
     def _check_network(self, model: Model) -> None:
         e = self.experiment
-        if self._private and (model.statistics is not None or model.least_rows > 1):
+        private = self.learner.guard.by_rows
+        if private and (model.statistics is not None or model.least_rows > 1):
             expected = "one without batch norm, such as norm group, where privacy is example"
             raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
         plain = "one that looks at no values (torch.func.vmap runs it) where privacy is example"
-        require(model.vectorizes or not self._private, "model", e.model, plain)
+        require(model.vectorizes or not private, "model", e.model, plain)
 
     @cached_property
     def scorer(self) -> "Scorer":
@@ -359,7 +362,7 @@ class Trainer:
             some, trees = groups.setdefault(memory.form, ([], []))
             some.append(i)
             trees.append((memory.kept, [*memory.states]))
-        losses = asked.losses and not self._private
+        losses = asked.losses and not self.learner.guard.by_rows
         for form, (some, trees) in groups.items():
             own = select(chunk.own, some)
             clients, (kept, states) = [chunk.clients[i] for i in some], stacked(trees)
@@ -435,14 +438,6 @@ class Trainer:
         if self._sending is None:
             return arrays
         return self._sending.received(arrays, version, clients, self._memories, server_round)
-
-
-def _mechanism(e: "Experiment") -> "ByExamples | None":
-    if e.privacy != "example":
-        return None
-    from engram.guards.row_privacy import ByExamples  # noqa: PLC0415 - rarely needed
-
-    return ByExamples(e.clip, e.noise_multiplier)
 
 
 def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":

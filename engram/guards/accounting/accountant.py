@@ -1,36 +1,21 @@
-"""The privacy that a run's settings promise, and that it has spent."""
+"""The privacy that a run has spent."""
 
 import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from flwr.app import Message
 
-from engram.guards.accounting.calibration import (
-    looks,
-    noise_multiplier,
-    reach,
-    row_rate,
-    row_releases,
-    sampled_epsilon,
-    sampling_rate,
-)
 from engram.guards.accounting.client_epsilon import releases_in
-from engram.guards.accounting.gaussian import concentrated_epsilon
+from engram.guards.accounting.composition import spent
+from engram.guards.accounting.guarantee import adjacency
+from engram.guards.presets import noise_multiplier, plan_of, protections
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.wire.wire import CLIENTS, NOISE, read_list
-
-_MOST: Final = 10.0
-"""Largest epsilon that protects to a reasonable degree: tier 2 of Ponomareva et al., JAIR 2023."""
-
-_SAMPLING: Final = {
-    "poisson": "Poisson sampling",
-    "without-replacement": "sampling without replacement",
-}
 
 
 class PrivacyAccountant:
@@ -63,6 +48,8 @@ class PrivacyAccountant:
     ) -> None:
         self._examples = examples
         self._experiment = experiment
+        self._guard, self._plan = protections(experiment), plan_of(experiment)
+        self._by_rows = any(r.unit == "row" for r in self._guard.releases(self._plan))
         self._file = file
         self._asked: Counter[int] = Counter()
         self._rounds, self._repeated = done, 0
@@ -107,10 +94,13 @@ class PrivacyAccountant:
             )
 
     def _cost(self, asked: Counter[int], rounds: int) -> float:
-        if self._experiment.privacy == "example":
+        if self._by_rows:
             return self._of_rows(asked)
-        secret = self._experiment.secret_cohorts
-        return spent(self._experiment, rounds if secret else max(asked.values(), default=0))
+        return self._spent(rounds if self._plan.secret else max(asked.values(), default=0))
+
+    def _spent(self, answers: int, rows: int = 1) -> float:
+        releases = self._guard.releases(self._plan._replace(rows=rows))
+        return spent(releases, answers, self._experiment.delta)
 
     def _of_rows(self, asked: Counter[int]) -> float:
         """Returns the largest epsilon of a row: it grows with rounds, and falls with rows."""
@@ -119,8 +109,8 @@ class PrivacyAccountant:
             if examples[client] < least:
                 least = examples[client]
                 # Of turns each round has its own, so that only repeated rounds look again.
-                seen = min(times, 1 + self._repeated) if self._experiment.own.turns else times
-                most = max(most, spent(self._experiment, seen, least))
+                seen = min(times, 1 + self._repeated) if self._plan.turns else times
+                most = max(most, self._spent(seen, least))
         return most
 
     @property
@@ -138,7 +128,7 @@ class PrivacyAccountant:
 
         ``training-rows`` are there where epsilon is of single rows.
         """
-        if self._experiment.privacy != "example":
+        if not self._by_rows:
             return self.spent
         examples = self._examples()
         return self.spent | {"training-rows": {str(c): examples[c] for c in clients}}
@@ -150,92 +140,13 @@ class PrivacyAccountant:
         ``adjacency`` names the pairs of federations that cannot be told apart; ``sampling-rate`` is
         there where epsilon is amplified by sampling.
         """
-        e = self._experiment
-        rate = {"sampling-rate": sampling_rate(e)} if e.secret_cohorts else {}
+        rate = {"sampling-rate": self._plan.rate} if self._plan.secret else {}
         return {
             **self.spent,
-            "adjacency": adjacency(e),
-            "noise-multiplier": noise_multiplier(e),
+            "adjacency": adjacency(self._guard.releases(self._plan), self._plan),
+            "noise-multiplier": noise_multiplier(self._experiment),
             **rate,
         }
-
-
-def spent(e: Experiment, rounds: int, rows: int = 0) -> float:
-    """Returns the epsilon, at ``delta``, of a client after a number of rounds.
-
-    Where cohorts are secret, these are all rounds that have begun; otherwise those in which the
-    client was asked. ``reach`` says what is hidden. Only a client's
-    updates are accounted for, not the other numbers that it sends. Where aggregation is secure,
-    central noise comes in shares of which no exact figure is known: see
-    ``engram.guards.secure.noise``. Where privacy is example, it is that of a row of a client with
-    so many ``rows``: those of its steps are drawn in secret.
-
-    Raises:
-        Refused: As ``noise_multiplier`` and ``sampled_epsilon``.
-    """
-    if e.aggregation == "secure":
-        return concentrated_epsilon(rounds / (2 * e.noise_multiplier**2), e.delta)
-    multiplier, rate, releases = noise_multiplier(e) / reach(e), sampling_rate(e), rounds
-    if e.privacy == "example":
-        rate, releases = row_rate(e, rows), rounds * row_releases(e)
-    return sampled_epsilon(e.sampling, multiplier, rate, releases, e.delta)
-
-
-def adjacency(e: Experiment) -> str:
-    """Describes the adjacency of federations under a private run."""
-    if e.privacy == "example" and e.own.turns:
-        return "one of a client's turns is replaced by any other"
-    if e.privacy == "example":
-        return "one of a client's training rows is zeroed out (zero-out adjacency)"
-    if reach(e) == 2:
-        return "one client's data are replaced by any others"
-    return "one client is added or removed"
-
-
-def guarantee(e: Experiment) -> str:
-    """Describes the largest epsilon of a run, and its meaning; "" without privacy.
-
-    Unless cohorts are secret, it is that of a client that is asked in every round.
-    """
-    if e.privacy == "none":
-        return ""
-    noise = f"noise-multiplier {noise_multiplier(e):g}{' (for epsilon)' if e.epsilon else ''}"
-    bound = f"clip {e.clip:g}{' at first' if e.clip_quantile else ''}"
-    if not _is_known(e):
-        return (
-            f"{e.privacy} privacy by {noise} and {bound}, where {adjacency(e)}: epsilon "
-            "follows from each client's number of rows, and the results have the largest one; "
-            "training losses are not computed, and scores are not covered"
-        )
-    told = (
-        f"{e.privacy} privacy by {noise} and {bound}: "
-        f"epsilon at most {spent(e, looks(e)):.4g} at delta {e.delta:g} after {e.rounds} rounds, "
-        f"where {adjacency(e)}"
-    )
-    if e.secret_cohorts:
-        told += (
-            f", amplified by {_SAMPLING[e.sampling]} at rate {sampling_rate(e):.4g} against "
-            "whoever sees the models, and not who takes part"
-        )
-    if e.privacy == "local":
-        each = ", and each evaluation by sites costs as much as a round"
-        told += ", sites' scores included" if e.epsilon else each
-    elif e.validates:
-        told += "; scores, and a round chosen by them, are not covered"
-    if not is_weak(e):
-        return told
-    mended = "lower epsilon" if e.epsilon else "raise noise-multiplier, or ask for fewer rounds"
-    return f"{told}; above 10, which protects hardly anybody: {mended}"
-
-
-def is_weak(e: Experiment) -> bool:
-    """Whether a run has privacy by name only: its epsilon may be above 10."""
-    return e.privacy != "none" and _is_known(e) and spent(e, looks(e)) > _MOST
-
-
-def _is_known(e: Experiment) -> bool:
-    """Whether epsilon follows from the settings alone, and not from clients' rows, too."""
-    return e.privacy != "example" or "batch_size" in e.own.unread
 
 
 def noised_by(replies: Iterable[Message], clients: int) -> list[int]:

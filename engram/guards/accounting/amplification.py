@@ -23,7 +23,7 @@ from functools import lru_cache, reduce
 from typing import Any, Final
 
 from engram.core.checks import require
-from engram.guards.accounting.gaussian import epsilon, epsilon_of
+from engram.guards.accounting.gaussian import epsilon_of
 from engram.settings.errors import Refused
 
 _ORDERS: Final = (*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512)
@@ -31,37 +31,20 @@ _LARGEST: Final = 50.0  # epsilons that are worth a distribution, whose size gro
 _GRID: Final = 5e-4  # of Renyi's epsilon: epsilon is at most half a percent too large
 
 
-@lru_cache
-def poisson_epsilon(multiplier: float, rate: float, releases: int, delta: float) -> float:
-    """Returns an epsilon of a number of Poisson-subsampled Gaussian releases.
+def composed_epsilon(
+    total: float,
+    sampled: Mapping[tuple[float, float], int],
+    delta: float,
+    *,
+    replaced: bool = False,
+) -> float:
+    """Returns an epsilon of Gaussian releases, and of Gaussian releases about samples, together.
 
-    It is the least of three upper bounds: by the privacy loss distribution (unless Renyi accounting
-    finds above 50, which protects nobody), by Renyi accounting, and exactly without amplification.
-
-    Args:
-        multiplier: Standard deviation of the noise, divided by the norm by which a client can move
-            the noised sum; > 0.
-        rate: Probability q with which a client takes part in a release; in (0, 1].
-        releases: Number of releases; >= 0.
-        delta: In (0, 1).
-
-    Raises:
-        ValueError: If a value is out of range.
-        Refused: If dp-accounting is not installed.
-    """
-    require(0 < rate <= 1, "sampling rate", rate, "in (0, 1]")
-    if rate == 1:
-        return epsilon(multiplier, releases, delta)
-    return composed_epsilon(0.0, {(multiplier, rate): releases}, delta)
-
-
-@lru_cache
-def subset_epsilon(multiplier: float, rate: float, releases: int, delta: float) -> float:
-    """Returns an epsilon of Gaussian releases about m of n clients, drawn without replacement.
-
-    It is the lesser of two upper bounds: exactly without amplification, and by Renyi accounting. Of
-    an order alpha, the divergence of one release is at most, with q = m / n (Thm. 27, with the
-    minimum of Thm. 9 for each term) ::
+    Of Poisson samples it is the least of three upper bounds: by the privacy loss distribution
+    (unless Renyi accounting finds above 50, which protects nobody), by Renyi accounting, and
+    exactly without amplification. Of samples without replacement it is the lesser of the last two.
+    Of an order alpha, the divergence of one release is then at most, with q = m / n (Thm. 27, with
+    the minimum of Thm. 9 for each term) ::
 
         1 / (alpha - 1) ln(1 + q^2 C(alpha, 2) min(4 (e^eps(2) - 1), 2 e^eps(2))
             + sum over j = 3..alpha of q^j C(alpha, j)
@@ -71,59 +54,42 @@ def subset_epsilon(multiplier: float, rate: float, releases: int, delta: float) 
     B(l) = sum over i = 0..l of (-1)^(l - i) C(l, i) e^((i - 1) eps(i)).
 
     Args:
-        multiplier: Standard deviation of the noise, divided by the norm by which other data of one
-            client can move the noised sum: twice the clip. The package's ``GaussianDpEvent``
-            documents the deviation over a bound on each value's norm, which is half of that; its
-            rule for this sampling takes what it is given as the deviation over the sensitivity.
-        rate: m / n, in (0, 1].
-        releases: Number of releases; >= 0.
+        total: The sum of mu^2 of the Gaussian releases, >= 0. With others about samples without
+            replacement, nothing is amplified.
+        sampled: Numbers of the others, >= 0, by multiplier and rate in (0, 1). A multiplier is the
+            standard deviation of the noise over the largest influence on the noised sum; that of
+            other data of one client is twice the clip. (The package's ``GaussianDpEvent`` documents
+            the deviation over a bound on each value's norm, which is half of that; its rule for
+            samples without replacement takes what it is given as the deviation over the
+            sensitivity.)
         delta: In (0, 1).
+        replaced: Whether samples are without replacement.
 
     Raises:
-        ValueError: If a value is out of range.
-        Refused: If dp-accounting is not installed.
+        ValueError: A value is out of range.
+        Refused: dp-accounting is not installed.
     """
-    require(0 < rate <= 1, "sampling rate", rate, "in (0, 1]")
-    plain = epsilon(multiplier, releases, delta)
-    if plain == 0 or rate == 1:
-        return plain
-    accounting = _package()
-    relation = accounting.NeighboringRelation.REPLACE_ONE
-    accountant = accounting.rdp.RdpAccountant(_ORDERS, relation)
-    size, source = rate.as_integer_ratio()  # the bound depends on their ratio alone
-    gaussian = accounting.GaussianDpEvent(multiplier)
-    event = accounting.SampledWithoutReplacementDpEvent(source, size, gaussian)
-    accountant.compose(event, releases)
-    return min(plain, float(accountant.get_epsilon(delta)))
-
-
-def composed_epsilon(
-    total: float, sampled: Mapping[tuple[float, float], int], delta: float
-) -> float:
-    """Returns an epsilon of Gaussian and Poisson-subsampled Gaussian releases together.
-
-    It is the least of the same three bounds.
-
-    Args:
-        total: The sum of mu^2 of the Gaussian releases, >= 0.
-        sampled: Numbers of the others, by multiplier and rate.
-        delta: In (0, 1).
-
-    Raises:
-        Refused: If dp-accounting is not installed.
-    """
+    for _, rate in sampled:
+        require(0 < rate <= 1, "sampling rate", rate, "in (0, 1]")
     plain = epsilon_of(math.sqrt(total + sum(n / z**2 for (z, _), n in sampled.items())), delta)
-    if plain == 0 or not sampled:
+    if plain == 0 or not sampled or (replaced and total):
         return plain
     accounting = _package()  # Renyi divergences of integer orders are quick
-    accountant = accounting.rdp.RdpAccountant(_ORDERS)
+    relation = accounting.NeighboringRelation
+    relation = relation.REPLACE_ONE if replaced else relation.ADD_OR_REMOVE_ONE
+    accountant = accounting.rdp.RdpAccountant(_ORDERS, relation)
     for (multiplier, rate), releases in sampled.items():
-        gaussian = accounting.GaussianDpEvent(multiplier)
-        accountant.compose(accounting.PoissonSampledDpEvent(rate, gaussian), releases)
+        event = accounting.GaussianDpEvent(multiplier)
+        if replaced:  # the bound depends on the ratio of their sizes alone
+            size, source = rate.as_integer_ratio()
+            event = accounting.SampledWithoutReplacementDpEvent(source, size, event)
+        else:
+            event = accounting.PoissonSampledDpEvent(rate, event)
+        accountant.compose(event, releases)
     if total:
         accountant.compose(accounting.GaussianDpEvent(1 / math.sqrt(total)))
     least = min(plain, float(accountant.get_epsilon(delta)))
-    if least == 0 or least > _LARGEST:
+    if replaced or least == 0 or least > _LARGEST:
         return least
     interval = 2.0 ** math.floor(math.log2(_GRID * least))  # few different ones: they are cached
     losses = [_privacy_loss(z, q, interval).self_compose(n) for (z, q), n in sampled.items()]

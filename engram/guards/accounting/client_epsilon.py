@@ -24,25 +24,33 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
     Raises:
         Refused: The settings, or the file of clients that were asked, are damaged.
     """
+    rows, file = record.rows(), record.folder / ASKED
+    if not file.is_file() and not any("epsilon" in row for row in rows):
+        return {}
     settings = read_json(record.folder / "config.json").get("settings")
-    if not isinstance(settings, dict) or settings.get("privacy", "none") == "none":
+    if not isinstance(settings, dict):
         return {}
     try:
         # None of the former settings has a part in what was spent.
         e = Experiment.from_config({k: v for k, v in settings.items() if k not in FORMER})
     except Refused:  # of a network or a loss that only the run's process knows
         return {}
-    from engram.guards.accounting.accountant import spent  # noqa: PLC0415 - torch, which most runs do not need
+    from engram.guards.accounting.composition import spent  # noqa: PLC0415 - torch, which most runs do not need
+    from engram.guards.presets import plan_of, protections  # noqa: PLC0415 - likewise
 
-    rows, file = record.rows(), record.folder / ASKED
+    guard, plan = protections(e), plan_of(e)
+
+    def epsilon(answers: int, rows: int = 1) -> float:
+        return spent(guard.releases(plan._replace(rows=rows)), answers, e.delta)
+
     if file.is_file():
         releases = releases_in(file)
     else:
         releases = [row["cohort"] for row in rows if "cohort" in row]  # round 0 asks nobody
-    if e.secret_cohorts:  # where every round tells as much of those that were not drawn
-        return dict.fromkeys(range(e.num_clients), spent(e, len(releases)))
+    if plan.secret:  # where every round tells as much of those that were not drawn
+        return dict.fromkeys(range(e.num_clients), epsilon(len(releases)))
     asked = Counter(client for clients in releases for client in clients)
-    if e.own.turns:  # of which each round has its own, so that only repeated ones look again
+    if plan.turns:  # of which each round has its own, so that only repeated ones look again
         known = sum(row["round"] > 0 for row in rows)
         most = 1 + max(0, len(releases) - known)
         asked = Counter({client: min(times, most) for client, times in asked.items()})
@@ -50,7 +58,7 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
     for row in rows:
         for client, count in row.get("training-rows", {}).items():
             least[int(client)] = min(count, least.get(int(client), count))
-    return {c: spent(e, count, least.get(c, 1)) for c, count in sorted(asked.items())}
+    return {c: epsilon(count, least.get(c, 1)) for c, count in sorted(asked.items())}
 
 
 def releases_in(file: Path) -> list[list[int]]:

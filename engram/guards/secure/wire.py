@@ -13,11 +13,11 @@ from typing import Any, Final, Literal
 from flwr.app import ConfigRecord, RecordDict
 
 from engram.core.checks import must
+from engram.guards.presets import noise_multiplier
 from engram.guards.secure.masks import SEED
 from engram.guards.secure.session import Advert, Session, threshold
 from engram.settings.errors import brief, few
 from engram.settings.experiment import Experiment
-from engram.settings.protection import ProtectionSettings
 from engram.wire.wire import (
     ARRAYS,
     TRAINING,
@@ -123,7 +123,7 @@ def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:
     return {"parties-asked": parties, "clients-asked": counts, "work": work, "model-digest": model}
 
 
-def session_of(config: ConfigRecord, e: ProtectionSettings) -> Session:
+def session_of(config: ConfigRecord, e: Experiment) -> Session:
     """Returns the terms of a round, by a message's config.
 
     Raises:
@@ -140,7 +140,7 @@ def session_of(config: ConfigRecord, e: ProtectionSettings) -> Session:
         threshold(len(parties), e.secure_threshold),
         e.clip,
         read_int(config, "most-examples"),
-        e.noise_multiplier if e.privacy == "central" else 0.0,
+        noise_multiplier(e) if e.privacy == "central" else 0.0,
         str(config["work"]),
         str(config["model-digest"]),
     )

@@ -10,10 +10,11 @@ from scipy.stats import norm
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
-from engram.guards.accounting.accountant import PrivacyAccountant, guarantee
-from engram.guards.accounting.calibration import noise_multiplier
+from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.accounting.client_epsilon import spent_by_client
+from engram.guards.accounting.guarantee import guarantee
 from engram.guards.noise import secret_noise, simulated_noise
+from engram.guards.presets import noise_multiplier
 from engram.runs.record import RunRecord
 from engram.server.run import run as run_on
 from engram.settings.errors import Refused

@@ -18,7 +18,9 @@ pass.
 """
 
 from collections.abc import Callable, Set
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -29,35 +31,69 @@ from engram.core.method import Objective
 from engram.core.slots import pick
 from engram.core.tree import add_scaled, multiplied, norm
 from engram.core.types import Batch, LossFn, Params, Sampled
+from engram.guards.accounting.releases import Plan, Release
 from engram.guards.changes import arrays_of
+from engram.guards.facts import Fact
+from engram.guards.guard import Guard, Sums
 
-Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
-"""``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``."""
-
-
-class ByExamples(NamedTuple):
-    """The mechanism of a local step."""
-
-    bound: float  # largest norm of a row's gradient, C > 0
-    multiplier: float  # noise multiplier, z > 0
+_NEEDS: Final = frozenset({Fact.BOUNDED, Fact.GRADIENTS, Fact.SAMPLED, Fact.APART, Fact.CURRENT})
+_ENDS: Final = frozenset({Fact.BOUNDED, Fact.OPEN})
 
 
-def by_examples(sums: Sums, how: ByExamples) -> Objective:
-    """Builds the objective of private steps on ``Sampled`` batches.
+@dataclass(frozen=True)
+class RowNoise:
+    """Noise on the sums of rows' clipped gradients.
 
     A method can take one gradient of a batch, and look at rows in no other way.
     """
 
-    def gradient(w: Params, batch: Sampled, names: Set[str] | None = None) -> Params:
-        total = sums(w, batch.batch, batch.taken, how.bound, names)
-        xi = arrays_of(batch.normal, total)
-        return multiplied(add_scaled(total, how.multiplier * how.bound, xi), 1 / batch.expected)
+    bound: float  # largest norm of a row's gradient, C > 0
+    multiplier: float  # noise multiplier, z > 0
 
-    def refused(*args: Any, **kwargs: Any) -> Any:
-        del args, kwargs
-        raise ValueError("where privacy is example, a step takes one gradient of its rows alone")
+    def build(self) -> Guard:
+        """Builds the guard; of a client's objective the gradient is left."""
 
-    return Objective(refused, gradient, refused, refused, refused)
+        def rows(objective: Objective, sums: Sums) -> Objective:
+            del objective
+
+            def gradient(w: Params, batch: Sampled, names: Set[str] | None = None) -> Params:
+                total = sums(w, batch.batch, batch.taken, self.bound, names)
+                xi, deviation = arrays_of(batch.normal, total), self.multiplier * self.bound
+                return multiplied(add_scaled(total, deviation, xi), 1 / batch.expected)
+
+            return Objective(_refused, gradient, _refused, _refused, _refused)
+
+        def releases(plan: Plan) -> tuple[Release, ...]:
+            return (Release(self.multiplier, plan.row_rate, plan.steps, unit="row"),)
+
+        guard = Guard("row-noise", rows=rows, releases=releases)
+        return guard._replace(needs=_NEEDS, ends=_ENDS, gives={Fact.ROWS})
+
+
+@dataclass(frozen=True)
+class RowStatistics:
+    """Noise on a round's sums of products of clipped rows; see ``engram.tables.private``.
+
+    Another turn in the place of one moves them by ``sqrt(2) C^2``, and a row more or less by C^2.
+    """
+
+    multiplier: float  # of noise with deviation z C^2; z > 0
+
+    def build(self) -> Guard:
+        """Builds the guard, whose noise the tables add."""
+
+        def releases(plan: Plan) -> tuple[Release, ...]:
+            if plan.turns:
+                return (Release(self.multiplier / sqrt(2), unit="row", neighbors="replaced"),)
+            return (Release(self.multiplier, unit="row"),)
+
+        guard = Guard("row-statistics", releases=releases)
+        return guard._replace(needs=_NEEDS, ends=_ENDS, gives={Fact.ROWS})
+
+
+def _refused(*args: Any, **kwargs: Any) -> Any:
+    del args, kwargs
+    raise ValueError("where privacy is example, a step takes one gradient of its rows alone")
 
 
 def summed(loss: LossFn) -> Sums:

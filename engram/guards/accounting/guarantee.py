@@ -1,0 +1,79 @@
+"""The privacy that a run's settings promise, in words."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from engram.guards.accounting.composition import planned
+from engram.guards.accounting.releases import Plan, Release, hidden_by
+from engram.guards.presets import noise_in_words, plan_of, protections
+from engram.settings.experiment import Experiment
+
+_MOST: Final = 10.0
+"""Largest epsilon that protects to a reasonable degree: tier 2 of Ponomareva et al., JAIR 2023."""
+
+_SAMPLING: Final = {"added": "Poisson sampling", "replaced": "sampling without replacement"}
+_ANY_ROWS: Final = 2**53
+
+
+def adjacency(releases: Sequence[Release], plan: Plan) -> str:
+    """Describes the adjacency of federations that releases hide."""
+    unit, neighbors = hidden_by(releases)
+    if neighbors == "added":
+        if unit == "client":
+            return "one client is added or removed"
+        return "one of a client's training rows is zeroed out (zero-out adjacency)"
+    if unit == "client":
+        return "one client's data are replaced by any others"
+    rows = "turns" if plan.turns else "training rows"
+    return f"one of a client's {rows} is replaced by any other"
+
+
+def guarantee(e: Experiment) -> str:
+    """Describes the largest epsilon of a run, and its meaning; "" without privacy.
+
+    Unless cohorts are secret, it is that of a client that is asked in every round.
+    """
+    plan = plan_of(e)
+    releases = protections(e).releases(plan)
+    if not releases:
+        return ""
+    hidden = adjacency(releases, plan)
+    most = _known(e)
+    if most is None:
+        return (
+            f"{noise_in_words(e)}, where {hidden}: epsilon follows from each client's number of "
+            "rows, and the results have the largest one; training losses are not computed, and "
+            "scores are not covered"
+        )
+    told = (
+        f"{noise_in_words(e)}: epsilon at most {most:.4g} at delta {e.delta:g} after {e.rounds} "
+        f"rounds, where {hidden}"
+    )
+    if plan.secret:
+        told += (
+            f", amplified by {_SAMPLING[plan.neighbors]} at rate {plan.rate:.4g} against "
+            "whoever sees the models, and not who takes part"
+        )
+    if any(release.each == "report" for release in releases):
+        each = ", and each evaluation by sites costs as much as a round"
+        told += ", sites' scores included" if e.epsilon else each
+    elif e.validates:
+        told += "; scores, and a round chosen by them, are not covered"
+    if most <= _MOST:
+        return told
+    mended = "lower epsilon" if e.epsilon else "raise noise-multiplier, or ask for fewer rounds"
+    return f"{told}; above 10, which protects hardly anybody: {mended}"
+
+
+def is_weak(e: Experiment) -> bool:
+    """Whether a run has privacy by name only: its epsilon may be above 10."""
+    most = _known(e)
+    return most is not None and most > _MOST
+
+
+def _known(e: Experiment) -> float | None:
+    """Returns a run's largest epsilon; None if it follows from clients' rows, too; 0 of nothing."""
+    guard, plan = protections(e), plan_of(e)
+    if guard.releases(plan) != guard.releases(plan._replace(rows=_ANY_ROWS)):
+        return None
+    return planned(guard.releases(plan), plan, e.delta)
