@@ -12,6 +12,7 @@ from engram.guards.clip import Clip, LocalNoise
 from engram.guards.guard import Guard, chain
 from engram.guards.robust_merge import Buckets, Nearest, RobustCenter
 from engram.guards.screening import FAR, NormBound
+from engram.guards.secure.secure_sum import SecureSum
 from engram.guards.update_codec import written
 from engram.settings.experiment import Experiment
 
@@ -19,14 +20,12 @@ from engram.settings.experiment import Experiment
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     """Returns the chain of an experiment's guards, for its method without them."""
     found = [_universal(e, running)] if e.server_step != "replace" else []
-    if method.claims and e.aggregation == "plain":  # a sum is rounded, and may have noise
+    if method.claims:
         found.append(ClaimedRanges(method.claims, mend=e.privacy == "local").build())
     found += [*_bounds(e)]
     if e.privacy != "central":  # else what is made of an update must not depend on the others
         found += [*_comparisons(e, method, running)]
-    if _noisy_sum(e):
-        found.append(Guard("noisy sum", alike=True))
-    elif e.privacy == "central":
+    if e.privacy == "central" and e.aggregation == "plain":
         found.append(CentralNoise(noise_multiplier(e)).build())
     if e.compress != "none":
         found.append(Guard(e.compress, single=True, method=partial(written, e, running=running)))
@@ -46,12 +45,14 @@ def _bounds(e: Experiment) -> list[Guard]:
     if e.clip_quantile:
         count = count_of(noise_multiplier(e), e.clients_per_round)
         return [AdaptiveClip(e.clip, e.clip_quantile, count).build()]
-    return [Clip(e.clip, again=not _noisy_sum(e)).build()]
+    if e.aggregation == "secure":
+        return [Clip(e.clip).build(), secure_sum(e).build()]
+    return [Clip(e.clip).build()]
 
 
-def _noisy_sum(e: Experiment) -> bool:
-    """Returns whether sites add the noise of central privacy to a secure sum, in shares."""
-    return e.privacy == "central" and e.aggregation == "secure"
+def secure_sum(e: Experiment) -> SecureSum:
+    """Returns the secure sum of an experiment, in which sites add the noise of central privacy."""
+    return SecureSum(noise_multiplier(e) if e.privacy == "central" else 0.0)
 
 
 def _comparisons(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
