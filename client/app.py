@@ -29,7 +29,7 @@ from engram.cohort.trainer.worker_pool import training_from_now_on
 from engram.data.digests import Rows
 from engram.data.schema.columns import SUMS, Kind
 from engram.data.tables.table_summary import site_schema
-from engram.guards.presets import is_scored
+from engram.guards.presets import client_guards, is_scored
 from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.secure_parties import of_node
 from engram.link.node_config import NodeConfig, hosted_clients, memory_folder, read_node_config
@@ -356,7 +356,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     store = DiskStore(folder, key=key, limit=limit)
     training_from_now_on(experiment.cpu_threads)
     host = _host(experiment, config, store, policy)
-    if experiment.aggregation == "secure" and isinstance(host, LocalHost):
+    if isinstance(host, LocalHost) and client_guards(experiment).masks:
         parties = of_node(config, experiment.num_clients)
         host = MaskingHost(host, parties, least=policy.secure, state=folder.parents[1])
     if config.state is None:

@@ -256,7 +256,7 @@ class _Run:
                 picked |= self._picked(number, model)
             stopping = self._stopping() and not (final or strategy.over)
             # Sites take part in a secure round once: a resumed run goes on after the last one.
-            kept = number % e.checkpoint_every == 0 or e.aggregation == "secure"
+            kept = number % e.checkpoint_every == 0 or self.strategy.masks
             if final or strategy.over or stopping or kept:
                 state = strategy.state if state is None else state
                 self._save(number, model, state, picked)
@@ -298,8 +298,7 @@ class _Run:
                 model = self._await_clients(model)
             strategy = self.strategy
             timeout = self.experiment.timeout
-            secure = self.experiment.aggregation == "secure"
-            by_messages = train_securely if secure else train_round
+            by_messages = train_securely if strategy.masks else train_round
             train = self.directly or partial(by_messages, self.grid, timeout=timeout)
             accountant = self.accountant
             before_asking = (lambda: accountant.note(strategy.cohort)) if accountant else None

@@ -14,6 +14,7 @@ from engram.cohort.trainer.worker_pool import training
 from engram.cohort.trainer.workers import Workers, warn_alone
 from engram.core.checks import must
 from engram.guards.noise import simulated_bytes, simulated_noise
+from engram.guards.presets import client_guards
 from engram.link.flower import log_plainly
 from engram.server.run import run
 from engram.settings.conflicts import combines
@@ -62,7 +63,7 @@ def simulate(
         memories, noise = RamStore(), simulated_noise(experiment.seed)
         everyone = range(experiment.num_clients)
         host = opens(Opening(experiment, memories, engine=engine, noise=noise))
-        secure = experiment.aggregation == "secure"
+        secure = client_guards(experiment).masks
         if secure and isinstance(host, LocalHost):
             from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
             from engram.guards.secure.secure_parties import of_process  # noqa: PLC0415 - plain rounds need none

@@ -34,11 +34,13 @@ class RunStrategy(Strategy):
             after the last round, from which clients learn.
         state: Its state between rounds, kept in checkpoints. Set it to resume.
         left_out: Clients that were asked in the last round but did not contribute, with reasons.
+        masks: Whether updates come in masked sums alone, of which each round has one.
     """
 
     scored_from: ClassVar[int | None] = 0
     state: Params
     left_out: dict[int, str]
+    masks: bool = False
 
     @classmethod
     @abstractmethod

@@ -54,7 +54,7 @@ class Federated(RunStrategy):
     """
 
     def __init__(self, rounds: Rounds, roster: Roster) -> None:
-        e, self.rounds = rounds.settings, rounds
+        e, self.rounds, self.masks = rounds.settings, rounds, rounds.merge.guard.masks
         method = rounds.merge.method
         self._public = method.server.send(method.server.start, [0])[0].keys()
         self._weights = RowWeights(rounds.merge.by, e.max_weight)
@@ -63,7 +63,7 @@ class Federated(RunStrategy):
         self._mean_loss = mean_of(self._scores.scoring.metrics[-1])
         self.meet(roster)
         # Else only in rounds whose config has ``losses``, or does not mention it.
-        self._always_losses = e.model in FLAT and e.aggregation == "plain"
+        self._always_losses = e.model in FLAT and not self.masks
         self._loss = task_of(e.task, e.loss).metric
         self.loss: Metric | None = self._loss  # of the last round; None if none are wanted
         self._watch = LossWatch(" or ".join(e.of(NetworkMethod).step_sizes()))

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from engram.core.method import Update
 from engram.core.slots import flat, mean_of, unflat
@@ -11,8 +10,6 @@ from engram.guards.accounting.releases import Plan, Release
 from engram.guards.changes import arrays_of, changed, is_running, size_of, sum_of
 from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard
-
-_NEEDS: Final = frozenset({Fact.MEAN, Fact.SUM, Fact.BOUNDED, Fact.CURRENT})
 
 
 @dataclass(frozen=True)
@@ -49,22 +46,12 @@ class CentralNoise:
             moved = 2 if plan.neighbors == "replaced" else 1
             return (Release(self.multiplier / moved, plan.rate, neighbors=plan.neighbors),)
 
-        guard = Guard("central-noise", alike=True, gather=gather, releases=releases)
-        return guard._replace(needs=_NEEDS, ends={Fact.OPEN}, gives={Fact.NOISY})
-
-
-@dataclass(frozen=True)
-class SharedNoise:
-    """The same noise on a secure sum, to which sites add it in shares: see ``secure.noise``."""
-
-    multiplier: float  # z > 0
-
-    def build(self) -> Guard:
-        """Builds the guard; shares are discrete, and concentrated privacy is known of their sum."""
-
-        def releases(plan: Plan) -> tuple[Release, ...]:
-            del plan
-            return (Release(self.multiplier, normal=False),)
-
-        guard = Guard("shared-noise", alike=True, releases=releases)
-        return guard._replace(needs=_NEEDS, ends={Fact.OPEN}, gives={Fact.NOISY})
+        return Guard(
+            "central-noise",
+            needs={Fact.MEAN, Fact.SUM, Fact.BOUNDED, Fact.CURRENT},
+            ends={Fact.OPEN},
+            gives={Fact.NOISY},
+            alike=True,
+            gather=gather,
+            releases=releases,
+        )

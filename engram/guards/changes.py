@@ -7,6 +7,7 @@ negative.
 import math
 from collections.abc import Sequence, Set
 
+import torch
 from torch import Tensor
 
 from engram.core.changes import origin_of
@@ -72,6 +73,12 @@ def arrays_of(normal: Tensor, change: Params) -> Params:
         size = math.prod(leaf.shape[lead:])
         found[path], at = normal[..., at : at + size].to(leaf).view(leaf.shape), at + size
     return found
+
+
+def vector_of(change: Params) -> Tensor:
+    """Undoes ``arrays_of``, for a change without leading axes."""
+    parts = [leaf.reshape(-1) for _, leaf in sorted(change.items())]
+    return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
 
 def sum_of(at: At, updates: Sequence[Update]) -> Params:

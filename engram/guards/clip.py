@@ -24,19 +24,16 @@ class Clip:
     """
 
     bound: float  # C > 0, over all slots
-    again: bool = True  # whether the server clips, too: not what sites have added noise to
 
     def build(self) -> Guard:
         """Builds the guard; the server clips again, as a client may not have."""
-        guard = Guard(
+        return Guard(
             "clip",
             gives={Fact.BOUNDED},
             leave=lambda change, drawn: near(change, self.bound),
+            admit=lambda at, update: shortened(at, update, self.bound),
             bound=lambda at: self.bound,
         )
-        if not self.again:
-            return guard
-        return guard._replace(admit=lambda at, update: shortened(at, update, self.bound))
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,19 @@ the guards that were asked for, and calls the chain at these places; no engine, 
 knows a guard by name. Guards do not know each other either: the bound of an update's change is
 handed from guard to guard.
 
-    rows --rows--> gradient --> sent --leave--> travels --admit, of one update-->
+    rows --rows--> gradient --> sent --leave, send--> travels --arrive, admit, of one update-->
     --gather, of a round--> merge
 """
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from engram.core.method import Method, Objective, Slots, Update
@@ -39,6 +41,30 @@ class Refusal(NamedTuple):
     update: Update
 
 
+class Sum(NamedTuple):
+    """A sum over parties: sites, each of which sends the part of its clients.
+
+    Attributes:
+        clients: Clients of all parties.
+        parties: Parties, n.
+        least: Parties without which there is no sum, t.
+        most: Largest weight of a client, as a number of rows.
+        mask: ``size -> (size,)``, numbers modulo 2^32, which vanish from the sum.
+        entropy: ``size -> bytes``, secret and uniform.
+    """
+
+    clients: int = 1
+    parties: int = 1
+    least: int = 1
+    most: int = 1
+    mask: Callable[[int], npt.NDArray[np.uint32]] = lambda size: np.zeros(size, np.uint32)
+    entropy: Callable[[int], bytes] = os.urandom
+
+
+def _absent(*args: object) -> NoReturn:
+    raise LookupError(f"nothing is drawn or noted where a site sends its update, got {args}")
+
+
 class At(NamedTuple):
     """Where guards act.
 
@@ -53,6 +79,8 @@ class At(NamedTuple):
         reply: ``update -> `` a key of the reply that it came in, with others of its node.
         note: Called with an update that a guard has shortened for its length.
         bound: Largest norm of an update's change where the guard stands; infinite: none is known.
+        sum: The sum that an update is a part of, or all of.
+        like: Slots that a client sends, of which a sum has names and shapes alone.
     """
 
     method: Method
@@ -60,11 +88,13 @@ class At(NamedTuple):
     asked: int
     server: Slots
     received: Callable[[Update], Slots]
-    normal: Callable[[int, Stream], Tensor]
-    drawn: Callable[[Stream], np.random.Generator]
-    reply: Callable[[Update], object]
-    note: Callable[[Update], object]
+    normal: Callable[[int, Stream], Tensor] = _absent
+    drawn: Callable[[Stream], np.random.Generator] = _absent
+    reply: Callable[[Update], object] = _absent
+    note: Callable[[Update], object] = _absent
     bound: float = float("inf")
+    sum: Sum = Sum()
+    like: Slots = {}  # noqa: RUF012 - nobody writes to it
 
 
 Drawn = Mapping[Stream, Params]
@@ -121,6 +151,10 @@ class Guard(NamedTuple):
         leave: ``(change, drawn) -> change`` of one client, before its update leaves it: by path, in
             float64, without running statistics. ``drawn`` has arrays like the change, by purpose.
             Called under ``vmap``: it branches on no value.
+        send: ``(at, update) -> update`` of the mean of a site's clients, as it leaves the site, in
+            numbers that can be summed masked: only such sums reach the server.
+        arrive: ``(at, update) -> update``, of a sum of these: undoes ``send``. What it makes is
+            admitted by the guard itself, since others can look at no single update.
         admit: ``(at, update) -> update or Refusal``, of one update.
         gather: ``(at, updates) -> updates and Refusals`` of a round: leaves out, bounds, mixes, or
             makes one of them all. The mean of what is left goes to the merge; or, where a method's
@@ -145,6 +179,8 @@ class Guard(NamedTuple):
     draws: Set[Stream] = frozenset()
     rows: Callable[[Objective, Sums], Objective] = _plain
     leave: Callable[[Params, Drawn], Params] = _stay
+    send: Callable[[At, Update], Update] = _pass
+    arrive: Callable[[At, Update], Update] = _pass
     admit: Callable[[At, Update], Update | Refusal] = _pass
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
     method: Callable[[Method], Method] = same
@@ -166,6 +202,11 @@ class Guard(NamedTuple):
     def leaves(self) -> bool:
         """Whether it acts on updates before they leave clients."""
         return self.leave is not _stay
+
+    @property
+    def masks(self) -> bool:
+        """Whether updates leave sites in masked sums alone."""
+        return self.send is not _pass
 
 
 def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
@@ -189,6 +230,20 @@ def chain(*guards: Guard) -> Guard:
         for guard in guards:
             change = guard.leave(change, drawn)
         return change
+
+    def send(at: At, update: Update) -> Update:
+        for guard in guards:
+            update, at = guard.send(at, update), at._replace(bound=guard.bound(at))
+        return update
+
+    def arrive(at: At, update: Update) -> Update:
+        places = list[At]()
+        for guard in guards:
+            places.append(at)
+            at = at._replace(bound=guard.bound(at))
+        for guard, place in zip(reversed(guards), reversed(places), strict=True):
+            update = guard.arrive(place, update)
+        return update
 
     def admit(at: At, update: Update) -> Update | Refusal:
         for guard in guards:
@@ -225,6 +280,7 @@ def chain(*guards: Guard) -> Guard:
     def releases(plan: Plan) -> tuple[Release, ...]:
         return sum((guard.releases(plan) for guard in guards), ())
 
+    masks = any(guard.masks for guard in guards)
     return Guard(
         " + ".join(guard.name for guard in guards),
         alike=any(guard.alike for guard in guards),
@@ -233,7 +289,9 @@ def chain(*guards: Guard) -> Guard:
         draws=frozenset[Stream]().union(*(guard.draws for guard in guards)),
         rows=rows if any(guard.by_rows for guard in guards) else _plain,
         leave=leave if any(guard.leaves for guard in guards) else _stay,
-        admit=admit if any(guard.admit is not _pass for guard in guards) else _pass,
+        send=send if masks else _pass,
+        arrive=arrive,
+        admit=admit if any(guard.admit is not _pass for guard in guards) and not masks else _pass,
         gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
         method=method,
         report=report if any(guard.reports for guard in guards) else _exact,

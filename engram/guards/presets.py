@@ -10,7 +10,7 @@ from engram.core.method import FromMean, Method
 from engram.guards.accounting.composition import MOST, solved
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
-from engram.guards.central_noise import CentralNoise, SharedNoise
+from engram.guards.central_noise import CentralNoise
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard, chain
@@ -19,6 +19,7 @@ from engram.guards.robust.choices import Buckets, Nearest, RobustCenter
 from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
 from engram.guards.robust.lengths import FAR, NormBound
 from engram.guards.row_noise import RowNoise, RowStatistics
+from engram.guards.secure.secure_sum import SecureSum
 from engram.guards.update_codec import written
 from engram.settings.base import Method as MethodSettings
 from engram.settings.base import SharedSettings
@@ -26,14 +27,7 @@ from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.run import RunSettings
 
-Noise = LocalNoise | CentralNoise | SharedNoise | RowNoise | RowStatistics
-
-_SECURE = Guard(
-    "secure sum",
-    needs={Fact.MEAN, Fact.BOUNDED, Fact.CURRENT, Fact.KNOWN},
-    ends={Fact.EACH},
-    asks=2,
-)
+Noise = LocalNoise | CentralNoise | SecureSum | RowNoise | RowStatistics
 
 
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
@@ -42,7 +36,7 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     found = list[Guard]()
     if e.server_step != "replace":
         found.append(Guard("universal", method=partial(_universal, e, running)))
-    if method.claims and e.aggregation == "plain":  # a sum is rounded, and may have noise
+    if method.claims:
         found.append(ClaimedRanges(method.claims, mend=e.privacy == "local").build())
     found += [guard for _, guard in at_clients(e, e.own, multiplier)]
     if e.privacy != "central":  # else what is made of an update must not depend on the others
@@ -75,12 +69,10 @@ def at_clients(
     if noise and e.privacy != "central":
         yield "privacy", noise.build()
     elif e.update_clip and not e.clip_quantile:
-        # Not what sites have added noise to.
-        again = not (e.privacy == "central" and e.aggregation == "secure")
-        yield "clip", Clip(e.clip, again=again).build()
+        yield "clip", Clip(e.clip).build()
     yield from (("guards", guard) for guard in _own(e) if guard.leaves)
     if e.aggregation == "secure":
-        yield "aggregation", _SECURE
+        yield "aggregation", secure_sum(e, multiplier).build()
     if e.compress != "none":
         exact = e.compress in ("8-bit", "4-bit")
         ends = {Fact.TRAINED} if exact else {Fact.TRAINED, Fact.CLOSE, Fact.SIZED}
@@ -102,7 +94,7 @@ def at_server(
     elif e.merge != "mean":
         yield "merge", RobustCenter(e.merge, e.num_malicious).build()
     noise = _noise(e, own, multiplier)
-    if noise and e.privacy == "central":
+    if noise and e.privacy == "central" and e.aggregation == "plain":
         yield "privacy", noise.build()
 
 
@@ -111,10 +103,15 @@ def _noise(e: SharedSettings, own: MethodSettings, multiplier: float) -> Noise |
     if e.privacy == "local":
         return LocalNoise(e.clip, multiplier)
     if e.privacy == "central":
-        return (SharedNoise if e.aggregation == "secure" else CentralNoise)(multiplier)
+        return (SecureSum if e.aggregation == "secure" else CentralNoise)(multiplier)
     if e.privacy == "example":
         return RowStatistics(multiplier) if own.tables else RowNoise(e.clip, multiplier)
     return None
+
+
+def secure_sum(e: SharedSettings, multiplier: float) -> SecureSum:
+    """Returns the secure sum of settings, in which sites add the noise of central privacy."""
+    return SecureSum(multiplier if e.privacy == "central" else 0.0)
 
 
 def _own(e: SharedSettings) -> list[Guard]:

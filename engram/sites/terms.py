@@ -15,6 +15,7 @@ from flwr.app import Message, MessageType
 
 from engram.client.requests import durable_of, round_of
 from engram.guards.accounting.guarantee import guarantee
+from engram.guards.presets import client_guards
 from engram.settings.errors import Refused, one_line, printable
 from engram.settings.experiment import Experiment, default_config
 from engram.settings.fingerprint import fingerprint
@@ -29,7 +30,7 @@ def request_of(experiment: Experiment, training: str, run: int) -> Request:
     Its terms are all that a site is shown, but for the run's number: the training, the settings
     that affect results, the numbers of rounds and answers, the plug-ins; and the source.
     """
-    e, usual, secure = experiment, default_config(), experiment.aggregation == "secure"
+    e, usual, masks = experiment, default_config(), client_guards(experiment).masks
     settings = {key: value for key, value in e.identity().items() if key != "data-dir"}
     request = Request(
         training,
@@ -40,9 +41,9 @@ def request_of(experiment: Experiment, training: str, run: int) -> Request:
         {
             MessageType.TRAIN: e.rounds * e.own.asks,
             MessageType.EVALUATE: 1 + ceil(e.rounds / e.eval_every),  # before the first round, too
-            **({SECURE_QUERY: 4 * e.rounds} if secure else {}),
+            **({SECURE_QUERY: 4 * e.rounds} if masks else {}),
         },
-        1 if secure else e.checkpoint_every,
+        1 if masks else e.checkpoint_every,
         {
             key: printable(value) if isinstance(value, str) else value
             for key, value in settings.items()

@@ -8,14 +8,12 @@ from engram.core.rounds import merged
 from engram.guards.changes import change_of, length_of
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.guard import Guard, Refusal, chain, parted
-from engram.guards.merge import merge_of
 from engram.guards.robust.choices import Buckets, RobustCenter
 from engram.guards.robust.lengths import FAR
 from engram.methods.fedavg import FedAvg
 from engram.methods.scaffold import Scaffold
 from tests.guards.test_changes import at_of
 from tests.methods.problem import W, built, draw
-from tests.support import small, trainer
 
 AT = at_of(built(FedAvg()), {"model": W})
 
@@ -48,20 +46,6 @@ def test_refused_updates_go_no_further_and_are_named():
     assert counted == [3]
     assert [u.client for u in left] == [0, 1, 3]
     assert (refused.update, refused.kind) == (updates[2], "size")
-
-
-def test_a_sum_with_noise_of_its_sites_is_not_clipped_and_counts_clients():
-    secure = {"aggregation": "secure", "clip": 0.1, "clients_per_round": 4}
-    for privacy, kept in (("none", 0.1), ("central", 5.0)):
-        e = small(method="fedavg", privacy=privacy, **secure)
-        merge = merge_of(e, trainer(e).method, frozenset())
-        server = merge.method.server.start
-        size = sum(x.numel() for x in server["model"].values())
-        far = {n: x + 5.0 / size**0.5 for n, x in server["model"].items()}
-        after = merge(server, [Update({"model": far}, 40.0, 4)], 1)["model"]
-        moved = torch.cat([(after[n] - x).flatten() for n, x in server["model"].items()])
-        assert float(moved.norm()) == pytest.approx(kept, rel=1e-4)
-        assert merge.by == ("clients" if privacy == "central" else "rows")
 
 
 def test_a_node_with_many_clients_is_one_of_those_that_are_compared():

@@ -22,6 +22,7 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
 from engram.guards.merge import merge_of
 from engram.guards.noise import simulated_noise
+from engram.guards.presets import client_guards
 from engram.home.run_models import Learned
 from engram.scoring.tasks import task_of
 from engram.strategies.rounds import draw_cohort
@@ -61,8 +62,7 @@ def messages(learned: Learned, clients: Sequence[int]) -> list[Seen]:
         noise = simulated_noise(e.seed)
         trainer = Trainer(e, learned.data, RamStore(), engine="sequential", noise=noise)
         attack = _Attack(trainer)
-        secure = e.aggregation == "secure"  # of single messages, the server sees none
-        alone = [] if secure else clients
+        alone = [] if client_guards(e).masks else clients  # else the server sees no single one
         found = [attack.message(client, learned.called(client)) for client in alone]
         cohort = draw_cohort(e.seed, _ROUND, e.num_clients, e.clients_per_round)
         able = [client for client in cohort if len(trainer.data.train.rows[client])]

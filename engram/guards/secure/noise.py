@@ -14,45 +14,42 @@ is 100 or more. So epsilon is 1 / z a round.
 """
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.core.checks import require
+from engram.guards.guard import Sum
 from engram.guards.noise import uniform
-from engram.guards.secure.quantize import Words, levels
-from engram.guards.secure.session import Session
-from engram.guards.secure.shamir import Entropy
+from engram.guards.secure.quantize import levels, room_of
 
 _LEAST: Final = 100  # standard deviation of a share, in levels
 
 
-def deviation(session: Session, size: int) -> float:
-    """Returns the standard deviation s of a site's share of noise, in levels.
+def deviation(total: Sum, multiplier: float, size: int) -> float:
+    """Returns the standard deviation s of a party's share of noise, in levels.
 
     Args:
-        session: The terms; its ``multiplier`` is positive.
+        total: The sum.
+        multiplier: z > 0.
         size: d, numbers in an update.
 
     Raises:
         ValueError: The noise would be too coarse for levels, or the update too large for them.
     """
-    reach, root = levels(session.room), math.sqrt(size)
+    reach, root = levels(room_of(total, multiplier)), math.sqrt(size)
     require(root <= reach / 4, "numbers in an update", size, f"at most {(reach // 4) ** 2}")
-    found = session.multiplier * (reach + root) / math.sqrt(session.threshold)
-    least = session.multiplier * _LEAST / found
-    require(found >= _LEAST, "noise-multiplier", session.multiplier, f"at least {least:.3g}")
+    found = multiplier * (reach + root) / math.sqrt(total.least)
+    least = multiplier * _LEAST / found
+    require(found >= _LEAST, "noise-multiplier", multiplier, f"at least {least:.3g}")
     return found
 
 
-def share_of_noise(session: Session, size: int, entropy: Entropy) -> Words:
-    """Returns a site's share of noise, modulo 2^32; arguments as for ``deviation``."""
-    drawn = discrete_gaussian(size, deviation(session, size), entropy)
-    return drawn.astype(np.uint32)
-
-
-def discrete_gaussian(size: int, deviation: float, entropy: Entropy) -> npt.NDArray[np.int64]:
+def discrete_gaussian(
+    size: int, deviation: float, entropy: Callable[[int], bytes]
+) -> npt.NDArray[np.int64]:
     """Draws whole numbers x with probabilities proportional to exp(-x^2 / (2 s^2)).
 
     From discrete Laplace numbers by rejection (Canonne, Kamath, Steinke. The Discrete Gaussian for

@@ -1,4 +1,4 @@
-"""Updates as vectors, and in fixed point modulo 2^32, where their sum does not wrap.
+"""Fixed point modulo 2^32, where the sum of bounded updates does not wrap.
 
 A client's update is clipped to norm C, so that each of its numbers lies in [-C, C], and its weight
 is a fraction of the largest one. A sum over n clients then lies in [-n C, n C], for which the
@@ -6,23 +6,30 @@ is a fraction of the largest one. A sum over n clients then lies in [-n C, n C],
 p parties by at most p C / (2 L), for L levels in C.
 """
 
-from math import prod
+import math
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from engram.core.changes import changes, origin_of
 from engram.core.checks import require
-from engram.core.method import Method, Slots
-from engram.core.slots import flat, over_slots, unflat
+from engram.guards.guard import Sum
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint32]
 
 MOST: Final = 2**16
 """Largest room: more than 2^14 levels are left in the bound."""
+
+
+def room_of(total: Sum, multiplier: float) -> int:
+    """Returns the largest magnitude of a sum, in bounds: clients', and 8 deviations of its noise.
+
+    Noise of all n parties, with the multiplier z, has a deviation of z (L + sqrt(d)) sqrt(n / t)
+    levels, where sqrt(d) is at most L / 4. It is larger once in 10^13 numbers, which then wrap.
+    """
+    spread = multiplier * math.sqrt(total.parties / total.least)
+    return total.clients + math.ceil(8 * 1.25 * spread)
 
 
 def levels(room: int) -> int:
@@ -32,7 +39,7 @@ def levels(room: int) -> int:
     are below 2^31.
 
     Args:
-        room: Clients of the sum, and what noise may add to it, in bounds; in 1..MOST.
+        room: See ``room_of``; in 1..MOST.
     """
     require(1 <= room <= MOST, "clients", room, f"in 1..{MOST}, with their noise")
     return (2**31 - 1) // room - 1
@@ -60,26 +67,3 @@ def quantize(update: Floats, *, bound: float, weight: float, room: int) -> Words
 def restore(total: Words, *, bound: float, room: int) -> Floats:
     """Returns the sum of weighted updates that a sum modulo 2^32 stands for."""
     return total.view(np.int32).astype(np.float64) * (bound / levels(room))
-
-
-def to_vector(method: Method, received: Slots, sent: Slots) -> Floats:
-    """Returns an update's changes, (numbers,): models less the received ones, others as is."""
-    moved = flat(changes(method, received, sent))
-    parts = [moved[path].double().cpu().numpy().ravel() for path in sorted(moved)]
-    return np.concatenate([np.zeros(0), *parts])
-
-
-def from_vector(method: Method, received: Slots, like: Slots, vector: Floats) -> Slots:
-    """Undoes ``to_vector``, for slots in the shapes of ``like``, in float32."""
-    shapes, found, at = flat(like), {}, 0
-    for path in sorted(shapes):
-        shape, start = tuple(shapes[path].shape), at
-        at += prod(shape)
-        found[path] = torch.from_numpy(vector[start:at].reshape(shape)).float()
-    moved = unflat(found, like)
-    return over_slots(torch.add, moved, origin_of(method, received, moved))
-
-
-def numbers(like: Slots) -> int:
-    """Returns the length of an update in these shapes."""
-    return sum(prod(leaf.shape) for leaf in flat(like).values())

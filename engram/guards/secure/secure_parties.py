@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from engram.client.requests import Request
 from engram.core.checks import must
 from engram.guards.secure.registry import REGISTRY, fingerprint, is_signed, keys_in, own_registry
-from engram.guards.secure.session import Registry, Session
+from engram.guards.secure.session import Session
+from engram.guards.secure.signatures import Registry
 from engram.link.keys import read_certificates, read_node_key, same_key
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import Refused, few_names

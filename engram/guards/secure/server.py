@@ -5,8 +5,9 @@ from collections.abc import Mapping, Set
 from engram.core.checks import must
 from engram.guards.secure.masks import commitment, mask, pairwise, public_of
 from engram.guards.secure.quantize import Words
-from engram.guards.secure.session import Advert, Session
-from engram.guards.secure.shamir import join
+from engram.guards.secure.session import Session
+from engram.guards.secure.shares import join
+from engram.guards.secure.signatures import Advert
 from engram.settings.errors import Refused
 
 

@@ -13,9 +13,8 @@ from typing import Any, Final, Literal
 from flwr.app import ConfigRecord, RecordDict
 
 from engram.core.checks import must
-from engram.guards.presets import noise_multiplier
-from engram.guards.secure.masks import SEED
-from engram.guards.secure.session import Advert, Session, threshold
+from engram.guards.presets import noise_multiplier, secure_sum
+from engram.guards.secure.session import Session, threshold
 from engram.settings.errors import brief, few
 from engram.settings.experiment import Experiment
 from engram.wire.wire import (
@@ -31,8 +30,6 @@ from engram.wire.wire import (
 SECURE: Final = "secure"
 """Name of the record with a stage's entries; in a message to train, of the shares for the party."""
 STAGE: Final = "stage"
-MASKED: Final = "masked"
-"""Name of the array with a masked update, whose numbers are read as int32."""
 
 Stage = Literal["keys", "shares", "survivors", "unmask"]
 """Stages that a query asks for, rounds 0, 1, 3 and 4 of Fig. 4; in round 2 clients train."""
@@ -68,22 +65,6 @@ def read_entries(record: ConfigRecord) -> dict[int, bytes]:
             f"numbers from 0, got something else of {few(wrong)}"
         )
     return found
-
-
-def advert_to_bytes(advert: Advert) -> bytes:
-    """Writes a party's keys, without its number."""
-    return advert.sealing + advert.masking + advert.signature
-
-
-def advert_from_bytes(party: int, data: bytes) -> Advert:
-    """Reads the bytes of ``advert_to_bytes``.
-
-    Raises:
-        ValueError: There are too few bytes.
-    """
-    if len(data) <= 2 * SEED:
-        raise ValueError(f"keys must be more than {2 * SEED} bytes, got {len(data)}")
-    return Advert(party, data[:SEED], data[SEED : 2 * SEED], data[2 * SEED :])
 
 
 def digests(content: RecordDict, e: Experiment) -> tuple[str, str]:
@@ -140,7 +121,7 @@ def session_of(config: ConfigRecord, e: Experiment) -> Session:
         threshold(len(parties), e.secure_threshold),
         e.clip,
         read_int(config, "most-examples"),
-        noise_multiplier(e) if e.privacy == "central" else 0.0,
+        secure_sum(e, noise_multiplier(e)).multiplier,
         str(config["work"]),
         str(config["model-digest"]),
     )

@@ -5,7 +5,7 @@ import random
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from engram.guards.secure.client import add_masks, advertise, agree, open_shares, reveal, share
+from engram.guards.secure.party import Party
 from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Session, threshold
 
@@ -33,52 +33,55 @@ class Round:
 
     Attributes:
         keys: The parties' registered keys.
-        states: The states of those that are there.
+        there: The parties that are there.
         masked: The masked updates that the server has received.
     """
 
-    def __init__(self, terms, updates, seed=0):
+    def __init__(self, terms, updates, seed=0, keys=None):
         self.terms, self.updates = terms, updates
-        self.keys = {p: ec.generate_private_key(ec.SECP256R1()) for p in updates}
-        self.entropy = {p: entropy((seed + 1) * 1000 + p) for p in updates}
-        self.states, self.adverts, self.commitments, self.sealed = {}, {}, {}, {}
-        self.masked, self.signatures, self.revealed = {}, {}, {}
+        self.keys = keys or {p: ec.generate_private_key(ec.SECP256R1()) for p in updates}
+        self.there = {
+            p: Party(terms, p, self.keys[p], self.registry, entropy((seed + 1) * 1000 + p))
+            for p in updates
+        }
+        self.adverts = {}
+        self.commitments, self.sealed, self.masked = {}, {}, {}
+        self.signatures, self.revealed = {}, {}
 
     def registry(self, party):
         return self.keys[party].public_key()
 
     def without(self, gone):
-        self.states = {p: state for p, state in self.states.items() if p not in gone}
+        self.there = {p: party for p, party in self.there.items() if p not in gone}
 
     def advertise(self, gone=()):
-        for p in self.updates:
-            self.states[p] = advertise(self.terms, p, self.keys[p], self.entropy[p])
         self.without(gone)
-        self.adverts = {p: state.advert for p, state in self.states.items()}
+        self.adverts = {p: party.advert for p, party in self.there.items()}
 
     def share(self, gone=()):
         self.without(gone)
-        for p, state in self.states.items():
-            done = share(state, self.adverts, self.registry, self.entropy[p])
-            self.states[p], self.sealed[p], self.commitments[p] = done
+        for p, party in self.there.items():
+            self.sealed[p], self.commitments[p] = party.share(self.adverts)
+
+    def for_party(self, p):
+        return {q: sealed[p] for q, sealed in self.sealed.items() if q != p}
 
     def mask(self, gone=()):
-        for p, state in self.states.items():
-            mine = {q: sealed[p] for q, sealed in self.sealed.items() if q != p}
-            self.states[p] = open_shares(state, mine)
+        for p, party in self.there.items():
+            party.open(self.for_party(p))
         self.without(gone)
-        for p, state in self.states.items():
-            self.states[p], self.masked[p] = add_masks(state, self.updates[p])
+        for p, party in self.there.items():
+            self.masked[p] = self.updates[p] + party.mask(self.updates[p].size)
 
     def agree(self, gone=()):
         self.without(gone)
-        for p, state in self.states.items():
-            self.states[p], self.signatures[p] = agree(state, {*self.masked}, self.keys[p])
+        for p, party in self.there.items():
+            self.signatures[p] = party.agree({*self.masked})
 
     def reveal(self, gone=()):
         self.without(gone)
-        for p, state in self.states.items():
-            self.revealed[p] = reveal(state, self.signatures, self.registry)
+        for p, party in self.there.items():
+            self.revealed[p] = party.reveal(self.signatures)
 
     def unmask(self):
         return unmask(

@@ -13,8 +13,8 @@ from engram.client.memory import RamStore
 from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.registry import REGISTRY, fingerprint, signed_registry
 from engram.guards.secure.secure_parties import Identity, Parties, learn, of_node, registered
-from engram.guards.secure.secure_sums import Summed, Sums
 from engram.guards.secure.session import Session
+from engram.guards.secure.unmasked_sums import Summed, Sums
 from engram.link.keys import read_public_key, same_key
 from engram.link.node_config import NodeConfig
 from engram.link.server.identity import add_client, new_client_key, sign_registry

@@ -6,26 +6,19 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-import torch
 from Crypto.Cipher import AES
 from scipy.stats import chisquare
 
-from engram.core.slots import kinds_of
+from engram.guards.guard import Sum
 from engram.guards.secure.masks import agreed, mask, public_of
-from engram.guards.secure.noise import deviation, discrete_gaussian, share_of_noise
-from engram.guards.secure.quantize import (
-    MOST,
-    from_vector,
-    levels,
-    numbers,
-    quantize,
-    restore,
-    to_vector,
-)
+from engram.guards.secure.noise import deviation, discrete_gaussian
+from engram.guards.secure.quantize import MOST, levels, quantize, restore
 from engram.guards.secure.session import threshold
-from engram.guards.secure.shamir import PRIME, join, split
-from tests.guards.secure.parties import entropy, session
+from engram.guards.secure.shares import PRIME, join, split
+from tests.guards.secure.parties import entropy
 from tests.samples import entry
+
+TWENTY = Sum(20, 20, 14)  # parties with a client each, of whom 14 must stay
 
 
 def test_any_shares_as_many_as_the_threshold_give_the_secret():
@@ -156,39 +149,15 @@ def test_noise_is_discrete_gaussian(deviation):
 
 def test_shares_of_noise_are_as_large_as_their_sum_must_be():
     """Shares of t = 14 sites: z (L + sqrt(d)) / sqrt(14), and tau of Prop. 14 is zero."""
-    terms, size, z = session(20, multiplier=0.5), 10_000, 0.5
+    size, z = 10_000, 0.5
     reach = levels(20 + math.ceil(10 * z * math.sqrt(20 / 14)))
-    share = deviation(terms, size)
-    assert share == pytest.approx(z * (reach + 100) / math.sqrt(14), rel=1e-12)
+    assert deviation(TWENTY, z, size) == pytest.approx(z * (reach + 100) / math.sqrt(14), rel=1e-12)
     tau = 10 * sum(math.exp(-2 * math.pi**2 * 100**2 * k / (k + 1)) for k in range(1, 1000))
     assert tau == 0.0
-    drawn = share_of_noise(terms, size, entropy(4)).view(np.int32)
-    assert drawn.std() == pytest.approx(share, rel=0.03)
 
 
 def test_noise_that_whole_numbers_cannot_have_is_refused():
     with pytest.raises(ValueError, match="noise-multiplier must be at least"):
-        deviation(session(20, multiplier=1e-6), 100)
+        deviation(TWENTY, 1e-6, 100)
     with pytest.raises(ValueError, match="numbers in an update must be at most"):
-        deviation(session(60_000, multiplier=1.0), 10**9)
-
-
-def test_vectors_have_the_changes_of_models_and_other_slots_as_they_are():
-    class Sends:
-        kinds = kinds_of(models="model", differences="control", statistics="count")
-
-    received = {"model": {"b": torch.tensor([1.0, 2.0]), "a": torch.tensor([[3.0]])}}
-    sent = {
-        "model": {"b": torch.tensor([1.5, 1.0]), "a": torch.tensor([[7.0]])},
-        "control": {"a": torch.tensor([[0.25]])},
-        "count": torch.tensor(2.0),
-    }
-    vector = to_vector(Sends(), received, sent)
-    # In the order of control/a, count, model/a, model/b.
-    np.testing.assert_allclose(vector, [0.25, 2.0, 4.0, 0.5, -1.0])
-    assert numbers(sent) == 5
-    back = from_vector(Sends(), received, sent, vector)
-    assert back.keys() == sent.keys()
-    torch.testing.assert_close(back["model"], sent["model"])
-    torch.testing.assert_close(back["control"], sent["control"])
-    torch.testing.assert_close(back["count"], sent["count"])
+        deviation(Sum(60_000, 60_000, 40_001), 1.0, 10**9)

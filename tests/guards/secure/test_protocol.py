@@ -1,12 +1,13 @@
 """The protocol in memory: the sum is exact whoever drops out, and nobody learns more than it."""
 
+from copy import copy
+
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from engram.guards.secure.client import agree, open_shares, reveal, share
 from engram.guards.secure.masks import agreed, mask, pairwise
-from engram.guards.secure.shamir import join
+from engram.guards.secure.shares import join
 from engram.settings.errors import Refused
 from tests.guards.secure.parties import Round, session, vectors
 from tests.samples import entry
@@ -91,25 +92,25 @@ def test_the_server_cannot_subtract_its_way_to_one_update():
     # As if all but party 0 had told the server everything but what they hold of party 0.
     rest = played.masked[0].copy()
     for p in range(1, 4):
-        state = played.states[p].before.before.before
-        seed = agreed(state.masking, played.adverts[0].masking, played.terms.purpose)
+        private = played.there[p]._masking
+        seed = agreed(private, played.adverts[0].masking, played.terms.purpose)
         rest += mask(seed, rest.size)  # party 0 has subtracted it, since 0 < p
     values = rest & np.uint32(255)
     assert chisquare(np.bincount(values, minlength=256)).pvalue > 1e-4
-    own = mask(played.states[0].before.before.seed, rest.size)
+    own = mask(played.there[0]._seed, rest.size)
     np.testing.assert_array_equal(rest - own, updates[0])
 
 
 def test_keys_are_taken_only_with_the_signatures_of_registered_keys():
     played = Round(session(4), vectors(range(4), 3))
     played.advertise()
-    state, adverts = played.states[0], dict(played.adverts)
+    adverts = dict(played.adverts)
     other = Round(session(4), vectors(range(4), 3), seed=1)
     other.advertise()
 
     def shared(**changes):
         given = adverts | {int(p[1:]): advert for p, advert in changes.items()}
-        share(state, given, played.registry, played.entropy[0])
+        copy(played.there[0]).share(given)
 
     shared()
     forged = adverts[1]._replace(masking=other.adverts[1].masking)
@@ -140,60 +141,86 @@ def test_keys_of_another_round_or_of_other_terms_are_refused():
         with entry(special):
             played = Round(session(4), vectors(range(4), 3))
             played.advertise()
-            replayed = Round(session(4, **special), vectors(range(4), 3))
-            replayed.keys = played.keys
+            replayed = Round(session(4, **special), vectors(range(4), 3), keys=played.keys)
             replayed.advertise()
             adverts = replayed.adverts | {0: played.adverts[0]}
             with pytest.raises(Refused, match="registered for client-1"):
-                share(played.states[0], adverts, played.registry, played.entropy[0])
+                played.there[0].share(adverts)
 
 
 def test_shares_are_read_only_by_whom_and_in_the_round_they_are_for():
     played = Round(session(4), vectors(range(4), 3))
     played.advertise()
     played.share()
-    state = played.states[0]
-    mine = {p: played.sealed[p][0] for p in (1, 2, 3)}
-    open_shares(state, mine)
+    party, mine = played.there[0], played.for_party(0)
+    copy(party).open(mine)
     spoiled = bytes([mine[1][0] ^ 1]) + mine[1][1:]
     for data in (spoiled, mine[2], played.sealed[1][2], b""):
         with pytest.raises(Refused, match="shares of client-1 must be sealed by it"):
-            open_shares(state, mine | {1: data})
+            copy(party).open(mine | {1: data})
     with pytest.raises(Refused, match="of others of the 4 parties"):
-        open_shares(state, mine | {9: mine[1]})
+        copy(party).open(mine | {9: mine[1]})
 
 
 def test_parties_who_were_told_different_keys_cannot_read_each_others_shares():
     played = Round(session(5), vectors(range(5), 3))
     played.advertise()
     fewer = {p: a for p, a in played.adverts.items() if p != 4}
-    one = share(played.states[0], played.adverts, played.registry, played.entropy[0])
-    others = [share(played.states[p], fewer, played.registry, played.entropy[p]) for p in (1, 2, 3)]
+    played.there[0].share(played.adverts)
+    others = {p: played.there[p].share(fewer)[0][0] for p in (1, 2, 3)}
     with pytest.raises(Refused, match="for this round"):
-        open_shares(one[0], {p: sealed[0] for p, (_, sealed, _) in enumerate(others, start=1)})
+        played.there[0].open(others)
 
 
 def test_no_party_tells_shares_of_both_secrets_of_another():
     played = Round(session(5), vectors(range(5), 3))
     for stage in ("advertise", "share", "mask"):
         getattr(played, stage)()
-    masked, everyone = dict(played.states), {*range(5)}
+    masked, everyone = {p: copy(party) for p, party in played.there.items()}, {*range(5)}
     played.agree()
-    signed = dict(played.signatures)
-    seeds = reveal(played.states[0], signed, played.registry)
+    signed, agreed = dict(played.signatures), played.there[0]
+    seeds = copy(agreed).reveal(signed)
     # The server then says that party 4 has dropped out, to have the share of its key, too.
-    others = [agree(masked[p], everyone - {4}, played.keys[p])[1] for p in range(4)]
-    second = dict(enumerate(others))
+    second = {p: masked[p].agree(everyone - {4}) for p in range(4)}
     with pytest.raises(Refused, match="registered for client-"):
-        reveal(played.states[0], second, played.registry)
-    mixed = signed | {3: second[3]}
+        copy(agreed).reveal(second)
     with pytest.raises(Refused, match="registered for client-3"):
-        reveal(played.states[0], mixed, played.registry)
-    # An agreed party is no masked one, whom another set of survivors could be told.
-    assert not hasattr(played.states[0], "masked")
-    kept = masked[0].before.shares
+        copy(agreed).reveal(signed | {3: second[3]})
+    kept = agreed._shares
     assert seeds == {p: kept[p][1] for p in everyone}
     assert all(seeds[p] != kept[p][0] for p in everyone)
+
+
+def test_a_party_takes_each_stage_once_and_in_turn_also_where_it_is_refused():
+    played = Round(session(5), vectors(range(5), 3))
+    played.advertise()
+    played.share()
+    party, everyone = played.there[0], {*range(5)}
+    stages = {
+        "share": lambda: party.share(played.adverts),
+        "open": lambda: party.open(played.for_party(0)),
+        "mask": lambda: party.mask(3),
+        "agree": lambda: party.agree(everyone),
+        "reveal": lambda: party.reveal(played.signatures),
+    }
+    for ahead in ("open", "mask", "agree", "reveal", None):
+        for stage, take in stages.items():
+            if stage != ahead:
+                with pytest.raises(Refused, match="client-0 is not at this stage of round 1"):
+                    take()
+        if ahead == "agree":  # whom it refuses to call survivors it is not asked again
+            other = copy(party)
+            with pytest.raises(Refused, match="survivors must be"):
+                other.agree({1, 2, 3, 4})
+            with pytest.raises(Refused, match="is not at this stage"):
+                other.agree(everyone)
+        if ahead == "reveal":
+            for p in range(1, 5):
+                played.there[p].open(played.for_party(p))
+                played.there[p].mask(3)
+                played.signatures[p] = played.there[p].agree(everyone)
+        if ahead:
+            stages[ahead]()
 
 
 def test_a_party_that_has_sent_its_update_is_a_survivor_or_signs_nothing():
@@ -202,7 +229,7 @@ def test_a_party_that_has_sent_its_update_is_a_survivor_or_signs_nothing():
         getattr(played, stage)()
     for wrong in ({1, 2, 3, 4}, {0, 1, 2}, {0, 1, 2, 3, 4, 9}):
         with pytest.raises(Refused, match="survivors must be 4 or more of the 5"):
-            agree(played.states[0], wrong, played.keys[0])
+            copy(played.there[0]).agree(wrong)
 
 
 def test_an_update_that_comes_after_the_others_were_unmasked_stays_masked():
@@ -211,18 +238,17 @@ def test_an_update_that_comes_after_the_others_were_unmasked_stays_masked():
     played = Round(session(5), {p: np.full(size, p, dtype=np.uint32) for p in range(5)})
     for stage in ("advertise", "share", "mask"):
         getattr(played, stage)()
-    late, state = played.masked.pop(4), played.states.pop(4)
+    late, party = played.masked.pop(4), played.there.pop(4)
     played.agree()
     played.reveal()
     np.testing.assert_array_equal(played.unmask(), np.full(size, 6))
     key = join({p: told[4] for p, told in played.revealed.items()})
-    shared = state.before.before
-    assert key == shared.before.masking
+    assert key == party._masking
     others = {p: played.adverts[p].masking for p in range(4)}
     rest = late - pairwise(4, key, others, played.terms.purpose, size)
     assert chisquare(np.bincount(rest & np.uint32(255), minlength=256)).pvalue > 1e-4
-    np.testing.assert_array_equal(rest - mask(shared.seed, size), np.full(size, 4))
-    assert all(told[4] != state.before.shares[4][1] for told in played.revealed.values())
+    np.testing.assert_array_equal(rest - mask(party._seed, size), np.full(size, 4))
+    assert all(told[4] != party._shares[4][1] for told in played.revealed.values())
 
 
 def test_masks_of_two_rounds_have_nothing_in_common_even_of_the_same_keys():
@@ -232,9 +258,9 @@ def test_masks_of_two_rounds_have_nothing_in_common_even_of_the_same_keys():
         played = Round(session(4, number=number), zeros)
         for stage in ("advertise", "share", "mask"):
             getattr(played, stage)()
-        shared = played.states[0].before.before
-        keys.add(shared.before.masking)
-        seen.append(played.masked[0] - mask(shared.seed, size))  # pairwise masks alone
+        party = played.there[0]
+        keys.add(party._masking)
+        seen.append(played.masked[0] - mask(party._seed, size))  # pairwise masks alone
     assert len(keys) == 1
     values = (seen[0] - seen[1]) & np.uint32(255)
     assert chisquare(np.bincount(values, minlength=256)).pvalue > 1e-4
@@ -254,11 +280,11 @@ def test_a_false_share_is_noticed():
 def test_a_threshold_of_one_half_or_less_is_refused():
     for parties, least in [(4, 2), (5, 2), (3, 0), (4, 5)]:
         with entry(parties, least):
-            played = Round(session(parties, threshold=least), vectors(range(parties), 1))
+            terms = session(parties, threshold=least)
             with pytest.raises(ValueError, match="threshold must be above one half"):
-                played.advertise()
+                Round(terms, vectors(range(parties), 1))
 
 
 def test_one_party_alone_is_refused():
     with pytest.raises(ValueError, match="parties must be 2 or more"):
-        Round(session(1), vectors(range(1), 1)).advertise()
+        Round(session(1), vectors(range(1), 1))

@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 import engram
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
-from engram.guards.secure import masking
+from engram.guards.secure import stages
 from engram.guards.secure.wire import digests
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, RunStopped
@@ -185,7 +185,7 @@ def windows(data, size=16):
 def test_nothing_of_an_update_is_in_what_the_server_receives_writes_or_says(
     tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr(masking, "os", SimpleNamespace(urandom=Random(0).randbytes))
+    monkeypatch.setattr(stages, "os", SimpleNamespace(urandom=Random(0).randbytes))
     e = experiment(aggregation="secure", hidden="64")
     with caplog.at_level("DEBUG"):
         between = watched(e, tmp_path / "run")
@@ -383,7 +383,7 @@ def test_parties_are_bound_to_a_number_of_rounds():
 def test_a_round_that_another_process_of_the_site_has_unmasked_is_not_unmasked_again(tmp_path):
     def told_twice(content):
         training = content.config_records["config"]["training"]
-        host.host._sums._write(3, f"memory/{training}/unmasked", "1")
+        host.host._stages.sums._write(3, f"memory/{training}/unmasked", "1")
 
     def through(inner):
         nonlocal host

@@ -60,6 +60,12 @@ def swapped(content):
     record["parties"] = [swap.get(party, party) for party in record["parties"]]
 
 
+def short(content):
+    """Sends half of a key."""
+    record = content.config_records["secure"]
+    record["data"] = [data[:16] for data in record["data"]]
+
+
 def trained_as(client):
     def change(content):
         content.config_records["clients"]["ids"] = [client]
@@ -81,10 +87,19 @@ APART = "for each of different parties, which have numbers from 0"
 @pytest.mark.parametrize(
     ("stage", "lie", "told"),
     [
-        ("keys", renamed(LIAR, OTHER), "keys must be of one client that the site hosts, got of [4"),
-        ("keys", renamed(LIAR, NOBODY), "that the site hosts, got of [99]"),
+        (
+            "keys",
+            renamed(LIAR, OTHER),
+            "keys must be of client-3, got none of [3], and others of [4]",
+        ),
+        (
+            "keys",
+            renamed(LIAR, NOBODY),
+            "keys must be of client-3, got none of [3], and others of [99]",
+        ),
         ("keys", renamed(LIAR, 2**31), f"{APART}, got something else of [2147483648]"),
         ("keys", twice, f"{APART}, got something else of [3]"),
+        ("keys", short, "keys must be more than 64 bytes, got 16"),
         (
             "shares",
             renamed(OTHER, NOBODY),

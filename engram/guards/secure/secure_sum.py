@@ -1,0 +1,84 @@
+"""Secure aggregation as a guard: the server learns the sum of sites' updates, and no single one.
+
+Here are encoding, weights and noise. Keys, shares of secrets and drop-outs stand around it, in the
+protocol of a round, which hands each site its mask, and takes the masks out of the sum.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from engram.core.method import Update
+from engram.core.slots import over_slots
+from engram.guards.accounting.releases import Plan, Release
+from engram.guards.changes import arrays_of, change_of, changed, shortened, vector_of
+from engram.guards.facts import Fact
+from engram.guards.guard import At, Guard
+from engram.guards.secure.noise import deviation, discrete_gaussian
+from engram.guards.secure.quantize import quantize, restore, room_of
+
+_NEEDS: Final = frozenset({Fact.MEAN, Fact.BOUNDED, Fact.CURRENT, Fact.KNOWN})
+
+MASKED: Final = "masked"
+"""Slot of a masked part, or of the sum of them without masks: int32, (numbers of a change,)."""
+
+
+@dataclass(frozen=True)
+class SecureSum:
+    """Sends the changes of a site's clients as whole numbers that are masked.
+
+        round(w L x / C) + noise + mask    (mod 2^32)
+
+    x is the mean of their changes, with as many weights w of the largest client as they have rows;
+    C is the bound of what stands before this guard, and L the levels in it. The server divides the
+    sum by all weights; or, where there is noise, by the clients asked: as in central privacy, a
+    missing one counts as one that changed nothing. Then a sum may be longer than its bound.
+    """
+
+    multiplier: float = 0.0  # z >= 0 of central privacy's noise, which comes in shares; 0: none
+
+    def build(self) -> Guard:
+        """Builds the guard; see ``quantize`` and ``noise`` for its arithmetic."""
+        noisy = self.multiplier > 0
+
+        def send(at: At, update: Update) -> Update:
+            vector = vector_of(change_of(at, update)).cpu().numpy()
+            weight, room = update.rows / at.sum.most, room_of(at.sum, self.multiplier)
+            words = quantize(vector, bound=at.bound, weight=weight, room=room)
+            if noisy:
+                spread = deviation(at.sum, self.multiplier, words.size)
+                drawn = discrete_gaussian(words.size, spread, at.sum.entropy)
+                words += drawn.astype(np.uint32)
+            words += at.sum.mask(words.size)
+            return update._replace(slots={MASKED: torch.from_numpy(words.view(np.int32))})
+
+        def arrive(at: At, update: Update) -> Update:
+            rows, clients = update.rows, update.clients
+            if noisy:
+                rows = clients = float(at.asked)
+            words = update.slots[MASKED].numpy().view(np.uint32)
+            total = restore(words, bound=at.bound, room=room_of(at.sum, self.multiplier))
+            zeros = over_slots(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), at.like)
+            nothing = Update(zeros, rows, clients)
+            mean = torch.from_numpy(total * (at.sum.most / rows))
+            found = changed(at, nothing, arrays_of(mean, change_of(at, nothing)))
+            return found if noisy else shortened(at, found, at.bound)
+
+        def releases(plan: Plan) -> tuple[Release, ...]:
+            del plan
+            # Shares are discrete, and concentrated privacy is known of their sum.
+            return (Release(self.multiplier, normal=False),) if noisy else ()
+
+        return Guard(
+            "secure-sum",
+            needs=_NEEDS | {Fact.SUM} if noisy else _NEEDS,
+            ends={Fact.EACH, Fact.OPEN} if noisy else {Fact.EACH},
+            gives={Fact.NOISY} if noisy else frozenset(),
+            asks=2,
+            alike=noisy,
+            send=send,
+            arrive=arrive,
+            releases=releases,
+        )
