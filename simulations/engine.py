@@ -14,6 +14,7 @@ from engram.cohort.trainer.worker_pool import training
 from engram.cohort.trainer.workers import Workers, warn_alone
 from engram.core.checks import must
 from engram.guards.noise import simulated_bytes, simulated_noise
+from engram.guards.presets import client_guards
 from engram.link.flower import log_plainly
 from engram.server.run import run
 from engram.settings.errors import Refused
@@ -96,8 +97,9 @@ def simulate(
             host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
         # One node can send the mean of all clients where the server needs only a mean.
         own, known = experiment.own, dict[str, Any]()
-        apart = secure or (isinstance(own, NetworkMethod) and not own.combines(experiment))
-        apart = apart or bool(experiment.without)  # a node answers for all clients that it hosts
+        apart = secure or bool(experiment.without)  # a node answers for all clients that it hosts
+        if isinstance(own, NetworkMethod) and not apart:
+            apart = not own.combines(experiment) or client_guards(experiment).encodes
         nodes = [[client] for client in everyone] if apart else [everyone]
         grid = InProcessGrid(host, nodes)
         if experiment.participation:

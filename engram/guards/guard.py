@@ -5,30 +5,32 @@ the guards that were asked for, and calls the chain at these places; no engine, 
 knows a guard by name. Guards do not know each other either: the bound of an update's change is
 handed from guard to guard.
 
-    sent --leave--> travels --admit, of one update--> --gather, of a round--> merge
+    sent --leave--> travels --arrive--> --admit, of one update--> --gather, of a round--> merge
+    kept <--'
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from engram.core.method import Method, Slots, Update
 from engram.core.streams import Stream
-from engram.core.types import Params
+from engram.guards.compression.delta_broadcast import Broadcast
 
 
 class Refusal(NamedTuple):
     """Why an update is left out of a round.
 
     Attributes:
-        kind: In a word, by which records count it: ``size``, ``range``.
+        kind: In a word, by which records count it: ``size``, ``range``, ``malformed``.
         reason: In a line.
         update: The update, as it came to the guard.
     """
 
-    kind: Literal["size", "range"]
+    kind: Literal["size", "range", "malformed"]
     reason: str
     update: Update
 
@@ -47,6 +49,9 @@ class At(NamedTuple):
         reply: ``update -> `` a key of the reply that it came in, with others of its node.
         note: Called with an update that a guard has shortened for its length.
         bound: Largest norm of an update's change where the guard stands; infinite: none is known.
+        uniform: ``(size, stream) -> (size,)``, numbers in [0, 1): a function of seed, round and
+            client, of which each call takes the next.
+        like: What clients compute, for its names and shapes.
     """
 
     method: Method
@@ -56,13 +61,11 @@ class At(NamedTuple):
     received: Callable[[Update], Slots]
     normal: Callable[[int, Stream], Tensor]
     drawn: Callable[[Stream], np.random.Generator]
-    reply: Callable[[Update], object]
-    note: Callable[[Update], object]
+    reply: Callable[[Update], object] = id
+    note: Callable[[Update], object] = id
     bound: float = float("inf")
-
-
-Drawn = Mapping[Stream, Params]
-"""Numbers like those of a change, by purpose."""
+    uniform: Callable[[int, Stream], Tensor] = lambda size, stream: torch.zeros(size)
+    like: Slots = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
 
 
 def _pass(at: At, x: Any) -> Any:
@@ -70,9 +73,9 @@ def _pass(at: At, x: Any) -> Any:
     return x
 
 
-def _stay(change: Params, drawn: Drawn) -> Params:
-    del drawn
-    return change
+def _stay(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
+    del at, kept
+    return update, {}
 
 
 def same(x: Any) -> Any:
@@ -89,16 +92,18 @@ class Guard(NamedTuple):
         hides: Whether a client does not say that it failed, but sends a change of nothing.
         least: Fewest updates of a round that it gathers; fewer pass.
         single: Whether it looks at single clients' updates, so that no node may add them up.
-        draws: Purposes of the standard normal numbers that ``leave`` takes, one for each number of
-            a change: they are secret, and no two draws alike.
-        leave: ``(change, drawn) -> change`` of one client, before its update leaves it: by path, in
-            float64, without running statistics. ``drawn`` has arrays like the change, by purpose.
-            Called under ``vmap``: it branches on no value.
+        keeps: Names of slots that are its memory of a client, stored beside what the method keeps.
+        leave: ``(at, update, kept) -> (update, kept)`` of one client, before its update leaves it.
+            ``kept`` has the slots that it ``keeps``: none before the first round. Called under
+            ``vmap``, where no guard keeps or encodes: it branches on no value.
+        arrive: ``(at, update) -> update or Refusal``, at the server: decodes what ``leave`` has
+            encoded.
         admit: ``(at, update) -> update or Refusal``, of one update.
         gather: ``(at, updates) -> updates and Refusals`` of a round: leaves out, bounds, mixes, or
             makes one of them all. The mean of what is left goes to the merge; or, where a method's
             server sees each update, all of it. ``updates`` has one of no client if none came.
         method: Gives the server slots and a step of the guard's own.
+        broadcast: The form in which the server's slots travel to clients; None: as they are.
         bound: ``at -> `` the largest norm of an update's change after it.
     """
 
@@ -107,17 +112,24 @@ class Guard(NamedTuple):
     hides: bool = False
     least: int = 1
     single: bool = False
-    draws: Set[Stream] = frozenset()
-    leave: Callable[[Params, Drawn], Params] = _stay
+    keeps: Set[str] = frozenset()
+    leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = _stay
+    arrive: Callable[[At, Update], Update | Refusal] = _pass
     admit: Callable[[At, Update], Update | Refusal] = _pass
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
     method: Callable[[Method], Method] = same
+    broadcast: Broadcast | None = None
     bound: Callable[[At], float] = lambda at: at.bound
 
     @property
     def leaves(self) -> bool:
         """Whether it acts on updates before they leave clients."""
         return self.leave is not _stay
+
+    @property
+    def encodes(self) -> bool:
+        """Whether updates that leave must be decoded, each by itself."""
+        return self.arrive is not _pass
 
 
 def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
@@ -132,12 +144,25 @@ def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusa
 
 
 def chain(*guards: Guard) -> Guard:
-    """Returns one guard that acts as all of them, one after the other."""
+    """Returns one guard that acts as all of them, one after the other.
 
-    def leave(change: Params, drawn: Drawn) -> Params:
+    What guards have encoded at a client is decoded at the server from the last to the first.
+    """
+
+    def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
+        after: Slots = {}
         for guard in guards:
-            change = guard.leave(change, drawn)
-        return change
+            update, more = guard.leave(at, update, {n: kept[n] for n in guard.keeps & kept.keys()})
+            after |= more
+        return update, after
+
+    def arrive(at: At, update: Update) -> Update | Refusal:
+        for guard in reversed(guards):
+            left, refused = parted([guard.arrive(at, update)])
+            if refused:
+                return refused[0]
+            (update,) = left
+        return update
 
     def admit(at: At, update: Update) -> Update | Refusal:
         for guard in guards:
@@ -171,10 +196,12 @@ def chain(*guards: Guard) -> Guard:
         alike=any(guard.alike for guard in guards),
         hides=any(guard.hides for guard in guards),
         single=any(guard.single for guard in guards),
-        draws=frozenset[Stream]().union(*(guard.draws for guard in guards)),
+        keeps=frozenset[str]().union(*(guard.keeps for guard in guards)),
         leave=leave if any(guard.leaves for guard in guards) else _stay,
+        arrive=arrive if any(guard.encodes for guard in guards) else _pass,
         admit=admit if any(guard.admit is not _pass for guard in guards) else _pass,
         gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
         method=method,
+        broadcast=next((x.broadcast for x in guards if x.broadcast), None),
         bound=bound,
     )

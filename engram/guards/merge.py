@@ -44,7 +44,7 @@ class Merge:
         by_mean = isinstance(merge, FromMean)
         # A server that takes each update sees its client's rows.
         self.by = "clients" if guard.alike else merge.by if by_mean else "rows"
-        self.combines = by_mean and not guard.single and e.attack == "none"
+        self.combines = by_mean and not (guard.single or guard.encodes) and e.attack == "none"
         self._checked = False
 
     def rebased(self, server: Slots, then: Slots, update: Update, age: int) -> Update:

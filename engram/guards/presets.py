@@ -3,17 +3,29 @@
 from collections.abc import Set
 from functools import partial
 
+from engram.core.checks import must
 from engram.core.method import FromMean, Method
+from engram.core.method_shapes import Shapes
+from engram.core.slots import flat
+from engram.core.streams import Stream
 from engram.guards.accounting.calibration import noise_multiplier
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
 from engram.guards.central_noise import CentralNoise
 from engram.guards.claims import ClaimedRanges, ComparedClaims
 from engram.guards.clip import Clip, LocalNoise
+from engram.guards.compression.codes import Coder, uniform
+from engram.guards.compression.delta_broadcast import Broadcast
+from engram.guards.compression.encoded import encoded
+from engram.guards.compression.layout import Layout
+from engram.guards.compression.low_rank import low_rank
+from engram.guards.compression.quantize import quantized
+from engram.guards.compression.top_k import top_k
 from engram.guards.guard import Guard, chain
 from engram.guards.robust_merge import Buckets, Nearest, RobustCenter
 from engram.guards.screening import FAR, NormBound
-from engram.guards.update_codec import written
+from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from engram.settings.fields import number_in
 
 
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
@@ -28,14 +40,12 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
         found.append(Guard("noisy sum", alike=True))
     elif e.privacy == "central":
         found.append(CentralNoise(noise_multiplier(e)).build())
-    if e.compress != "none":
-        found.append(Guard(e.compress, single=True, method=partial(written, e, running=running)))
-    return chain(*found)
+    return chain(*found, *_codes(e, running))
 
 
 def client_guards(e: Experiment) -> Guard:
     """Returns the chain of those guards that act before updates leave clients."""
-    return chain(*(() if e.clip_quantile else _bounds(e)))
+    return chain(*(() if e.clip_quantile else _bounds(e)), *_codes(e))
 
 
 def _bounds(e: Experiment) -> list[Guard]:
@@ -71,6 +81,43 @@ def _comparisons(e: Experiment, method: Method, running: Set[str]) -> list[Guard
         found += [Buckets(e.bucket_size).build()] * (e.bucket_size > 1)
         found.append(RobustCenter(e.merge, e.num_malicious).build())
     return found
+
+
+def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
+    """Refuses a method whose clients have no common model to change, where updates are in code.
+
+    Raises:
+        Refused: There is none.
+    """
+    if e.compress == "none":
+        return
+    if flat(shapes.own):
+        why = "which sends each client a model of its own"
+    elif not Layout.of(_coder(e), shapes.method.kinds, shapes.sent, running).shrunk:
+        why = "whose clients send no model"
+    else:
+        return
+    raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
+
+
+def _codes(e: Experiment, running: Set[str] = frozenset()) -> list[Guard]:
+    if e.compress == "none":
+        return []
+    coder, whole = _coder(e), e.compress in ("8-bit", "4-bit")
+    # Clients are numbered from 0, so that the server has a stream of its own.
+    draw = partial(uniform, e.seed, Stream.COMPRESSION)
+    cast = Broadcast(quantized(8) if whole else coder, whole, draw)  # 4 are too few for a model
+    method = partial(cast.method, running=running)
+    return [encoded(e.compress, coder), Guard("broadcast", broadcast=cast, method=method)]
+
+
+def _coder(e: Experiment) -> Coder:
+    kind = e.compress.partition(":")[0]
+    if kind == "top-k":
+        return top_k(number_in(e.compress, 0.01))
+    if kind == "low-rank":
+        return low_rank(round(number_in(e.compress, 2)))
+    return quantized(8 if kind == "8-bit" else 4)
 
 
 def _universal(e: Experiment, running: Set[str]) -> Guard:
