@@ -6,70 +6,60 @@ too many, or has never answered, all slots.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from engram.core.method import Method, Slots
+from engram.core.method_shapes import nbytes
 from engram.core.slots import flat
 from engram.core.types import Params
-from engram.guards.delta_broadcast import CODE as SENT
-from engram.guards.delta_broadcast import VERSION as COUNT
-from engram.guards.delta_broadcast import depth_of
-from engram.guards.update_codec import Codes
+from engram.guards.compression.codes import CODE
+from engram.guards.compression.delta_broadcast import VERSION as COUNT
+from engram.guards.compression.delta_broadcast import WRITTEN, Broadcast, depth_of
+from engram.guards.outgoing_updates import form_of
 from engram.strategies.rounds import Rounds, Wave
 from engram.strategies.screening import TrainReplies
-from engram.wire.wire import ARRAYS, CODE, CONFIG, OWN, VERSION, to_record
+from engram.wire.wire import ARRAYS, CONFIG, OWN, VERSION, to_record
 
 _HELD: Final = "traffic/held"
 _NONE: Final = -1  # version that a client holds of which nothing is known
 
 
-class Coded(NamedTuple):
-    """The replies of clients that send bytes."""
-
-    codes: Codes
-    common: Slots  # which the clients received
-
-    @property
-    def like(self) -> Params:
-        """The arrays of one client in a reply."""
-        return {CODE: torch.empty(self.codes.up.size, dtype=torch.uint8)}
-
-    def read(self, arrays: Params) -> Params:
-        """Returns the arrays that clients have sent, of their bytes.
-
-        Raises:
-            ValueError: The bytes are not those of such arrays.
-        """
-        return flat(self.codes.decode(self.common, arrays[CODE]))
-
-
 class Traffic:
-    """Bytes of a run's messages, and the version of the slots that each client holds."""
+    """Bytes of a run's messages, and the version of the slots that each client holds.
 
-    def __init__(self, codes: Codes, clients: int) -> None:
-        self._codes, self.messages = codes, False  # whether there are, so that clients hold slots
+    Attributes:
+        form: The slots of an update as it leaves its client, with shapes only.
+        messages: Whether there are messages, so that clients hold slots.
+    """
+
+    def __init__(self, cast: Broadcast, rounds: Rounds, clients: int) -> None:
+        merge, shapes = rounds.merge, rounds.shapes
+        self._whole = cast.whole
+        self._layout = cast.layout(shapes.method, shapes.common, merge.running)
+        at = merge.at(shapes.common, 0)
+        self.form = form_of(merge.guard, at, shapes.received, shapes.sent)
+        self.messages = False
         self._held = torch.full((clients,), _NONE, dtype=torch.int64)
 
     @classmethod
     def of(cls, rounds: Rounds, clients: int) -> Self | None:
-        """Builds it for a run; returns None where nothing is compressed."""
-        if (e := rounds.settings).compress == "none":
-            return None
-        return cls(Codes.of(e, rounds.shapes, rounds.merge.running), clients)
+        """Builds it for a run; returns None where slots travel as they are."""
+        cast = rounds.merge.guard.broadcast
+        return None if cast is None else cls(cast, rounds, clients)
 
     @property
     def size(self) -> int:
         """Bytes that a client receives and sends in a round, if it has missed none."""
-        return self._codes.down.size + self._codes.up.size
+        return self._layout.size + nbytes(self.form)
 
     @property
     def state(self) -> Params:
         """The version that each client holds; set it to resume."""
-        return {} if self._codes.whole else {_HELD: self._held}
+        return {} if self._whole else {_HELD: self._held}
 
     @state.setter
     def state(self, state: Params) -> None:
@@ -81,10 +71,6 @@ class Traffic:
         self._held = self._held.clone()
         self._held[at] = _NONE
 
-    def coded(self, method: Method, wave: Wave) -> Coded:
-        """Returns the reader of replies to a wave."""
-        return Coded(self._codes, method.server.send(wave.slots, [])[0])
-
     def note(self, waves: Sequence[Wave], replied: Sequence[TrainReplies]) -> dict[str, int]:
         """Notes who has answered; returns the bytes of a round, for its record."""
         sent = received = 0
@@ -92,28 +78,28 @@ class Traffic:
             version = int(wave.slots[COUNT])
             sent += sum(self._bytes(version, client) for client in wave.clients)
             done = [client for _, reply in replies.accepted for client in reply.clients]
-            received += self._codes.up.size * len(done)
+            received += nbytes(self.form) * len(done)
             self.forget(wave.clients)
             self._held[done] = version
         return {"bytes-sent": sent, "bytes-received": received}
 
     def _bytes(self, version: int, client: int) -> int:
-        if self._codes.whole:
-            return self._codes.down.size
+        if self._whole:
+            return self._layout.size
         missed = self._missed(version, [client])
-        return self._codes.down.plain_size if missed is None else missed * self._codes.down.size
+        return self._layout.plain_size if missed is None else missed * self._layout.size
 
     def _missed(self, version: int, clients: Sequence[int]) -> int | None:
         """Number of changes that are new to a node; None if it receives all slots."""
         held = int(self._held[clients].max()) if clients else _NONE
         missed = version - held
-        return missed if held != _NONE and 0 <= missed <= depth_of(self._codes.down) else None
+        return missed if held != _NONE and 0 <= missed <= depth_of(self._layout) else None
 
     def code(self, server: Slots, common: Params, clients: Sequence[int]) -> tuple[int, Tensor]:
         """Returns the bytes for a node's clients, and a key; no bytes where it receives all."""
-        code, nothing = server[SENT], (_NONE, torch.zeros(0))
-        if self._codes.whole:
-            there = self._codes.down.decode(code)  # what a run starts from may be another run's
+        code, nothing = server[WRITTEN], (_NONE, torch.zeros(0))
+        if self._whole:
+            there = self._layout.decode(code)  # what a run starts from may be another run's
             return (0, code) if all(x.equal(there[p]) for p, x in common.items()) else nothing
         missed = self._missed(int(server[COUNT]), clients) if self.messages else None
         return nothing if missed is None else (missed, code[len(code) - missed :])

@@ -334,7 +334,7 @@ class Federated(RunStrategy):
         if isinstance(self._pacing, AtWork):
             due, self._sent = self._pacing.due(server_round, due, came)
         self.waves = [sent.wave for sent in due]
-        method, traffic, replied = self.rounds.merge.method, self._traffic, []
+        form, replied = self._traffic.form if self._traffic else self.rounds.shapes.sent, []
         for sent, mine in zip(due, by_wave(came, due), strict=True):
             read = partial(
                 screen,
@@ -342,7 +342,8 @@ class Federated(RunStrategy):
                 rounds=self.rounds,
                 most=self.most,
                 loss=sent.loss,
-                coded=traffic.coded(method, sent.wave) if traffic else None,
+                server=sent.wave.slots,
+                form=form,
             )
             replied.append(collect_replies(mine, sent.asked, self.roster.examples, read))
         model, metrics = self.learn(server_round, *replied)

@@ -20,6 +20,7 @@ from engram.data.schema.columns import Kind
 from engram.guards.guard import parted
 from engram.guards.merge import Merge, merge_of
 from engram.guards.noise import Noise
+from engram.guards.presets import check_codes
 from engram.guards.robust.weight_limit import weight_limit
 from engram.guards.secret_samples import secret_cohort
 from engram.settings.errors import UNNAMED, Names, RunStopped, few
@@ -82,6 +83,7 @@ class Rounds(NamedTuple):
             Refused: The method does not go with the network, the data or the machine.
         """
         method, shapes, running = server_side(experiment, kind)
+        check_codes(experiment, shapes, running)
         merge = merge_of(experiment, method, running, noise)
         return cls(merge, shapes, partial(client_axes, experiment, kind))
 

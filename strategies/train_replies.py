@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
+from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
+from engram.core.tree import select, stacked
 from engram.core.types import Params
+from engram.guards.outgoing_updates import decoded
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
-from engram.strategies.compressed_messages import Coded
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import Accepted, TrainReplies, judged
@@ -53,7 +55,8 @@ def screen(
     examples: Mapping[int, int],
     most: int,
     loss: Metric | None,
-    coded: Coded | None = None,
+    server: Slots,
+    form: Slots,
 ) -> Accepted | Rejected:
     """Checks the content of a reply to a training message, for ``read_reply``.
 
@@ -72,13 +75,14 @@ def screen(
         most: Largest number of a client's rows that count; 1: clients count alike.
         loss: The task's loss, if the node was asked for training losses. The reply must then have
             each client's, and none otherwise; under local privacy it may have none.
-        coded: Decodes replies in bytes; None if they have the slots themselves.
+        server: The server's slots from which the clients started.
+        form: The slots of an update as it leaves its client, with shapes only.
 
     Raises:
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
-    record, merge, like = content.config_records[CLIENTS], rounds.merge, rounds.shapes.sent
+    record, merge = content.config_records[CLIENTS], rounds.merge
     e = merge.settings
     private = (e.hides_rows or e.covers_clients) and not record.get("losses")
     details = read_clients(
@@ -93,14 +97,16 @@ def screen(
         return details
     ids = details.ids
     lead = None if merge.combines else len(ids)
-    params = _read_params(arrays, coded.like if coded else flat(like), lead)
+    params = _read_params(arrays, flat(form), lead)
     if isinstance(params, Rejected):
         return params
-    if coded:
-        params = coded.read(params)
     rows = [examples[client] for client in ids]
     way = str(record.get("way"))
-    slots = unflat(params, like)
+    slots = unflat(params, form)
+    if merge.guard.encodes:
+        at = merge.at(server, server_round)._replace(like=rounds.shapes.sent)
+        updates = [Update(select(slots, i), 0, 1, client) for i, client in enumerate(ids)]
+        slots = stacked([decoded(merge.guard, at, update) for update in updates])
     trained = Trained(ids, slots, rows, details.losses, details.why, way if way in WAYS else "")
     return judged(trained, merge, most=most, loss=loss)
 

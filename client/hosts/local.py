@@ -19,6 +19,7 @@ from engram.data.federated import FederatedData
 from engram.data.load_federation import federated_data, own_data
 from engram.data.standardize import told, warn_of_scales
 from engram.data.texts import told_words
+from engram.guards.compression.codes import CODE
 from engram.scoring.score_clients import Scores
 from engram.settings.errors import REFUSED, EngramError, Refused, brief
 from engram.settings.network import NetworkMethod
@@ -27,7 +28,6 @@ from engram.wire.training_result import Trained
 from engram.wire.wire import (
     ARRAYS,
     CLIENTS,
-    CODE,
     DIVERGED,
     METRICS,
     OWN,

@@ -5,7 +5,7 @@ negative.
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -41,6 +41,24 @@ def changed(at: At, update: Update, change: Params) -> Update:
     begun, sent = origin(at, update), flat(update.slots)
     near = {path: (begun[path].double() + x).to(sent[path].dtype) for path, x in change.items()}
     return update._replace(slots=unflat(sent | near, update.slots))
+
+
+def acted_on(at: At, update: Update, act: Callable[[Params], Params]) -> Update:
+    """Returns an update with its change acted on, under ``vmap``.
+
+    What stays as it is does so to the last bit. A server that wants more than noise allows could
+    send slots so large that a small change is rounded up, or that training diverges on some rows
+    and not on others. So guards act on changes in float64, and rounding comes last.
+    """
+    sent, before = flat(update.slots), change_of(at, update)
+    if not before:
+        return update
+    after = act(before)
+    near = flat(changed(at, update, after).slots)
+    near |= {
+        path: torch.where(x == before[path], sent[path], near[path]) for path, x in after.items()
+    }
+    return update._replace(slots=unflat(near, update.slots))
 
 
 def length_of(change: Params) -> float:

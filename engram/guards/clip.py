@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 import torch
 
-from engram.core.method import Update
+from engram.core.method import Slots, Update
+from engram.core.slots import flat
 from engram.core.streams import Stream
 from engram.core.tree import add_scaled, multiplied, norm
 from engram.core.types import Params
 from engram.guards.accounting.releases import Plan, Release
-from engram.guards.changes import change_of, shortened, size_of
+from engram.guards.changes import acted_on, arrays_of, change_of, shortened, size_of
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Drawn, Guard
+from engram.guards.guard import At, Guard
+from engram.settings.errors import EngramError
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,14 @@ class Clip:
 
     def build(self) -> Guard:
         """Builds the guard; the server clips again, as a client may not have."""
+
+        def cut(change: Params) -> Params:
+            return near(change, self.bound)
+
         return Guard(
             "clip",
             gives={Fact.BOUNDED},
-            leave=lambda change, drawn: near(change, self.bound),
+            leave=lambda at, update, kept: (acted_on(at, update, cut), {}),
             admit=lambda at, update: shortened(at, update, self.bound),
             bound=lambda at: self.bound,
         )
@@ -59,13 +65,20 @@ class LocalNoise:
         """Builds the guard. Clients do not say how many rows they have, and all count alike."""
         deviation = self.multiplier * self.bound
 
-        def leave(change: Params, drawn: Drawn) -> Params:
-            finite = norm(change).isfinite()
-            clipped = {
-                path: torch.where(finite & x.isfinite(), x, 0.0)  # 0 times infinity
-                for path, x in near(change, self.bound).items()
-            }
-            return add_scaled(clipped, deviation, drawn[Stream.CLIENT_NOISE])
+        def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
+            def noised(change: Params) -> Params:
+                finite = norm(change).isfinite()
+                clipped = {
+                    path: torch.where(finite & x.isfinite(), x, 0.0)  # 0 times infinity
+                    for path, x in near(change, self.bound).items()
+                }
+                xi = at.normal(size_of(change), Stream.CLIENT_NOISE)
+                return add_scaled(clipped, deviation, arrays_of(xi, change))
+
+            del kept
+            if len(change_of(at, update)) < len(flat(update.slots)):
+                raise EngramError("running statistics have no noise: they must not leave a client")
+            return acted_on(at, update, noised), {}
 
         def admit(at: At, update: Update) -> Update:
             size = size_of(change_of(at, update))
@@ -88,7 +101,6 @@ class LocalNoise:
             gives={Fact.COVERED},
             alike=True,
             hides=True,
-            draws=frozenset({Stream.CLIENT_NOISE}),
             leave=leave,
             admit=admit,
             report=report,

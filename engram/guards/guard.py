@@ -6,7 +6,7 @@ knows a guard by name. Guards do not know each other either: the bound of an upd
 handed from guard to guard.
 
     rows --rows--> gradient --> sent --leave, send--> travels --arrive, admit, of one update-->
-    --gather, of a round--> merge
+                                kept <--'              --gather, of a round--> merge
 """
 
 import math
@@ -14,10 +14,11 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from engram.core.method import Method, Objective, Slots, Update
@@ -26,17 +27,20 @@ from engram.core.types import Batch, Params
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.facts import Fact
 
+if TYPE_CHECKING:
+    from engram.guards.compression.delta_broadcast import Broadcast
+
 
 class Refusal(NamedTuple):
     """Why an update is left out of a round.
 
     Attributes:
-        kind: In a word, by which records count it: ``size``, ``range``.
+        kind: In a word, by which records count it: ``size``, ``range``, ``malformed``.
         reason: In a line.
         update: The update, as it came to the guard.
     """
 
-    kind: Literal["size", "range"]
+    kind: Literal["size", "range", "malformed"]
     reason: str
     update: Update
 
@@ -81,6 +85,8 @@ class At(NamedTuple):
         bound: Largest norm of an update's change where the guard stands; infinite: none is known.
         sum: The sum that an update is a part of, or all of.
         like: Slots that a client sends, of which a sum has names and shapes alone.
+        uniform: ``(size, stream) -> (size,)``, numbers in [0, 1): a function of seed, round and
+            client, of which each call takes the next.
     """
 
     method: Method
@@ -94,11 +100,9 @@ class At(NamedTuple):
     note: Callable[[Update], object] = _absent
     bound: float = float("inf")
     sum: Sum = Sum()
+    uniform: Callable[[int, Stream], Tensor] = lambda size, stream: torch.zeros(size)
     like: Slots = {}  # noqa: RUF012 - nobody writes to it
 
-
-Drawn = Mapping[Stream, Params]
-"""Numbers like those of a change, by purpose."""
 
 Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
 """``(w, batch, taken, bound, names) -> sum_i taken_i g_i min(1, bound / |g_i|)``: over the rows of
@@ -110,9 +114,9 @@ def _pass(at: At, x: Any) -> Any:
     return x
 
 
-def _stay(change: Params, drawn: Drawn) -> Params:
-    del drawn
-    return change
+def _stay(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
+    del at, kept
+    return update, {}
 
 
 def _plain(objective: Objective, sums: Sums) -> Objective:
@@ -143,23 +147,24 @@ class Guard(NamedTuple):
         least: Fewest updates of a round that it gathers; fewer pass.
         asks: Fewest clients that a round must ask.
         per: Updates that it makes one of.
-        draws: Purposes of the standard normal numbers that ``leave`` takes, one for each number of
-            a change: they are secret, and no two draws alike.
+        keeps: Names of slots that are its memory of a client, stored beside what the method keeps.
         rows: ``(objective, sums) -> objective``: protects single rows, by how a client's gradients
             are taken. Batches are then ``Sampled``, and what of a method looks at rows otherwise is
             refused.
-        leave: ``(change, drawn) -> change`` of one client, before its update leaves it: by path, in
-            float64, without running statistics. ``drawn`` has arrays like the change, by purpose.
-            Called under ``vmap``: it branches on no value.
+        leave: ``(at, update, kept) -> (update, kept)`` of one client, before its update leaves it.
+            ``kept`` has the slots that it ``keeps``: none before the first round. Called under
+            ``vmap``, where no guard keeps or encodes: it branches on no value.
         send: ``(at, update) -> update`` of the mean of a site's clients, as it leaves the site, in
             numbers that can be summed masked: only such sums reach the server.
-        arrive: ``(at, update) -> update``, of a sum of these: undoes ``send``. What it makes is
-            admitted by the guard itself, since others can look at no single update.
+        arrive: ``(at, update) -> update or Refusal``, at the server: undoes what ``leave`` has
+            encoded; or, of a sum, what ``send`` has, and admits that itself, since others can look
+            at no single update.
         admit: ``(at, update) -> update or Refusal``, of one update.
         gather: ``(at, updates) -> updates and Refusals`` of a round: leaves out, bounds, mixes, or
             makes one of them all. The mean of what is left goes to the merge; or, where a method's
             server sees each update, all of it. ``updates`` has one of no client if none came.
         method: Gives the server slots and a step of the guard's own.
+        broadcast: The form in which the server's slots travel to clients; None: as they are.
         report: ``ranges -> deviations`` of the noise that is added to a client's scores, by name,
             for their metrics' ranges, of which some are infinite. Without a deviation a score stays
             at the client, unless it has none of any guard.
@@ -176,14 +181,15 @@ class Guard(NamedTuple):
     least: int = 1
     asks: int = 1
     per: int = 1
-    draws: Set[Stream] = frozenset()
+    keeps: Set[str] = frozenset()
     rows: Callable[[Objective, Sums], Objective] = _plain
-    leave: Callable[[Params, Drawn], Params] = _stay
+    leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = _stay
     send: Callable[[At, Update], Update] = _pass
-    arrive: Callable[[At, Update], Update] = _pass
+    arrive: Callable[[At, Update], Update | Refusal] = _pass
     admit: Callable[[At, Update], Update | Refusal] = _pass
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
     method: Callable[[Method], Method] = same
+    broadcast: "Broadcast | None" = None
     report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
     bound: Callable[[At], float] = lambda at: at.bound
     releases: Callable[[Plan], tuple[Release, ...]] = lambda plan: ()
@@ -208,6 +214,11 @@ class Guard(NamedTuple):
         """Whether updates leave sites in masked sums alone."""
         return self.send is not _pass
 
+    @property
+    def encodes(self) -> bool:
+        """Whether updates that leave must be decoded, each by itself."""
+        return self.arrive is not _pass and not self.masks
+
 
 def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
     """Sorts updates and refusals apart."""
@@ -221,28 +232,36 @@ def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusa
 
 
 def chain(*guards: Guard) -> Guard:
-    """Returns one guard that acts as all of them, one after the other."""
+    """Returns one guard that acts as all of them, one after the other.
+
+    What guards have encoded at a client is decoded at the server from the last to the first.
+    """
 
     def rows(objective: Objective, sums: Sums) -> Objective:
         return reduce(lambda x, guard: guard.rows(x, sums), guards, objective)
 
-    def leave(change: Params, drawn: Drawn) -> Params:
+    def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
+        after: Slots = {}
         for guard in guards:
-            change = guard.leave(change, drawn)
-        return change
+            update, more = guard.leave(at, update, {n: kept[n] for n in guard.keeps & kept.keys()})
+            after |= more
+        return update, after
 
     def send(at: At, update: Update) -> Update:
         for guard in guards:
             update, at = guard.send(at, update), at._replace(bound=guard.bound(at))
         return update
 
-    def arrive(at: At, update: Update) -> Update:
+    def arrive(at: At, update: Update) -> Update | Refusal:
         places = list[At]()
         for guard in guards:
             places.append(at)
             at = at._replace(bound=guard.bound(at))
         for guard, place in zip(reversed(guards), reversed(places), strict=True):
-            update = guard.arrive(place, update)
+            left, refused = parted([guard.arrive(place, update)])
+            if refused:
+                return refused[0]
+            (update,) = left
         return update
 
     def admit(at: At, update: Update) -> Update | Refusal:
@@ -286,14 +305,15 @@ def chain(*guards: Guard) -> Guard:
         alike=any(guard.alike for guard in guards),
         hides=any(guard.hides for guard in guards),
         needs=frozenset[Fact]().union(*(guard.needs for guard in guards)),
-        draws=frozenset[Stream]().union(*(guard.draws for guard in guards)),
+        keeps=frozenset[str]().union(*(guard.keeps for guard in guards)),
         rows=rows if any(guard.by_rows for guard in guards) else _plain,
         leave=leave if any(guard.leaves for guard in guards) else _stay,
         send=send if masks else _pass,
-        arrive=arrive,
+        arrive=arrive if any(guard.arrive is not _pass for guard in guards) else _pass,
         admit=admit if any(guard.admit is not _pass for guard in guards) and not masks else _pass,
         gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
         method=method,
+        broadcast=next((x.broadcast for x in guards if x.broadcast), None),
         report=report if any(guard.reports for guard in guards) else _exact,
         bound=bound,
         releases=releases,

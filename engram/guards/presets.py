@@ -7,11 +7,21 @@ from functools import lru_cache, partial
 
 from engram.core.checks import must
 from engram.core.method import FromMean, Method
+from engram.core.method_shapes import Shapes
+from engram.core.slots import flat
+from engram.core.streams import Stream
 from engram.guards.accounting.composition import MOST, solved
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
 from engram.guards.central_noise import CentralNoise
 from engram.guards.clip import Clip, LocalNoise
+from engram.guards.compression.codes import Coder, uniform
+from engram.guards.compression.delta_broadcast import Broadcast
+from engram.guards.compression.encoded import encoded
+from engram.guards.compression.layout import Layout
+from engram.guards.compression.low_rank import low_rank
+from engram.guards.compression.quantize import quantized
+from engram.guards.compression.top_k import top_k
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard, chain
 from engram.guards.registry import GUARDS, named_guards
@@ -20,11 +30,11 @@ from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
 from engram.guards.robust.lengths import FAR, NormBound
 from engram.guards.row_noise import RowNoise, RowStatistics
 from engram.guards.secure.secure_sum import SecureSum
-from engram.guards.update_codec import written
 from engram.settings.base import Method as MethodSettings
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
+from engram.settings.fields import number_in
 from engram.settings.run import RunSettings
 
 Noise = LocalNoise | CentralNoise | SecureSum | RowNoise | RowStatistics
@@ -43,13 +53,14 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
         found += _screening(e, method, running, by_mean=by_mean)
     found += [guard for _, guard in at_server(e, e.own, multiplier)]
     if e.compress != "none":
-        found.append(Guard("broadcast", method=partial(written, e, running=running)))
+        found.append(_broadcast(e, running))
     return chain(*found)
 
 
 def client_guards(e: Experiment) -> Guard:
     """Returns the chain of those guards that act before updates leave clients."""
-    return chain(*(guard for _, guard in at_clients(e, e.own, noise_multiplier(e))))
+    guards = [guard for _, guard in at_clients(e, e.own, noise_multiplier(e))]
+    return chain(*guards, *([_broadcast(e)] if e.compress != "none" else []))
 
 
 def protections(e: Experiment) -> Guard:
@@ -74,9 +85,8 @@ def at_clients(
     if e.aggregation == "secure":
         yield "aggregation", secure_sum(e, multiplier).build()
     if e.compress != "none":
-        exact = e.compress in ("8-bit", "4-bit")
-        ends = {Fact.TRAINED} if exact else {Fact.TRAINED, Fact.CLOSE, Fact.SIZED}
-        yield "compress", Guard(e.compress, needs={Fact.EACH, Fact.EXACT}, ends=ends)
+        ends = frozenset[Fact]() if _is_whole(e) else {Fact.CLOSE, Fact.SIZED}
+        yield "compress", encoded(e.compress, _coder(e))._replace(ends=ends)
 
 
 def at_server(
@@ -212,6 +222,45 @@ def _screening(e: Experiment, method: Method, running: Set[str], *, by_mean: boo
     if method.claims and (plain or not by_mean):
         found.append(ComparedClaims(method.claims, e.max_weight, e.max_norm).build())
     return found
+
+
+def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
+    """Refuses a method whose clients have no common model to change, where updates are in code.
+
+    Raises:
+        Refused: There is none.
+    """
+    if e.compress == "none":
+        return
+    if flat(shapes.own):
+        why = "which sends each client a model of its own"
+    elif not Layout.of(_coder(e), shapes.method.kinds, shapes.sent, running).shrunk:
+        why = "whose clients send no model"
+    else:
+        return
+    raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
+
+
+def _broadcast(e: Experiment, running: Set[str] = frozenset()) -> Guard:
+    """Returns the guard of slots that the server sends in code."""
+    # Clients are numbered from 0, so that the server has a stream of its own.
+    draw = partial(uniform, e.seed, Stream.COMPRESSION)
+    coder = quantized(8) if _is_whole(e) else _coder(e)  # 4 bits are too few for a model
+    cast = Broadcast(coder, _is_whole(e), draw)
+    return Guard("broadcast", broadcast=cast, method=partial(cast.method, running=running))
+
+
+def _is_whole(e: SharedSettings) -> bool:
+    return e.compress in ("8-bit", "4-bit")
+
+
+def _coder(e: SharedSettings) -> Coder:
+    kind = e.compress.partition(":")[0]
+    if kind == "top-k":
+        return top_k(number_in(e.compress, 0.01))
+    if kind == "low-rank":
+        return low_rank(round(number_in(e.compress, 2)))
+    return quantized(8 if kind == "8-bit" else 4)
 
 
 def _universal(e: Experiment, running: Set[str], method: Method) -> Method:

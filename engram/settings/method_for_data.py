@@ -133,8 +133,6 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
         expected = "one whose functions run on this network's slots, without values"
         raise Refused(f"method {e.method} must be {expected}, got {why}") from error
     check_client(e, shapes)
-    if e.compress != "none":
-        _check_compression(e, shapes, network)
     sent = [x for x in shapes.sent.values() if isinstance(x, dict)]
     averaged = any(network.running & x.keys() for x in sent)
     why = ""
@@ -146,18 +144,6 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
         expected = f"local or fixed (or norm group) where {why}"
         raise Refused(must("statistics", e.statistics, expected))
     return shapes
-
-
-def _check_compression(e: "Experiment", shapes: Shapes, network: Network) -> None:
-    from engram.guards.update_codec import shrinks  # noqa: PLC0415 - rarely needed
-
-    if flat(shapes.own):
-        why = "which sends each client a model of its own"
-    elif not shrinks(shapes.method, shapes.sent, network.running):
-        why = "whose clients send no model"
-    else:
-        return
-    raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
 
 
 def _built(e: "Experiment", network: Network, outputs: int) -> Method:
@@ -186,13 +172,15 @@ def check_server(experiment: "Experiment", shapes: Shapes) -> None:
     check_room(f"the server of {e.method}", size, _advice(e))
 
 
-def check_kept(experiment: "Experiment", shapes: Shapes) -> None:
-    """Refuses clients' memories that do not fit into this machine's, where none is on disk."""
+def check_kept(experiment: "Experiment", shapes: Shapes, beside: int = 0) -> None:
+    """Refuses clients' memories that do not fit into this machine's, where none is on disk.
+
+    Each has so many bytes ``beside`` what the method keeps.
+    """
     e = experiment
     clients = min(e.num_clients, e.num_rounds * e.clients_per_round)
     what = f"what {clients} clients of {e.method} keep between rounds"
-    left = shapes.sent if e.compress != "none" else {}  # what updates have left out
-    check_room(what, clients * (nbytes(shapes.kept) + nbytes(left)), _advice(e))
+    check_room(what, clients * (nbytes(shapes.kept) + beside), _advice(e))
 
 
 def _advice(experiment: "Experiment") -> str:

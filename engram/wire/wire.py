@@ -27,7 +27,6 @@ METRICS: Final = "metrics"
 HELD_OUT: Final = "held-out"  # key of a reply: whether no row of a score was trained on for it
 MODEL: Final = "model"  # config key: description of a given model, which nodes are to score
 NOISE: Final = "noise-multiplier"  # key of a reply's clients: that of the noise on their scores
-CODE: Final = "code"  # name of the array of bytes, where messages are compressed
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"
 SETTINGS: Final = "settings"  # config key of the roster query: digest of the server's settings

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import engram
-from engram.guards.changes import change_of
+from engram.guards.changes import acted_on, change_of
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard, Refusal
 
@@ -32,8 +32,11 @@ def register():
     def coarse(step=0.05):
         """Each number of a change is the nearest multiple of a step: fewer values leave."""
 
-        def leave(change, drawn):
+        def rounded(change):
             return {path: (x / step).round() * step for path, x in change.items()}
+
+        def leave(at, update, kept):
+            return acted_on(at, update, rounded), {}
 
         needs, ends = {Fact.EXACT}, {Fact.CLOSE}  # most small changes are lost
         return Guard("coarse", needs=needs, ends=ends, leave=leave)
@@ -162,7 +165,10 @@ def test_what_it_raises_is_one_line_that_names_it(tmp_path):
 
 def test_in_python_it_is_given_as_it_is(tmp_path):
     def gone():
-        return Guard("gone", leave=lambda change, drawn: {p: 0 * x for p, x in change.items()})
+        def nothing(change):
+            return {path: 0 * x for path, x in change.items()}
+
+        return Guard("gone", leave=lambda at, update, kept: (acted_on(at, update, nothing), {}))
 
     run = engram.simulate(**QUICK | {"guards": gone, "out": tmp_path / "run"}, progress=False)
     same = engram.simulate(**QUICK | {"num_rounds": 1, "guards": gone, "out": tmp_path / "one"})

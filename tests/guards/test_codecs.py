@@ -9,12 +9,22 @@ import torch
 
 from engram.core.method import FromMean, Method, Server, Update
 from engram.core.slots import replace, sends
-from engram.guards.compression import PLAIN, Layout, LowRank, Quantized, TopK, fed_back
-from engram.guards.delta_broadcast import CODE, VERSION, advanced, broadcast, depth_of
+from engram.guards.compression.codes import PLAIN
+from engram.guards.compression.delta_broadcast import (
+    VERSION,
+    WRITTEN,
+    Broadcast,
+    advanced,
+    depth_of,
+)
+from engram.guards.compression.layout import Layout
+from engram.guards.compression.low_rank import low_rank
+from engram.guards.compression.quantize import quantized
+from engram.guards.compression.top_k import top_k
 from tests import support
 from tests.samples import entry
 
-CODERS = [PLAIN, Quantized(8), Quantized(4), TopK(0.01), TopK(0.5), LowRank(1), LowRank(2)]
+CODERS = [PLAIN, quantized(8), quantized(4), top_k(0.01), top_k(0.5), low_rank(1), low_rank(2)]
 SHAPES = [(), (0,), (1,), (7,), (300,), (65, 64), (10, 3, 5, 5)]
 
 
@@ -31,23 +41,55 @@ def uniform(seed):
     return lambda size: torch.rand(size, generator=stream)
 
 
+def of_one(coder, *shape):
+    return Layout({"a": coder}, {"a": shape})
+
+
+def bytes_of(coder, x, draw):
+    return of_one(coder, *x.shape).encode({"a": x}, {}, draw)[0]
+
+
+def read(coder, code, *shape):
+    return of_one(coder, *shape).decode(code)["a"]
+
+
+def near(coder, x, draw):
+    """What an array becomes on its way."""
+    return read(coder, bytes_of(coder, x, draw), *x.shape)
+
+
 def test_a_code_has_the_bytes_that_the_shape_says_and_decodes_to_that_shape():
     for coder, shape in product(CODERS, SHAPES):
         with entry(coder, shape):
             x, zeros = draw(1, *shape), torch.zeros(shape)
-            code = coder.encode(x, halves)
-            assert (code.dtype, code.shape) == (torch.uint8, (coder.size(shape),))
-            found = coder.decode(code, shape)
+            code = bytes_of(coder, x, halves)
+            assert (code.dtype, code.shape) == (torch.uint8, (of_one(coder, *shape).size,))
+            found = read(coder, code, *shape)
             assert (found.dtype, found.shape) == (torch.float32, shape)
-            assert coder.encode(x, halves).equal(code)
-            assert coder.decode(coder.encode(zeros, halves), shape).equal(zeros)
+            assert bytes_of(coder, x, halves).equal(code)
+            assert near(coder, zeros, halves).equal(zeros)
+
+
+def test_bytes_are_those_of_the_formulas():
+    for shape in SHAPES:
+        n, rows = math.prod(shape), shape[0] if shape else 1
+        sizes = {
+            PLAIN: 4 * n,
+            quantized(8): 4 * -(-n // 256) + n,
+            quantized(4): 4 * -(-n // 64) + -(-n // 2),
+            low_rank(2): 4 * min(n, 2 * (rows + n // max(1, rows))),
+            top_k(0.01): min(4 * n, -(-n // 100) * (5 if n <= 256 else 6)),
+        }
+        for coder, size in sizes.items():
+            with entry(shape, size):
+                assert of_one(coder, *shape).size == size
 
 
 def test_numbers_are_rounded_to_multiples_of_a_buckets_largest():
     x, u = draw(2, 600), torch.rand(600, generator=torch.Generator().manual_seed(3))
     for bits, levels, bucket in [(8, 127, 256), (4, 7, 64)]:
         with entry(bits, levels, bucket):
-            found = Quantized(bits).decode(Quantized(bits).encode(x, lambda _: u), (600,)).numpy()
+            found = near(quantized(bits), x, lambda _: u).numpy()
             for start in range(0, 600, bucket):
                 part = x[start : start + bucket].double().numpy()
                 m = np.abs(part).max()
@@ -67,9 +109,8 @@ def test_rounding_is_right_in_the_mean_and_its_variance_is_bounded():
     fixed = [torch.full((64,), (j + 0.5) / grid) for j in range(grid)]
     for bits, levels in [(8, 127), (4, 7)]:
         with entry(bits, levels):
-            coder = Quantized(bits)
-            codes = [coder.encode(x, lambda _, u=u: u) for u in fixed]
-            found = torch.stack([coder.decode(code, (64,)) for code in codes]).double()
+            coder = quantized(bits)
+            found = torch.stack([near(coder, x, lambda _, u=u: u) for u in fixed]).double()
             level = float(x.abs().max()) / levels
             assert (found.mean(0) - x).abs().max() <= 1.1 * level / grid
             assert found.var(0, correction=0).max() <= (level / 2) ** 2 * (1 + 1e-3)
@@ -79,19 +120,19 @@ def test_zeros_stay_zeros_and_signs_stay():
     for bits in [8, 4]:
         with entry(bits):
             x = draw(5, 999) * (torch.arange(999) % 3)
-            found = Quantized(bits).decode(Quantized(bits).encode(x, uniform(6)), (999,))
+            found = near(quantized(bits), x, uniform(6))
             assert (found[x == 0] == 0).all()
             assert (found * x >= 0).all()
 
 
 def test_the_largest_numbers_are_kept_and_the_first_of_equal_ones():
-    x, coder = draw(7, 40, 30), TopK(0.01)
-    found = coder.decode(coder.encode(x, halves), (40, 30)).reshape(-1).numpy()
+    x, coder = draw(7, 40, 30), top_k(0.01)
+    found = near(coder, x, halves).reshape(-1).numpy()
     kept = np.argsort(-np.abs(x.reshape(-1).numpy()), kind="stable")[: math.ceil(0.01 * 1200)]
     expected = np.zeros(1200, dtype=np.float32)
     expected[kept] = x.reshape(-1).numpy()[kept]
     np.testing.assert_array_equal(found, expected)
-    alike = coder.decode(coder.encode(torch.ones(500), halves), (500,))
+    alike = near(coder, torch.ones(500), halves)
     assert alike.nonzero().reshape(-1).tolist() == [*range(5)]
 
 
@@ -101,14 +142,14 @@ def test_impossible_places_are_refused():
             values = torch.ones(2).view(torch.uint8)
             code = torch.cat([torch.tensor(places, dtype=torch.uint8), values])
             with pytest.raises(ValueError, match="places must be ascending, from 0 to 199"):
-                TopK(0.01).decode(code, (200,))
+                read(top_k(0.01), code, 200)
 
 
 def test_a_matrix_becomes_its_best_approximation_of_the_rank():
     for shape in [(30, 40), (12, 3, 5, 5)]:
         with entry(shape):
-            x, coder = draw(8, *shape), LowRank(2)
-            found = coder.decode(coder.encode(x, halves), shape).numpy()
+            x, coder = draw(8, *shape), low_rank(2)
+            found = near(coder, x, halves).numpy()
             left, values, right = np.linalg.svd(x.double().numpy().reshape(shape[0], -1))
             expected = (left[:, :2] * values[:2]) @ right[:2]
             np.testing.assert_allclose(found.reshape(shape[0], -1), expected, atol=1e-4)
@@ -121,7 +162,7 @@ def test_what_is_sent_adds_up_to_what_was_to_be_sent_but_for_the_last_residual()
             residual, sent, wanted = {}, torch.zeros(20, 30), torch.zeros(20, 30)
             for t in range(30):
                 arrays = {"a": draw(t, 20, 30), "b": draw(100 + t, 4)}
-                code, found, residual = fed_back(layout, arrays, residual, uniform(t))
+                code, found, residual = layout.encode(arrays, residual, uniform(t))
                 assert found["b"].equal(arrays["b"])
                 assert layout.decode(code)["a"].equal(found["a"])
                 sent, wanted = sent + found["a"], wanted + arrays["a"]
@@ -132,16 +173,16 @@ def test_what_is_sent_adds_up_to_what_was_to_be_sent_but_for_the_last_residual()
 def test_no_residual_of_rounding_exceeds_its_share_of_the_largest_number():
     for bits, levels in [(8, 127), (4, 7)]:
         with entry(bits, levels):
-            layout, residual = Layout({"a": Quantized(bits)}, {"a": (500,)}), {}
+            layout, residual = Layout({"a": quantized(bits)}, {"a": (500,)}), {}
             for t in range(50):
-                _, _, residual = fed_back(
-                    layout, {"a": draw(t, 500).clamp(-1, 1)}, residual, uniform(t)
+                _, _, residual = layout.encode(
+                    {"a": draw(t, 500).clamp(-1, 1)}, residual, uniform(t)
                 )
                 assert residual["a"].abs().max() <= 1 / (levels - 1) * (1 + 1e-4)
 
 
 def test_a_code_of_another_length_is_refused():
-    layout = Layout({"a": Quantized(8)}, {"a": (10,)})
+    layout = Layout({"a": quantized(8)}, {"a": (10,)})
     with pytest.raises(ValueError, match=r"code must have 14 bytes, got \(13,\)"):
         layout.decode(torch.zeros(13, dtype=torch.uint8))
 
@@ -156,7 +197,7 @@ def method(coder, *, whole):
         FromMean(lambda server, mean: replace(server, mean) | {"own": server["own"] + 1}),
     )
     plain = Method(server, None, None, {"model": "model", "own": "statistic"})
-    return broadcast(plain, layout, whole=whole, draw=uniform), layout
+    return Broadcast(coder, whole, uniform).method(plain, {"b"}), layout
 
 
 def merged(made, server, t):
@@ -166,19 +207,19 @@ def merged(made, server, t):
     return made.server.merge.merge(server, Update({"model": wanted}, 1)), wanted
 
 
-@pytest.mark.parametrize("coder", [Quantized(8), TopK(0.1)])
+@pytest.mark.parametrize("coder", [quantized(8), top_k(0.1)])
 def test_a_server_of_whole_slots_has_what_its_bytes_say(coder):
     made, layout = method(coder, whole=True)
     server = made.server.start
     for t in range(1, 6):
-        found = layout.decode(server[CODE])
+        found = layout.decode(server[WRITTEN])
         assert server["model"]["w"].equal(found["model/w"])
         assert server["model"]["b"].equal(found["model/b"])
         server, _ = merged(made, server, t)
         assert (int(server[VERSION]), float(server["own"])) == (t, t)
 
 
-@pytest.mark.parametrize("coder", [TopK(0.1), Quantized(4)])
+@pytest.mark.parametrize("coder", [top_k(0.1), quantized(4)])
 def test_clients_that_read_all_changes_have_the_servers_slots_to_the_bit(coder):
     made, layout = method(coder, whole=False)
     server, depth = made.server.start, depth_of(layout)
@@ -190,7 +231,7 @@ def test_clients_that_read_all_changes_have_the_servers_slots_to_the_bit(coder):
     for missed in range(1, depth + 1):
         held = versions[-1 - missed]
         found = {f"model/{name}": leaf for name, leaf in held.items()}
-        for code in server[CODE][depth - missed :]:
+        for code in server[WRITTEN][depth - missed :]:
             found = advanced(layout, found, layout.decode(code))
         assert found["model/w"].equal(server["model"]["w"])
         assert found["model/b"].equal(server["model"]["b"])
@@ -198,7 +239,7 @@ def test_clients_that_read_all_changes_have_the_servers_slots_to_the_bit(coder):
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_server_that_is_left_alone_comes_to_what_was_to_be_sent(whole):
-    made, _ = method(TopK(0.1), whole=whole)
+    made, _ = method(top_k(0.1), whole=whole)
     server, wanted = made.server.start, support.draw(9, 30, 20).float()
     first = {"w": wanted, "b": torch.zeros(3)}
     server = made.server.merge.merge(server, Update({"model": first}, 1))

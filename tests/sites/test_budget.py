@@ -14,8 +14,9 @@ from engram.client.round_log import in_words
 from engram.cohort.trainer.chunks import ClientFailed
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.slots import flat
+from engram.guards.guard import At
 from engram.guards.noise import simulated_noise
-from engram.guards.outgoing_updates import leave_clients
+from engram.guards.outgoing_updates import leave_together
 from engram.guards.presets import client_guards
 from engram.settings.errors import REFUSED
 from engram.sites.audit import Audit
@@ -216,10 +217,11 @@ def test_large_slots_do_not_round_a_change_up():
     sent = {"model": {"w": torch.full((1, size), 2.0**24 + 2)}}
     guard, noise = client_guards(e), simulated_noise(0)
 
-    def draw(size, stream):
-        return [noise(size, stream, 1, 0)]
+    def normal(size, stream):
+        return noise(size, stream, 1, 0)[None]
 
-    left = leave_clients(guard, method, frozenset(), received, {}, sent, draw)["model"]["w"]
+    at = At(method, frozenset(), 1, received, None, normal, None)
+    left = leave_together(guard, at, {}, sent)["model"]["w"]
     change = float((left.double() - 2.0**24).mean())
     assert abs(change - 1.1) < 5 * deviation / math.sqrt(size)
     assert left.dtype == torch.float32

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Final
 
 from engram.cohort.dense import cost
 from engram.core.machine import available
-from engram.guards.facts import Fact
 from engram.settings.errors import Refused
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def block_of(trainer: "Trainer", size: int, rows: int) -> tuple[int, int]:
         numbers += held * trainer.data.train.numbers + 16 * learner.size
     numbers += 4 * learner.size if learner.optimizer.remembers else 0
     numbers += 3 * learner.size if e.local_epochs else 0  # groups of like lengths are joined
-    numbers += 10 * learner.size if Fact.TRAINED not in e.facts else 0  # guards copy in float64
+    numbers += 10 * learner.size if trainer.sending.guard.leaves else 0  # in float64
     if learner.guard.by_rows:  # a gradient of each row, unless they are products
         products = learner.model.dense_layers and learner.model.features is None
         numbers += learner.size * (2 if products else 2 * step)

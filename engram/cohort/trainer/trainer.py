@@ -34,11 +34,13 @@ from engram.cohort.trainer.chunks import (
 from engram.cohort.trainer.client_memory import Memory, Recollection
 from engram.cohort.trainer.loss_trial import on_rows
 from engram.cohort.trainer.sampler import Sampler
+from engram.cohort.trainer.sending import Sending
 from engram.cohort.trainer.ways import Learner, quickest
 from engram.core.checks import must, require
 from engram.core.contract import Contract, SlotFault, cause_of, line_of
 from engram.core.machine import check_threads
 from engram.core.method import Method, Slots
+from engram.core.method_shapes import nbytes
 from engram.core.slot_optimizers import State, check_optimizer, optimizer_of
 from engram.core.slots import flat, unflat
 from engram.core.standardization import Units
@@ -49,7 +51,8 @@ from engram.data.augmentations import AUGMENTATIONS
 from engram.data.federated import FederatedData, check_augmentation, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
 from engram.guards.facts import Fact
-from engram.guards.presets import client_guards
+from engram.guards.guard import Guard
+from engram.guards.noise import Noise, secret_noise
 from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
@@ -59,8 +62,6 @@ from engram.settings.method_for_data import check_kept, set_aside, shapes_on
 from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
-    from engram.guards.noise import Noise
-    from engram.guards.outgoing_updates import Sending
     from engram.scoring.score_clients import Scorer
     from engram.settings.experiment import Experiment
 
@@ -125,13 +126,13 @@ class Trainer:
         store: MemoryStore,
         *,
         engine: Engine = "vectorized",
-        noise: "Noise | None" = None,
+        noise: Noise | None = None,
         covers: bool = False,
     ) -> None:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self.store, self._noise, self._engine = store, noise, engine
-        self._covers, guard = covers and e.covers_clients, client_guards(e)
+        self._covers, guard = covers and e.covers_clients, _guards(e)
         self.given, self._standard = data, data.units.targets
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
@@ -141,7 +142,7 @@ class Trainer:
         shapes = shapes_on(e, model, data.outputs)
         self.shapes, self.empty = shapes, unflat({}, shapes.received)
         if isinstance(store, RamStore):
-            check_kept(e, shapes)
+            check_kept(e, shapes, nbytes(shapes.sent) if guard.keeps else 0)
         generator = torch_generator(e.seed, Stream.MODEL)
         initial = set_aside(self.receive(model.init(generator)))
         augment = AUGMENTATIONS.get(e.augment)
@@ -204,8 +205,8 @@ class Trainer:
                 e, shapes, rows=self._rows, size=self._size, keeps=keeps
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
-        what = self.method, shapes, self.learner.network.running, data.names
-        self._sending = _sending(e, *what, noise=noise, covers=self._covers)
+        what = guard, self.method, shapes, self.learner.network.running, data.names
+        self.sending = Sending(e, *what, noise or secret_noise, self._covers)
         self._checked: set[frozenset[str]] = set()
         self.way = ""
         self.block, self.bytes_each = block_of(self, self._size, self._rows)
@@ -297,7 +298,7 @@ class Trainer:
             way: The way in which an earlier process trained this run, so that what it did is
                 repeated to the bit; empty if there was none.
             version: Version of the slots where a message brought them, whose answer is in bytes if
-                ``compress`` says so; None in one process.
+                guards say so; None in one process.
             share: Trains the chunks; by default one after the other, in this process.
 
         Raises:
@@ -412,9 +413,7 @@ class Trainer:
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
         """Stores the memories of clients after a round; returns their updates."""
-        left, beside = done, list[Params]()
-        if self._sending is not None:
-            left, beside = self._sending.leave(done, asked, chunk, self._memories)
+        left, beside = self.sending.leave(done, asked, chunk, self._memories)
         self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left
 
@@ -435,17 +434,15 @@ class Trainer:
         Raises:
             EngramError: It brings changes of slots that none of them holds.
         """
-        if self._sending is None:
-            return arrays
-        return self._sending.received(arrays, version, clients, self._memories, server_round)
+        return self.sending.received(arrays, version, clients, self._memories, server_round)
 
 
-def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":
-    if Fact.TRAINED in e.facts:
-        return None
-    from engram.guards.outgoing_updates import Sending  # noqa: PLC0415 - not always needed
+def _guards(e: "Experiment") -> Guard:
+    if Fact.TRAINED in e.facts and not e.hides_rows:
+        return Guard("nothing")
+    from engram.guards.presets import client_guards  # noqa: PLC0415 - not always needed
 
-    return Sending(e, *args, **how)
+    return client_guards(e)
 
 
 def _first(stack: Any) -> Any:

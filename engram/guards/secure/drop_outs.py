@@ -17,6 +17,7 @@ from engram.core.method import Update
 from engram.core.slots import flat
 from engram.core.types import Params
 from engram.guards.changes import size_of
+from engram.guards.guard import parted
 from engram.guards.secure.exchange import Exchange
 from engram.guards.secure.quantize import Words
 from engram.guards.secure.registry import REGISTRY
@@ -136,10 +137,11 @@ def _replies(
     words = torch.from_numpy(total.view(np.int32))
     at = rounds.merge.at(strategy.slots, session.number)
     at = at._replace(sum=session.sum, like=rounds.shapes.sent)
-    update = rounds.merge.guard.arrive(at, Update({MASKED: words}, weight, len(ids)))
+    masked = Update({MASKED: words}, weight, len(ids))
+    updates, _ = parted([rounds.merge.guard.arrive(at, masked)])
     failed = {c: why for each in trained.values() for c, why in each.details.why.items()}
     ways = {each.way for each in trained.values()}
-    accepted = Accepted(ids, [update], [], failed, ways.pop() if len(ways) == 1 else "")
+    accepted = Accepted(ids, updates, [], failed, ways.pop() if len(ways) == 1 else "")
     asked = sorted(client for party in trained for client in sites.clients[party])
     return sites.without(trained)._replace(accepted=[(asked, accepted)])
 

@@ -1,0 +1,1 @@
+"""Updates and broadcasts in fewer bytes."""
