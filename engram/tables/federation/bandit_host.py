@@ -34,7 +34,8 @@ from engram.settings.errors import UNNAMED, DataError, EngramError
 from engram.settings.experiment import Experiment
 from engram.tables.bandits.environments import TaskEnvironment, regret
 from engram.tables.bandits.policies import batches
-from engram.tables.bandits.site import Buffer, TaskBandit, TaskState
+from engram.tables.bandits.site import Buffer, TaskState
+from engram.tables.federation.bandit_policy import policy_of
 from engram.tables.federation.molar import MolarBandit
 from engram.tables.federation.molar_messages import SHARED, read_parameters, site_record
 from engram.tables.federation.site_host import SiteHost, reply
@@ -86,7 +87,7 @@ class BanditSites(SiteHost):
             )
         self.data = data
         self.called = UNNAMED if data is None else data.names
-        self._site: TaskBandit[SiteEstimate, Shared] = self.own.policy(experiment)
+        self._site = policy_of(experiment)
         self.environment = lru_cache(maxsize=None)(self._environment)
 
     @property
