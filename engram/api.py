@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from engram.cli.arguments import arguments
-from engram.cli.console import in_html, in_text
-from engram.cli.options import begun, data_name, find_run, new_folder, read_experiment
+from engram.arguments import arguments, read_experiment
+from engram.cli.console import in_html
 from engram.cli.progress import Execute, Report, interruptible, run_all, shows
 from engram.client.hosts import Engine, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost, hosted_by
 from engram.client.memory import RamStore
-from engram.compare import plots
-from engram.compare.comparison_folder import Runs, is_evaluated, trains_network
-from engram.compare.report_rows import picked
-from engram.compare.reports.base import plots_of
-from engram.compare.reports.local import tables_of
-from engram.compare.results import metric_called, results_of
+from engram.compare.reports.base import CURVES, TEXTS, plots_of
 from engram.core.checks import must
 from engram.core.process_modes import named_here, own_modes
 from engram.core.standardization import Units
@@ -30,15 +24,13 @@ from engram.data.source import Source
 from engram.home.exporting import exported_into
 from engram.home.newcomers import adapted_into
 from engram.home.run_models import Learned
-from engram.link.console import WHOLE
 from engram.python_arguments import settings_of
 from engram.runs.record import RunRecord
-from engram.scoring.best_round import selected_by
-from engram.scoring.score_columns import TUNED
+from engram.runs.run_places import begun, data_name, find_run, new_folder
+from engram.scoring.score_columns import TUNED, selected_by
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import FIRST, Experiment, by_key, lists_settings
 from engram.settings.families import METHODS
-from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate as run_in_process
 
 if TYPE_CHECKING:
@@ -114,10 +106,9 @@ class Run:
 
     def __str__(self) -> str:
         """Returns a line about it, and its table; of a method without a network, its rounds."""
-        runs = {self._record.config["settings"]["method"]: [self._record]}
-        if trains_network(self._record) and is_evaluated(self._record):
-            return f"{self!r}\n{shown(self.folder, runs)}"
-        return f"{self!r}\n{self.metrics.to_string(max_rows=10)}"
+        text = TEXTS[self._record.family]
+        tables = text(self._record) if text else ""
+        return f"{self!r}\n{tables or self.metrics.to_string(max_rows=10)}"
 
     def _repr_html_(self) -> str:
         return in_html([repr(self)], self.metrics)
@@ -159,11 +150,11 @@ class Run:
         Names that are all whole numbers are numbers in its index. Where methods train networks,
         the column ``unseen`` says which clients never train.
         """
-        found = picked(self._record, TUNED if self._tuned else "") if self._picked else None
+        found = self._record.picked(TUNED if self._tuned else "") if self._picked else None
         columns = dict((found or self.results)["clients"])
         ids = columns.pop("ids", None)
         called = columns.pop("names", ids)
-        if ids is not None and trains_network(self._record):
+        if ids is not None and self._record.trains_network:
             columns["unseen"] = np.isin(ids, self.results.get("unseen", ()))
         numbers = [int(name) for name in called or () if str(name).isdecimal()]
         if [str(name) for name in called or ()] == list(map(str, numbers)):
@@ -315,9 +306,8 @@ class Run:
         Raises:
             Refused: If there is nothing of that name, or the run that is reported is not finished.
         """
-        own = self.experiment.own
-        if isinstance(own, NetworkMethod):
-            return drawn({own.name: [self._record]}, metric)
+        if curve := CURVES[self._record.family]:
+            return curve(self._record, metric)
         _ = self.results  # refused before it is finished
         if not (plots := plots_of(self._record)):
             raise Refused(f"there is no plot of {self.folder}: see engram show {self.folder}")
@@ -427,21 +417,6 @@ def executes(engine: Engine, opens: Opens = host_of) -> Execute:
         run_in_process(experiment, folder, engine=engine, on_round=report, opens=opens)
 
     return execute
-
-
-def shown(folder: Path, runs: Runs) -> str:
-    """Formats the tables of the main metric as `engram show`, and the answer of several."""
-    metric = next(iter(runs.values()))[0].metrics[0]
-    (results,) = results_of(folder, runs, [metric])
-    found = [results.answer] * (len(runs) > 1)
-    for table in tables_of(results):
-        found += [in_text(table.fitted(WHOLE)[1]), *table.words]
-    return "\n".join(found)
-
-
-def drawn(runs: Runs, name: str) -> "Figure":
-    """Draws a metric of runs, by default the first."""
-    return plots.draw_metric(runs, metric_called(name, next(iter(runs.values()))[0].metrics))
 
 
 def load_run(run: str | Path, data: "Data | None" = None) -> Run:

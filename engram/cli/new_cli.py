@@ -11,8 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
-from engram.cli.options import argument, make_folder
+from engram.cli.options import argument
 from engram.core.checks import must
+from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused, say
 from engram.settings.plugins import VARIABLE, plugins
 from engram.simulations.deployed import write_app

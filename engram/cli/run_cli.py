@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engram.arguments import arguments, in_project, overrides_of, read_experiment, refuse_keys
 from engram.cli import work
-from engram.cli.arguments import arguments
 from engram.cli.console import out as console
 from engram.cli.console import table_of
 from engram.cli.deployed_cli import run_on
+from engram.cli.next_command import show_found, tell_next
 from engram.cli.options import (
     SEE_SETTINGS,
     Config,
@@ -30,23 +31,16 @@ from engram.cli.options import (
     WithSettings,
     Yes,
     argument,
-    begun,
-    data_name,
-    find_run,
     flag,
     folder_of_command,
-    in_project,
-    make_folder,
     option,
-    overrides_of,
-    read_experiment,
-    refuse_keys,
 )
-from engram.cli.progress import Execute, Report, run_all, show_found, tell_next
+from engram.cli.progress import Execute, Report, run_all
 from engram.cli.schema_cli import check_on
 from engram.compare.comparison_folder import contestants, read_plan
 from engram.compare.settings_for_methods import settings_of_each
 from engram.link.console import WHOLE
+from engram.runs.run_places import begun, data_name, find_run, make_folder
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import Names, Refused, RunStopped, told_with
 from engram.settings.experiment import Experiment

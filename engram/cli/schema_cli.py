@@ -10,6 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from engram.arguments import overrides_of
 from engram.cli import work
 from engram.cli.console import err, out, table_of
 from engram.cli.deployed_cli import for_federation, for_server
@@ -23,7 +24,6 @@ from engram.cli.options import (
     argument,
     flag,
     option,
-    overrides_of,
 )
 from engram.link.credentials import read_server
 from engram.settings.errors import Refused, few_names, one_line, say

@@ -9,19 +9,9 @@ import typer
 
 import engram
 from engram.cli import work
-from engram.cli.console import err, out, table_of
-from engram.cli.options import (
-    Json,
-    Run,
-    Runs,
-    argument,
-    as_allowed,
-    find_run,
-    flag,
-    option,
-    settings_rows,
-)
-from engram.cli.progress import show_found, tell_next
+from engram.cli.console import as_allowed, err, out, table_of
+from engram.cli.next_command import show_found, tell_next
+from engram.cli.options import Json, Run, Runs, argument, flag, option, settings_rows
 from engram.compare.comparison_folder import (
     BENCHMARK,
     PLAN,
@@ -32,6 +22,7 @@ from engram.compare.comparison_folder import (
 from engram.data.file_models import readable
 from engram.link.console import WHOLE
 from engram.runs.run_list import entries
+from engram.runs.run_places import find_run
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, need
 from engram.settings.families import METHODS, unknown_method

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from engram.arguments import arguments, overrides_of
 from engram.cli import work
-from engram.cli.arguments import arguments
 from engram.cli.console import out as console
 from engram.cli.options import (
     SEE_SETTINGS,
@@ -21,18 +21,16 @@ from engram.cli.options import (
     Set,
     Yes,
     argument,
-    data_name,
-    find_run,
     flag,
     folder_of_command,
     option,
-    overrides_of,
 )
 from engram.cli.run_cli import in_this_process
 from engram.compare.comparison_folder import contestants, read_benchmark
 from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained, settings_of_each
 from engram.compare.suite.federations import Federation, federations
 from engram.core.checks import must
+from engram.runs.run_places import data_name, find_run
 from engram.settings.errors import Refused, RunStopped, told_with
 from engram.simulations.ray_connect import join
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from engram.cli.arguments import arguments
+from engram.arguments import arguments
 from engram.core.slots import is_known, unknown
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind, Schema

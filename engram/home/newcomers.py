@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from engram.cli.arguments import arguments
+from engram.arguments import arguments
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.streams import Stream, generator

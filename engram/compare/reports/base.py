@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from engram.runs.record import RunRecord
 from engram.settings.base import Families
-from engram.settings.families import METHODS
 from engram.settings.network import NetworkMethod
-from engram.strategies import Row
+from engram.wire.checksums import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Show = Callable[[Path, bool], None]
-Draw = Callable[[RunRecord, Row], Mapping[str, Figure]]
+Draw = Callable[[RunRecord, Row], "Mapping[str, Figure]"]
+Curve = Callable[[RunRecord, str], "Figure"]
+Text = Callable[[RunRecord], str]
 
 REPORTS: Families[Show] = Families("report")
 """By family, the function that draws a folder's plots, and prints its tables, or JSON as well."""
@@ -21,22 +24,33 @@ PLOTS: Families[Draw | None] = Families("report")
 """By family, the function that draws a run, given its results: plots by name, the main one first.
 It is None for a family that draws its metrics against rounds."""
 
+CURVES: Families[Curve | None] = Families("report")
+"""By family, the function that draws a metric against rounds, by its name; None without one."""
 
-def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
-    """Registers the decorated function, and ``draw``, as a family's report."""
+TEXTS: Families[Text | None] = Families("report")
+"""By family, the function that returns a run's tables as text, "" for none; None without one."""
+
+
+def reports(
+    plug_in: str,
+    draw: Draw | None = None,
+    *,
+    curve: Curve | None = None,
+    text: Text | None = None,
+) -> Callable[[Show], Show]:
+    """Registers the decorated function, and those given, as a family's report."""
 
     def register(show: Show) -> Show:
         REPORTS[plug_in] = show
-        PLOTS[plug_in] = draw
+        PLOTS[plug_in], CURVES[plug_in], TEXTS[plug_in] = draw, curve, text
         return show
 
     return register
 
 
-def plots_of(record: RunRecord) -> Mapping[str, Figure]:
+def plots_of(record: RunRecord) -> "Mapping[str, Figure]":
     """Draws a finished run; nothing where its family has no plots of its own."""
-    found, method = record.results, METHODS[record.config["settings"]["method"]]
-    draw = PLOTS[method.plug_in]
+    found, draw = record.results, PLOTS[record.family]
     return draw(record, found) if draw and found is not None else {}
 
 
@@ -50,5 +64,5 @@ def show_runs(folder: Path, as_json: bool) -> None:
     """Shows the results of a run, or of a comparison of methods that train networks."""
     plug_in = NetworkMethod.plug_in
     if (folder / "config.json").is_file():
-        plug_in = METHODS[RunRecord.open(folder).config["settings"]["method"]].plug_in
+        plug_in = RunRecord.open(folder).family
     REPORTS[plug_in](folder, as_json)
