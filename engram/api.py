@@ -21,9 +21,8 @@ from engram.core.standardization import Units
 from engram.core.types import Params
 from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.source import Source
-from engram.home.exporting import exported_into
-from engram.home.newcomers import adapted_into
-from engram.home.run_models import Learned
+from engram.home.exporting import adapted_into, exported_into
+from engram.home.learned import Learned, models_of
 from engram.python_arguments import settings_of
 from engram.runs.record import RunRecord
 from engram.runs.run_places import begun, data_name, find_run, new_folder
@@ -189,7 +188,8 @@ class Run:
     def learned(self) -> Learned:
         """The models behind ``personal_model``, as the platform has them."""
         pick = selected_by(TUNED if self._tuned else "") if self._picked else ""
-        return Learned(self._record, self.experiment, pick, tuned=self._tuned)
+        opened = models_of(self.experiment).learned
+        return opened(self._record, self.experiment, pick, tuned=self._tuned)
 
     @_in_its_names
     def personal_model(self, client: int | str) -> Params:
@@ -205,18 +205,7 @@ class Run:
         Raises:
             Refused: If there is no such client, or its memories are on nodes of their own.
         """
-        learned = self.learned
-        number = learned.number(client)
-        if not learned.trains_network:
-            kept = learned.memory(number)
-            if not kept:
-                raise Refused(f"client {learned.called(number)} keeps no model")
-            return kept
-        served = learned.personal(number)
-        if served.weights is not None:
-            several = f"a mixture of {len(served.models)} models"
-            raise Refused(f"{self.experiment.method} serves clients by {several}")
-        return learned.parameters(served, served.models[0].keys())
+        return self.learned.arrays_of(self.learned.number(client))
 
     @_in_its_names
     def split(self, client: int | str) -> "dict[str, RowNumbers]":

@@ -72,7 +72,7 @@ def audit(run: Run, *, clients: int = 3, federations: int = 8, progress: bool = 
     _, wrong = arguments(progress=progress)
     _, engine = told_with(wrong, lambda: begun(run.folder, None))
     learned = run.learned
-    if not learned.trains_network:
+    if not learned.record.trains_network:
         raise Refused(f"{learned.experiment.method} trains no network, which audits are of")
     if clients < 1:
         raise Refused(must("clients", clients, "1 or more"))

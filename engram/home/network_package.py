@@ -1,0 +1,78 @@
+"""A network of a run with its card: a client's own, or the common one."""
+
+from torch import nn
+
+from engram.core.slots import is_known, unknown
+from engram.data.federated import model_for
+from engram.data.schema.columns import Kind, Schema
+from engram.home.card import of_network, origin_of
+from engram.home.evidence import evidence_of_network
+from engram.home.exported import Package
+from engram.home.run_models import LearnedNetworks
+from engram.home.serving import RECALLS, without_medians
+from engram.networks.export_modules import Recalling
+from engram.settings.errors import DataError
+
+_OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
+
+
+def package_of(learned: LearnedNetworks, client: int | None) -> Package:
+    """Returns a client's network of a finished run, or the common one.
+
+    Raises:
+        Refused: If there is none, or its memories or rows are elsewhere.
+    """
+    e, rows, kind = learned.experiment, _rows(learned), learned.kind
+    if client is None:
+        module, rows = common_model(learned), f"{rows}, {e.num_clients} clients"
+    else:
+        module = learned.module(learned.personal(client), learned.network_of(client), client)
+        kind = learned.kind_of(client)
+        rows = f"{rows}: rows of client {learned.called(client)}, and others'"
+    notes = notes_on(learned, module, common=client is None)
+    schema = schema_here(learned, client if e.partition == "natural" else None)
+    found = evidence_of_network(learned, module, client, schema)
+    origin = origin_of(learned, client, rows)
+    return of_network(origin, module, kind._replace(schema=schema), found, notes)
+
+
+def _rows(learned: LearnedNetworks) -> str:
+    e, said = learned.experiment, learned.rows_in_words
+    return f"{said}, partition {e.partition}" if said == e.source.described else said
+
+
+def notes_on(learned: LearnedNetworks, module: nn.Module, *, common: bool) -> list[str]:
+    """Returns notes for the users of a network."""
+    notes = [RECALLS] if isinstance(module, Recalling) else []
+    if common and not is_known(learned.newcomers(unknown(learned.method.client.start))):
+        notes.append("Some of its parameters are each client's own, and are here as they began.")
+    if common and learned.standardizes_by_client:
+        notes.append(_OWN_UNITS)
+    return notes
+
+
+def schema_here(learned: LearnedNetworks, owner: int | None) -> Schema | None:
+    """Returns the schema of inputs, with the client's values for missing ones.
+
+    Where the table is elsewhere, that is unknown: then the schema refuses missing values.
+    """
+    schema = learned.kind.schema
+    if (elsewhere := without_medians(schema)) == schema:
+        return schema
+    try:
+        return learned.data.schema_of(owner)
+    except DataError:  # the rows are on the nodes alone, or were those of another process
+        here = learned.checkpoint.memories is not None
+        if here and not learned.experiment.source.in_memory:
+            raise
+        return elsewhere
+
+
+def common_model(learned: LearnedNetworks, kind: Kind | None = None) -> nn.Module:
+    """Returns the model that all clients share, for rows of a kind.
+
+    Raises:
+        Refused: If there are several, of which a client's rows choose one.
+    """
+    network = learned.network if kind is None else model_for(learned.experiment, kind)
+    return learned.module(learned.common, network, 0)
