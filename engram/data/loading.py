@@ -19,6 +19,7 @@ from engram.data.arrays import Arrays, HeldOut, Own, held_by_hash, held_out, tra
 from engram.data.image_axes import Shaping
 from engram.data.lazy import is_frame
 from engram.data.readers.images import CLASS, read_images
+from engram.data.readers.in_memory import read_given
 from engram.data.readers.npz import in_order, read_npy, read_npz, task_arrays, with_task
 from engram.data.schema.columns import File
 from engram.data.schema.declared import Declared, check_client, declare
@@ -135,8 +136,6 @@ def read_arrays(
         DataError: It cannot be read.
     """
     if source.is_given:
-        from engram.data.readers.in_memory import read_given  # noqa: PLC0415 - loads pandas
-
         return read_given(source, clients)
     if source.kind == "images":
         return read_images(source.path, alpha=alpha)

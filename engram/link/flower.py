@@ -40,7 +40,6 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
-from flwr.common.config import flatten_dict, fuse_dicts
 from flwr.common.constant import (
     FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
     PUBLIC_KEY_HEADER,
@@ -71,7 +70,6 @@ from flwr.proto import (
 from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.serverapp import Grid
 from flwr.supercore.constant import OBJECT_PUSH_SESSION_TTL_SECONDS
-from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_head_values_from_object_content,
@@ -90,15 +88,14 @@ from engram.wire.memory_budget import MemoryBudget
 __all__ = [
     "CHUNK",
     "CLOCK_REFUSED",
+    "KEY_IN_USE",
     "PUBLIC_KEY_HEADER",
     "PUSH_SESSION",
     "SIGNATURE_HEADER",
     "SUPERLINK",
     "TIMESTAMP_HEADER",
-    "ApiErrorCode",
     "ErrorCode",
     "FleetStub",
-    "FlowerError",
     "Parcel",
     "Run",
     "activations",
@@ -106,10 +103,8 @@ __all__ = [
     "error_instead",
     "fab_from_proto",
     "fab_pb2",
-    "flatten_dict",
     "fleet_pb2",
     "forget_push",
-    "fuse_dicts",
     "heartbeat_pb2",
     "instead",
     "is_error",
@@ -141,6 +136,8 @@ __all__ = [
 ]
 
 CLOCK_REFUSED: Final = "Invalid timestamp"  # by a SuperLink, of a node whose clock differs
+# Its module, `flwr.supercore.error`, loads a web server.
+KEY_IN_USE: Final = 23  # ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE, of a SuperLink
 CHUNK: Final = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array that are one part of a message
 PUSH_SESSION: Final = float(OBJECT_PUSH_SESSION_TTL_SECONDS)  # how long a SuperLink awaits a part
 SUPERLINK: Final = SUPERLINK_NODE_ID  # a SuperLink's own node id
