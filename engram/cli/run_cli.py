@@ -142,11 +142,12 @@ def in_this_process(
     """
     if tracker is not None:
         check_tracker(tracker)
-    simulate = work.simulate
+    cluster = None if ray is None else partial(work.Cluster, ray)
+    simulate = partial(work.simulate, engine=engine, cluster=cluster)
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         if tracker is None:
-            simulate(experiment, folder, engine=engine, on_round=report, ray=ray)
+            simulate(experiment, folder, on_round=report)
             return
 
         def both(row: dict[str, Any]) -> None:
@@ -154,7 +155,7 @@ def in_this_process(
             report(row)
 
         with follow(folder, tracker, group) as tell:
-            simulate(experiment, folder, engine=engine, on_round=both, ray=ray)
+            simulate(experiment, folder, on_round=both)
 
     return execute
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from engram.settings.families import family as family
     from engram.settings.fields import called_here as called_here, key_of as key_of
     from engram.simulations.engine import simulate as simulate
+    from engram.simulations.ray_rounds import Cluster as Cluster
     from engram.simulations.replayed_participation import Participation as Participation
     from engram.sites.agreement import summary as summary
     from engram.sites.evaluate_at_sites import (

@@ -32,7 +32,6 @@ from engram.guards.secure.wire import (
     terms,
     to_entries,
 )
-from engram.link.server.membership import membership_of
 from engram.settings.errors import Refused, RunStopped, few
 from engram.settings.registry import REGISTRY
 from engram.strategies.base import Round
@@ -289,6 +288,6 @@ class _Exchange:
 
 
 def _registry(grid: Grid) -> dict[str, bytes]:
-    membership = membership_of(grid)
-    path = None if membership is None else membership.folder / REGISTRY
+    folder = getattr(getattr(grid, "membership", None), "folder", None)  # of a federation
+    path = None if folder is None else folder / REGISTRY
     return {} if path is None or not path.is_file() else {REGISTRY: path.read_bytes()}
