@@ -14,7 +14,7 @@ from engram.cli.progress import Execute, Report, interruptible, run_all, shows
 from engram.client.hosts import Engine, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost, hosted_by
 from engram.client.memory import RamStore
-from engram.compare.reports.base import CURVES, TEXTS, plots_of
+from engram.compare.reports.base import REPORTS, plots_of
 from engram.core.checks import must
 from engram.core.process_modes import named_here, own_modes
 from engram.core.standardization import Units
@@ -105,7 +105,7 @@ class Run:
 
     def __str__(self) -> str:
         """Returns a line about it, and its table; of a method without a network, its rounds."""
-        text = TEXTS[self._record.family]
+        text = REPORTS[self._record.family].text
         tables = text(self._record) if text else ""
         return f"{self!r}\n{tables or self.metrics.to_string(max_rows=10)}"
 
@@ -295,7 +295,7 @@ class Run:
         Raises:
             Refused: If there is nothing of that name, or the run that is reported is not finished.
         """
-        if curve := CURVES[self._record.family]:
+        if curve := REPORTS[self._record.family].curve:
             return curve(self._record, metric)
         _ = self.results  # refused before it is finished
         if not (plots := plots_of(self._record)):

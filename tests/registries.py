@@ -1,7 +1,7 @@
 """Everything that plug-ins may add to, for the fixture that takes it away again."""
 
 from engram.client.hosts import HOSTS
-from engram.compare.reports.base import CURVES, PLOTS, REPORTS, TEXTS
+from engram.compare.reports.base import REPORTS
 from engram.core.settings import METHODS as SCIENCE
 from engram.data.augmentations import AUGMENTATIONS
 from engram.data.source import DATASETS
@@ -14,7 +14,7 @@ from engram.strategies import STRATEGIES
 
 REGISTRIES = (METHODS, SCIENCE, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
 REGISTRIES += (OPTIMIZERS, SCHEDULES)
-REGISTRIES += (HOSTS, STRATEGIES, REPORTS, PLOTS, CURVES, TEXTS)
+REGISTRIES += (HOSTS, STRATEGIES, REPORTS)
 
 
 def load_families() -> None:

@@ -12,13 +12,7 @@ from engram.cli import work
 from engram.cli.console import as_allowed, err, out, table_of
 from engram.cli.next_command import show_found, tell_next
 from engram.cli.options import Json, Run, Runs, argument, flag, option, settings_rows
-from engram.compare.comparison_folder import (
-    BENCHMARK,
-    PLAN,
-    SEARCHED,
-    STUDY,
-    runs_of,
-)
+from engram.compare.comparison_folder import BENCHMARK, PLAN, SEARCHED, STUDY, runs_of
 from engram.data.file_models import readable
 from engram.link.console import WHOLE
 from engram.runs.run_list import entries

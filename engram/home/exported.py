@@ -26,7 +26,7 @@ from engram.data.federated import model_for, parameters_for
 from engram.data.file_models import of_kind
 from engram.data.ranges import Range
 from engram.data.schema.columns import Kind
-from engram.home.formats import FORMATS, Format, check_onnx
+from engram.home.exporting import FORMATS, Format, check_onnx
 from engram.home.model_json import ModelJson
 from engram.home.onnx import on_tensors, to_onnx
 from engram.home.onnx_sandbox import USUAL, Limits, run_apart

@@ -1,17 +1,23 @@
 """Writes models of runs into folders: a client's own, the common one, a newcomer's."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from engram.arguments import arguments
+from engram.core.checks import must
 from engram.data.source import Source
-from engram.home.formats import Format, check_format
 from engram.home.learned import Learned, models_of
 from engram.settings.errors import Refused, refusals, told_with
 
 if TYPE_CHECKING:
     from engram.home.exported import Package
+
+
+Format = Literal["safetensors", "onnx"]
+FORMATS: Final[dict[Format, str]] = {"safetensors": "model.safetensors", "onnx": "model.onnx"}
+"""The formats of a model's file, and what it is called."""
 
 
 class Written(NamedTuple):
@@ -35,7 +41,7 @@ def exported_into(
         learned: What the run has learned.
         client: Whose model, by number or name; None for the common one.
         out: The folder; None for one that is named for the client.
-        format_: See ``engram.home.formats.FORMATS``.
+        format_: See ``FORMATS``.
     """
     given, wrong = arguments(out=out)
     wrong += refusals(lambda: check_format(format_))
@@ -56,7 +62,7 @@ def adapted_into(
         data: The client's rows; see ``engram.data.new_rows``. A node's own, such as
             ``csv:PATH``, may be given as such.
         out: The folder; None for one that is named for the file.
-        format_: See ``engram.home.formats.FORMATS``.
+        format_: See ``FORMATS``.
 
     Raises:
         Refused: If the run is not finished, the rows are not such as its clients have, or its
@@ -108,3 +114,23 @@ def free_folder(out: Path | None, name: str) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Refused(f"{folder} is there already: give out another folder")
     return folder
+
+
+def check_format(name: str) -> Format:
+    """Returns a format by its name.
+
+    Raises:
+        Refused: If there is none of this name, or what writes it is not installed.
+    """
+    found: dict[str, Format] = {known: known for known in FORMATS}
+    if name not in found:
+        raise Refused(must("format", name, f"one of {', '.join(found)}"))
+    if name == "onnx":
+        check_onnx()
+    return found[name]
+
+
+def check_onnx() -> None:
+    """Refuses in one line if the packages for ONNX are not installed."""
+    if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
+        raise Refused("format onnx needs more packages: pip install 'engram[onnx]'")

@@ -1,4 +1,4 @@
-"""What a run has learned, by the family of its method."""
+"""The models of a run, opened by the family of its method."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Learned:
-    """The models of a run, of any family; subclasses know what is in them.
+    """The models of a run of any family, as arrays.
 
     Args:
         record: The run.
@@ -97,20 +97,12 @@ class Learned:
         raise Refused(f"client {self.called(client)} keeps no model")
 
     def split(self, client: int) -> dict[str, RowNumbers]:
-        """Returns the numbers of a client's training, validation and test rows; see ``Run``.
-
-        Raises:
-            Refused: If the method trains no network.
-        """
+        """Refuses, as there is no network; see ``Run``."""
         del client
         raise self._no_network
 
     def predictions(self, client: int) -> "Columns":
-        """Returns targets and predictions of a client's test rows, as columns.
-
-        Raises:
-            Refused: If the method trains no network.
-        """
+        """Refuses, as there is no network; see ``Run``."""
         del client
         raise self._no_network
 
@@ -161,7 +153,7 @@ class Learned:
 
     @property
     def _keeps(self) -> bool:
-        """Whether what clients remember affects their models."""
+        """Whether clients' memories affect their models."""
         return True
 
     def memory(self, client: int) -> Params:

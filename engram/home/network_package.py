@@ -1,19 +1,15 @@
 """A network of a run with its card: a client's own, or the common one."""
 
-from torch import nn
-
-from engram.core.slots import is_known, unknown
-from engram.data.federated import model_for
-from engram.data.schema.columns import Kind, Schema
+from engram.data.schema.columns import Schema
 from engram.home.card import of_network, origin_of
 from engram.home.evidence import evidence_of_network
 from engram.home.exported import Package
+from engram.home.learned import MODELS, Models
+from engram.home.newcomers import adapted_package, common_model, notes_on
 from engram.home.run_models import LearnedNetworks
-from engram.home.serving import RECALLS, without_medians
-from engram.networks.export_modules import Recalling
+from engram.home.serving import without_medians
 from engram.settings.errors import DataError
-
-_OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
+from engram.settings.network import NetworkMethod
 
 
 def package_of(learned: LearnedNetworks, client: int | None) -> Package:
@@ -41,16 +37,6 @@ def _rows(learned: LearnedNetworks) -> str:
     return f"{said}, partition {e.partition}" if said == e.source.described else said
 
 
-def notes_on(learned: LearnedNetworks, module: nn.Module, *, common: bool) -> list[str]:
-    """Returns notes for the users of a network."""
-    notes = [RECALLS] if isinstance(module, Recalling) else []
-    if common and not is_known(learned.newcomers(unknown(learned.method.client.start))):
-        notes.append("Some of its parameters are each client's own, and are here as they began.")
-    if common and learned.standardizes_by_client:
-        notes.append(_OWN_UNITS)
-    return notes
-
-
 def schema_here(learned: LearnedNetworks, owner: int | None) -> Schema | None:
     """Returns the schema of inputs, with the client's values for missing ones.
 
@@ -68,11 +54,4 @@ def schema_here(learned: LearnedNetworks, owner: int | None) -> Schema | None:
         return elsewhere
 
 
-def common_model(learned: LearnedNetworks, kind: Kind | None = None) -> nn.Module:
-    """Returns the model that all clients share, for rows of a kind.
-
-    Raises:
-        Refused: If there are several, of which a client's rows choose one.
-    """
-    network = learned.network if kind is None else model_for(learned.experiment, kind)
-    return learned.module(learned.common, network, 0)
+MODELS.register(NetworkMethod.plug_in)(Models(LearnedNetworks, package_of, adapted_package))

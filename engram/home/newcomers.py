@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
+from engram.core.slots import is_known, unknown
 from engram.core.streams import Stream, generator
 from engram.data.federated import model_for
 from engram.data.lazy import RowNumbers
@@ -29,11 +30,11 @@ from engram.home.card import (
 )
 from engram.home.evidence import evidence_of_network, intervals_on
 from engram.home.exported import Package
-from engram.home.network_package import common_model, notes_on
 from engram.home.prediction_intervals import Interval, outputs_of
 from engram.home.run_models import LearnedNetworks
-from engram.home.serving import check_finite, plain_module, settled
+from engram.home.serving import RECALLS, check_finite, plain_module, settled
 from engram.networks.base import Outputs, called
+from engram.networks.export_modules import Recalling
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment, read_by
@@ -44,8 +45,30 @@ from engram.settings.model import ModelSettings
 from engram.settings.network import NetworkMethod
 from engram.settings.training import TrainingSettings
 
+_OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
+
 Fit = Callable[[RowNumbers], nn.Module]
 """``rows -> module``: a model that has learned from these of the newcomer's rows."""
+
+
+def notes_on(learned: LearnedNetworks, module: nn.Module, *, common: bool) -> list[str]:
+    """Returns notes for the users of a network."""
+    notes = [RECALLS] if isinstance(module, Recalling) else []
+    if common and not is_known(learned.newcomers(unknown(learned.method.client.start))):
+        notes.append("Some of its parameters are each client's own, and are here as they began.")
+    if common and learned.standardizes_by_client:
+        notes.append(_OWN_UNITS)
+    return notes
+
+
+def common_model(learned: LearnedNetworks, kind: Kind | None = None) -> nn.Module:
+    """Returns the model that all clients share, for rows of a kind.
+
+    Raises:
+        Refused: If there are several, of which a client's rows choose one.
+    """
+    network = learned.network if kind is None else model_for(learned.experiment, kind)
+    return learned.module(learned.common, network, 0)
 
 
 def newcomer_of(learned: LearnedNetworks, path: Path) -> Newcomer:

@@ -218,7 +218,7 @@ _MODULES: Final[Mapping[str, Mapping[str, str]]] = {
         "meta-ban": "engram.bandits.federation.report",
     },
     "models": {
-        "local": "engram.home.network_models",
+        "local": "engram.home.network_package",
         "molar": "engram.tables.federation.models",
         "molar-bandit": "engram.tables.federation.models",
         "meta-ban": "engram.tables.federation.models",

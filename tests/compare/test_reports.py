@@ -16,13 +16,7 @@ from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
 from engram.compare.claims import claims_of
 from engram.compare.comparison_folder import find_runs
-from engram.compare.report_rows import (
-    client_scores,
-    figures_of,
-    models_of,
-    others,
-    report_rows,
-)
+from engram.compare.report_rows import client_scores, figures_of, models_of, others, report_rows
 from engram.compare.reports.gain_plot import draw_gains
 from engram.compare.reports.local import client_lines
 from engram.compare.reports.sites import draw_curve

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 
 from engram.api import simulate
 from engram.home.exported import load_model, runner
-from engram.home.formats import FORMATS
+from engram.home.exporting import FORMATS
 from engram.home.onnx_sandbox import Limits, run_apart
 from engram.home.predicting import predict
 from engram.settings.errors import Refused

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engram.runs.record import RunRecord
 from engram.settings.base import Families
@@ -14,35 +14,34 @@ if TYPE_CHECKING:
 
 Show = Callable[[Path, bool], None]
 Draw = Callable[[RunRecord, Row], "Mapping[str, Figure]"]
-Curve = Callable[[RunRecord, str], "Figure"]
-Text = Callable[[RunRecord], str]
-
-REPORTS: Families[Show] = Families("report")
-"""By family, the function that draws a folder's plots, and prints its tables, or JSON as well."""
-
-PLOTS: Families[Draw | None] = Families("report")
-"""By family, the function that draws a run, given its results: plots by name, the main one first.
-It is None for a family that draws its metrics against rounds."""
-
-CURVES: Families[Curve | None] = Families("report")
-"""By family, the function that draws a metric against rounds, by its name; None without one."""
-
-TEXTS: Families[Text | None] = Families("report")
-"""By family, the function that returns a run's tables as text, "" for none; None without one."""
 
 
-def reports(
-    plug_in: str,
-    draw: Draw | None = None,
-    *,
-    curve: Curve | None = None,
-    text: Text | None = None,
-) -> Callable[[Show], Show]:
-    """Registers the decorated function, and those given, as a family's report."""
+class Report(NamedTuple):
+    """The report of a family's runs.
+
+    Attributes:
+        show: Draws a folder's plots, and prints its tables, or JSON as well.
+        draw: Draws a run, given its results: plots by name, the main one first; None for a family
+            that draws its metrics against rounds.
+        curve: Draws a metric of a run against rounds, by its name; None with ``draw``.
+        text: Returns a run's tables, "" for none; None for a family without.
+    """
+
+    show: Show
+    draw: Draw | None = None
+    curve: Callable[[RunRecord, str], "Figure"] | None = None
+    text: Callable[[RunRecord], str] | None = None
+
+
+REPORTS: Families[Report] = Families("report")
+"""The report of each family."""
+
+
+def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
+    """Registers the decorated function, and ``draw``, as a family's report."""
 
     def register(show: Show) -> Show:
-        REPORTS[plug_in] = show
-        PLOTS[plug_in], CURVES[plug_in], TEXTS[plug_in] = draw, curve, text
+        REPORTS[plug_in] = Report(show, draw)
         return show
 
     return register
@@ -50,7 +49,7 @@ def reports(
 
 def plots_of(record: RunRecord) -> "Mapping[str, Figure]":
     """Draws a finished run; nothing where its family has no plots of its own."""
-    found, draw = record.results, PLOTS[record.family]
+    found, draw = record.results, REPORTS[record.family].draw
     return draw(record, found) if draw and found is not None else {}
 
 
@@ -65,4 +64,4 @@ def show_runs(folder: Path, as_json: bool) -> None:
     plug_in = NetworkMethod.plug_in
     if (folder / "config.json").is_file():
         plug_in = RunRecord.open(folder).family
-    REPORTS[plug_in](folder, as_json)
+    REPORTS[plug_in].show(folder, as_json)

@@ -12,7 +12,7 @@ from engram.cli.console import as_allowed, err, in_text, out, tell_files
 from engram.compare.claims import difference_table, differences_of
 from engram.compare.comparison_folder import PLAN, TUNING, Runs, find_runs
 from engram.compare.plots import draw_metric, save
-from engram.compare.reports.base import reports
+from engram.compare.reports.base import REPORTS, Report
 from engram.compare.reports.figure_files import network_figures
 from engram.compare.results import Results, metric_called, metrics_of, results_of
 from engram.compare.text_tables import TextTable, method_table
@@ -54,16 +54,6 @@ def drawn(runs: Runs, name: str) -> Figure:
     return draw_metric(runs, metric_called(name, next(iter(runs.values()))[0].metrics))
 
 
-def _curve(record: RunRecord, name: str) -> Figure:
-    return drawn({record.config["settings"]["method"]: [record]}, name)
-
-
-def _text(record: RunRecord) -> str:
-    runs = {record.config["settings"]["method"]: [record]}
-    return shown(record.folder, runs) if record.is_evaluated else ""
-
-
-@reports(NetworkMethod.plug_in, curve=_curve, text=_text)
 def show(folder: Path, as_json: bool) -> None:
     """Draws the plots of a run or a comparison, and prints its tables and its files."""
     runs = find_runs(folder)
@@ -158,3 +148,15 @@ def client_lines(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
         if row["trained"] < seen:
             never = f"{seen - row['trained']} of {seen} clients were never sampled"
             yield f"{never}; they get the global model, which most methods fine-tune for them"
+
+
+def _curve(record: RunRecord, name: str) -> Figure:
+    return drawn({record.config["settings"]["method"]: [record]}, name)
+
+
+def _text(record: RunRecord) -> str:
+    runs = {record.config["settings"]["method"]: [record]}
+    return shown(record.folder, runs) if record.is_evaluated else ""
+
+
+REPORTS[NetworkMethod.plug_in] = Report(show, curve=_curve, text=_text)

@@ -68,7 +68,7 @@ def _read_run_config(project: bytes, overrides: tuple[tuple[str, Any], ...]) -> 
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the settings of nested tables, whose keys have dots, as Flower does."""
+    """Yields the settings of nested tables, with dots in their keys, as Flower does."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")

@@ -71,11 +71,7 @@ class Molar(Thresholded):
     meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
     source = "Huang et al., 2024, Alg. 1 and 4"
     noised: ClassVar[dict[str, str]] = {"family": "linear", "sharing": "median"}
-    unread = Thresholded.unread - {"missing"} | {
-        "num_rounds",
-        "eval_every",
-        "checkpoint_every",
-    }
+    unread = Thresholded.unread - {"missing"} | {"num_rounds", "eval_every", "checkpoint_every"}
 
     family: Literal["linear", "logistic", "poisson"] = Field(
         "linear", description="the model: linear, logistic (classes 0 and 1) or poisson (counts)"
