@@ -105,7 +105,7 @@ class Run:
 
     def __str__(self) -> str:
         """Returns a line about it, and its table; of a method without a network, its rounds."""
-        text = REPORTS[self._record.family].text
+        text = REPORTS[self._record.method.plug_in].text
         tables = text(self._record) if text else ""
         return f"{self!r}\n{tables or self.metrics.to_string(max_rows=10)}"
 
@@ -295,7 +295,7 @@ class Run:
         Raises:
             Refused: If there is nothing of that name, or the run that is reported is not finished.
         """
-        if curve := REPORTS[self._record.family].curve:
+        if curve := REPORTS[self._record.method.plug_in].curve:
             return curve(self._record, metric)
         _ = self.results  # refused before it is finished
         if not (plots := plots_of(self._record)):

@@ -29,6 +29,7 @@ from engram.runs.folder_records import ExportRow, MetricsRow, Results, ScoresRow
 from engram.runs.run_folder import RunFolder
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import selected_by
+from engram.settings.base import Method
 from engram.settings.errors import Refused
 from engram.settings.experiment import FORMER, Experiment, without_former
 from engram.settings.families import METHODS
@@ -121,14 +122,14 @@ class RunRecord(RunFolder):
         return results
 
     @property
-    def family(self) -> str:
-        """The family of its method; see ``Method.plug_in``."""
-        return METHODS[self.config["settings"]["method"]].plug_in
+    def method(self) -> type[Method]:
+        """The settings of its method, which name its family."""
+        return METHODS[self.config["settings"]["method"]]
 
     @property
     def trains_network(self) -> bool:
-        """Whether its method trains networks."""
-        return self.family == NetworkMethod.plug_in
+        """Whether it is a run of a method that trains networks."""
+        return issubclass(self.method, NetworkMethod)
 
     @property
     def is_evaluated(self) -> bool:

@@ -49,7 +49,7 @@ def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
 
 def plots_of(record: RunRecord) -> "Mapping[str, Figure]":
     """Draws a finished run; nothing where its family has no plots of its own."""
-    found, draw = record.results, REPORTS[record.family].draw
+    found, draw = record.results, REPORTS[record.method.plug_in].draw
     return draw(record, found) if draw and found is not None else {}
 
 
@@ -63,5 +63,5 @@ def show_runs(folder: Path, as_json: bool) -> None:
     """Shows the results of a run, or of a comparison of methods that train networks."""
     plug_in = NetworkMethod.plug_in
     if (folder / "config.json").is_file():
-        plug_in = RunRecord.open(folder).family
+        plug_in = RunRecord.open(folder).method.plug_in
     REPORTS[plug_in].show(folder, as_json)

@@ -151,11 +151,11 @@ def client_lines(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
 
 
 def _curve(record: RunRecord, name: str) -> Figure:
-    return drawn({record.config["settings"]["method"]: [record]}, name)
+    return drawn({record.method.name: [record]}, name)
 
 
 def _text(record: RunRecord) -> str:
-    runs = {record.config["settings"]["method"]: [record]}
+    runs = {record.method.name: [record]}
     return shown(record.folder, runs) if record.is_evaluated else ""
 
 
