@@ -28,9 +28,7 @@ app = typer.Typer()
 
 
 @app.command()
-def new(
-    name: Annotated[str, argument("NAME", "Of the folder, and of its package.")],
-) -> None:
+def new(name: Annotated[str, argument("NAME", "Of the folder, and of its package.")]) -> None:
     """Make a project of your own: a network, data and a method, for all engines."""
     word = re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name, re.ASCII) and len(name) <= _LONGEST
     if not word or keyword.iskeyword(name):
@@ -61,9 +59,7 @@ def _write(folder: Path, name: str) -> None:
 
 
 @app.command("app")
-def write(
-    folder: Annotated[Path, argument("FOLDER", "A new folder.")],
-) -> None:
+def write(folder: Annotated[Path, argument("FOLDER", "A new folder.")]) -> None:
     """Write the app that `flwr run FOLDER` runs.
 
     Modules of plug-ins are not in it: Flower's processes import those named in ENGRAM_PLUGINS.

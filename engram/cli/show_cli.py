@@ -121,8 +121,7 @@ def report(
 
 @app.command()
 def track(
-    run: Run,
-    to: Annotated[str, option("TRACKER", f"One of {', '.join(TRACKERS)}.")],
+    run: Run, to: Annotated[str, option("TRACKER", f"One of {', '.join(TRACKERS)}.")]
 ) -> None:
     """Send the record of a run, or of a comparison, to TensorBoard, MLflow or W&B.
 

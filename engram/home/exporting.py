@@ -35,14 +35,7 @@ class Written(NamedTuple):
 def exported_into(
     learned: Learned, client: int | str | None, out: str | Path | None, format_: str
 ) -> Written:
-    """Writes a model of a finished run into a new folder.
-
-    Args:
-        learned: What the run has learned.
-        client: Whose model, by number or name; None for the common one.
-        out: The folder; None for one that is named for the client.
-        format_: See ``FORMATS``.
-    """
+    """Writes a client's model of a run, by number or name, or the common one: ``Run.export``."""
     given, wrong = arguments(out=out)
     wrong += refusals(lambda: check_format(format_))
     number = told_with(wrong, lambda: None if client is None else learned.number(client))
@@ -55,26 +48,16 @@ def exported_into(
 def adapted_into(
     learned: Learned, data: str | Path, out: str | Path | None, format_: str
 ) -> Written:
-    """Makes a model for a client that never took part, and writes it into a new folder.
+    """Writes a model for a client that never took part: ``Run.adapt``.
 
-    Args:
-        learned: What the run has learned.
-        data: The client's rows; see ``engram.data.new_rows``. A node's own, such as
-            ``csv:PATH``, may be given as such.
-        out: The folder; None for one that is named for the file.
-        format_: See ``FORMATS``.
-
-    Raises:
-        Refused: If the run is not finished, the rows are not such as its clients have, or its
-            method adapts to nobody.
+    The rows may be a node's own, such as ``csv:PATH``.
     """
     given, wrong = arguments(data=data, out=out)
     checked = told_with(wrong, lambda: check_format(format_))
     path = Source(str(data)).path
-    name = path.stem
-    folder = free_folder(given.out, name)
+    folder = free_folder(given.out, path.stem)
     check_finished(learned)
-    found = models_of(learned.experiment).adapted(learned, path, name)
+    found = models_of(learned.experiment).adapted(learned, path, path.stem)
     return written(learned, found, folder, checked)
 
 

@@ -108,8 +108,7 @@ __all__ = [
 ]
 
 CLOCK_REFUSED: Final = "Invalid timestamp"  # by a SuperLink, of a node whose clock differs
-# Its module, `flwr.supercore.error`, loads a web server.
-KEY_IN_USE: Final = 23  # ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE, of a SuperLink
+KEY_IN_USE: Final = 23  # ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE; its module loads a web server
 CHUNK: Final = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array that are one part of a message
 PUSH_SESSION: Final = float(OBJECT_PUSH_SESSION_TTL_SECONDS)  # how long a SuperLink awaits a part
 SUPERLINK: Final = SUPERLINK_NODE_ID  # a SuperLink's own node id

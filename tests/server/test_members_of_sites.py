@@ -14,7 +14,7 @@ from engram.simulations.engine import simulate
 from engram.simulations.replayed_participation import Participation, ReplayedGrid
 from engram.tables.bandits.policies import batches, exchange
 from engram.tables.exchange import answer, personal, tell
-from engram.tables.federation.bandit_policy import policy_of
+from engram.tables.federation.bandit_host import policy_of
 from engram.tables.heterogeneity import REACH
 from tests.server.members import CLIENTS, SCRIPT
 from tests.support import small

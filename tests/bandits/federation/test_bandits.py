@@ -16,7 +16,7 @@ from engram.server import run as module
 from engram.settings.errors import DataError, Refused, RunStopped
 from engram.tables.bandits.environments import regret
 from engram.tables.bandits.policies import batches, close_tasks
-from engram.tables.federation.bandit_policy import policy_of
+from engram.tables.federation.bandit_host import policy_of
 from engram.tables.federation.bandit_strategy import BanditExchange
 from engram.tables.federation.molar_messages import SITES
 from tests.bandits.federation.turns import run as run_sites
