@@ -103,6 +103,7 @@ class Run:
         state += ", picked rounds" if self._picked else ""
         return f"Run({str(self.folder)!r}: {self._record.config['settings']['method']}, {state})"
 
+    @_in_its_names
     def __str__(self) -> str:
         """Returns a line about it, and its table; of a method without a network, its rounds."""
         text = REPORTS[self._record.method.plug_in].text

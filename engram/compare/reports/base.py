@@ -34,7 +34,6 @@ class Report(NamedTuple):
 
 
 REPORTS: Families[Report] = Families("report")
-"""The report of each family."""
 
 
 def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
