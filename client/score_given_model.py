@@ -29,7 +29,7 @@ from engram.core.types import Params
 from engram.data.schema.columns import Kind
 from engram.data.tables.tables import own_table, table_data
 from engram.home.card import ScoreEstimate
-from engram.home.evidence import of_test, on_test_rows
+from engram.home.evidence import on_test_rows
 from engram.home.exported import Exported, rebuilt
 from engram.home.node_export import remembered_package
 from engram.link.node_config import NodeConfig, hosted_clients
@@ -44,6 +44,7 @@ from engram.sites.policy import Policy
 from engram.sites.policy_checks import check, of_names, of_servers_choice, of_sources
 from engram.sites.terms import request_of
 from engram.tables.federation.coefficients import Coefficients
+from engram.tables.federation.models import of_test
 from engram.tables.federation.molar import Molar
 from engram.wire.clock import now
 from engram.wire.tensors import tensors_to_bytes

@@ -8,37 +8,28 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from engram.cli.arguments import arguments
-from engram.cli.console import in_html, in_text
-from engram.cli.options import begun, data_name, find_run, new_folder, read_experiment
+from engram.arguments import arguments, read_experiment
+from engram.cli.console import in_html
 from engram.cli.progress import Execute, Report, interruptible, run_all, shows
 from engram.client.hosts import Engine, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost, hosted_by
 from engram.client.memory import RamStore
-from engram.compare import plots
-from engram.compare.comparison_folder import Runs, is_evaluated, trains_network
-from engram.compare.report_rows import picked
-from engram.compare.reports.base import plots_of
-from engram.compare.reports.local import tables_of
-from engram.compare.results import metric_called, results_of
+from engram.compare.reports.base import REPORTS, plots_of
 from engram.core.checks import must
 from engram.core.process_modes import named_here, own_modes
 from engram.core.standardization import Units
 from engram.core.types import Params
 from engram.data.readers.in_memory import arrays_of, hold
 from engram.data.source import Source
-from engram.home.exporting import exported_into
-from engram.home.newcomers import adapted_into
-from engram.home.run_models import Learned
-from engram.link.console import WHOLE
+from engram.home.exporting import adapted_into, exported_into
+from engram.home.learned import Learned, models_of
 from engram.python_arguments import settings_of
 from engram.runs.record import RunRecord
-from engram.scoring.best_round import selected_by
-from engram.scoring.score_columns import TUNED
+from engram.runs.run_places import begun, data_name, find_run, new_folder
+from engram.scoring.score_columns import TUNED, selected_by
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import FIRST, Experiment, by_key, lists_settings
 from engram.settings.families import METHODS
-from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate as run_in_process
 
 if TYPE_CHECKING:
@@ -112,12 +103,12 @@ class Run:
         state += ", picked rounds" if self._picked else ""
         return f"Run({str(self.folder)!r}: {self._record.config['settings']['method']}, {state})"
 
+    @_in_its_names
     def __str__(self) -> str:
         """Returns a line about it, and its table; of a method without a network, its rounds."""
-        runs = {self._record.config["settings"]["method"]: [self._record]}
-        if trains_network(self._record) and is_evaluated(self._record):
-            return f"{self!r}\n{shown(self.folder, runs)}"
-        return f"{self!r}\n{self.metrics.to_string(max_rows=10)}"
+        text = REPORTS[self._record.method.plug_in].text
+        tables = text(self._record) if text else ""
+        return f"{self!r}\n{tables or self.metrics.to_string(max_rows=10)}"
 
     def _repr_html_(self) -> str:
         return in_html([repr(self)], self.metrics)
@@ -159,11 +150,11 @@ class Run:
         Names that are all whole numbers are numbers in its index. Where methods train networks,
         the column ``unseen`` says which clients never train.
         """
-        found = picked(self._record, TUNED if self._tuned else "") if self._picked else None
+        found = self._record.picked(TUNED if self._tuned else "") if self._picked else None
         columns = dict((found or self.results)["clients"])
         ids = columns.pop("ids", None)
         called = columns.pop("names", ids)
-        if ids is not None and trains_network(self._record):
+        if ids is not None and self._record.trains_network:
             columns["unseen"] = np.isin(ids, self.results.get("unseen", ()))
         numbers = [int(name) for name in called or () if str(name).isdecimal()]
         if [str(name) for name in called or ()] == list(map(str, numbers)):
@@ -198,7 +189,8 @@ class Run:
     def learned(self) -> Learned:
         """The models behind ``personal_model``, as the platform has them."""
         pick = selected_by(TUNED if self._tuned else "") if self._picked else ""
-        return Learned(self._record, self.experiment, pick, tuned=self._tuned)
+        opened = models_of(self.experiment).learned
+        return opened(self._record, self.experiment, pick, tuned=self._tuned)
 
     @_in_its_names
     def personal_model(self, client: int | str) -> Params:
@@ -214,18 +206,7 @@ class Run:
         Raises:
             Refused: If there is no such client, or its memories are on nodes of their own.
         """
-        learned = self.learned
-        number = learned.number(client)
-        if not learned.trains_network:
-            kept = learned.memory(number)
-            if not kept:
-                raise Refused(f"client {learned.called(number)} keeps no model")
-            return kept
-        served = learned.personal(number)
-        if served.weights is not None:
-            several = f"a mixture of {len(served.models)} models"
-            raise Refused(f"{self.experiment.method} serves clients by {several}")
-        return learned.parameters(served, served.models[0].keys())
+        return self.learned.arrays_of(self.learned.number(client))
 
     @_in_its_names
     def split(self, client: int | str) -> "dict[str, RowNumbers]":
@@ -315,9 +296,8 @@ class Run:
         Raises:
             Refused: If there is nothing of that name, or the run that is reported is not finished.
         """
-        own = self.experiment.own
-        if isinstance(own, NetworkMethod):
-            return drawn({own.name: [self._record]}, metric)
+        if curve := REPORTS[self._record.method.plug_in].curve:
+            return curve(self._record, metric)
         _ = self.results  # refused before it is finished
         if not (plots := plots_of(self._record)):
             raise Refused(f"there is no plot of {self.folder}: see engram show {self.folder}")
@@ -427,21 +407,6 @@ def executes(engine: Engine, opens: Opens = host_of) -> Execute:
         run_in_process(experiment, folder, engine=engine, on_round=report, opens=opens)
 
     return execute
-
-
-def shown(folder: Path, runs: Runs) -> str:
-    """Formats the tables of the main metric as `engram show`, and the answer of several."""
-    metric = next(iter(runs.values()))[0].metrics[0]
-    (results,) = results_of(folder, runs, [metric])
-    found = [results.answer] * (len(runs) > 1)
-    for table in tables_of(results):
-        found += [in_text(table.fitted(WHOLE)[1]), *table.words]
-    return "\n".join(found)
-
-
-def drawn(runs: Runs, name: str) -> "Figure":
-    """Draws a metric of runs, by default the first."""
-    return plots.draw_metric(runs, metric_called(name, next(iter(runs.values()))[0].metrics))
 
 
 def load_run(run: str | Path, data: "Data | None" = None) -> Run:

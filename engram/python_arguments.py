@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from torch.utils.data import Dataset
 
-from engram.cli.options import refuse_keys
+from engram.arguments import refuse_keys
 from engram.compare.settings_for_methods import possible, settings_of_one
 from engram.core.checks import must
 from engram.data.augmentations import augmentation

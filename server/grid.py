@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from logging import getLogger
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -21,15 +21,16 @@ from engram.link.flower import (
     simulated,
 )
 from engram.link.inbox import Limits, replies
-from engram.link.server.membership import Membership
 from engram.link.server.suspensions import Suspensions
 from engram.runs.progress import RunProgress
 from engram.server.pending_messages import Asked, Exchange, has_code, opened, trained_for
-from engram.server.stopping import is_stopping
 from engram.settings.errors import AWAITED, BUSY, UNFINISHED, UNUSABLE, few, one_line
 from engram.wire.bundle import bundle, bundled_size
 from engram.wire.mapped_arrays import let_go
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING
+
+if TYPE_CHECKING:
+    from engram.link.server.membership import Membership
 
 _log = getLogger("flwr.engram")
 
@@ -63,7 +64,7 @@ class PatientGrid(Grid):
             they are off line. 0: rounds wait for all.
     """
 
-    def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
+    def __init__(self, grid: Grid, *, least: int, membership: "Membership | None" = None) -> None:
         self._grid = grid
         self.membership = membership
         self.fixed = simulated(grid)  # whether all nodes are there from the beginning
@@ -107,9 +108,7 @@ class PatientGrid(Grid):
     @property
     def stopping(self) -> bool:
         """Whether `engram stop` has asked for an end of the run after its current round."""
-        if self.membership is None:
-            return False
-        return is_stopping(self.membership.folder, self.run.run_id)
+        return self.membership is not None and self.membership.is_stopping(self.run.run_id)
 
     def create_message(
         self,

@@ -52,11 +52,7 @@ class GuardedFleet:
     """Flower's Fleet API, with checks of pushed replies, and with sites that leave."""
 
     def __init__(
-        self,
-        fleet: Any,
-        mebibytes: int,
-        counters: Counters | None = None,
-        folder: Path = Path(),
+        self, fleet: Any, mebibytes: int, counters: Counters | None = None, folder: Path = Path()
     ) -> None:
         self._fleet = fleet
         self._folder = folder

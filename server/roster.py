@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from logging import getLogger
+from typing import TYPE_CHECKING
 
 from flwr.serverapp import Grid
 
@@ -12,7 +13,6 @@ from engram.core.standardization import Tokenizer, Units
 from engram.data.clients import checked_names
 from engram.data.schema.columns import Kind
 from engram.data.texts import tokenizer_for
-from engram.link.server.membership import Membership
 from engram.server.grid import PatientGrid
 from engram.server.roster_query import Answers
 from engram.settings.errors import Names, Refused, RunStopped, few
@@ -27,6 +27,9 @@ from engram.sites.client_claims import (
     usual_kind,
 )
 from engram.wire.roster import Roster
+
+if TYPE_CHECKING:
+    from engram.link.server.membership import Membership
 
 _log = getLogger("flwr.engram")
 

@@ -44,8 +44,3 @@ def stop_run(folder: Path, run: str | None = None, *, control: str | None = None
     chosen = run or going[0]
     replace_file(home / f"stop-{chosen}", b"")
     return chosen
-
-
-def is_stopping(folder: Path, run_id: int) -> bool:
-    """Whether ``stop_run`` was called for a run."""
-    return (folder / "flwr" / f"stop-{run_id}").exists()

@@ -12,7 +12,6 @@ from engram.client.memory import RamStore
 from engram.cohort.trainer.chunks import Share, in_order
 from engram.cohort.trainer.worker_pool import training
 from engram.cohort.trainer.workers import Workers, warn_alone
-from engram.core.checks import must
 from engram.guards.noise import simulated_bytes, simulated_noise
 from engram.guards.presets import client_guards
 from engram.link.flower import log_plainly
@@ -34,7 +33,7 @@ def simulate(
     on_round: Callable[[dict[str, Any]], None] | None = None,
     through: Callable[[Host], Host] | None = None,
     opens: Callable[[Opening], Host] = host_of,
-    ray: str | None = None,
+    cluster: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """Runs or resumes the experiment in this process.
 
@@ -47,8 +46,8 @@ def simulate(
         through: What stands between the server and the host of all clients; None if nothing does,
             and clients that train a network are trained without messages.
         opens: Opens the host of all clients; by default with the experiment's own data.
-        ray: Address of a Ray cluster whose workers train the clients: see
-            ``engram.simulations.ray_rounds``.
+        cluster: ``(experiment, engine, data) -> share``: opens other workers that train the
+            clients, such as ``ray_rounds.Cluster``, until they are closed.
 
     Returns:
         The results, as ``engram.server.run.run`` returns them.
@@ -74,18 +73,15 @@ def simulate(
             host = through(host)
         elif isinstance(host, LocalHost):
             directly = partial(train_directly, host)
-        if ray is not None:
+        if cluster is not None:
             plain = directly and experiment.attack == "none" and not experiment.participation
             if not (plain and isinstance(host, LocalHost)):
                 expected = (
                     "left out for methods without a network, secure sums, attacks, participation"
                 )
-                raise Refused(must("ray", ray, expected))
-            from engram.simulations.ray_rounds import Cluster  # noqa: PLC0415 - Ray is slow to import
-
-            share: Share = stack.enter_context(
-                closing(Cluster(ray, experiment, engine, host.trainer.given))
-            )
+                raise Refused(f"ray must be {expected}")
+            workers = cluster(experiment, engine, host.trainer.given)
+            share: Share = stack.enter_context(closing(workers))
         elif experiment.cores == 1:
             share = in_order
         else:

@@ -5,11 +5,9 @@ import re
 
 import pytest
 
-from engram.client.hosts import HOSTS
-from engram.compare.reports.base import REPORTS
 from engram.settings.families import METHODS
 from engram.settings.fingerprint import source_root
-from engram.strategies import STRATEGIES
+from tests.registries import FAMILIES
 from tests.source import ROOMS, source_files
 
 ROOT = source_root()
@@ -58,9 +56,9 @@ def imported(path):
 
 def test_every_room_has_the_same_families():
     families = {method.plug_in for method in METHODS.values()}
-    for known in (HOSTS, STRATEGIES, REPORTS):
+    for known in FAMILIES:
         assert all(known[family] for family in families)
-    assert families == HOSTS.keys() == STRATEGIES.keys() == REPORTS.keys()
+        assert families == known.keys()
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -30,7 +30,7 @@ from engram.core.tree import multiplied
 from engram.data.federated import FederatedData, Split
 from engram.guards.merge import Merge
 from engram.guards.noise import Noise
-from engram.home.run_models import Learned
+from engram.home.learned import models_of
 from engram.runs.record import RunRecord
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
@@ -147,7 +147,7 @@ def backdoor_success(experiment: Experiment, folder: Path) -> dict[str, float]:
     trigger: the mean over clients that do not attack, and have such rows, of the models that serve
     them, ``backdoor``, and of the common model, ``backdoor-common``, where there is one.
     """
-    learned = Learned(RunRecord.open(folder), experiment)
+    learned: Any = models_of(experiment).learned(RunRecord.open(folder), experiment)
     memories = RamStore()
     if learned.checkpoint.memories is not None:
         memories.restore(learned.checkpoint.memories)

@@ -1,6 +1,8 @@
 """The command's consoles: results go to standard output, remarks to standard error."""
 
-from collections.abc import Collection, Iterable
+import errno
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from html import escape
 from io import StringIO
 from pathlib import Path
@@ -23,6 +25,18 @@ def tell_files(folder: Path, names: Iterable[str]) -> None:
     """Prints the files of a folder, of those that it may have."""
     files = ", ".join(name for name in names if (folder / name).exists())
     out.print(f"recorded in {folder}: {files}", soft_wrap=True)
+
+
+@contextmanager
+def as_allowed(folder: Path) -> Iterator[None]:
+    """Runs a block that draws anew; says in one line where the folder may not be written into."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        line = f"engram: nothing is drawn anew in {folder}: {error.strerror}"
+        err.print(line, markup=False, soft_wrap=True)
 
 
 def table_of(

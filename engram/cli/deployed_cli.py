@@ -6,26 +6,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from engram.arguments import in_project, overrides_of, refuse_keys
 from engram.cli import work
 from engram.cli.console import err
-from engram.cli.options import (
-    SEE_SETTINGS,
-    Config,
-    Json,
-    Out,
-    Set,
-    begun,
-    data_name,
-    find_run,
-    folder_of_command,
-    in_project,
-    option,
-    overrides_of,
-    refuse_keys,
-)
-from engram.cli.progress import Report, run_all, show_found
+from engram.cli.next_command import show_found
+from engram.cli.options import SEE_SETTINGS, Config, Json, Out, Set, folder_of_command, option
+from engram.cli.progress import Report, run_all
 from engram.link.credentials import read_server
 from engram.runs.record import RunRecord
+from engram.runs.run_places import begun, data_name, find_run
 from engram.server.status import participation
 from engram.settings.errors import Refused, few_names
 from engram.settings.experiment import FIRST, Experiment, read_by

@@ -13,7 +13,8 @@ from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.console import table_of
 from engram.cli.deployed_cli import for_server
-from engram.cli.options import Control, Json, Run, argument, find_run, flag, option
+from engram.cli.options import Control, Json, Run, argument, flag, option
+from engram.runs.run_places import find_run
 from engram.settings.errors import Refused, say
 
 if TYPE_CHECKING:

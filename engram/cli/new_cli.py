@@ -11,8 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
-from engram.cli.options import argument, make_folder
+from engram.cli.options import argument
 from engram.core.checks import must
+from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused, say
 from engram.settings.plugins import VARIABLE, plugins
 from engram.simulations.deployed import write_app
@@ -27,9 +28,7 @@ app = typer.Typer()
 
 
 @app.command()
-def new(
-    name: Annotated[str, argument("NAME", "Of the folder, and of its package.")],
-) -> None:
+def new(name: Annotated[str, argument("NAME", "Of the folder, and of its package.")]) -> None:
     """Make a project of your own: a network, data and a method, for all engines."""
     word = re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name, re.ASCII) and len(name) <= _LONGEST
     if not word or keyword.iskeyword(name):
@@ -60,9 +59,7 @@ def _write(folder: Path, name: str) -> None:
 
 
 @app.command("app")
-def write(
-    folder: Annotated[Path, argument("FOLDER", "A new folder.")],
-) -> None:
+def write(folder: Annotated[Path, argument("FOLDER", "A new folder.")]) -> None:
     """Write the app that `flwr run FOLDER` runs.
 
     Modules of plug-ins are not in it: Flower's processes import those named in ENGRAM_PLUGINS.

@@ -244,11 +244,7 @@ def list_(
 
 @memory.command()
 def show(
-    folder: Site,
-    training: _Training,
-    client: _Client,
-    state: State = None,
-    memory_key: _Key = None,
+    folder: Site, training: _Training, client: _Client, state: State = None, memory_key: _Key = None
 ) -> None:
     """Show a client's newest memory: names, shapes, and norms, or the numbers of short vectors.
 
@@ -349,9 +345,7 @@ def encrypt(
 
 
 @memory.command("new-key")
-def make_key(
-    out: Annotated[Path, argument("FILE", "A new file for the key.")],
-) -> None:
+def make_key(out: Annotated[Path, argument("FILE", "A new file for the key.")]) -> None:
     """Make a key to encrypt memories with. If it is lost, they cannot be read any more."""
     new_key(out)
     say(f"{out}: keep a copy elsewhere")

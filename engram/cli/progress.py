@@ -1,27 +1,21 @@
 """Shows the progress of commands, and their results."""
 
-import shlex
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from sysconfig import get_path
 from types import FrameType
 from typing import Any, Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from engram.cli import work
-from engram.cli.cli import LOOKING
-from engram.cli.console import err, out
-from engram.compare.comparison_folder import PLAN, read_plan, runs_of
+from engram.cli.console import err
 from engram.runs.record import RunRecord
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.settings.plugins import plugins, project_plugins
-from engram.studio.pages.reproduce_command import lacks
 
 _LINES: Final = 12  # latest pieces of work that are always shown
 
@@ -222,43 +216,3 @@ def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def show_found(folder: Path, as_json: bool) -> None:
-    """Draws the plots, and prints the tables and files of a run or comparison."""
-    work.show_runs(folder, as_json)
-    if not as_json and (command := _after(folder)):
-        tell_next(command)
-
-
-def tell_next(command: str) -> None:
-    """Prints the next command, with the plug-ins that it would lack."""
-    looks = command.split(maxsplit=1)[0] in LOOKING
-    in_project = set(project_plugins().split(",")) - {""}
-    named = {_as_given(plugin) for plugin in plugins()}
-    lacking = in_project | named if looks else named - in_project
-    own = "".join(f"--plugin {shlex.quote(name)} " for name in sorted(lacking))
-    out.print(f"next: engram {own}{command}", soft_wrap=True)
-
-
-def _as_given(plugin: str) -> str:
-    folder, _, name = plugin.rpartition("/")
-    return name if folder in {str(Path.cwd()), get_path("purelib")} else plugin
-
-
-def _after(folder: Path) -> str:
-    """Returns the next command; "" where it needs rows or functions that Python gave."""
-    place = shlex.quote(str(folder))
-    if (folder / PLAN).is_file():
-        runs = read_plan(folder)["runs"]
-        if len(runs_of(folder, "results.json")) == len(runs):
-            return f"report {place}"
-        begun = [RunRecord.open(run).config for run in runs_of(folder)]
-        return "" if any(map(lacks, begun)) else f"compare --resume {place}"
-    record = RunRecord.open(folder)
-    if record.results is None:
-        return "" if lacks(record.config) else f"run --resume {place}"
-    exported = "clients" in record.results and record.config["engine"] != "flower"
-    first = shlex.quote(record.names.get(0, "0"))
-    usable = exported and not lacks(record.config)
-    return f"export {place} --client {first}" if usable else f"report {place}"

@@ -8,45 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.cli import work
-from engram.cli.arguments import arguments
+from engram.arguments import arguments, in_project, overrides_of, read_experiment, refuse_keys
+from engram.cli import options, work
 from engram.cli.console import out as console
 from engram.cli.console import table_of
 from engram.cli.deployed_cli import run_on
-from engram.cli.options import (
-    SEE_SETTINGS,
-    Config,
-    Control,
-    Json,
-    OnRay,
-    Out,
-    Port,
-    Processes,
-    Referring,
-    Resume,
-    SchemaFile,
-    Set,
-    Track,
-    WithSettings,
-    Yes,
-    argument,
-    begun,
-    data_name,
-    find_run,
-    flag,
-    folder_of_command,
-    in_project,
-    make_folder,
-    option,
-    overrides_of,
-    read_experiment,
-    refuse_keys,
-)
-from engram.cli.progress import Execute, Report, run_all, show_found, tell_next
+from engram.cli.next_command import show_found, tell_next
+from engram.cli.options import argument, flag, option
+from engram.cli.progress import Execute, Report, run_all
 from engram.cli.schema_cli import check_on
 from engram.compare.comparison_folder import contestants, read_plan
 from engram.compare.settings_for_methods import settings_of_each
 from engram.link.console import WHOLE
+from engram.runs.run_places import begun, data_name, find_run, make_folder
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import Names, Refused, RunStopped, told_with
 from engram.settings.experiment import Experiment
@@ -65,15 +39,15 @@ _Engine = Annotated[
 ]
 
 
-@app.command(cls=WithSettings)
+@app.command(cls=options.WithSettings)
 def run(
     method: Annotated[str | None, argument("[METHOD]", "What to run: see engram methods.")] = None,
-    sets: Set = None,
-    config: Config = None,
-    schema: SchemaFile = None,
-    yes: Yes = False,
-    out: Out = None,
-    resume: Resume = None,
+    sets: options.Set = None,
+    config: options.Config = None,
+    schema: options.SchemaFile = None,
+    yes: options.Yes = False,
+    out: options.Out = None,
+    resume: options.Resume = None,
     start_from: Annotated[
         str | None,
         option("RUN", "Start from the last models of a run, as trained there.", "--from"),
@@ -86,14 +60,14 @@ def run(
             "Run on the nodes of a deployed federation, and go on with the run in --out.",
         ),
     ] = None,
-    control: Control = None,
+    control: options.Control = None,
     check: Annotated[
         bool, flag("--check", "With --federation: say who can take part, and train nothing.")
     ] = False,
-    ray: OnRay = None,
-    metrics_port: Port = 0,
-    track: Track = None,
-    as_json: Json = False,
+    ray: options.OnRay = None,
+    metrics_port: options.Port = 0,
+    track: options.Track = None,
+    as_json: options.Json = False,
 ) -> None:
     """Run one experiment, in this process or on a deployed federation."""
     overrides = overrides_of(config, sets, schema, yes)
@@ -127,7 +101,9 @@ def run(
     given, wrong = arguments("--", engine=engine, out=out)
     if resume is None:
         experiment = told_with(wrong, lambda: read_experiment(in_project(overrides)))
-        folder = folder_of_command(given.out, f"{experiment.method}-{data_name(experiment)}")
+        folder = options.folder_of_command(
+            given.out, f"{experiment.method}-{data_name(experiment)}"
+        )
         chosen = given.engine or "vectorized"
     else:
         folder = find_run(resume)
@@ -148,11 +124,12 @@ def in_this_process(
     """
     if tracker is not None:
         check_tracker(tracker)
-    simulate = work.simulate
+    cluster = None if ray is None else partial(work.Cluster, ray)
+    simulate = partial(work.simulate, engine=engine, cluster=cluster)
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         if tracker is None:
-            simulate(experiment, folder, engine=engine, on_round=report, ray=ray)
+            simulate(experiment, folder, on_round=report)
             return
 
         def both(row: dict[str, Any]) -> None:
@@ -160,7 +137,7 @@ def in_this_process(
             report(row)
 
         with follow(folder, tracker, group) as tell:
-            simulate(experiment, folder, engine=engine, on_round=both, ray=ray)
+            simulate(experiment, folder, on_round=both)
 
     return execute
 
@@ -169,7 +146,7 @@ def _again(ray: str | None) -> str:
     return "" if ray is None else f" --ray {shlex.quote(ray)}"
 
 
-@app.command(epilog=SEE_SETTINGS)
+@app.command(epilog=options.SEE_SETTINGS)
 def compare(
     methods: Annotated[
         list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
@@ -177,12 +154,12 @@ def compare(
     seeds: Annotated[
         str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
     ] = None,
-    sets: Set = None,
-    config: Config = None,
-    schema: SchemaFile = None,
-    yes: Yes = False,
-    out: Out = None,
-    resume: Resume = None,
+    sets: options.Set = None,
+    config: options.Config = None,
+    schema: options.SchemaFile = None,
+    yes: options.Yes = False,
+    out: options.Out = None,
+    resume: options.Resume = None,
     engine: _Engine = None,
     tuned: Annotated[
         bool, flag("--tuned", "Tune each method first, on other seeds, as engram tune.")
@@ -190,11 +167,11 @@ def compare(
     trials: Annotated[
         str | None, option("N", "Settings that --tuned tries of each; default 32.")
     ] = None,
-    processes: Processes = None,
-    references: Referring = None,
-    ray: OnRay = None,
-    track: Track = None,
-    as_json: Json = False,
+    processes: options.Processes = None,
+    references: options.Referring = None,
+    ray: options.OnRay = None,
+    track: options.Track = None,
+    as_json: options.Json = False,
 ) -> None:
     """Run methods and baselines side by side, over several seeds.
 
@@ -219,7 +196,7 @@ def compare(
             wrong, lambda: settings_of_each(whom, overrides_of(config, sets, schema, yes))
         )
         first = read_experiment(next(iter(each.values())))
-        folder = folder_of_command(given.out, f"compare-{data_name(first)}")
+        folder = options.folder_of_command(given.out, f"compare-{data_name(first)}")
     else:
         others = (methods, seeds, sets, config, schema, yes, out, engine, tuned, trials, references)
         if any(others):
@@ -242,14 +219,14 @@ def compare(
         raise RunStopped(f"{len(stopped)} of {of_all} runs stopped: {'; '.join(stopped)}")
 
 
-@app.command(epilog=SEE_SETTINGS)
+@app.command(epilog=options.SEE_SETTINGS)
 def data(
-    sets: Set = None,
-    config: Config = None,
-    schema: SchemaFile = None,
-    yes: Yes = False,
+    sets: options.Set = None,
+    config: options.Config = None,
+    schema: options.SchemaFile = None,
+    yes: options.Yes = False,
     out: Annotated[Path | None, option("FILE", "The picture.")] = None,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""
     experiment = read_experiment(in_project(overrides_of(config, sets, schema, yes)))

@@ -10,21 +10,11 @@ import typer
 from rich import box
 from rich.table import Table
 
-from engram.cli import work
+from engram.arguments import overrides_of
+from engram.cli import options, work
 from engram.cli.console import err, out, table_of
 from engram.cli.deployed_cli import for_federation, for_server
-from engram.cli.options import (
-    SEE_SETTINGS,
-    Config,
-    Control,
-    SchemaFile,
-    Server,
-    Set,
-    argument,
-    flag,
-    option,
-    overrides_of,
-)
+from engram.cli.options import argument, flag, option
 from engram.link.credentials import read_server
 from engram.settings.errors import Refused, few_names, one_line, say
 from engram.settings.files import replace_file
@@ -61,7 +51,7 @@ def check_on(overrides: Mapping[str, Any], federation: Path, control: str | None
         raise SystemExit(1)
 
 
-@app.command(epilog=SEE_SETTINGS)
+@app.command(epilog=options.SEE_SETTINGS)
 def schema(
     server: Annotated[
         Path,
@@ -74,9 +64,9 @@ def schema(
         list[str] | None,
         option("COLUMN", "The column to predict; may be repeated: others that are no inputs."),
     ] = None,
-    sets: Set = None,
-    config: Config = None,
-    written: SchemaFile = None,
+    sets: options.Set = None,
+    config: options.Config = None,
+    written: options.SchemaFile = None,
     partial: Annotated[
         bool, flag("--partial", "Do without sites that do not describe their tables.")
     ] = False,
@@ -86,7 +76,7 @@ def schema(
     save: Annotated[
         Path | None, option("FILE", "Write a table's schema to a file.", "--out")
     ] = None,
-    control: Control = None,
+    control: options.Control = None,
 ) -> None:
     """Have sites agree on their tables' columns, or describe a table.
 
@@ -134,9 +124,9 @@ def schema(
 
 @app.command()
 def statistics(
-    server: Server,
+    server: options.Server,
     as_csv: Annotated[bool, flag("--csv", "Print the table as CSV, and nothing else.")] = False,
-    control: Control = None,
+    control: options.Control = None,
 ) -> None:
     """Show columns of all sites' tables: rows, missing values, means and quantiles.
 

@@ -9,29 +9,14 @@ import typer
 
 import engram
 from engram.cli import work
-from engram.cli.console import err, out, table_of
-from engram.cli.options import (
-    Json,
-    Run,
-    Runs,
-    argument,
-    as_allowed,
-    find_run,
-    flag,
-    option,
-    settings_rows,
-)
-from engram.cli.progress import show_found, tell_next
-from engram.compare.comparison_folder import (
-    BENCHMARK,
-    PLAN,
-    SEARCHED,
-    STUDY,
-    runs_of,
-)
+from engram.cli.console import as_allowed, err, out, table_of
+from engram.cli.next_command import show_found, tell_next
+from engram.cli.options import Json, Run, Runs, argument, flag, option, settings_rows
+from engram.compare.comparison_folder import BENCHMARK, PLAN, SEARCHED, STUDY, runs_of
 from engram.data.file_models import readable
 from engram.link.console import WHOLE
 from engram.runs.run_list import entries
+from engram.runs.run_places import find_run
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, need
 from engram.settings.families import METHODS, unknown_method
@@ -136,8 +121,7 @@ def report(
 
 @app.command()
 def track(
-    run: Run,
-    to: Annotated[str, option("TRACKER", f"One of {', '.join(TRACKERS)}.")],
+    run: Run, to: Annotated[str, option("TRACKER", f"One of {', '.join(TRACKERS)}.")]
 ) -> None:
     """Send the record of a run, or of a comparison, to TensorBoard, MLflow or W&B.
 

@@ -146,11 +146,7 @@ def start(
     """Start a federation's SuperLink, to which its clients and its users connect."""
     credentials = read_server(server)
     launch = superlink_command(
-        server,
-        fleet=fleet,
-        control=control,
-        open_control=open_control,
-        max_reply=max_reply,
+        server, fleet=fleet, control=control, open_control=open_control, max_reply=max_reply
     )
     at = superlink_addresses(credentials, fleet=fleet, control=control)
     check_free(at.fleet, "--fleet")

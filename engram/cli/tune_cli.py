@@ -5,41 +5,23 @@ from typing import Annotated
 
 import typer
 
-from engram.cli import work
-from engram.cli.arguments import arguments
+from engram.arguments import arguments, overrides_of
+from engram.cli import options, work
 from engram.cli.console import out as console
-from engram.cli.options import (
-    SEE_SETTINGS,
-    Config,
-    Json,
-    OnRay,
-    Out,
-    Processes,
-    Ray,
-    Resume,
-    SchemaFile,
-    Set,
-    Yes,
-    argument,
-    data_name,
-    find_run,
-    flag,
-    folder_of_command,
-    option,
-    overrides_of,
-)
+from engram.cli.options import argument, flag, option
 from engram.cli.run_cli import in_this_process
 from engram.compare.comparison_folder import contestants, read_benchmark
 from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained, settings_of_each
 from engram.compare.suite.federations import Federation, federations
 from engram.core.checks import must
+from engram.runs.run_places import data_name, find_run
 from engram.settings.errors import Refused, RunStopped, told_with
 from engram.simulations.ray_connect import join
 
 app = typer.Typer()
 
 
-@app.command(epilog=SEE_SETTINGS)
+@app.command(epilog=options.SEE_SETTINGS)
 def tune(
     methods: Annotated[list[str] | None, argument("METHOD...", "What to find settings of.")] = None,
     trials: Annotated[
@@ -57,17 +39,17 @@ def tune(
             "the method's own settings and adapt-lr, in the ranges that they declare.",
         ),
     ] = None,
-    sets: Set = None,
-    config: Config = None,
-    schema: SchemaFile = None,
-    yes: Yes = False,
-    out: Out = None,
+    sets: options.Set = None,
+    config: options.Config = None,
+    schema: options.SchemaFile = None,
+    yes: options.Yes = False,
+    out: options.Out = None,
     resume: Annotated[
         str | None, option("RUN", "Go on with a search: its folder, or name.")
     ] = None,
-    processes: Processes = None,
-    ray: Ray = None,
-    as_json: Json = False,
+    processes: options.Processes = None,
+    ray: options.Ray = None,
+    as_json: options.Json = False,
 ) -> None:
     """Find settings of methods that train networks, on rows held out for validation.
 
@@ -98,12 +80,12 @@ def tune(
         tuning = work.Tuning.open(folder)._replace(minutes=given.minutes)
     else:
         tuning = work.new_tuning(fixed, given.search, given.trials, given.seeds, given.minutes)
-        folder = folder_of_command(given.out, f"tune-{data_name(tuning.first)}")
+        folder = options.folder_of_command(given.out, f"tune-{data_name(tuning.first)}")
     again = f"engram tune --resume {folder}"
     work.run_tuning(tuning, folder, again, processes=given.processes, ray=ray, as_json=as_json)
 
 
-@app.command(epilog=SEE_SETTINGS)
+@app.command(epilog=options.SEE_SETTINGS)
 def benchmark(
     methods: Annotated[
         list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
@@ -122,13 +104,13 @@ def benchmark(
     seeds: Annotated[
         str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
     ] = None,
-    sets: Set = None,
-    out: Out = None,
-    resume: Resume = None,
-    processes: Processes = None,
-    ray: OnRay = None,
+    sets: options.Set = None,
+    out: options.Out = None,
+    resume: options.Resume = None,
+    processes: options.Processes = None,
+    ray: options.OnRay = None,
     list_only: Annotated[bool, flag("--list", "List the federations, and run nothing.")] = False,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Tune methods alike on several federations, compare them there, and rank them.
 
@@ -145,7 +127,7 @@ def benchmark(
     check_trained("benchmark", methods or ())
     if resume is None:
         chosen = told_with(wrong, lambda: _chosen(on))
-        folder = folder_of_command(given.out, "benchmark")
+        folder = options.folder_of_command(given.out, "benchmark")
     else:
         if methods or on or trials or seeds or sets or out:
             raise Refused("--resume goes on with a benchmark as it was begun: give nothing else")

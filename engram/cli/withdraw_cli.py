@@ -8,24 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
+from engram.arguments import read_experiment
 from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.deployed_cli import run_on
-from engram.cli.options import (
-    Control,
-    Json,
-    Run,
-    argument,
-    check_unused,
-    find_run,
-    option,
-    read_experiment,
-)
-from engram.cli.progress import run_all, tell_next
+from engram.cli.next_command import tell_next
+from engram.cli.options import Control, Json, Run, argument, option
+from engram.cli.progress import run_all
 from engram.cli.run_cli import in_this_process
 from engram.link.credentials import read_server
 from engram.link.server.registration import roll
 from engram.runs.record import RunRecord
+from engram.runs.run_places import check_unused, find_run
 from engram.settings.errors import Refused
 from engram.sites.withdrawal import Withdrawal, begin, noted, settings_without, withdrawal_of
 

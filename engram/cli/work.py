@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from engram.data.schema.proposal import described as described
     from engram.data.tables.table_summary import site_schema as site_schema
     from engram.data.tables.tables import table_data as table_data
-    from engram.home.exported import check_format as check_format
+    from engram.home.exporting import check_format as check_format
     from engram.home.exporting import exported_into as exported_into
-    from engram.home.newcomers import adapted_into as adapted_into
+    from engram.home.exporting import adapted_into as adapted_into
     from engram.home.node_export import remembered_package as remembered_package
     from engram.home.onnx_sandbox import Limits as Limits
     from engram.home.predicting import predict as predict
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from engram.settings.families import family as family
     from engram.settings.fields import called_here as called_here, key_of as key_of
     from engram.simulations.engine import simulate as simulate
+    from engram.simulations.ray_rounds import Cluster as Cluster
     from engram.simulations.replayed_participation import Participation as Participation
     from engram.sites.agreement import summary as summary
     from engram.sites.evaluate_at_sites import (

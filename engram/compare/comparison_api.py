@@ -7,16 +7,16 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from engram.api import Run, drawn, executes, shown
-from engram.cli.arguments import arguments
+from engram.api import Run, executes
+from engram.arguments import REFERENCES, arguments, read_experiment
 from engram.cli.console import in_html
-from engram.cli.options import data_name, find_run, new_folder, read_experiment
 from engram.cli.progress import interruptible, shows
 from engram.client.hosts import Engine
-from engram.compare.comparison_folder import REFERENCES, contestants, read_plan, runs_of
+from engram.compare.comparison_folder import contestants, read_plan, runs_of
 from engram.compare.comparison_run import begin_comparison, go_on
 from engram.compare.paper_tables import latex, pairs, per_client, summary
 from engram.compare.report_rows import report_rows, shown_rounds
+from engram.compare.reports.local import drawn, shown
 from engram.compare.results import Results, metric_called, metrics_of, results_of
 from engram.compare.settings_for_methods import named_methods
 from engram.core.process_modes import own_modes
@@ -25,6 +25,7 @@ from engram.data.readers.in_memory import Data
 from engram.data.source import Source
 from engram.python_arguments import settings_of_several
 from engram.runs.record import RunRecord
+from engram.runs.run_places import data_name, find_run, new_folder
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import lists_settings
 from engram.settings.files import replace_file

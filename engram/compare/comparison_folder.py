@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from engram.cli.options import read_experiment
+from engram.arguments import REFERENCES, read_experiment
 from engram.compare.settings_for_methods import check_trained
 from engram.data.file_models import Name, Seed, Settings, Stored, read_stored
 from engram.runs.record import RunRecord
@@ -24,12 +24,6 @@ STUDY: Final = "plan.json"  # the file of a folder of engram reproduce: which st
 TUNING: Final = "tuning"  # the folder of the search in that of a comparison
 BENCHMARK: Final = "benchmark.json"  # the file of a benchmark's folder: its federations
 PLAN: Final = "comparison.json"  # a comparison's file: the engine, and each run's settings by name
-REFERENCES: Final = {
-    "constant": "own constant",
-    "linear": "own linear model",
-    "pooled": "pooled linear model",
-}
-"""Models beside which a comparison puts its methods, in tables, by what one asks for them by."""
 
 
 def contestants(methods: Sequence[str]) -> list[str]:
@@ -136,16 +130,6 @@ def read_benchmark(folder: Path) -> dict[str, str]:
     return dict(_read(folder / BENCHMARK, "benchmark", _Benchmark)["federations"])
 
 
-def trains_network(record: RunRecord) -> bool:
-    """Returns whether a run is of a method that trains networks."""
-    return issubclass(METHODS[record.config["settings"]["method"]], NetworkMethod)
-
-
-def is_evaluated(record: RunRecord) -> bool:
-    """Returns whether a round of a run has its main metric; of a method without one, none has."""
-    return any(metric.name in row for metric in record.metrics[:1] for row in record.rows())
-
-
 def find_runs(folder: Path) -> Runs:
     """Returns the runs in the folder of a run or of a comparison.
 
@@ -158,6 +142,6 @@ def find_runs(folder: Path) -> Runs:
     runs: Runs = {}
     for part in parts:
         record = RunRecord.open(part)
-        if is_evaluated(record):
+        if record.is_evaluated:
             runs.setdefault(record.config["settings"]["method"], []).append(record)
     return runs

@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engram.cli.arguments import arguments
-from engram.cli.options import make_folder
+from engram.arguments import REFERENCES, arguments
 from engram.cli.progress import Execute, check_all, run_all
 from engram.client.hosts import Engine, Opening, host_of
 from engram.client.memory import RamStore
-from engram.compare.comparison_folder import PLAN, REFERENCES, TUNING, planned, read_plan
+from engram.compare.comparison_folder import PLAN, TUNING, planned, read_plan
 from engram.compare.references import write_references
 from engram.data.source import Source
 from engram.runs.record import RunRecord
+from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.files import replace_file

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engram.arguments import REFERENCES
 from engram.cli.progress import progress_lines
 from engram.compare import linear
-from engram.compare.comparison_folder import REFERENCES
 from engram.core.streams import scored, unseen
 from engram.data.federated import FederatedData, Split
 from engram.data.file_models import Figure, Stored, read_stored

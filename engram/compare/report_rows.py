@@ -11,10 +11,9 @@ from engram.compare.differences import LEAST_CLIENTS, Scores
 from engram.compare.share_worse import share_worse
 from engram.core.checks import must
 from engram.runs.record import RunRecord
-from engram.scoring.best_round import selected_by
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION
+from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, selected_by
 from engram.settings.data import DataSettings
 from engram.settings.errors import Refused
 
@@ -169,7 +168,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         else [row for row in rows if metrics[0].name in row][-1]
         for record, rows in zip(records, curves, strict=True)
     ]
-    selected = [picked(record, which) for record in records]
+    selected = [record.picked(which) for record in records]
     shown = [one or other for one, other in zip(selected, last, strict=True)]
     figures: dict[str, float | None] = {}
     for metric in metrics:
@@ -201,7 +200,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
 def _has(record: RunRecord, column: str) -> bool:
     """Whether a finished run's clients have a score, which a failed evaluation may lack."""
     results = record.results or {}
-    return any(column in found["clients"] for found in (picked(record), results) if found)
+    return any(column in found["clients"] for found in (record.picked(), results) if found)
 
 
 def _figures(
@@ -326,16 +325,6 @@ def same_clients(one: RunRecord, other: RunRecord) -> bool:
     return all(mine.get(key) == theirs.get(key) for key in ("seed", *DataSettings.all_keys()))
 
 
-def picked(record: RunRecord, which: str = "") -> dict[str, Any] | None:
-    """Scores at a model's best round.
-
-    The global model has the best round of the models that serve clients. None if the run is not
-    finished, or has no validation rows.
-    """
-    results = record.results or {}
-    return results.get(selected_by(which), results.get(selected_by("")))
-
-
 def client_scores(
     records: Sequence[RunRecord], name: str, which: str = "", *, unseen: bool = False
 ) -> Scores:
@@ -350,7 +339,7 @@ def client_scores(
     """
     found = []
     for record in records:
-        columns = (picked(record, which) or record.results or {})["clients"]
+        columns = (record.picked(which) or record.results or {})["clients"]
         found.append(_column(record, columns, name + which, unseen=unseen))
     return found
 

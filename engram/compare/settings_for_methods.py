@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from engram.cli.options import in_project, read_experiment, refuse_keys
+from engram.arguments import in_project, read_experiment, refuse_keys
 from engram.core.checks import Fault
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment, owners_of

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
+from importlib.metadata import distribution
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,6 +19,7 @@ from engram.data.arrays import Arrays, HeldOut, Own, held_by_hash, held_out, tra
 from engram.data.image_axes import Shaping
 from engram.data.lazy import is_frame
 from engram.data.readers.images import CLASS, read_images
+from engram.data.readers.in_memory import read_given
 from engram.data.readers.npz import in_order, read_npy, read_npz, task_arrays, with_task
 from engram.data.schema.columns import File
 from engram.data.schema.declared import Declared, check_client, declare
@@ -134,8 +136,6 @@ def read_arrays(
         DataError: It cannot be read.
     """
     if source.is_given:
-        from engram.data.readers.in_memory import read_given  # noqa: PLC0415 - loads pandas
-
         return read_given(source, clients)
     if source.kind == "images":
         return read_images(source.path, alpha=alpha)
@@ -150,9 +150,10 @@ def _digits(split: HeldOut) -> Arrays:
 
 @cache  # of a comparison, every run needs them
 def _all_digits() -> tuple[_Array, _Array]:
-    from sklearn.datasets import load_digits  # noqa: PLC0415 - loads pandas, and not always needed
-
-    pixels, y = load_digits(return_X_y=True)
+    # The file of scikit-learn's load_digits, whose import takes a second.
+    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    rows = np.loadtxt(str(file), delimiter=",")
+    pixels, y = rows[:, :-1], rows[:, -1].astype(int)
     for array in (pixels, y):
         array.setflags(write=False)
     return pixels, y

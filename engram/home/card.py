@@ -12,20 +12,25 @@ from torch.utils._pytree import tree_map
 from engram.core.arrays import Array
 from engram.data.ranges import Range, inputs_in, ranges_of
 from engram.data.schema.columns import Kind, Schema
-from engram.data.tables.tables import family_of
 from engram.home.confidence import of_draws, of_mean, of_proportion
 from engram.home.exported import Exported, Package
+from engram.home.learned import Learned
 from engram.home.prediction_intervals import Interval
 from engram.home.serving import form_of
 from engram.networks.base import Outputs
-from engram.networks.export_modules import layered
 from engram.scoring.metrics import Metric
 from engram.scoring.score_metrics import measure
 from engram.scoring.tasks import TASKS
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.run import MachineSettings
-from engram.tables.federation.coefficients import Coefficients
+
+FOLDS: Final = 5  # number of folds of cross-validation on a newcomer's rows
+
+UNLABELED: Final = (
+    "The rows have no targets: it is the common model, and nothing has been learned from them."
+)
+"""The note of a model for a newcomer without targets."""
 
 _TRIED: Final = 5  # samples on which a metric may be a mean over rows
 _RANGES: Final = (
@@ -175,6 +180,22 @@ class Origin(NamedTuple):
     notes: Sequence[str] = ()
 
 
+def origin_of(learned: Learned, client: int | str | None, rows: str) -> Origin:
+    """Returns the origin of a client's model, by number or name; None for the common one."""
+    record, config = learned.record, learned.record.config
+    name = learned.called(client) if isinstance(client, int) else client or ""
+    after = ", fine-tuned" if learned.tuned else ""
+    what = f"personal model of {name}{after}" if name else "common model"
+    made = {
+        "run": f"{record.folder.name}, {learned.when}",
+        "engine": config["engine"],
+        "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
+    }
+    why, now = record.other_rows, "what is said of rows is true of those that are there now."
+    about = learned.experiment, what, name, config["settings"], config["sources"][-1], made, rows
+    return Origin(*about, record.results or {}, [f"{why}: {now}"] if why else [])
+
+
 def of_network(
     origin: Origin, module: nn.Module, kind: Kind, evidence: Evidence, notes: Sequence[str] = ()
 ) -> Package:
@@ -182,20 +203,10 @@ def of_network(
     outputs = TASKS[origin.experiment.task].targets
     about = form_of(module), outputs, kind.class_names, origin.client, origin.source
     exported = Exported(origin.what, origin.settings, kind, *about)
-    return _packaged(origin, exported, module, evidence, notes)
+    return packaged(origin, exported, module, evidence, notes)
 
 
-def of_table(
-    origin: Origin, found: Coefficients, kind: Kind, evidence: Evidence, notes: Sequence[str] = ()
-) -> Package:
-    """Returns a model of columns of a kind, with its evidence and its card."""
-    module = layered(found.state, family_of(origin.experiment))
-    about = "values", found.outputs, origin.client, origin.source
-    exported = Exported(origin.what, origin.settings, kind, "layers", *about)
-    return _packaged(origin, exported, module, evidence, notes, found.table)
-
-
-def _packaged(
+def packaged(
     origin: Origin,
     exported: Exported,
     module: nn.Module,
@@ -203,6 +214,7 @@ def _packaged(
     notes: Sequence[str],
     table: str = "",
 ) -> Package:
+    """Returns a model with its evidence and its card."""
     exported = exported._replace(ranges=evidence.ranges, intervals=evidence.intervals)
     scores, notes = _cells(evidence.scores), [*notes, *origin.notes]
     settings, method = exported.settings, METHODS[exported.settings["method"]]

@@ -11,12 +11,11 @@ from engram.data.federated import FederatedData, Split
 from engram.data.lazy import RowNumbers
 from engram.data.ranges import inputs_in, ranges_of, some_of
 from engram.data.schema.columns import Schema
-from engram.home.card import Evidence, ScoreEstimate, mean_of, scored
+from engram.home.card import Evidence, ScoreEstimate, scored
 from engram.home.confidence import of_proportion
 from engram.home.prediction_intervals import USUAL, Interval, coverage, intervals_of, outputs_of
-from engram.home.run_models import Learned
+from engram.home.run_models import LearnedNetworks
 from engram.networks.base import Outputs, called
-from engram.networks.export_modules import layered
 from engram.scoring.metrics import fitted
 from engram.scoring.query_rows import query_rows
 from engram.scoring.score_columns import COMMON, TUNED
@@ -24,10 +23,6 @@ from engram.scoring.tasks import TASKS
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
-from engram.tables.families import FAMILIES
-from engram.tables.federation.coefficients import Coefficients
-from engram.tables.federation.molar import Molar
-from engram.tables.site import Rows
 
 _ENOUGH: Final = 9  # rows by which intervals of the usual probability are known
 
@@ -46,10 +41,10 @@ def of_client(
     tested = _answered(data.test, query_rows(e, data.test, client), module)
     count = f"its {len(tested.y)} test rows"
     scores = {count: _scored_on(e, tested)}
-    held_out = data.validation
+    held_out, values = data.validation, TASKS[e.task].targets == "values"
     if held_out is None or len(kept := held_out.rows[client]) < _ENOUGH:
-        return Evidence(scores, ranges, intervals_on(e, *tested))
-    intervals = intervals_on(e, *_answered(held_out, kept, module))
+        return Evidence(scores, ranges, intervals_on(*tested, values=values))
+    intervals = intervals_on(*_answered(held_out, kept, module), values=values)
     for interval in intervals:
         if interval.level == USUAL:
             inside = coverage(*tested, interval).double().mean(dim=1)
@@ -84,30 +79,12 @@ def _scored_on(e: Experiment, tested: _Answered) -> list[ScoreEstimate]:
     return scored(e.of(NetworkMethod).metrics(e), tested.outputs, tested.y)
 
 
-def of_test(
-    e: Experiment, found: Coefficients, test: Rows | None
-) -> tuple[dict[str, list[ScoreEstimate]], list[Interval]]:
-    """Returns scores and intervals of coefficients on test rows; neither if there are none."""
-    if test is None:
-        return {}, []
-    family = FAMILIES[e.of(Molar).family]
-    with torch.no_grad():
-        eta = layered(found.state)(torch.from_numpy(test.x))[:, 0].numpy()
-    rows, means = family.loss(eta, test.y), family.mean(eta)
-    scores = {f"its {len(rows)} test rows": [mean_of("loss", torch.from_numpy(rows))]}
-    return scores, intervals_on(e, torch.from_numpy(means), torch.from_numpy(test.y))
-
-
-def intervals_on(e: Experiment, outputs: Outputs, targets: Tensor) -> list[Interval]:
-    """Returns intervals of predictions, if these are values, by rows that are new to the model.
+def intervals_on(outputs: Outputs, targets: Tensor, *, values: bool) -> list[Interval]:
+    """Returns intervals of predictions, if these are ``values``, by rows new to the model.
 
     There are none where a row's outputs are something else than its targets, such as a mean and a
     variance.
     """
-    if isinstance(e.own, NetworkMethod):
-        values = TASKS[e.task].targets == "values"
-    else:
-        values = e.of(Molar).family != "logistic"
     alike = getattr(fitted(outputs, targets), "shape", None) == targets.shape
     return intervals_of(outputs, targets) if values and alike else []
 
@@ -116,7 +93,7 @@ def intervals_on(e: Experiment, outputs: Outputs, targets: Tensor) -> list[Inter
 
 
 def evidence_of_network(
-    learned: Learned, module: nn.Module, client: int | None, schema: Schema | None
+    learned: LearnedNetworks, module: nn.Module, client: int | None, schema: Schema | None
 ) -> Evidence:
     """Evaluates a client's network, or the common one, on the rows at hand.
 
@@ -133,7 +110,7 @@ def evidence_of_network(
     return Evidence(_means(learned), ranges_of(inputs_in(x, schema)))
 
 
-def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:
+def _means(learned: LearnedNetworks) -> dict[str, list[ScoreEstimate]]:
     e, results = learned.experiment, learned.results
     metrics = e.of(NetworkMethod).metrics(e)
     names = [metric.name for metric in metrics if metric.name + COMMON in results]
@@ -141,7 +118,7 @@ def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:
     return {"mean over clients": found} if found else {}
 
 
-def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
+def _told(learned: LearnedNetworks, client: int) -> dict[str, list[ScoreEstimate]]:
     e, found = learned.experiment, learned.results["clients"]
     if client not in found["ids"]:
         return {}
@@ -150,23 +127,3 @@ def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
     which = TUNED if learned.tuned else ""
     scores = [ScoreEstimate(metric.name, found[metric.name + which][at]) for metric in metrics]
     return {"its test rows, as the run says": scores}
-
-
-def of_coefficients(learned: Learned, found: Coefficients, client: int | None) -> Evidence:
-    """Evaluates a client's coefficients, or the common ones, by the run and the rows."""
-    e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
-    scores: dict[str, list[ScoreEstimate]] = {}
-    if client is not None:
-        at = clients.get("ids", range(e.num_clients)).index(client)
-        figures = {key: each[at] for key, each in clients.items() if key not in ("ids", "names")}
-        scores["the run's"] = [ScoreEstimate(name, value) for name, value in figures.items()]
-    if e.own.plug_in != Molar.plug_in:
-        return Evidence(scores)
-    try:
-        data = learned.tables
-    except DataError:
-        return Evidence(scores)
-    more, intervals = of_test(e, found, None if client is None else data.test[client])
-    train = [own.x for own in (data.train if client is None else [data.train[client]]) if own]
-    x = np.concatenate(train)
-    return Evidence.of_table(scores | more, x, found.schema, intervals)

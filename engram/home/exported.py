@@ -26,8 +26,9 @@ from engram.data.federated import model_for, parameters_for
 from engram.data.file_models import of_kind
 from engram.data.ranges import Range
 from engram.data.schema.columns import Kind
+from engram.home.exporting import FORMATS, Format, check_onnx
 from engram.home.model_json import ModelJson
-from engram.home.onnx import check_onnx, on_tensors, to_onnx
+from engram.home.onnx import on_tensors, to_onnx
 from engram.home.onnx_sandbox import USUAL, Limits, run_apart
 from engram.home.prediction_intervals import Interval
 from engram.networks.base import called
@@ -39,13 +40,9 @@ from engram.settings.files import open_file, read_json, replace_file
 from engram.wire.checksums import checked, summed
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
-Format = Literal["safetensors", "onnx"]
 Form = Literal["network", "shifted", "mixture", "recalling", "layers"]
 """Form of a model: the run's network; it with a bias before its last layer; several of them; it
 with votes of the client's rows; or dense layers."""
-
-FORMATS: Final[dict[Format, str]] = {"safetensors": "model.safetensors", "onnx": "model.onnx"}
-"""The formats of a model's file, and what it is called."""
 
 _ABOUT: Final = "model.json"
 _LARGEST: Final = 2**26  # bytes of it
@@ -157,20 +154,6 @@ class Package(NamedTuple):
                 replace_file(folder / name, text.encode())
         except OSError as error:
             raise Refused(f"{folder} cannot be written: {error.strerror}") from error
-
-
-def check_format(name: str) -> Format:
-    """Returns a format by its name.
-
-    Raises:
-        Refused: If there is none of this name, or what writes it is not installed.
-    """
-    found: dict[str, Format] = {known: known for known in FORMATS}
-    if name not in found:
-        raise Refused(must("format", name, f"one of {', '.join(found)}"))
-    if name == "onnx":
-        check_onnx()
-    return found[name]
 
 
 def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:

@@ -1,116 +1,23 @@
-"""Exports a model of a run: a client's own, or the common one."""
+"""Writes models of runs into folders: a client's own, the common one, a newcomer's."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from torch import nn
+from engram.arguments import arguments
+from engram.core.checks import must
+from engram.data.source import Source
+from engram.home.learned import Learned, models_of
+from engram.settings.errors import Refused, refusals, told_with
 
-from engram.cli.arguments import arguments
-from engram.core.slots import is_known, unknown
-from engram.data.federated import model_for
-from engram.data.schema.columns import Kind, Schema
-from engram.home.card import Origin, of_network, of_table
-from engram.home.evidence import evidence_of_network, of_coefficients
-from engram.home.exported import Format, Package, check_format
-from engram.home.run_models import Learned
-from engram.home.serving import RECALLS, without_medians
-from engram.home.tables import coefficients_of
-from engram.networks.export_modules import Recalling
-from engram.settings.errors import DataError, Refused, refusals, told_with
-
-_OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
+if TYPE_CHECKING:
+    from engram.home.exported import Package
 
 
-def package_of(learned: Learned, client: int | None) -> Package:
-    """Returns a client's model of a finished run, or the common one.
-
-    Raises:
-        Refused: If the run is not finished, or has no such model, or its memories or rows are
-            elsewhere.
-    """
-    check_finished(learned)
-    return _network(learned, client) if learned.trains_network else _table(learned, client)
-
-
-def _network(learned: Learned, client: int | None) -> Package:
-    e, rows, kind = learned.experiment, _rows(learned), learned.kind
-    if client is None:
-        module, rows = common_model(learned), f"{rows}, {e.num_clients} clients"
-    else:
-        module = learned.module(learned.personal(client), learned.network_of(client), client)
-        kind = learned.kind_of(client)
-        rows = f"{rows}: rows of client {learned.called(client)}, and others'"
-    notes = notes_on(learned, module, common=client is None)
-    schema = schema_here(learned, client if e.partition == "natural" else None)
-    found = evidence_of_network(learned, module, client, schema)
-    origin = origin_of(learned, client, rows)
-    return of_network(origin, module, kind._replace(schema=schema), found, notes)
-
-
-def _rows(learned: Learned) -> str:
-    e, said = learned.experiment, learned.rows_in_words
-    return f"{said}, partition {e.partition}" if said == e.source.described else said
-
-
-def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
-    """Returns notes for the users of a network."""
-    notes = [RECALLS] if isinstance(module, Recalling) else []
-    if common and not is_known(learned.newcomers(unknown(learned.method.client.start))):
-        notes.append("Some of its parameters are each client's own, and are here as they began.")
-    if common and learned.standardizes_by_client:
-        notes.append(_OWN_UNITS)
-    return notes
-
-
-def schema_here(learned: Learned, owner: int | None) -> Schema | None:
-    """Returns the schema of inputs, with the client's values for missing ones.
-
-    Where the table is elsewhere, that is unknown: then the schema refuses missing values.
-    """
-    schema = learned.kind.schema
-    if (elsewhere := without_medians(schema)) == schema:
-        return schema
-    try:
-        return learned.data.schema_of(owner)
-    except DataError:  # the rows are on the nodes alone, or were those of another process
-        here = learned.checkpoint.memories is not None
-        if here and not learned.experiment.source.in_memory:
-            raise
-        return elsewhere
-
-
-def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
-    """Returns the model that all clients share, for rows of a kind.
-
-    Raises:
-        Refused: If there are several, of which a client's rows choose one.
-    """
-    network = learned.network if kind is None else model_for(learned.experiment, kind)
-    return learned.module(learned.common, network, 0)
-
-
-def origin_of(learned: Learned, client: int | str | None, rows: str) -> Origin:
-    """Returns the origin of a client's model, by number or name; None for the common one."""
-    record, config = learned.record, learned.record.config
-    name = learned.called(client) if isinstance(client, int) else client or ""
-    after = ", fine-tuned" if learned.tuned else ""
-    what = f"personal model of {name}{after}" if name else "common model"
-    made = {
-        "run": f"{record.folder.name}, {learned.when}",
-        "engine": config["engine"],
-        "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
-    }
-    why, now = record.other_rows, "what is said of rows is true of those that are there now."
-    about = learned.experiment, what, name, config["settings"], config["sources"][-1], made, rows
-    return Origin(*about, record.results or {}, [f"{why}: {now}"] if why else [])
-
-
-def _table(learned: Learned, client: int | None) -> Package:
-    found = coefficients_of(learned, client)
-    origin = origin_of(learned, client, learned.rows_in_words)
-    kind = Kind(schema=found.schema, classes=learned.kind.classes)
-    return of_table(origin, found, kind, of_coefficients(learned, found, client))
+Format = Literal["safetensors", "onnx"]
+FORMATS: Final[dict[Format, str]] = {"safetensors": "model.safetensors", "onnx": "model.onnx"}
+"""The formats of a model's file, and what it is called."""
 
 
 class Written(NamedTuple):
@@ -122,28 +29,39 @@ class Written(NamedTuple):
     """
 
     folder: Path
-    package: Package
+    package: "Package"
 
 
 def exported_into(
     learned: Learned, client: int | str | None, out: str | Path | None, format_: str
 ) -> Written:
-    """Writes a model of a finished run into a new folder; see ``package_of``.
-
-    Args:
-        learned: What the run has learned.
-        client: Whose model, by number or name; None for the common one.
-        out: The folder; None for one that is named for the client.
-        format_: See ``engram.home.exported.FORMATS``.
-    """
+    """Writes a client's model of a run, by number or name, or the common one: ``Run.export``."""
     given, wrong = arguments(out=out)
     wrong += refusals(lambda: check_format(format_))
     number = told_with(wrong, lambda: None if client is None else learned.number(client))
     folder = free_folder(given.out, "common" if number is None else learned.called(number))
-    return written(learned, package_of(learned, number), folder, check_format(format_))
+    check_finished(learned)
+    package = models_of(learned.experiment).package(learned, number)
+    return written(learned, package, folder, check_format(format_))
 
 
-def written(learned: Learned, package: Package, folder: Path, format_: Format) -> Written:
+def adapted_into(
+    learned: Learned, data: str | Path, out: str | Path | None, format_: str
+) -> Written:
+    """Writes a model for a client that never took part: ``Run.adapt``.
+
+    The rows may be a node's own, such as ``csv:PATH``.
+    """
+    given, wrong = arguments(data=data, out=out)
+    checked = told_with(wrong, lambda: check_format(format_))
+    path = Source(str(data)).path
+    folder = free_folder(given.out, path.stem)
+    check_finished(learned)
+    found = models_of(learned.experiment).adapted(learned, path, path.stem)
+    return written(learned, found, folder, checked)
+
+
+def written(learned: Learned, package: "Package", folder: Path, format_: Format) -> Written:
     """Writes a model into a folder, which the run's record names first: see ``withdrawal_of``.
 
     Raises:
@@ -179,3 +97,23 @@ def free_folder(out: Path | None, name: str) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Refused(f"{folder} is there already: give out another folder")
     return folder
+
+
+def check_format(name: str) -> Format:
+    """Returns a format by its name.
+
+    Raises:
+        Refused: If there is none of this name, or what writes it is not installed.
+    """
+    found: dict[str, Format] = {known: known for known in FORMATS}
+    if name not in found:
+        raise Refused(must("format", name, f"one of {', '.join(found)}"))
+    if name == "onnx":
+        check_onnx()
+    return found[name]
+
+
+def check_onnx() -> None:
+    """Refuses in one line if the packages for ONNX are not installed."""
+    if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
+        raise Refused("format onnx needs more packages: pip install 'engram[onnx]'")

@@ -9,36 +9,34 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from engram.cli.arguments import arguments
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
+from engram.core.slots import is_known, unknown
 from engram.core.streams import Stream, generator
 from engram.data.federated import model_for
 from engram.data.lazy import RowNumbers
 from engram.data.new_rows import Newcomer, read_newcomer
 from engram.data.ranges import inputs_in, ranges_of
 from engram.data.schema.columns import Kind
-from engram.data.source import Source
 from engram.data.standardize import own_units, standardized_by
-from engram.home.card import Evidence, ScoreEstimate, of_network, of_table, scored
-from engram.home.evidence import evidence_of_network, intervals_on
-from engram.home.exported import Package, check_format
-from engram.home.exporting import (
-    Written,
-    check_finished,
-    common_model,
-    free_folder,
-    notes_on,
+from engram.home.card import (
+    FOLDS,
+    UNLABELED,
+    Evidence,
+    ScoreEstimate,
+    of_network,
     origin_of,
-    written,
+    scored,
 )
+from engram.home.evidence import evidence_of_network, intervals_on
+from engram.home.exported import Package
 from engram.home.prediction_intervals import Interval, outputs_of
-from engram.home.run_models import Learned
-from engram.home.serving import check_finite, plain_module, settled
-from engram.home.tables import FOLDS, UNLABELED, transferred
+from engram.home.run_models import LearnedNetworks
+from engram.home.serving import RECALLS, check_finite, plain_module, settled
 from engram.networks.base import Outputs, called
+from engram.networks.export_modules import Recalling
 from engram.scoring.tasks import TASKS
-from engram.settings.errors import Refused, told_with
+from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment, read_by
 from engram.settings.families import METHODS
 from engram.settings.fields import key_of
@@ -47,54 +45,45 @@ from engram.settings.model import ModelSettings
 from engram.settings.network import NetworkMethod
 from engram.settings.training import TrainingSettings
 
+_OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
+
 Fit = Callable[[RowNumbers], nn.Module]
 """``rows -> module``: a model that has learned from these of the newcomer's rows."""
 
 
-def adapted_into(
-    learned: Learned, data: str | Path, out: str | Path | None, format_: str
-) -> Written:
-    """Makes a model for a client that never took part, and writes it into a new folder.
+def notes_on(learned: LearnedNetworks, module: nn.Module, *, common: bool) -> list[str]:
+    """Returns notes for the users of a network."""
+    notes = [RECALLS] if isinstance(module, Recalling) else []
+    if common and not is_known(learned.newcomers(unknown(learned.method.client.start))):
+        notes.append("Some of its parameters are each client's own, and are here as they began.")
+    if common and learned.standardizes_by_client:
+        notes.append(_OWN_UNITS)
+    return notes
 
-    Args:
-        learned: What the run has learned.
-        data: The client's rows; see ``engram.data.new_rows``. A node's own, such as
-            ``csv:PATH``, may be given as such.
-        out: The folder; None for one that is named for the file.
-        format_: See ``engram.home.exported.FORMATS``.
+
+def common_model(learned: LearnedNetworks, kind: Kind | None = None) -> nn.Module:
+    """Returns the model that all clients share, for rows of a kind.
 
     Raises:
-        Refused: If the run is not finished, the rows are not such as its clients have, or its
-            method adapts to nobody.
+        Refused: If there are several, of which a client's rows choose one.
     """
-    given, wrong = arguments(data=data, out=out)
-    checked = told_with(wrong, lambda: check_format(format_))
-    path = Source(str(data)).path
-    name = path.stem
-    folder = free_folder(given.out, name)
-    check_finished(learned)
-    if learned.trains_network:
-        found = _network(learned, path, name)
-    else:
-        coefficients, evidence, notes = transferred(learned, path)
-        kind = Kind(schema=coefficients.schema, classes=learned.kind.classes)
-        origin = origin_of(learned, name, learned.rows_in_words)
-        found = of_table(origin, coefficients, kind, evidence, notes)
-    return written(learned, found, folder, checked)
+    network = learned.network if kind is None else model_for(learned.experiment, kind)
+    return learned.module(learned.common, network, 0)
 
 
-def newcomer_of(learned: Learned, path: Path) -> Newcomer:
+def newcomer_of(learned: LearnedNetworks, path: Path) -> Newcomer:
     """Reads a newcomer's rows."""
     return read_newcomer(path, learned.kind, learned.experiment)
 
 
-def _kind_of(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> Kind:
+def _kind_of(learned: LearnedNetworks, newcomer: Newcomer, rows: RowNumbers) -> Kind:
     """Returns the kind of its rows, with units of its own by these rows."""
     units = own_units(learned.experiment, newcomer.data(rows, 0), 0)
     return newcomer.kind._replace(units=units)
 
 
-def _network(learned: Learned, path: Path, name: str) -> Package:
+def adapted_package(learned: LearnedNetworks, path: Path, name: str) -> Package:
+    """Returns a network for a client that never took part, by its rows, with its card."""
     newcomer, number = newcomer_of(learned, path), learned.experiment.num_clients
     everything = np.arange(newcomer.size)
     kind = _kind_of(learned, newcomer, everything)
@@ -114,7 +103,9 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
     return of_network(origin, module, kind, found, notes)
 
 
-def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int) -> nn.Module:
+def adapted(
+    learned: LearnedNetworks, newcomer: Newcomer, rows: RowNumbers, client: int
+) -> nn.Module:
     """Returns the model that the method serves a client by that never trains.
 
     It is what the protocol scores of unseen clients; with few shots, all of the ``rows`` are
@@ -132,7 +123,7 @@ def adapted(learned: Learned, newcomer: Newcomer, rows: RowNumbers, client: int)
     return plain_module(network, found, TASKS[e.task].targets, lambda: data, client)
 
 
-def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
+def alone(learned: LearnedNetworks, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
     """Returns a network that has learned from these rows alone, by the reference of comparisons.
 
     It trains as one client would in each of the run's rounds, with the step size of the run's
@@ -150,7 +141,7 @@ def alone(learned: Learned, newcomer: Newcomer, rows: RowNumbers) -> nn.Module:
     return plain_module(network, found, TASKS[e.task].targets, lambda: data, 0)
 
 
-def _by_itself(learned: Learned, standardize: str) -> Experiment:
+def _by_itself(learned: LearnedNetworks, standardize: str) -> Experiment:
     e, config = learned.experiment, learned.experiment.to_config()
     groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
     kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}
@@ -193,7 +184,7 @@ def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Outputs:
 
 
 def _scores(
-    learned: Learned, newcomer: Newcomer, number: int
+    learned: LearnedNetworks, newcomer: Newcomer, number: int
 ) -> tuple[dict[str, list[ScoreEstimate]], list[Interval]]:
     """Scores the newcomer's model and its alternatives by cross-validation.
 
@@ -207,10 +198,11 @@ def _scores(
         "these rows alone, cross-validated": lambda rows: alone(learned, newcomer, rows),
     }
     found, intervals = {}, list[Interval]()
+    values = TASKS[e.task].targets == "values"
     if newcomer.size > 1:
         outputs = {what: cross_validated(newcomer, fit, e.seed) for what, fit in fits.items()}
         found = {what: scored(metrics, each, y) for what, each in outputs.items()}
-        intervals = intervals_on(e, next(iter(outputs.values())), y)
+        intervals = intervals_on(next(iter(outputs.values())), y, values=values)
     try:
         everything = np.arange(newcomer.size)
         common = common_model(learned, _kind_of(learned, newcomer, everything))

@@ -18,8 +18,8 @@ from engram.data.federated import FederatedData, model_for
 from engram.data.schema.columns import Kind
 from engram.data.standardize import own_units
 from engram.data.tables.tables import own_table, table_data
-from engram.home.card import Evidence, Origin, of_network, of_table
-from engram.home.evidence import of_client, of_test
+from engram.home.card import Evidence, Origin, of_network
+from engram.home.evidence import of_client
 from engram.home.exported import Package
 from engram.home.serving import (
     RECALLS,
@@ -35,6 +35,7 @@ from engram.settings.errors import UNNAMED, DataError, Refused
 from engram.settings.method_for_data import server_side
 from engram.settings.network import NetworkMethod
 from engram.tables.federation.coefficients import remembered
+from engram.tables.federation.models import of_table, of_test
 from engram.tables.federation.molar import Molar
 from engram.wire.tensors import difference
 

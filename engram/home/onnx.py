@@ -4,7 +4,6 @@ import contextlib
 import io
 import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, Final
 
 import torch
@@ -21,12 +20,6 @@ from engram.settings.errors import Refused, one_line
 OUTPUTS: Final = "outputs"
 _ROWS: Final = 3  # of the example; a program of one row may be for one row alone
 _CLOSE: Final = 1e-4  # outputs may differ by so much, beside their size
-
-
-def check_onnx() -> None:
-    """Refuses in one line if the packages for ONNX are not installed."""
-    if any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")):
-        raise Refused("format onnx needs more packages: pip install 'engram[onnx]'")
 
 
 def input_names(inputs: Any) -> list[str]:

@@ -1,16 +1,14 @@
-"""Models of a run: the common one, and those that serve clients."""
+"""Networks of a run: the common one, and those that serve clients."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engram.client.disk_memory import DiskStore
-from engram.client.memory import MemoryStore, RamStore
+from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.checks import must
 from engram.core.method import Method, Served, Slots
@@ -18,7 +16,6 @@ from engram.core.rounds import received_by
 from engram.core.slots import flat, has_tuned, is_known, over_slots, unflat, unknown
 from engram.core.standardization import Units
 from engram.core.types import Params
-from engram.data.clients import shown_name
 from engram.data.federated import FederatedData, Split, model_for
 from engram.data.image_axes import PART
 from engram.data.lazy import RowNumbers
@@ -26,67 +23,25 @@ from engram.data.load_federation import federated_data
 from engram.data.readers.in_memory import read_given
 from engram.data.schema.columns import Kind
 from engram.data.standardize import in_units, own_units, standardized_by
-from engram.data.tables.tables import TableData, table_data
+from engram.home.learned import Learned
 from engram.home.prediction_intervals import Columns, columns_of, outputs_of, targets_as_columns
 from engram.home.serving import check_finite, is_settled, plain_module, served_of, settled
 from engram.networks.base import Model
 from engram.networks.export_modules import Shifted
 from engram.networks.layer_units import InUnits
-from engram.runs.record import Checkpoint, RunRecord
 from engram.scoring.tasks import TASKS
-from engram.settings.errors import DataError, Refused, few_names
-from engram.settings.experiment import Experiment
+from engram.settings.errors import DataError, Refused
 from engram.settings.method_for_data import server_side
-from engram.settings.network import NetworkMethod
-from engram.tables.federation.molar import Molar
 from engram.wire.tensors import difference
 
 
-class Learned:
-    """The models of a run.
-
-    Args:
-        record: The run.
-        experiment: Its settings; kept for this machine's processor, and for all clients that came.
-        pick: The key of the results, such as ``selected``, whose round's models are wanted; empty
-            for those of the last round.
-        tuned: Whether clients' models are wanted after fine-tuning.
-    """
-
-    def __init__(
-        self, record: RunRecord, experiment: Experiment, pick: str = "", *, tuned: bool = False
-    ) -> None:
-        self.record, self._pick, self.tuned = record, pick, tuned
-        given = {"device": "cpu", "num_clients": record.clients}
-        self.experiment = experiment.model_copy(update=given)
-
-    @property
-    def picked(self) -> bool:
-        """Whether these are models of the round that validation rows picked."""
-        return bool(self._pick)
-
-    @cached_property
-    def checkpoint(self) -> Checkpoint:
-        """The newest intact checkpoint, or that of the picked round.
-
-        Raises:
-            Refused: If there is none.
-        """
-        if self._pick:
-            return self.record.load_pick(self._pick)
-        checkpoint = self.record.load_checkpoint()
-        if checkpoint is None:
-            raise Refused(f"{self.record.folder} has no checkpoint yet")
-        return checkpoint
+class LearnedNetworks(Learned):
+    """The models of a run that trains networks."""
 
     @cached_property
     def kind(self) -> Kind:
         """Shapes and types of the data's rows."""
         return self._recorded or self.data.kind
-
-    @property
-    def _recorded(self) -> Kind | None:
-        return Kind.from_row(next(iter(self.record.rows()), {}))
 
     @cached_property
     def data(self) -> FederatedData:
@@ -102,46 +57,9 @@ class Learned:
             self._check_rows(key, [len(rows) for rows in found.test.rows], alike=alike)
         return found if recorded is None else in_units(found, recorded.units)
 
-    @cached_property
-    def tables(self) -> TableData:
-        """The clients' tables, of a method for tables.
-
-        Raises:
-            DataError: As for ``data``.
-        """
-        found = table_data(self.experiment)
-        if self._on_nodes:
-            sizes = [len(test.y) if test else 0 for test in found.test]
-            self._check_rows("rows", sizes, alike=[*self.kind.columns] == found.columns)
-        return found
-
-    def _check_rows(self, key: str, sizes: Sequence[int], *, alike: bool) -> None:
-        """Refuses data unless its kind is alike, and clients have as many rows to test."""
-        clients = (self.record.results or {}).get("clients", {})
-        told = clients.get(key, [])
-        numbers = clients.get("ids", range(len(told))) if told else []
-        if not alike or [sizes[client] for client in numbers] != [int(count) for count in told]:
-            dataset = self.experiment.source.described
-            raise DataError(f"{dataset} has other rows here than on the run's nodes")
-
-    @property
-    def rows_in_words(self) -> str:
-        """The rows that it has learned from: the data set, unless nodes had data of their own."""
-        e = self.experiment
-        try:
-            if self.trains_network:
-                _ = self.data
-            elif e.own.plug_in == Molar.plug_in:
-                _ = self.tables
-        except DataError:
-            if self._on_nodes:
-                return "data that its clients' nodes have"
-        return e.source.described
-
-    @property
-    def _on_nodes(self) -> bool:
-        """Whether clients were on Flower's nodes, with rows and memories of their own."""
-        return bool(self.record.config["engine"] == "flower")
+    def check_data(self) -> None:
+        """Raises ``DataError`` if the clients' data cannot be read, or are others."""
+        _ = self.data
 
     @cached_property
     def network(self) -> Model:
@@ -179,83 +97,11 @@ class Learned:
         return e.standardize == "client"
 
     @property
-    def trains_network(self) -> bool:
-        """Whether the method trains networks."""
-        return isinstance(self.experiment.own, NetworkMethod)
-
-    def number(self, client: int | str) -> int:
-        """Returns a client's number, given its name: that number, where it has no other name.
-
-        Raises:
-            Refused: If there is no such client.
-        """
-        names = self.record.names
-        numbers = {names.get(n, str(n)): n for n in range(self.experiment.num_clients)}
-        if (name := shown_name(client)) not in numbers:
-            all_of = f"in 0..{len(numbers) - 1}" if not names else f"one of {few_names(numbers)}"
-            raise Refused(must("client", client, all_of))
-        return numbers[name]
-
-    def called(self, client: int) -> str:
-        """Returns a client's name, or its number."""
-        return self.record.names.get(client, str(client))
-
-    @property
-    def _store(self) -> MemoryStore:
-        """Memories, in this process or in the run's folder; empty if none affects a model."""
-        store, memories = RamStore(), self.checkpoint.memories
-        if memories is not None:
-            store.restore(memories)
-        elif self._keeps:
-            return self._beside()
-        return store
-
-    @property
     def _keeps(self) -> bool:
-        if not self.trains_network:
-            return True
         method, start = self.method, self.method.client.start
         received = received_by(method, self.slots, 0)
         found = [method.serve(received, unknown(start), trained) for trained in (True, False)]
         return bool(start) and not (all(map(is_known, found)) and found[0].tuned == found[1].tuned)
-
-    def memory(self, client: int) -> Params:
-        """Returns the arrays that a client remembers; none if it remembers nothing.
-
-        Raises:
-            Refused: If the clients' memories are on nodes of their own.
-        """
-        return self._store.load(client, before=self.checkpoint.server_round + 2) or {}
-
-    def _beside(self) -> MemoryStore:
-        """Returns the memories of a run on Ray, from the run's folder."""
-        folder, server_round = self.record.folder, self.checkpoint.server_round
-        if self._pick and server_round != max(self.record.checkpoints(), default=0):
-            raise Refused(
-                f"what clients remembered in round {server_round} of {folder} is gone: nodes keep "
-                "the last rounds' alone; there are the common model of that round, and clients' "
-                "of the last"
-            )
-        store = DiskStore(folder / "memory" / self.record.config["training"])
-        if not store.folder.is_dir():
-            raise Refused(
-                f"{folder} was run by `flwr run`: its memories are on the nodes, where engram "
-                "memory export writes a client's model"
-            )
-        return store
-
-    @property
-    def results(self) -> dict[str, Any]:
-        """Results of the run about these models; empty while it is not finished."""
-        found = self.record.results or {}
-        return found[self._pick] if self._pick else found
-
-    @property
-    def when(self) -> str:
-        """The round of these models, in words."""
-        if self._pick:
-            return f"after round {self.checkpoint.server_round}, which validation rows pick"
-        return f"after {self.results['rounds']} rounds"
 
     @cached_property
     def method(self) -> Method:
@@ -334,13 +180,7 @@ class Learned:
         return found
 
     def split(self, client: int) -> dict[str, RowNumbers]:
-        """Returns the numbers of a client's training, validation and test rows; see ``Run``.
-
-        Raises:
-            Refused: If the method trains no network.
-        """
-        if not self.trains_network:
-            raise Refused(must("method", self.experiment.method, "one that trains networks"))
+        """Returns the numbers of a client's training, validation and test rows; see ``Run``."""
         e, data = self.experiment, self.data
         rows = read_given(e.source, range(e.num_clients)) if e.source.is_given else {}
         # In order: clients' rows one below the other, each one's test rows below the others.
@@ -353,6 +193,18 @@ class Learned:
 
         parts = {"train": data.train, "validation": data.validation, "test": data.test}
         return {name: numbers(split) for name, split in parts.items()}
+
+    def arrays_of(self, client: int) -> Params:
+        """Returns the parameters of the network that serves a client; see ``Run``.
+
+        Raises:
+            Refused: As ``personal``; or there are several networks.
+        """
+        served = self.personal(client)
+        if served.weights is not None:
+            several = f"a mixture of {len(served.models)} models"
+            raise Refused(f"{self.experiment.method} serves clients by {several}")
+        return self.parameters(served, served.models[0].keys())
 
     def predictions(self, client: int) -> Columns:
         """Returns targets and predictions of a client's test rows, as columns."""
@@ -383,13 +235,11 @@ class Learned:
 
     @property
     def shared(self) -> Params:
-        """The arrays that all clients share: of a network, its parameters, as ``parameters``.
+        """The parameters of the common network, as ``parameters`` returns them.
 
         Raises:
             Refused: If there are several networks.
         """
-        if not self.trains_network:
-            return self.checkpoint.model
         (w, *others) = self.newcomers(unknown(self.method.client.start)).models
         if others:
             count = 1 + len(others)

@@ -40,7 +40,6 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
-from flwr.common.config import flatten_dict, fuse_dicts
 from flwr.common.constant import (
     FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
     PUBLIC_KEY_HEADER,
@@ -71,7 +70,6 @@ from flwr.proto import (
 from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.serverapp import Grid
 from flwr.supercore.constant import OBJECT_PUSH_SESSION_TTL_SECONDS
-from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_head_values_from_object_content,
@@ -87,60 +85,30 @@ from flwr.supercore.task_identity import TaskIdentity
 from engram.settings.errors import Refused, one_line
 from engram.wire.memory_budget import MemoryBudget
 
+# Of Flower's names, those that other modules take from here.
 __all__ = [
-    "CHUNK",
-    "CLOCK_REFUSED",
     "PUBLIC_KEY_HEADER",
-    "PUSH_SESSION",
     "SIGNATURE_HEADER",
-    "SUPERLINK",
     "TIMESTAMP_HEADER",
-    "ApiErrorCode",
     "ErrorCode",
     "FleetStub",
-    "FlowerError",
-    "Parcel",
     "Run",
-    "activations",
-    "api_of",
-    "error_instead",
     "fab_from_proto",
     "fab_pb2",
-    "flatten_dict",
     "fleet_pb2",
-    "forget_push",
-    "fuse_dicts",
     "heartbeat_pb2",
-    "instead",
-    "is_error",
     "iterate_object_tree",
-    "local_run",
-    "log_as",
-    "log_plainly",
     "message_pb2",
-    "metadata_of",
-    "name_message",
-    "names",
-    "node_context",
     "node_pb2",
-    "nodes_over_http",
-    "pack",
     "public_key_to_bytes",
-    "recorddict_from_bytes",
-    "recorddict_to_bytes",
-    "remove_node",
     "run_from_proto",
     "run_pb2",
-    "run_superexec",
-    "run_superlink",
-    "runtime_client",
     "runtime_pb2",
     "sign_message",
-    "simulated",
-    "unpack",
 ]
 
 CLOCK_REFUSED: Final = "Invalid timestamp"  # by a SuperLink, of a node whose clock differs
+KEY_IN_USE: Final = 23  # ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE; its module loads a web server
 CHUNK: Final = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array that are one part of a message
 PUSH_SESSION: Final = float(OBJECT_PUSH_SESSION_TTL_SECONDS)  # how long a SuperLink awaits a part
 SUPERLINK: Final = SUPERLINK_NODE_ID  # a SuperLink's own node id

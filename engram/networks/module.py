@@ -16,13 +16,7 @@ from engram.core.types import Params
 from engram.networks.agreement import agreement
 from engram.networks.base import VARIANCE, Inputs, Model, Statistics, UnknownToken, called
 from engram.networks.functional import NORMS, Pure
-from engram.networks.traced_module import (
-    Skeleton,
-    leaves,
-    parameters_of,
-    rows_of,
-    same,
-)
+from engram.networks.traced_module import Skeleton, leaves, parameters_of, rows_of, same
 
 Make = nn.Module | Callable[[], nn.Module]
 """A module, whose parameters are where every run starts, or what makes one: a class, a function."""

@@ -28,9 +28,13 @@ from engram.runs.checkpoints import (
 from engram.runs.folder_records import ExportRow, MetricsRow, Results, ScoresRow
 from engram.runs.run_folder import RunFolder
 from engram.scoring.metrics import Metric
+from engram.scoring.score_columns import selected_by
+from engram.settings.base import Method
 from engram.settings.errors import Refused
 from engram.settings.experiment import FORMER, Experiment, without_former
+from engram.settings.families import METHODS
 from engram.settings.files import read_json
+from engram.settings.network import NetworkMethod
 from engram.wire.checksums import Journal, Row, checked, summed
 
 if TYPE_CHECKING:
@@ -116,6 +120,30 @@ class RunRecord(RunFolder):
         if last >= self.clients:
             raise Refused(f"{path} is damaged: client {last} is none of this run's")
         return results
+
+    @property
+    def method(self) -> type[Method]:
+        """The settings of its method, which name its family."""
+        return METHODS[self.config["settings"]["method"]]
+
+    @property
+    def trains_network(self) -> bool:
+        """Whether it is a run of a method that trains networks."""
+        return issubclass(self.method, NetworkMethod)
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether a round has the main metric; of a method without one, none has."""
+        return any(metric.name in row for metric in self.metrics[:1] for row in self.rows())
+
+    def picked(self, which: str = "") -> dict[str, Any] | None:
+        """Returns scores at a model's best round.
+
+        The global model has the best round of the models that serve clients. None if the run is
+        not finished, or has no validation rows.
+        """
+        results = self.results or {}
+        return results.get(selected_by(which), results.get(selected_by("")))
 
     def check_resumable(self, experiment: Experiment, *, engine: str) -> None:
         """Checks that the run can be resumed with these settings.

@@ -17,6 +17,11 @@ LARGEST: Final = 3.4028234663852886e38  # of float32: sums of finite values are 
 _ROUNDING: Final = 1e-6  # of values at an end of the range
 
 
+def selected_by(which: str) -> str:
+    """Returns the key in a run's results of the best evaluation by a model's scores."""
+    return f"selected{which}"
+
+
 class Column(NamedTuple):
     """A metric of one of the models that are evaluated on every client.
 

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engram.core.checks import require
 from engram.core.process_modes import Registry
-from engram.scoring.metrics import (
-    IGNORED,
-    Metric,
-    Targets,
-    fitted,
-    name_of,
-    torch_functional,
-)
+from engram.scoring.metrics import IGNORED, Metric, Targets, fitted, name_of, torch_functional
 
 # Listing tasks, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -172,14 +165,7 @@ def task_of(name: str, loss: str = "") -> Task:
     if not loss:
         return task
     own = LOSSES[loss]
-    return task._replace(
-        loss=own,
-        rows=None,
-        low=-inf,
-        most=inf,
-        meaning=f"mean {loss}",
-        own=loss,
-    )
+    return task._replace(loss=own, rows=None, low=-inf, most=inf, meaning=f"mean {loss}", own=loss)
 
 
 def loss(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:

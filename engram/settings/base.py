@@ -223,6 +223,12 @@ _MODULES: Final[Mapping[str, Mapping[str, str]]] = {
         "molar-bandit": "engram.tables.federation.report",
         "meta-ban": "engram.bandits.federation.report",
     },
+    "models": {
+        "local": "engram.home.network_package",
+        "molar": "engram.tables.federation.models",
+        "molar-bandit": "engram.tables.federation.models",
+        "meta-ban": "engram.tables.federation.models",
+    },
 }
 """The modules of our own families; those of other packages register themselves."""
 
@@ -230,7 +236,7 @@ _MODULES: Final[Mapping[str, Mapping[str, str]]] = {
 class Families(dict[str, _T]):
     """One part of each family of methods, imported when it is first asked for."""
 
-    def __init__(self, part: Literal["host", "strategy", "report"]) -> None:
+    def __init__(self, part: Literal["host", "strategy", "report", "models"]) -> None:
         super().__init__()
         self._part = part
 

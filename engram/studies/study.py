@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
-from engram.cli.console import err
+from engram.cli.console import as_allowed, err
 from engram.cli.console import out as console
-from engram.cli.options import as_allowed, find_run, new_folder
 from engram.cli.progress import progress_lines
 from engram.compare.comparison_folder import STUDY, read_study
+from engram.runs.run_places import find_run, new_folder
 from engram.settings.errors import Refused, one_line, say
 from engram.settings.fields import wrong_values
 from engram.settings.files import read_json, replace_file

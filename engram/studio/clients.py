@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
 from engram.compare.colors import looks_of
-from engram.compare.comparison_folder import Runs, trains_network
+from engram.compare.comparison_folder import Runs
 from engram.compare.report_rows import client_scores, same_clients
 from engram.compare.reports.gain_plot import gain_lines
 from engram.guards.accounting.client_epsilon import spent_by_client
@@ -108,7 +108,7 @@ def one_client(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Comp
     share = next((one for one in participation(record.rows()) if one.client == client), None)
     title = html.H1([called, " of ", dcc.Link(name, href=address("/run", name=name))])
     found = [title, facts(_facts(record, client, share))]
-    if not trains_network(record):
+    if not record.trains_network:
         return found
     found.append(html.H2("Its score after each round"))
     beside = [
@@ -133,7 +133,7 @@ def _number(record: RunRecord, query: Mapping[str, Sequence[str]]) -> int:
 
 
 def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[str, object]:
-    told = _last_scores(record, client) if trains_network(record) else {}
+    told = _last_scores(record, client) if record.trains_network else {}
     if share is not None:
         why = "; ".join(f"{reason} ({times})" for reason, times in share.reasons.items())
         told |= {"asked in": f"{share.asked} rounds", "took part in": f"{share.took_part} rounds"}

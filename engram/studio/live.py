@@ -8,7 +8,6 @@ from typing import Final
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from engram.compare.comparison_folder import is_evaluated, trains_network
 from engram.runs.record import RunRecord
 from engram.server.status import Member, members
 from engram.settings.errors import EngramError, Refused
@@ -102,11 +101,11 @@ def _run(index: RunIndex, name: str, record: RunRecord) -> list[Component]:
         found.append(grid(f"nodes-{name}", nodes))
     if away := absences(record):
         found += [html.H3("Had no part"), grid(f"absent-{name}", away)]
-    if is_evaluated(record):
+    if record.is_evaluated:
         main = record.metrics[0]
         shown = (
             curves(index.runs([name]), main)
-            if trains_network(record)
+            if record.trains_network
             else drawn_column(record, main.name)
         )
         found.append(graph(f"curve-{name}", shown))

@@ -8,8 +8,6 @@ from dash import dcc, html
 from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
-from engram.compare.comparison_folder import trains_network
-from engram.compare.report_rows import picked
 from engram.compare.text_tables import TextTable, results_table
 from engram.data.file_models import read_stored
 from engram.runs.folder_records import Progress
@@ -35,7 +33,7 @@ def one_run(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compone
     record = index.record(name)
     config = record.config
     found = [html.H1(name), progress(record), facts(_facts(record)), _links(name)]
-    if trains_network(record):
+    if record.trains_network:
         found += _of_network(index, name, record, query)
     else:
         found += _of_others(name, record, query)
@@ -97,7 +95,7 @@ def _of_network(
         return [*found, html.P("Each client's scores are shown when it is finished.")]
     beside = index.around(name)
     rows = client_rows(name, record, beside, metric)
-    chosen = picked(record)
+    chosen = record.picked()
     when = (
         "in the last round"
         if chosen is None

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from engram.compare.comparison_folder import PLAN, SEARCHED, Runs, is_evaluated, runs_of
+from engram.compare.comparison_folder import PLAN, SEARCHED, Runs, runs_of
 from engram.runs.progress import PROGRESS
 from engram.runs.record import RunRecord
 from engram.runs.run_list import Entry, entry_of
@@ -174,7 +174,7 @@ class RunIndex:
         Raises:
             Refused: If one of them is not there.
         """
-        records = [record for name in names if is_evaluated(record := self.record(name))]
+        records = [record for name in names if (record := self.record(name)).is_evaluated]
         settings = [record.config["settings"] for record in records]
         apart = {
             method: differing(own for own in settings if own["method"] == method)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from engram.cli.console import out, tell_files
-from engram.cli.progress import check_all, progress_lines, tell_next
+from engram.cli.next_command import tell_next
+from engram.cli.progress import check_all, progress_lines
 from engram.compare.comparison_folder import SEARCHED
 from engram.settings.experiment import Experiment
 from engram.settings.fields import Scalar

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple, Self
 import pandas as pd
 
 from engram.cli.console import err
-from engram.cli.options import make_folder
 from engram.cli.progress import Tell
 from engram.compare.comparison_folder import SEARCHED, read_search
 from engram.compare.plots import save
 from engram.core.checks import must
 from engram.data.readers.in_memory import read_given
+from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment, Impossible
 from engram.settings.families import METHODS

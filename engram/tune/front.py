@@ -7,15 +7,15 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from engram.cli.arguments import arguments
+from engram.arguments import arguments
 from engram.cli.console import in_text
-from engram.cli.options import new_folder
 from engram.cli.progress import interruptible, shows
 from engram.compare.settings_for_methods import TRAINING_NETWORKS, check_trained, named_methods
 from engram.core.checks import must
 from engram.core.process_modes import own_modes
 from engram.data.readers.in_memory import Data
 from engram.python_arguments import settings_of_several
+from engram.runs.run_places import new_folder
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import lists_settings
 from engram.settings.fields import Scalar

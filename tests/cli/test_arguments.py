@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import engram as library
-from engram.cli.options import overrides_of
+from engram.arguments import overrides_of
 from engram.settings.errors import Refused
 from tests.cli.words import let
 from tests.samples import entry

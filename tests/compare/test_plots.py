@@ -6,6 +6,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from engram.compare.colors import looks_of
 from engram.compare.plots import CLOCK, draw_clients, draw_metric
+from engram.runs.record import RunRecord
 from engram.scoring.metrics import METRICS
 from engram.studio.pages.figures import curves
 
@@ -109,6 +110,7 @@ class Finished(Record):
     """A finished run of 12 clients, with a score of each of three models."""
 
     clients, names = 12, {}
+    picked = RunRecord.picked
 
     @property
     def results(self):

@@ -206,7 +206,7 @@ def test_a_comparison_shows_them_and_how_far_the_best_method_is_from_them(tmp_pa
     held = json.loads((tmp_path / "c" / "references.json").read_text())
     assert held.keys() == {"0", "1"}
     assert np.mean(held["0"][LINEAR]["accuracy"]) > 0.9
-    from engram.cli.progress import show_found
+    from engram.cli.next_command import show_found
 
     show_found(found.folder, as_json=False)
     out = capsys.readouterr().out

@@ -16,7 +16,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-from sklearn import datasets
 
 from engram.client.app import app
 from engram.cohort.trainer.sampler import Sampler
@@ -205,11 +204,7 @@ def _watched(seen: Seen, here: Path) -> Iterator[None]:
 
     sys.addaudithook(note)  # for good: it only looks while it is watching
     try:
-        with (
-            patch.object(Sampler, "draw", draw),
-            # Each request opens the node anew, and reads these files again, which takes longest.
-            patch.object(datasets, "load_digits", cache(datasets.load_digits)),
-        ):
+        with patch.object(Sampler, "draw", draw):
             yield
     finally:
         watching.clear()

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from safetensors.torch import load, save
 
 from engram.api import simulate
-from engram.home.exported import FORMATS, load_model, runner
+from engram.home.exported import load_model, runner
+from engram.home.exporting import FORMATS
 from engram.home.onnx_sandbox import Limits, run_apart
 from engram.home.predicting import predict
 from engram.settings.errors import Refused

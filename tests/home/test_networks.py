@@ -11,7 +11,7 @@ from torch import nn
 
 import engram
 from engram.api import Run
-from engram.home import onnx
+from engram.home import exporting
 from engram.home.exported import load_model, runner
 from engram.home.predicting import predict
 from engram.home.prediction_intervals import outputs_of
@@ -186,7 +186,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(run_of, tmp_path, monkey
         run.export(6)
     with pytest.raises(Refused, match="format must be one of safetensors, onnx, got 'pkl'"):
         run.export(1, format="pkl")
-    monkeypatch.setattr(onnx, "find_spec", lambda name: None)
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
     with pytest.raises(Refused, match="onnx needs more packages: pip install 'engram"):
         run.export(1, format="onnx")
     run.export(1)

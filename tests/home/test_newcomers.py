@@ -14,7 +14,8 @@ import engram
 from engram.api import load_run
 from engram.data.tables.tables import table_data
 from engram.home.exported import load_model
-from engram.home.newcomers import adapted, adapted_into, cross_validated, newcomer_of
+from engram.home.exporting import adapted_into
+from engram.home.newcomers import adapted, cross_validated, newcomer_of
 from engram.home.predicting import predict
 from engram.scoring.query_rows import query_rows
 from engram.settings.errors import DataError, Refused

@@ -2,9 +2,14 @@
 
 import numpy as np
 from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.supercore.error import ApiErrorCode
 
-from engram.link.flower import Parcel, pack, unpack
+from engram.link.flower import KEY_IN_USE, Parcel, pack, unpack
 from tests.link.messages import question
+
+
+def test_a_number_of_flowers_is_the_one_copied():
+    assert KEY_IN_USE == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
 
 
 def test_a_parcel_holds_a_message_or_an_error():

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import engram as front
-from engram.cli.options import data_name, new_folder
 from engram.data.source import Source
 from engram.runs.record import RunRecord
+from engram.runs.run_places import data_name, new_folder
 from engram.settings.errors import Refused
 from engram.settings.files import locked
 from tests.runs.interleaved import interleave

@@ -14,6 +14,7 @@ from engram.simulations.engine import simulate
 from engram.simulations.replayed_participation import Participation, ReplayedGrid
 from engram.tables.bandits.policies import batches, exchange
 from engram.tables.exchange import answer, personal, tell
+from engram.tables.federation.bandit_host import policy_of
 from engram.tables.heterogeneity import REACH
 from tests.server.members import CLIENTS, SCRIPT
 from tests.support import small
@@ -71,7 +72,7 @@ def test_sites_of_molar_come_and_go(tmp_path):
 def played():
     """MOLARB of the library among those that are there: coefficients, and turns, of each site."""
     e = settings("molar-bandit")
-    site, shared, turns = e.own.policy(e), None, np.zeros(CLIENTS)
+    site, shared, turns = policy_of(e), None, np.zeros(CLIENTS)
     worlds = [simulated_environment(e, client) for client in range(CLIENTS)]
     state = [site.init(e.own.parameters, world.contexts.shape[2]) for world in worlds]
     for number, batch in enumerate(batches(e.own.first_batch, e.own.horizon(e)), start=1):

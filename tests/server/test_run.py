@@ -28,15 +28,7 @@ from engram.strategies.rounds import draw_cohort
 from engram.wire.checksums import Journal, summed
 from engram.wire.wire import CLIENTS
 from tests.server.late import Late
-from tests.support import (
-    assert_same,
-    grid,
-    initial_model,
-    small,
-    train_clients,
-    trainer,
-    write_npz,
-)
+from tests.support import assert_same, grid, initial_model, small, train_clients, trainer, write_npz
 from tests.tables.federation.sites import odd
 
 

@@ -207,7 +207,7 @@ def test_what_no_cluster_trains_is_refused(tmp_path):
     ]:
         e, told = small(**settings), "ray must be left out for methods without a network"
         with entry(settings), pytest.raises(Refused, match=told):
-            simulate(e, tmp_path / "run", ray="127.0.0.1:1")
+            simulate(e, tmp_path / "run", cluster=lambda *what: Cluster("127.0.0.1:1", *what))
         assert not (tmp_path / "run").exists()
 
 
@@ -321,7 +321,7 @@ def test_a_machine_that_is_killed_in_mid_round_loses_nothing(
         until = time.monotonic() + 60  # in which the workers of runs before are gone
         while ray.available_resources().get("CPU", 0) < 3 and time.monotonic() < until:
             time.sleep(0.2)
-    simulate(LONGER, tmp_path / "run", ray=three.address)
+    simulate(LONGER, tmp_path / "run", cluster=lambda *what: Cluster(three.address, *what))
     assert killed
     assert "a worker died, and others train its clients again" in warnings_of_engram.messages
     assert_same_runs(here, tmp_path / "run")

@@ -59,7 +59,7 @@ def rows_for(run, path):
 def test_every_command_that_takes_a_run_takes_it(engram, folder, tmp_path, name):
     run = front.load_run(shutil.copytree(folder, tmp_path / "all") / name)
     everyone = range(run.experiment.num_clients)
-    client = next(c for c in everyone if run.learned.trains_network or run.learned.memory(c))
+    client = next(c for c in everyone if run.learned.record.trains_network or run.learned.memory(c))
     for words in (
         ["runs", "all", "--json"],
         ["show", run.folder, "--json"],

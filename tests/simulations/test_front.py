@@ -22,7 +22,7 @@ import engram.bandits
 import engram.meta
 import engram.online
 import engram.tables
-from engram.cli.progress import show_found
+from engram.cli.next_command import show_found
 from engram.networks.registry import NETWORKS
 from engram.settings.errors import DataError, Refused, RunStopped
 from tests.samples import entry

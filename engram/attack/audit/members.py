@@ -24,7 +24,7 @@ from engram.core.slots import over_slots
 from engram.core.streams import Stream, generator, unseen
 from engram.data.federated import FederatedData
 from engram.data.lazy import RowNumbers
-from engram.home.run_models import Learned
+from engram.home.run_models import LearnedNetworks
 from engram.networks.losses import rows_of
 from engram.runs.record import RunRecord
 from engram.scoring.query_rows import padded
@@ -42,7 +42,7 @@ Tell = Callable[[int, str], None]
 Begin = Callable[[str, int], Tell]
 
 
-def members(learned: Learned, count: int, engine: Engine, begin: Begin) -> dict[str, Power]:
+def members(learned: LearnedNetworks, count: int, engine: Engine, begin: Begin) -> dict[str, Power]:
     """Attacks the models of a run: of clients, and the common one where there is such.
 
     Args:
@@ -89,14 +89,14 @@ def members(learned: Learned, count: int, engine: Engine, begin: Begin) -> dict[
         raise Refused(str(error)) from error
 
 
-def training_clients(learned: Learned) -> list[int]:
+def training_clients(learned: LearnedNetworks) -> list[int]:
     """Returns the clients that have rows to train on, and do."""
     aside = unseen(learned.experiment, learned.record.names)
     rows = learned.data.train.rows
     return [client for client, own in enumerate(rows) if len(own) and client not in aside]
 
 
-def _drawn(learned: Learned, client: int, count: int) -> Bools:
+def _drawn(learned: LearnedNetworks, client: int, count: int) -> Bools:
     """Draws each federation's half of a client's rows, of one row at least.
 
     Raises:
@@ -133,7 +133,7 @@ def _trained(
         tell(int(row["round"]), "")
 
     simulate(again, folder / "run", engine=engine, on_round=on_round, opens=opens)
-    learned = Learned(RunRecord.open(folder / "run"), again)
+    learned = LearnedNetworks(RunRecord.open(folder / "run"), again)
     return opened[0].trainer, learned.slots, learned.checkpoint.server_round
 
 

@@ -23,7 +23,7 @@ from engram.core.types import Params
 from engram.guards.merge import merge_of
 from engram.guards.noise import simulated_noise
 from engram.guards.presets import client_guards
-from engram.home.run_models import Learned
+from engram.home.run_models import LearnedNetworks
 from engram.scoring.tasks import task_of
 from engram.strategies.rounds import draw_cohort
 
@@ -50,7 +50,7 @@ class Seen(NamedTuple):
         return max(self.layer or 0.0, self.gradient or 0.0)
 
 
-def messages(learned: Learned, clients: Sequence[int]) -> list[Seen]:
+def messages(learned: LearnedNetworks, clients: Sequence[int]) -> list[Seen]:
     """Attacks the first round of a run: messages of some clients, and the merged model.
 
     Args:

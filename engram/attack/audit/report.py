@@ -7,14 +7,16 @@ from typing import Any, Final, NamedTuple
 from rich.table import Table
 
 from engram.api import Run
+from engram.arguments import arguments
 from engram.attack.audit.members import members, training_clients
 from engram.attack.audit.messages import Seen, messages
 from engram.attack.membership import RATE, Power
-from engram.cli.arguments import arguments
-from engram.cli.options import as_allowed, begun
+from engram.cli.console import as_allowed
 from engram.cli.progress import progress_lines
 from engram.core.checks import must
 from engram.core.process_modes import own_modes
+from engram.home.run_models import LearnedNetworks
+from engram.runs.run_places import begun
 from engram.scoring.score_columns import COMMON
 from engram.settings.errors import Refused, told_with
 from engram.settings.files import replace_file
@@ -71,7 +73,7 @@ def audit(run: Run, *, clients: int = 3, federations: int = 8, progress: bool = 
     _, wrong = arguments(progress=progress)
     _, engine = told_with(wrong, lambda: begun(run.folder, None))
     learned = run.learned
-    if not learned.trains_network:
+    if not isinstance(learned, LearnedNetworks):
         raise Refused(f"{learned.experiment.method} trains no network, which audits are of")
     if clients < 1:
         raise Refused(must("clients", clients, "1 or more"))

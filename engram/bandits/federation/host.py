@@ -27,6 +27,7 @@ from engram.bandits.federation.meta_ban_messages import (
     read_arms,
     read_question,
 )
+from engram.bandits.federation.policy import policy_of
 from engram.bandits.networks import Weights
 from engram.bandits.policy import INIT, UPDATE, generator
 from engram.bandits.replay import Drawn, kept_rows
@@ -58,7 +59,7 @@ class UserSites:
         self.arrivals = arrivals
         self._store = store
         self.own = experiment.of(MetaBan)
-        policy = self.own.policy(experiment, arrivals.dim, clients)
+        policy = policy_of(experiment, arrivals.dim, clients)
         self._site = policy.site
         start = policy.start([generator(experiment.seed, 0, INIT)])
         self._state = self._site.init(start)

@@ -1,13 +1,11 @@
 """Meta-Ban: one turn a round, in which a client chooses by a network adapted to those who agree."""
 
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import Field
 
 from engram.core.checks import Fault, clash
-from engram.core.machine import check_room
 from engram.data.source import Source
 from engram.scoring.metrics import Metric
 from engram.settings.base import (
@@ -20,9 +18,6 @@ from engram.settings.base import (
     method,
 )
 from engram.settings.fields import Float, Int
-
-if TYPE_CHECKING:
-    from engram.bandits.meta_ban import MetaBan as Policy
 
 TOTAL = REGRET._replace(meaning="cumulative regret of all clients, in the turns they have reported")
 """The metric of a run."""
@@ -100,45 +95,6 @@ class MetaBan(Method):
     def on_a_node(self) -> Self:
         """Returns the method with reports of several turns: fewer would say too much of one."""
         return self.model_copy(update={"report_every": max(self.report_every, LEAST_REPORTED)})
-
-    def policy(self, shared: SharedSettings, dim: int, clients: int = 0) -> "Policy":
-        """Builds the policy of sites and server, for arms with so many features.
-
-        In double precision: sums over sites round otherwise than those in one place, and a bandit
-        that once chooses otherwise goes another way.
-
-        Args:
-            shared: The shared settings.
-            dim: Features of an arm.
-            clients: Clients whose networks are in this process.
-
-        Raises:
-            Refused: The networks do not fit into memory.
-        """
-        import torch
-
-        from engram.bandits.meta_ban import meta_ban
-
-        widths = (dim, *shared.hidden_widths, 1)
-        size = 8 * sum(a * b for a, b in pairwise(widths))
-        # Theta_0, its gradient, and the next; of each client what chooses, and what it trains.
-        check_room(self.name, (3 + 2 * clients) * size, "lower hidden, or have fewer clients")
-        return meta_ban(
-            dim,
-            hidden=shared.hidden_widths,
-            alpha=self.alpha,
-            nu=self.nu,
-            gamma=self.gamma,
-            eta_user=self.user_eta,
-            eta_meta=self.meta_eta,
-            group_cap=self.group_cap or None,
-            own_weight=self.own_weight,
-            user_steps=self.user_steps,
-            meta_steps=self.meta_steps,
-            batch=self.replay_batch,
-            buffer=self.replay_rows,
-            dtype=torch.float64,
-        )
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Yields the faults of settings that are impossible together."""

@@ -31,6 +31,7 @@ from engram.bandits.federation.meta_ban_messages import (
     read_predictions,
     summed,
 )
+from engram.bandits.federation.policy import policy_of
 from engram.bandits.meta_learner import MetaState
 from engram.bandits.networks import Weights
 from engram.bandits.policy import CHOOSE, INIT, diverged, generator
@@ -86,7 +87,7 @@ class MetaBanTurns(SiteStrategy):
     def __init__(self, experiment: Experiment, roster: Roster) -> None:
         super().__init__(roster.sites(), least=experiment.least_clients)
         self._experiment = experiment
-        self._policy = experiment.of(MetaBan).policy(experiment, len(self.sites.columns))
+        self._policy = policy_of(experiment, len(self.sites.columns))
         self._start = self._policy.start([generator(experiment.seed, 0, INIT)])
         self._theta = network_record(self._start)
         self._played: dict[str, int] = {}

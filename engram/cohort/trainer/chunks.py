@@ -98,11 +98,7 @@ def cut(chunk: Chunk, parts: int) -> list[Chunk]:
     parts = min(count, parts)
     ends = [count * i // parts for i in range(parts + 1)] if parts else [0]
     return [
-        Chunk(
-            numbers[start:end],
-            clients[start:end],
-            select(own, slice(start, end)),
-        )
+        Chunk(numbers[start:end], clients[start:end], select(own, slice(start, end)))
         for start, end in pairwise(ends)
     ]
 

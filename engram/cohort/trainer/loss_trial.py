@@ -21,11 +21,7 @@ _TRAINED, _SCORED = 8, 64  # rows that the loss, and metrics, are tried on, at m
 
 
 def on_rows(
-    task: Task,
-    metrics: Sequence[Metric],
-    network: Model,
-    w: Params,
-    data: FederatedData,
+    task: Task, metrics: Sequence[Metric], network: Model, w: Params, data: FederatedData
 ) -> Task:
     """Tries a task's loss and the metrics on rows of the first client that has any.
 

@@ -171,13 +171,7 @@ class Learner(NamedTuple):
         return partial(at_once, problem)
 
     def fastest(
-        self,
-        experiment: "Experiment",
-        shapes: Shapes,
-        *,
-        rows: int,
-        size: int,
-        keeps: bool,
+        self, experiment: "Experiment", shapes: Shapes, *, rows: int, size: int, keeps: bool
     ) -> tuple[str, ...]:
         """Returns the ways of which one is the fastest, for networks that ``vmap`` can run.
 

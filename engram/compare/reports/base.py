@@ -2,41 +2,53 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, NamedTuple
 
 from engram.runs.record import RunRecord
 from engram.settings.base import Families
-from engram.settings.families import METHODS
 from engram.settings.network import NetworkMethod
-from engram.strategies import Row
+from engram.wire.checksums import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Show = Callable[[Path, bool], None]
-Draw = Callable[[RunRecord, Row], Mapping[str, Figure]]
+Draw = Callable[[RunRecord, Row], "Mapping[str, Figure]"]
 
-REPORTS: Families[Show] = Families("report")
-"""By family, the function that draws a folder's plots, and prints its tables, or JSON as well."""
 
-PLOTS: Families[Draw | None] = Families("report")
-"""By family, the function that draws a run, given its results: plots by name, the main one first.
-It is None for a family that draws its metrics against rounds."""
+class Report(NamedTuple):
+    """The report of a family's runs.
+
+    Attributes:
+        show: Draws a folder's plots, and prints its tables, or JSON as well.
+        draw: Draws a run, given its results: plots by name, the main one first; None for a family
+            that draws its metrics against rounds.
+        curve: Draws a metric of a run against rounds, by its name; None with ``draw``.
+        text: Returns a run's tables, "" for none; None for a family without.
+    """
+
+    show: Show
+    draw: Draw | None = None
+    curve: Callable[[RunRecord, str], "Figure"] | None = None
+    text: Callable[[RunRecord], str] | None = None
+
+
+REPORTS: Families[Report] = Families("report")
 
 
 def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
     """Registers the decorated function, and ``draw``, as a family's report."""
 
     def register(show: Show) -> Show:
-        REPORTS[plug_in] = show
-        PLOTS[plug_in] = draw
+        REPORTS[plug_in] = Report(show, draw)
         return show
 
     return register
 
 
-def plots_of(record: RunRecord) -> Mapping[str, Figure]:
+def plots_of(record: RunRecord) -> "Mapping[str, Figure]":
     """Draws a finished run; nothing where its family has no plots of its own."""
-    found, method = record.results, METHODS[record.config["settings"]["method"]]
-    draw = PLOTS[method.plug_in]
+    found, draw = record.results, REPORTS[record.method.plug_in].draw
     return draw(record, found) if draw and found is not None else {}
 
 
@@ -50,5 +62,5 @@ def show_runs(folder: Path, as_json: bool) -> None:
     """Shows the results of a run, or of a comparison of methods that train networks."""
     plug_in = NetworkMethod.plug_in
     if (folder / "config.json").is_file():
-        plug_in = METHODS[RunRecord.open(folder).config["settings"]["method"]].plug_in
-    REPORTS[plug_in](folder, as_json)
+        plug_in = RunRecord.open(folder).method.plug_in
+    REPORTS[plug_in].show(folder, as_json)

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from engram.cli.console import err, out, tell_files
-from engram.cli.options import as_allowed
+from engram.cli.console import as_allowed, err, in_text, out, tell_files
 from engram.compare.claims import difference_table, differences_of
 from engram.compare.comparison_folder import PLAN, TUNING, Runs, find_runs
-from engram.compare.plots import save
-from engram.compare.reports.base import reports
+from engram.compare.plots import draw_metric, save
+from engram.compare.reports.base import REPORTS, Report
 from engram.compare.reports.figure_files import network_figures
-from engram.compare.results import Results, metrics_of, results_of
+from engram.compare.results import Results, metric_called, metrics_of, results_of
 from engram.compare.text_tables import TextTable, method_table
+from engram.link.console import WHOLE
+from engram.runs.record import RunRecord
 from engram.settings.errors import few, one_line
 from engram.settings.files import replace_file
 from engram.settings.network import NetworkMethod
@@ -37,7 +39,21 @@ def show_table(table: TextTable) -> None:
     out.print("\n".join(fitted.words), soft_wrap=True, highlight=False)
 
 
-@reports(NetworkMethod.plug_in)
+def shown(folder: Path, runs: Runs) -> str:
+    """Formats the tables of the main metric as `engram show`, and the answer of several."""
+    metric = next(iter(runs.values()))[0].metrics[0]
+    (results,) = results_of(folder, runs, [metric])
+    found = [results.answer] * (len(runs) > 1)
+    for table in tables_of(results):
+        found += [in_text(table.fitted(WHOLE)[1]), *table.words]
+    return "\n".join(found)
+
+
+def drawn(runs: Runs, name: str) -> Figure:
+    """Draws a metric of runs, by default the first."""
+    return draw_metric(runs, metric_called(name, next(iter(runs.values()))[0].metrics))
+
+
 def show(folder: Path, as_json: bool) -> None:
     """Draws the plots of a run or a comparison, and prints its tables and its files."""
     runs = find_runs(folder)
@@ -132,3 +148,15 @@ def client_lines(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
         if row["trained"] < seen:
             never = f"{seen - row['trained']} of {seen} clients were never sampled"
             yield f"{never}; they get the global model, which most methods fine-tune for them"
+
+
+def _curve(record: RunRecord, name: str) -> Figure:
+    return drawn({record.method.name: [record]}, name)
+
+
+def _text(record: RunRecord) -> str:
+    runs = {record.method.name: [record]}
+    return shown(record.folder, runs) if record.is_evaluated else ""
+
+
+REPORTS[NetworkMethod.plug_in] = Report(show, curve=_curve, text=_text)

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
-from engram.cli.console import err, out, tell_files
-from engram.cli.options import as_allowed
+from engram.cli.console import as_allowed, err, out, tell_files
 from engram.compare.plots import save
 from engram.compare.reports.base import plots_of
 from engram.core.arrays import Array

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
-from engram.cli.console import out, tell_files
-from engram.cli.options import as_allowed, make_folder
+from engram.cli.console import as_allowed, out, tell_files
 from engram.cli.progress import Execute
 from engram.client.hosts import Engine
 from engram.compare.claims import scores_of
@@ -26,6 +25,7 @@ from engram.compare.references import read_references
 from engram.compare.report_rows import comparable
 from engram.compare.settings_for_methods import settings_of_each
 from engram.compare.suite.federations import Federation, written
+from engram.runs.run_places import make_folder
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
 from engram.settings.files import replace_file

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from engram.cli.options import make_folder
+from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused
 
 if TYPE_CHECKING:

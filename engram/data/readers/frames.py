@@ -1,11 +1,11 @@
-"""pandas' data frames: those of several clients as one."""
+"""pandas' data frames: those of several clients as one. Whoever gives some has loaded pandas."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from engram.core.checks import must
 from engram.data.lazy import is_column, is_frame
@@ -53,6 +53,7 @@ def joined(called: Sequence[str], given: Sequence[Any]) -> Any:
     Raises:
         DataError: Some frames have other columns than the first; it names these columns.
     """
+    pd = sys.modules["pandas"]
     frames = [frame.set_axis([*map(str, frame.columns)], axis=1) for frame in given]
     columns = list(frames[0].columns)
     faults = [
@@ -79,6 +80,7 @@ def joined(called: Sequence[str], given: Sequence[Any]) -> Any:
 
 def _unite(frames: Sequence[Any], name: str) -> None:
     """Gives a column of all frames one type ``category``, of texts in their order."""
+    pd = sys.modules["pandas"]
     texts = [frame[name].convert_dtypes().astype("string") for frame in frames]
     values = {value for text in texts for value in text.dropna().unique()}
     for frame in frames:
@@ -93,6 +95,7 @@ def hashed(frame: Any) -> bytes:
     Raises:
         DataError: A cell holds several values, as a list does.
     """
+    pd = sys.modules["pandas"]
     try:
         return bytes(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
     except TypeError as error:

@@ -25,7 +25,6 @@ from engram.guards.secure.secure_sum import MASKED
 from engram.guards.secure.server import unmask
 from engram.guards.secure.signatures import Advert
 from engram.guards.secure.wire import SECURE, to_entries
-from engram.link.server.membership import membership_of
 from engram.settings.errors import Refused, RunStopped, few
 from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
@@ -147,6 +146,6 @@ def _replies(
 
 
 def _registry(grid: Grid) -> dict[str, bytes]:
-    membership = membership_of(grid)
-    path = None if membership is None else membership.folder / REGISTRY
+    folder = getattr(getattr(grid, "membership", None), "folder", None)  # of a federation
+    path = None if folder is None else folder / REGISTRY
     return {} if path is None or not path.is_file() else {REGISTRY: path.read_bytes()}

@@ -1,12 +1,11 @@
 """Reads a run's settings from an untrusted app bundle (FAB): a zip with a pyproject.toml."""
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final
 
-from engram.link.flower import flatten_dict, fuse_dicts
 from engram.settings.errors import Refused, one_line
 from engram.settings.files import parse_toml
 
@@ -59,7 +58,21 @@ def read_run_config(project: bytes, overrides: Mapping[str, Any]) -> dict[str, A
 def _read_run_config(project: bytes, overrides: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     try:
         table = parse_toml(project)["tool"]["flwr"]["app"].get("config", {})
-        return dict(fuse_dicts(flatten_dict(table), dict(overrides)))
+        settings, others = dict(_flat(table)), dict(overrides)
+        for key in others.keys() - settings.keys():
+            raise ValueError(f"Key '{key}' is not present in it")
     except Exception as error:  # too deep, for one, or a table that is a number
         reason = f"the run's {_PROJECT} cannot be read: {one_line(repr(error))}"
         raise Refused(reason) from error
+    return settings | others
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the settings of nested tables, with dots in their keys, as Flower does."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, bool | float | int | str):
+            yield f"{prefix}{key}", value
+        else:
+            raise ValueError(f"{key} must be a number, a text, a boolean or a table of such")

@@ -6,6 +6,7 @@ failure, as long as they choose.
 
 import contextlib
 import hashlib
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -21,12 +22,11 @@ from engram.link.announcement import ENDED
 from engram.link.credentials import NodeCredentials
 from engram.link.flower import (
     CLOCK_REFUSED,
+    KEY_IN_USE,
     PUBLIC_KEY_HEADER,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
-    ApiErrorCode,
     FleetStub,
-    FlowerError,
     Parcel,
     fab_from_proto,
     fab_pb2,
@@ -290,7 +290,7 @@ class Fleet:
             self._call(self._stub.RegisterNode, request)
         except KeyRefused as error:
             flower = _flower(error.__cause__)
-            if flower is None or flower.code != ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
+            if flower is None or flower.code != KEY_IN_USE:
                 raise
 
     def _log_out(self, node_id: int) -> None:
@@ -495,8 +495,18 @@ def _clocks(error: grpc.RpcError) -> str:
     return f"its clock says {stamp(own)}, {apart} the SuperLink's: set the one that is wrong"
 
 
-def _flower(error: BaseException | None) -> FlowerError | None:
-    try:
-        return FlowerError.from_json(error.details()) if isinstance(error, grpc.RpcError) else None
-    except RecursionError:  # deeply nested JSON
+class _Worded(NamedTuple):
+    code: int
+    message: str
+
+
+def _flower(error: BaseException | None) -> _Worded | None:
+    """Reads the JSON in which a SuperLink words an error; None where something else stands."""
+    if not isinstance(error, grpc.RpcError):
         return None
+    try:
+        found = json.loads(error.details() or "")
+        worded = _Worded(found["code"], found["public_message"])
+    except (ValueError, TypeError, KeyError, RecursionError):  # from a proxy, or nested deeply
+        return None
+    return worded if type(worded.code) is int and isinstance(worded.message, str) else None

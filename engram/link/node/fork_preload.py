@@ -3,7 +3,6 @@
 import gc
 
 import flwr_datasets.partitioner  # noqa: F401 - loaded by most partitions
-import sklearn.datasets  # noqa: F401 - loaded by most data, with what it is made of
 
 import engram.client.app  # noqa: F401 - what workers run
 

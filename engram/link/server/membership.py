@@ -54,6 +54,10 @@ class Membership(NamedTuple):
         listed = roll(self.folder)
         return listed.members if listed.members or listed.gone else frozenset(range(self.clients))
 
+    def is_stopping(self, run_id: int) -> bool:
+        """Whether ``stop_run`` was called for a run."""
+        return (self.folder / "flwr" / f"stop-{run_id}").exists()
+
     def known(self) -> tuple[str, str]:
         """Number of registered nodes in words, and a remedy if there are too few.
 

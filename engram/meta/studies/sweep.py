@@ -164,10 +164,7 @@ def check_sweep(problem: Problem, sweep: Sweep) -> int:
 
 
 def run_sweep(
-    problem: Problem,
-    sweep: Sweep,
-    *,
-    report: Callable[[int, int], None] = lambda done, total: None,
+    problem: Problem, sweep: Sweep, *, report: Callable[[int, int], None] = lambda done, total: None
 ) -> Trace:
     """Runs a sweep. A run whose error is no longer finite is stopped.
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from plotly.graph_objects import Figure
 from plotly.offline import get_plotlyjs
 
-from engram.compare.comparison_folder import Runs, find_runs, trains_network
+from engram.compare.comparison_folder import Runs, find_runs
 from engram.compare.plots import image_of
 from engram.compare.reports.base import plots_of
 from engram.compare.reports.local import tables_of
@@ -106,7 +106,7 @@ def page(folder: Path) -> str:
     runs = find_runs(folder)
     found: dict[str, Any] = {"parts": [], "tables": [], "pictures": {}, "answer": ""}
     alone = RunRecord.open(folder) if (folder / "config.json").is_file() else None
-    if alone is not None and not trains_network(alone):
+    if alone is not None and not alone.trains_network:
         first = alone
         if alone.results is None:
             raise Refused(f"{folder} is not finished: resume it first")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from engram.compare.comparison_folder import PLAN, REFERENCES, read_plan
+from engram.arguments import REFERENCES
+from engram.compare.comparison_folder import PLAN, read_plan
 from engram.data.augmentations import AUGMENTATIONS
 from engram.data.source import BUILT_IN, Source
 from engram.networks.optimizers import BUILT_IN_OPTIMIZERS, SCHEDULES

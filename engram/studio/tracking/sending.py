@@ -13,6 +13,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from engram.compare.reports.base import pictures_of
 from engram.data.file_models import Stored, read_stored
 from engram.runs.record import RunRecord
 from engram.scoring.score_columns import UNSEEN
@@ -245,8 +246,6 @@ class _Sending:
             self._note()
 
     def _files(self) -> list[Path]:
-        from engram.compare.reports.base import pictures_of  # noqa: PLC0415 - loads matplotlib
-
         folder = self._record.folder
         names = ("config.json", "results.json", "metrics.jsonl")
         pictures = [folder / name for name in pictures_of(self._record)]

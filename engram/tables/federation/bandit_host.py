@@ -33,7 +33,7 @@ from engram.guards.noise import Noise, secret_noise
 from engram.settings.errors import UNNAMED, DataError, EngramError
 from engram.settings.experiment import Experiment
 from engram.tables.bandits.environments import TaskEnvironment, regret
-from engram.tables.bandits.policies import batches
+from engram.tables.bandits.policies import batches, molar_bandit
 from engram.tables.bandits.site import Buffer, TaskBandit, TaskState
 from engram.tables.federation.molar import MolarBandit
 from engram.tables.federation.molar_messages import SHARED, read_parameters, site_record
@@ -46,6 +46,17 @@ from engram.wire.roster import describe_node
 _log = getLogger("flwr.engram")
 
 Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets
+
+
+def policy_of(experiment: Experiment) -> TaskBandit[SiteEstimate, Shared]:
+    """Builds the policy of sites."""
+    own = experiment.of(MolarBandit)
+    return molar_bandit(
+        c=own.threshold_scale,
+        option=own.thresholding,
+        history=own.history,
+        max_weight=experiment.max_weight,
+    )
 
 
 class Kept(NamedTuple):
@@ -86,7 +97,7 @@ class BanditSites(SiteHost):
             )
         self.data = data
         self.called = UNNAMED if data is None else data.names
-        self._site: TaskBandit[SiteEstimate, Shared] = self.own.policy(experiment)
+        self._site = policy_of(experiment)
         self.environment = lru_cache(maxsize=None)(self._environment)
 
     @property

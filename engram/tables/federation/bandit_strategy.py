@@ -17,7 +17,7 @@ from engram.settings.errors import brief
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Row, strategies
 from engram.strategies.site_strategy import TOTALS, SiteStrategy, read_split, regret_in_words
-from engram.tables.bandits.policies import exchange
+from engram.tables.bandits.policies import exchange, molar_bandit
 from engram.tables.federation.molar import REGRETS, MolarBandit
 from engram.tables.federation.molar_messages import (
     SHARED,
@@ -111,7 +111,7 @@ class BanditExchange(SiteStrategy):
         self.check_enough(len(self._outcomes))
         senders = sorted(self._sent)
         sent = [self._sent[client] for client in senders]
-        answers = exchange(self._own.policy(self._experiment).method, sent)
+        answers = exchange(molar_bandit(max_weight=self._experiment.max_weight).method, sent)
         # All sites that sent an estimate of a parameter get the same answer; share it with all.
         shared = [
             next((own[p] for own in answers if own[p] is not None), None)

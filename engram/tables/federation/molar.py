@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from math import inf
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -73,11 +73,7 @@ class Molar(Thresholded):
     meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
     source = "Huang et al., 2024, Alg. 1 and 4"
     noised: ClassVar[dict[str, str]] = {"family": "linear", "sharing": "median"}
-    unread = Thresholded.unread - {"missing"} | {
-        "num_rounds",
-        "eval_every",
-        "checkpoint_every",
-    }
+    unread = Thresholded.unread - {"missing"} | {"num_rounds", "eval_every", "checkpoint_every"}
 
     family: Literal["linear", "logistic", "poisson"] = Field(
         "linear", description="the model: linear, logistic (classes 0 and 1) or poisson (counts)"
@@ -178,17 +174,6 @@ class MolarBandit(Thresholded):
     def on_a_node(self) -> Self:
         """Returns the method with reports of several turns: fewer would say too much of one."""
         return self.model_copy(update={"report_every": max(self.report_every, LEAST_REPORTED)})
-
-    def policy(self, shared: SharedSettings) -> Any:
-        """Builds the policy of sites and server."""
-        from engram.tables.bandits.policies import molar_bandit
-
-        return molar_bandit(
-            c=self.threshold_scale,
-            option=self.thresholding,
-            history=self.history,
-            max_weight=shared.max_weight,
-        )
 
     def problems(self, shared: SharedSettings) -> Iterator[Fault]:
         """Yields the faults of settings that depend on each other."""

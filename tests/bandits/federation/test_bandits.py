@@ -16,6 +16,7 @@ from engram.server import run as module
 from engram.settings.errors import DataError, Refused, RunStopped
 from engram.tables.bandits.environments import regret
 from engram.tables.bandits.policies import batches, close_tasks
+from engram.tables.federation.bandit_host import policy_of
 from engram.tables.federation.bandit_strategy import BanditExchange
 from engram.tables.federation.molar_messages import SITES
 from tests.bandits.federation.turns import run as run_sites
@@ -46,7 +47,7 @@ def coefs(store, **special):
 def in_one_place(**special):
     """Plays the library's policy in the same environments, with the same ties broken alike."""
     e = settings(**special)
-    policy, everyone = e.own.policy(e), range(e.num_clients)
+    policy, everyone = policy_of(e), range(e.num_clients)
     worlds = [simulated_environment(e, client) for client in everyone]
     state = [policy.init(e.own.parameters, worlds[0].contexts.shape[2])] * e.num_clients
     lost = np.zeros(e.num_clients)

@@ -1,6 +1,7 @@
 """Sites of Meta-Ban whose turns are played, and the same in one place."""
 
 from engram.bandits.federation.bandit_turns import drawn_environment
+from engram.bandits.federation.policy import policy_of
 from engram.bandits.play import play_policy as play_in_one_place
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
@@ -33,7 +34,7 @@ def in_one_place(**special):
     e, environment = settings(**special), drawn_environment(settings(**special))
     moments = []
     played = play_in_one_place(
-        e.own.policy(e, environment.dim).batched, [environment], [e.seed], moments.append
+        policy_of(e, environment.dim).batched, [environment], [e.seed], moments.append
     )
     return environment, played, moments[-1]
 

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -10,6 +11,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
+from engram.guards.secure.drop_outs import _registry
 from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.registry import REGISTRY, fingerprint, signed_registry
 from engram.guards.secure.secure_parties import Identity, Parties, learn, of_node, registered
@@ -18,6 +20,7 @@ from engram.guards.secure.unmasked_sums import Summed, Sums
 from engram.link.keys import read_public_key, same_key
 from engram.link.node_config import NodeConfig
 from engram.link.server.identity import add_client, new_client_key, sign_registry
+from engram.link.server.membership import Membership
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, RunStopped
 from engram.simulations.engine import simulate
@@ -53,7 +56,8 @@ def test_a_node_signs_by_its_folders_key_and_knows_others_by_a_signed_registry(f
     assert found.identity(None).party == 0
     with pytest.raises(Refused, match="this site has no key of client-1 in a registry"):
         found.registry(1)
-    found.learn(told(fed))
+    grid = SimpleNamespace(membership=Membership(fed / "server", 3))
+    found.learn(_registry(grid)[REGISTRY])
     assert (own / REGISTRY).read_bytes() == told(fed)
     for n in range(3):
         key = read_public_key(fed / f"client-{n}" / "client.pub")

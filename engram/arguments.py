@@ -1,18 +1,28 @@
-"""Arguments of commands and of functions, beside settings."""
+"""Arguments and settings as commands and functions take them."""
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from engram.cli.options import check_unused
-from engram.compare.comparison_folder import REFERENCES
+from engram.cli import work
 from engram.core.checks import Fault
-from engram.settings.errors import refusals
-from engram.settings.experiment import validated
+from engram.runs.run_places import check_unused
+from engram.settings.errors import Refused, brief, refusals, together
+from engram.settings.experiment import FIRST, Experiment, Impossible, read_by, validated
 from engram.settings.fields import Float, Int, Settings, expect
+from engram.settings.plugins import project_settings
+from engram.settings.settings_files import read_settings
+
+REFERENCES: Final = {
+    "constant": "own constant",
+    "linear": "own linear model",
+    "pooled": "pooled linear model",
+}
+"""Models beside which a comparison puts its methods, in tables, by what one asks for them by."""
 
 _ENGINES: Final = ("vectorized", "sequential")
 _ON_RAY: Final = (
@@ -87,3 +97,57 @@ def arguments(prefix: str = "", /, **given: Any) -> tuple[Arguments, list[Fault]
     found, _, wrong = validated(Arguments, given, prefix)
     free = refusals(lambda: check_unused(found.out))
     return found, [*wrong, *free]
+
+
+def overrides_of(
+    config: Sequence[Path] | None,
+    sets: Sequence[str] | None,
+    schema: str | None = None,
+    yes: bool = False,
+) -> dict[str, Any]:
+    """Returns the settings of configuration files and options; later ones override earlier ones."""
+    overrides: dict[str, Any] = {}
+    for path in config or ():
+        overrides |= read_settings(path)
+    for text in sets or ():
+        key, equals, value = text.partition("=")
+        if not (key.strip() and equals):
+            raise Refused(f"--set must be KEY=VALUE, got {brief(text)}")
+        quoted = re.fullmatch(r"(?s)(['\"])(.*)\1", value := value.strip())
+        overrides[key.strip()] = quoted[2] if quoted else value
+    overrides |= {} if schema is None else {"schema": schema}
+    return overrides | ({"strict": False} if yes else {})
+
+
+def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with those of the project in the current folder, where they say nothing.
+
+    What the chosen method does not read is left out. Clients are those that rows name, where they
+    name some, unless settings say otherwise.
+    """
+    found = project_settings()
+    method = str(overrides.get("method", found.get("method", FIRST)))
+    found = read_by(method, found) | dict(overrides)
+    return work.follow_rows(found) if "dataset" in found else found
+
+
+def read_experiment(config: Mapping[str, Any]) -> Experiment:
+    """Reads the settings of a run in this process.
+
+    Raises:
+        Refused: One line that says everything that is wrong with the settings; and with the data,
+            as far as these do not depend on impossible ones.
+    """
+    try:
+        return Experiment.from_config(config)
+    except Impossible as error:
+        if error.possible is None:
+            raise
+        opening = work.Opening(error.possible, work.RamStore())
+        raise together(error, lambda: work.host_of(opening), error.is_apart) from error
+
+
+def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> None:
+    """Refuses settings for which a command has options."""
+    for key in overrides.keys() & instead.keys():
+        raise Refused(f"{key} is not a setting of this command: use {instead[key]}")

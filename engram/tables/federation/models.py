@@ -1,43 +1,103 @@
 """Models of methods that train no network of the user's: coefficients, and users' networks."""
 
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engram.bandits.federation.meta_ban import MetaBan
 from engram.client.memory import RamStore
 from engram.core.arrays import Array, Ints
 from engram.core.streams import Stream, generator
 from engram.core.types import Params
 from engram.data.new_rows import NewRows, read_new_rows
-from engram.data.schema.columns import Column, Schema
+from engram.data.schema.columns import Column, Kind, Schema
 from engram.data.tables.raw_tables import labels_of
-from engram.data.tables.tables import TableData, family_of, target_of
-from engram.home.card import Evidence, ScoreEstimate
-from engram.home.evidence import intervals_on, of_coefficients
+from engram.data.tables.tables import TableData, family_of, table_data, target_of
+from engram.home.card import (
+    FOLDS,
+    UNLABELED,
+    Evidence,
+    Origin,
+    ScoreEstimate,
+    mean_of,
+    origin_of,
+    packaged,
+)
+from engram.home.evidence import intervals_on
+from engram.home.exported import Exported, Package
+from engram.home.learned import MODELS, Learned, Models
 from engram.home.prediction_intervals import Interval
-from engram.home.run_models import Learned
 from engram.home.serving import without_medians
 from engram.networks.export_modules import layered
 from engram.settings.errors import DataError, Refused, one_line
+from engram.settings.experiment import Experiment
+from engram.tables.families import FAMILIES
 from engram.tables.federation.coefficients import Coefficients, linear, remembered
 from engram.tables.federation.host import TableSites
-from engram.tables.federation.molar import Molar
+from engram.tables.federation.molar import Molar, MolarBandit
 from engram.tables.federation.molar_messages import read_shared, read_told
 from engram.tables.site import Rows
 from engram.wire.wire import to_record
 
-FOLDS: Final = 5  # number of folds of cross-validation on a newcomer's rows
 
-UNLABELED: Final = (
-    "The rows have no targets: it is the common model, and nothing has been learned from them."
-)
-"""The note of a model for a newcomer without targets."""
+class LearnedTables(Learned):
+    """The models of a run of tables."""
+
+    @cached_property
+    def tables(self) -> TableData:
+        """The clients' tables.
+
+        Raises:
+            DataError: If they cannot be read, or are others: nodes may have had data of their own.
+        """
+        found = table_data(self.experiment)
+        if self._on_nodes:
+            sizes = [len(test.y) if test else 0 for test in found.test]
+            self._check_rows("rows", sizes, alike=[*self.kind.columns] == found.columns)
+        return found
+
+    def check_data(self) -> None:
+        """Raises ``DataError`` if the clients' tables cannot be read, or are others."""
+        if self.experiment.own.plug_in == Molar.plug_in:
+            _ = self.tables
 
 
-def coefficients_of(learned: Learned, client: int | None) -> Coefficients:
+def package_of(learned: LearnedTables, client: int | None) -> Package:
+    """Returns a client's coefficients of a finished run, or the common ones, with their card.
+
+    Raises:
+        Refused: If there are none, or its memories are elsewhere.
+    """
+    found = coefficients_of(learned, client)
+    origin = origin_of(learned, client, learned.rows_in_words)
+    kind = Kind(schema=found.schema, classes=learned.kind.classes)
+    return of_table(origin, found, kind, of_coefficients(learned, found, client))
+
+
+def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
+    """Returns coefficients for a client that never took part, by its rows, with their card."""
+    coefficients, evidence, notes = transferred(learned, path)
+    kind = Kind(schema=coefficients.schema, classes=learned.kind.classes)
+    origin = origin_of(learned, name, learned.rows_in_words)
+    return of_table(origin, coefficients, kind, evidence, notes)
+
+
+def of_table(
+    origin: Origin, found: Coefficients, kind: Kind, evidence: Evidence, notes: Sequence[str] = ()
+) -> Package:
+    """Returns a model of columns of a kind, with its evidence and its card."""
+    module = layered(found.state, family_of(origin.experiment))
+    about = "values", found.outputs, origin.client, origin.source
+    exported = Exported(origin.what, origin.settings, kind, "layers", *about)
+    return packaged(origin, exported, module, evidence, notes, found.table)
+
+
+def coefficients_of(learned: LearnedTables, client: int | None) -> Coefficients:
     """Returns the model of a client, or the common one.
 
     Raises:
@@ -53,7 +113,7 @@ def coefficients_of(learned: Learned, client: int | None) -> Coefficients:
     return found._replace(schema=_schema(learned, found, client))
 
 
-def _schema(learned: Learned, found: Coefficients, client: int | None) -> Schema:
+def _schema(learned: LearnedTables, found: Coefficients, client: int | None) -> Schema:
     """Returns a model's schema, with the client's values for missing ones.
 
     Where the table is elsewhere, that is unknown: then the schema refuses missing values.
@@ -65,7 +125,7 @@ def _schema(learned: Learned, found: Coefficients, client: int | None) -> Schema
         return without_medians(found.schema) or found.schema
 
 
-def _common(learned: Learned) -> Coefficients:
+def _common(learned: LearnedTables) -> Coefficients:
     shared: dict[str, Any] | None = (learned.record.results or {}).get("shared")
     if shared is None:
         raise Refused(f"{learned.experiment.method} has no common model: export a client's")
@@ -83,7 +143,7 @@ def _number(value: float | None) -> float:
     return torch.nan if value is None else value
 
 
-def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, list[str]]:
+def transferred(learned: LearnedTables, path: Path) -> tuple[Coefficients, Evidence, list[str]]:
     """Returns a newcomer's model, its evidence, and notes for its card.
 
     Raises:
@@ -127,12 +187,12 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
     intervals: list[Interval] = []
     if folds:
         means = [_means(learned, sites[k][0], x[fold]) for k, fold in enumerate(folds)]
-        intervals = intervals_on(e, torch.cat(means), y[np.concatenate(folds)])
+        intervals = _intervals(e, torch.cat(means), y[np.concatenate(folds)])
     found = Evidence.of_table(scores, table.x, rows.schema, intervals)
     return remembered(e, learned.kind._replace(schema=rows.schema), memory), found, []
 
 
-def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
+def _targets(path: Path, rows: NewRows, learned: LearnedTables) -> Array | None:
     """Returns the targets of a newcomer's rows; None if they have none."""
     if "y" not in rows.targets:
         return None
@@ -150,7 +210,7 @@ def _targets(path: Path, rows: NewRows, learned: Learned) -> Array | None:
     return found
 
 
-def _means(learned: Learned, memory: Params, x: Tensor) -> Tensor:
+def _means(learned: LearnedTables, memory: Params, x: Tensor) -> Tensor:
     found = remembered(learned.experiment, learned.kind, memory)
     with torch.no_grad():
         means: Tensor = layered(found.state, learned.experiment.of(Molar).family)(x)
@@ -158,7 +218,7 @@ def _means(learned: Learned, memory: Params, x: Tensor) -> Tensor:
 
 
 def _at_a_site(
-    learned: Learned, table: Rows, rows: Ints, held_out: Ints | None
+    learned: LearnedTables, table: Rows, rows: Ints, held_out: Ints | None
 ) -> tuple[Params, dict[str, float]]:
     """Has a site compute its coefficients; returns its memory, and losses on held-out rows."""
     e = learned.experiment
@@ -175,3 +235,45 @@ def _at_a_site(
     except ValueError as error:
         raise DataError(f"the rows cannot be used: {one_line(str(error))}") from error
     return store.load(0, before=2) or {}, losses
+
+
+def of_coefficients(learned: LearnedTables, found: Coefficients, client: int | None) -> Evidence:
+    """Evaluates a client's coefficients, or the common ones, by the run and the rows."""
+    e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
+    scores: dict[str, list[ScoreEstimate]] = {}
+    if client is not None:
+        at = clients.get("ids", range(e.num_clients)).index(client)
+        figures = {key: each[at] for key, each in clients.items() if key not in ("ids", "names")}
+        scores["the run's"] = [ScoreEstimate(name, value) for name, value in figures.items()]
+    if e.own.plug_in != Molar.plug_in:
+        return Evidence(scores)
+    try:
+        data = learned.tables
+    except DataError:
+        return Evidence(scores)
+    more, intervals = of_test(e, found, None if client is None else data.test[client])
+    train = [own.x for own in (data.train if client is None else [data.train[client]]) if own]
+    x = np.concatenate(train)
+    return Evidence.of_table(scores | more, x, found.schema, intervals)
+
+
+def of_test(
+    e: Experiment, found: Coefficients, test: Rows | None
+) -> tuple[dict[str, list[ScoreEstimate]], list[Interval]]:
+    """Returns scores and intervals of coefficients on test rows; neither if there are none."""
+    if test is None:
+        return {}, []
+    family = FAMILIES[e.of(Molar).family]
+    with torch.no_grad():
+        eta = layered(found.state)(torch.from_numpy(test.x))[:, 0].numpy()
+    rows, means = family.loss(eta, test.y), family.mean(eta)
+    scores = {f"its {len(rows)} test rows": [mean_of("loss", torch.from_numpy(rows))]}
+    return scores, _intervals(e, torch.from_numpy(means), torch.from_numpy(test.y))
+
+
+def _intervals(e: Experiment, means: Tensor, y: Tensor) -> list[Interval]:
+    return intervals_on(means, y, values=e.of(Molar).family != "logistic")
+
+
+for _family in (Molar.plug_in, MolarBandit.plug_in, MetaBan.plug_in):
+    MODELS.register(_family)(Models(LearnedTables, package_of, adapted_package))
