@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.compare.critical_values import ALPHAS, AT, floor_of, of_clients, of_seeds
+from engram.scoring.intervals import means_of, variances_of
 
 Scores = Sequence[npt.NDArray[np.float64]]
 """Each client's score, (clients,), for each seed; NaN for a client that was not scored."""
@@ -131,7 +132,7 @@ def _gap(one: Scores, other: Scores) -> Gap:
     if not seeds.any():
         return Gap(np.nan, 0.0, 0.0, 0, 0)
     gaps = np.where(known, gaps, np.nan)[seeds][:, clients]
-    by_seed, by_client = _means(gaps, 1), _means(gaps, 0)
+    by_seed, by_client = means_of(gaps, 1), means_of(gaps, 0)
     rest = gaps - by_seed[:, None] - by_client + by_seed.mean()
     degrees = (gaps.shape[0] - 1) * (gaps.shape[1] - 1)
     noise = float(np.nansum(rest**2)) / degrees / gaps.size if degrees else 0.0
@@ -139,38 +140,6 @@ def _gap(one: Scores, other: Scores) -> Gap:
     spread = max(by_client.std(), 1e-9 * np.abs(by_client).max(), np.finfo(float).tiny)
     skewness = float((((by_client - by_client.mean()) / spread) ** 3).mean())
     return Gap(float(by_seed.mean()), *parts, len(by_seed), len(by_client), noise, 0.0, skewness)
-
-
-def _means(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
-    # Faster than ``np.nanmean``.
-    known = ~np.isnan(values)
-    return np.asarray(np.where(known, values, 0.0).sum(axis) / known.sum(axis))
-
-
-def variances_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Returns the parts of the variance of a mean that are due to seeds and to clients.
-
-    Args:
-        values: Shape (seeds, clients), NaN where there is none; no row and no column is all NaN.
-
-    Returns:
-        ``s_b^2 / S`` and ``s_a^2 / n``; 0 for a single seed, or a single client.
-    """
-    found = []
-    for axis in (1, 0):
-        means = _means(values, axis)
-        found.append(float(means.var(ddof=1) / len(means)) if len(means) > 1 else 0.0)
-    return found[0], found[1]
-
-
-def error_of(by_seeds: float, by_clients: float, seeds: int, clients: int) -> tuple[float, float]:
-    """Returns a mean's standard error, and its degrees of freedom by Satterthwaite (1946).
-
-    The arguments are those of a ``Gap``, with at least two seeds.
-    """
-    total = by_seeds + by_clients
-    parts = by_seeds**2 / (seeds - 1) + by_clients**2 / max(clients - 1, 1)
-    return total**0.5, max(total**2 / parts, 1.0) if parts else 1.0
 
 
 def _interval(gap: Gap, methods: int) -> tuple[float, float]:

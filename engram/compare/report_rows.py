@@ -1,6 +1,6 @@
 """Rows of a report: scores of each model over its seeds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from engram.core.checks import must
 from engram.runs.record import RunRecord
 from engram.scoring.best_round import selected_by
 from engram.scoring.evaluation import center_key
+from engram.scoring.intervals import deviation
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION
 from engram.settings.data import DataSettings
@@ -174,8 +175,8 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
     figures: dict[str, float | None] = {}
     for metric in metrics:
         figures |= _figures(shown, metric, which)
-        each = [row[metric.name + which] for row in shown]
-        figures[f"{metric.name}-seed-std"] = _deviation(each)
+        each = [value for row in shown if (value := row[metric.name + which]) is not None]
+        figures[f"{metric.name}-seed-std"] = deviation(each)
     trained = [row for rows in curves for row in rows if "ms" in row]
     ended = [record.results for record in records if record.results is not None]
     picked_rounds = [row["round"] for row in selected if row]
@@ -236,11 +237,6 @@ def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _deviation(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.std(known, ddof=1)) if len(known) > 1 else None
-
-
 def told_round(row: Mapping[str, Any]) -> str:
     """Words for the round that a row of ``report_rows`` is of."""
     return f"after {row['rounds']} rounds" if row["selected-round"] is None else "at the best round"
@@ -294,7 +290,7 @@ def others(
     rows = {}
     for name, seeds in found.items():
         known = [seed for seed in seeds if np.isfinite(seed[0])] or [(np.nan,) * len(called)]
-        spread = _deviation(seed[0] for seed in known)
+        spread = deviation([seed[0] for seed in known])
         rows[name] = dict(zip(called, np.mean(known, axis=0).tolist(), strict=True))
         rows[name][f"{metric.name}-seed-std"] = np.nan if spread is None else spread
     return rows

@@ -3,10 +3,9 @@
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.stats import t
 
-from engram.compare.differences import Scores, error_of, variances_of
-from engram.home.confidence import LEVEL
+from engram.compare.differences import Scores
+from engram.scoring.intervals import LEVEL, error_of, quantile, variances_of, wilson
 
 LEAST_SEEDS: Final = 3  # fewer do not tell how much a share varies over seeds
 
@@ -57,17 +56,10 @@ def share_worse(scores: Scores, base: Scores, sign: int) -> Share | None:
     by_seeds = ((seeds - 1) * by_seeds + _binomial(share, clients) / seeds) / (seeds + 1)
     error, degrees = error_of(by_seeds, by_clients, seeds + 2, clients)
     count = min(_binomial(share, clients * seeds) / error**2, clients)
-    return Share(share, *_wilson(share, count, float(t.ppf((1 + LEVEL) / 2, degrees))), clients)
+    return Share(share, *wilson(share, count, float(quantile((1 + LEVEL) / 2, degrees))), clients)
 
 
 def _binomial(share: float, count: int) -> float:
     """Returns the variance of a draw, by the share with one more success and failure."""
     smooth = (share * count + 1) / (count + 2)
     return smooth * (1 - smooth)
-
-
-def _wilson(share: float, count: float, z: float) -> tuple[float, float]:
-    """Returns the limits of Wilson's interval, JASA 1927, of a share of ``count`` clients."""
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z * np.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2) / (1 + z**2 / count)
-    return max(middle - float(half), 0.0), min(middle + float(half), 1.0)

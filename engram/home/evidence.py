@@ -12,11 +12,11 @@ from engram.data.lazy import RowNumbers
 from engram.data.ranges import inputs_in, ranges_of, some_of
 from engram.data.schema.columns import Schema
 from engram.home.card import Evidence, ScoreEstimate, mean_of, scored
-from engram.home.confidence import of_proportion
 from engram.home.prediction_intervals import USUAL, Interval, coverage, intervals_of, outputs_of
 from engram.home.run_models import Learned
 from engram.networks.base import Outputs, called
 from engram.networks.export_modules import layered
+from engram.scoring.intervals import of_proportion
 from engram.scoring.metrics import fitted
 from engram.scoring.query_rows import query_rows
 from engram.scoring.score_columns import COMMON, TUNED

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from engram.scoring.intervals import deviation
 from engram.scoring.metrics import Metric
 from engram.settings.fields import Range, Scalar
 from engram.studies.figures import new_table, panels
@@ -28,7 +28,7 @@ def trial_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
             "state": trial.state,
             "round": trial.round,
             "score": trial.value,
-            "seed-std": float(np.std(trial.scores, ddof=1)) if len(trial.scores) > 1 else None,
+            "seed-std": deviation(trial.scores),
             "reason": trial.reason,
         }
         for trial in trials
@@ -97,12 +97,11 @@ def table_of(method: str, trials: Sequence[Trial], plan: Search) -> Table:
     keys = [dimension.key for dimension in plan.space]
     table = new_table([], ["trial", *keys, "round", "score ± sd"], title=title)
     for trial in told:
-        deviation = float(np.std(trial.scores, ddof=1)) if len(trial.scores) > 1 else None
         table.add_row(
             f"{trial.number}{' (defaults)' if trial.number == 0 else ''}",
             *(str(trial.settings[key]) for key in keys),
             str(trial.round),
-            f"{metric.in_words(trial.value)} ± {metric.in_words(deviation)}",
+            f"{metric.in_words(trial.value)} ± {metric.in_words(deviation(trial.scores))}",
         )
     return table
 

@@ -15,11 +15,11 @@ from engram.bandits.studies.settings import MetaBanSettings
 from engram.bandits.studies.trials import RECOVERY, TUNED_ROUNDS, TrialRows, at_shares, work
 from engram.compare.panel_plots import Curve, curve_of, draw_differences, draw_multiples
 from engram.core.arrays import Array
+from engram.scoring.intervals import Interval, deviation, student
 from engram.simulations.job_pool import Row
-from engram.studies.best_method import REGRETS, Interval, in_words, paired
 from engram.studies.figures import new_table, plus_minus, png
 from engram.studies.study import Report
-from engram.studies.summaries import grouped
+from engram.studies.summaries import REGRETS, grouped, in_words
 
 __all__ = ["report", "work"]  # what a study's module has
 
@@ -164,8 +164,7 @@ def difference(own: Sequence[Row], other: Sequence[Row]) -> list[Interval]:
 
     The others are in the same worlds in the same order.
     """
-    gaps = _curves(own) - _curves(other)
-    return [paired(each[:, None], np.zeros((len(each), 1)), 0.0) for each in gaps.T]
+    return [student(gaps) for gaps in (_curves(own) - _curves(other)).T]
 
 
 def summarize_runs(done: Sequence[Row]) -> list[Row]:
@@ -184,7 +183,7 @@ def summarize_runs(done: Sequence[Row]) -> list[Row]:
             "rounds": [runs[0]["rounds"][point] for point in _points(runs[0])],
             "regrets": _curves(runs).mean(axis=0)[_points(runs[0])].tolist(),
             "regret": float(_last(runs).mean()),
-            "sd": float(_last(runs).std(ddof=1)) if len(runs) > 1 else None,
+            "sd": deviation(_last(runs)),
             "ms": float(np.mean([run["ms"] for run in runs])),
         }
         | {name: _tenths(runs, name) for name in RECOVERY if name in runs[0]}

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from engram.meta.studies.published import FEDERATED_ROWS, FEDERATED_SETTINGS, TABLE_5
 from engram.meta.studies.settings import FederatedSettings
+from engram.scoring.intervals import deviation
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
@@ -133,7 +134,7 @@ def _row(dataset: str, case: tuple[Any, ...], runs: Sequence[Row]) -> Row:
         "method": method,
         "seeds": len(runs),
         "accuracy": float(accuracy.mean()),
-        "accuracy-std": float(accuracy.std(ddof=1)) if len(runs) > 1 else None,
+        "accuracy-std": deviation(accuracy),
         "common": _mean_if_all([run["common"] for run in runs]),
         "served": _mean_if_all([run["served"] for run in runs]),
         "ms": float(np.median([run["ms"] for run in runs])),

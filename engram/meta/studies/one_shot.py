@@ -25,11 +25,11 @@ from engram.meta.studies.published import ONE_SHOT_PUBLISHED, ONE_SHOT_STEPS, SP
 from engram.meta.studies.settings import OneShotSettings
 from engram.meta.studies.sweep import Problem
 from engram.networks.built_in import build_model
+from engram.scoring.intervals import LEVEL, mean_and_error
 from engram.settings.errors import DataError, Refused
 from engram.simulations.job_pool import Pool, Row
 from engram.studies.figures import new_table, plus_minus
 from engram.studies.study import Report
-from engram.studies.summaries import mean_and_error
 
 # Of eta, on which the paper is silent; below, nothing moves.
 GRID: Final = (1.0, 0.3, 0.1, 0.05, 0.02)
@@ -232,7 +232,7 @@ def summarize(done: Sequence[Row], dataset: str) -> list[Row]:
 
 def _row(dataset: str, name: str, runs: Sequence[Row]) -> Row:
     found = np.array([run["tests"] for run in runs], dtype=float)
-    accuracy, width = mean_and_error(found.mean(0), 1.96)
+    accuracy, width = mean_and_error(found.mean(0), LEVEL)
     mean, deviation = TABLE_4[dataset].get(name, (None, None))
     figures = figures_of(name, runs)
     fine = not figures["diverged"]
@@ -240,7 +240,7 @@ def _row(dataset: str, name: str, runs: Sequence[Row]) -> Row:
         **figures,
         "accuracy": float(accuracy) if fine else None,
         "accuracy-interval": float(width) if fine and width is not None else None,
-        "accuracy-std": float(found.mean(1).std(ddof=1)) if fine and len(runs) > 1 else None,
+        "accuracy-std": deviation(found.mean(1)) if fine else None,
         "published": mean and mean / 100,
         "published-std": deviation and deviation / 100,
     }

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from rich.table import Table as Printed
 
 from engram.core.arrays import Array, Bools
+from engram.scoring.intervals import quantile
 from engram.simulations.job_pool import Row
 from engram.studies.figures import new_table, png
 from engram.tables.adaptive_models import Adaptive
-from engram.tables.intervals import Intervals, own_interval, quantile
+from engram.tables.intervals import Intervals, own_interval
 from engram.tables.shrinkage import threshold
 from engram.tables.site import SiteEstimate
 from engram.tables.studies.contenders import Molar
