@@ -233,7 +233,7 @@ def summarize(done: Sequence[Row], dataset: str) -> list[Row]:
 def _row(dataset: str, name: str, runs: Sequence[Row]) -> Row:
     found = np.array([run["tests"] for run in runs], dtype=float)
     accuracy, width = mean_and_error(found.mean(0), LEVEL)
-    mean, deviation = TABLE_4[dataset].get(name, (None, None))
+    mean, spread = TABLE_4[dataset].get(name, (None, None))
     figures = figures_of(name, runs)
     fine = not figures["diverged"]
     return {
@@ -242,7 +242,7 @@ def _row(dataset: str, name: str, runs: Sequence[Row]) -> Row:
         "accuracy-interval": float(width) if fine and width is not None else None,
         "accuracy-std": deviation(found.mean(1)) if fine else None,
         "published": mean and mean / 100,
-        "published-std": deviation and deviation / 100,
+        "published-std": spread and spread / 100,
     }
 
 
