@@ -7,10 +7,11 @@ from typing import Any
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from engram.cli.console import new_table
+from engram.compare.figures import panels
 from engram.scoring.intervals import deviation
 from engram.scoring.metrics import Metric
 from engram.settings.fields import Range, Scalar
-from engram.studies.figures import new_table, panels
 from engram.tune.record import Trial
 from engram.tune.search import Search
 

@@ -13,11 +13,12 @@ from engram.bandits.studies.environments import ENVIRONMENTS
 from engram.bandits.studies.methods import LINEAR, META_BAN, METHODS, RANDOM
 from engram.bandits.studies.settings import MetaBanSettings
 from engram.bandits.studies.trials import RECOVERY, TUNED_ROUNDS, TrialRows, at_shares, work
+from engram.cli.console import new_table, plus_minus
+from engram.compare.figures import image_of
 from engram.compare.panel_plots import Curve, curve_of, draw_differences, draw_multiples
 from engram.core.arrays import Array
 from engram.scoring.intervals import Interval, deviation, student
 from engram.simulations.job_pool import Row
-from engram.studies.figures import new_table, plus_minus, png
 from engram.studies.study import Report
 from engram.studies.summaries import REGRETS, grouped, in_words
 
@@ -120,7 +121,7 @@ def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[s
         gaps = [_gap(METHODS[name].title, each, own) for name, each in runs.items()]
         labels = "round", "regret above Meta-Ban's"
         kind = "mean over worlds, and its 95 % interval:"
-        found["differences.png"] = png(draw_differences({"": gaps}, labels, kind=kind))
+        found["differences.png"] = image_of(draw_differences({"": gaps}, labels, kind=kind))
     if ablation:
         kinds = {f"{name} = {each[0]['setting'][name]:g}": each for each in alike(ablation)}
         found[f"{name}.png"] = _draw(kinds)
@@ -142,7 +143,7 @@ def _draw(named: Mapping[str, Sequence[Row]]) -> bytes:
         marked=[title for title in references if title in named],
         log=True,
     )
-    return png(figure)
+    return image_of(figure)
 
 
 # --- Summaries -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from engram.compare.claims import scores_of
 from engram.compare.comparison_folder import Runs, is_reference
 from engram.compare.differences import Difference, Scores, pairwise
+from engram.compare.figures import panels
 from engram.compare.report_rows import models_of
 from engram.scoring.metrics import Metric
 
@@ -39,13 +40,11 @@ def draw_gains(
     pairs = pairwise(scores)
     high, wide = (len(references), 1) if narrow else (1, len(references))
     size = (4.6 * wide + 1, (1.5 + 0.45 * len(others)) * high)
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(high, wide, sharey=True, squeeze=False).ravel()
+    figure, each = panels(wide, high, size=size, grid="x", sharey=True)
     names, points = [label for _, label, _ in others], " (points)" if metric.percent else ""
-    for axes, (_, reference, _) in zip(panels, references, strict=True):
+    for axes, (_, reference, _) in zip(each, references, strict=True):
         axes.axvline(0, color="black", lw=0.8)
         axes.set(title=f"over {reference}", xlabel=f"gain in {metric.name}{points}")
-        axes.grid(axis="x", alpha=0.3)
         rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
         for line, name in enumerate(names):
             gaps = [a - b for a, b in zip(scores[name], scores[reference], strict=True)]
@@ -56,8 +55,8 @@ def draw_gains(
         "with its simultaneous 95 % interval"
     )
     figure.suptitle(dots, fontsize="small")
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].invert_yaxis()
+    each[0].set_yticks(range(len(names)), names)
+    each[0].invert_yaxis()
     return figure
 
 

@@ -11,7 +11,7 @@ from engram.cli.console import err, out, tell_files
 from engram.cli.options import as_allowed
 from engram.compare.claims import difference_table, differences_of
 from engram.compare.comparison_folder import PLAN, TUNING, Runs, find_runs
-from engram.compare.plots import save
+from engram.compare.figures import save
 from engram.compare.reports.base import reports
 from engram.compare.reports.figure_files import network_figures
 from engram.compare.results import Results, metrics_of, results_of

@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
+from engram.cli.console import new_table, plus_minus
+from engram.compare.figures import COLORS, finish, panels
 from engram.meta.studies.published import FEDERATED_ROWS, FEDERATED_SETTINGS, TABLE_5
 from engram.meta.studies.settings import FederatedSettings
 from engram.scoring.intervals import deviation
@@ -17,7 +19,6 @@ from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
 from engram.simulations.job_pool import Pool, Progress, Row
-from engram.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from engram.studies.study import Report
 from engram.studies.summaries import grouped
 

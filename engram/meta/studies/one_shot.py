@@ -11,6 +11,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.func import vmap
 
+from engram.cli.console import new_table, plus_minus
 from engram.cohort.dense_gradients import CROSS_ENTROPY, FIRST, Examples, dense_loss, logits
 from engram.cohort.span_coordinates import Span
 from engram.cohort.stacked_models import Layout, dense_stacks, stacked_loss
@@ -25,10 +26,9 @@ from engram.meta.studies.published import ONE_SHOT_PUBLISHED, ONE_SHOT_STEPS, SP
 from engram.meta.studies.settings import OneShotSettings
 from engram.meta.studies.sweep import Problem
 from engram.networks.built_in import build_model
-from engram.scoring.intervals import LEVEL, mean_and_error
+from engram.scoring.intervals import LEVEL, deviation, mean_and_error
 from engram.settings.errors import DataError, Refused
 from engram.simulations.job_pool import Pool, Row
-from engram.studies.figures import new_table, plus_minus
 from engram.studies.study import Report
 
 # Of eta, on which the paper is silent; below, nothing moves.

@@ -9,8 +9,10 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
+from engram.cli.console import new_table, plus_minus
 from engram.cohort.dense_gradients import SQUARED_ERROR
 from engram.cohort.stacked_models import Layout, dense_stacks, expand, outputs
+from engram.compare.figures import COLORS, finish, panels
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Batch, Params
 from engram.meta.meta_gradient import fine_tune
@@ -30,7 +32,6 @@ from engram.meta.studies.sweep import Problem
 from engram.networks.built_in import build_model
 from engram.scoring.intervals import deviation
 from engram.simulations.job_pool import Pool, Row
-from engram.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from engram.studies.study import Report
 from engram.studies.summaries import grouped
 

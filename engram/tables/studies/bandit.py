@@ -7,12 +7,13 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
+from engram.cli.console import new_table, plus_minus
+from engram.compare.figures import image_of
 from engram.compare.panel_plots import Curve, draw_multiples
 from engram.core.arrays import Array
 from engram.core.machine import check_room
 from engram.scoring.intervals import LEVEL, mean_and_error
 from engram.simulations.job_pool import Pool, Progress, Row
-from engram.studies.figures import new_table, plus_minus, png
 from engram.studies.study import Report
 from engram.studies.summaries import grouped
 from engram.tables.bandits.environments import TaskEnvironment, sparse_environments
@@ -175,4 +176,4 @@ def _draw(done: Sequence[Row]) -> bytes:
             curve = Curve(POLICIES[name][0], trials[0]["rounds"], mean, *limits)
             regrets.setdefault(f", p = {ACTIVATION[m]:.3f}", []).append(curve)
     x, kind = "round (p: the task's probability of activation)", "mean of trials, and 95 % interval"
-    return png(draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"][0]]))
+    return image_of(draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"][0]]))

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 from rich.table import Table as Printed
 
+from engram.cli.console import new_table, plus_minus
 from engram.scoring.intervals import crossed, mean_and_error
 from engram.simulations.job_pool import Row
-from engram.studies.figures import new_table, plus_minus
 from engram.tables.families import FamilyName
 from engram.tables.studies.comparison import Shares, SplitScore
 from engram.tables.studies.contenders import GRID
