@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from itertools import count
@@ -143,6 +143,12 @@ Control = Annotated[
     str | None, option("HOST:PORT", f"Its SuperLink's Control API; default {CONTROL}.")
 ]
 Port = Annotated[int, option("PORT", "Serve /metrics and /healthz on this machine alone.", min=0)]
+Methods = Annotated[
+    list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
+]
+Seeds = Annotated[str | None, option("N", "Runs of each, from `seed` upwards; default 5.")]
+Format = Annotated[str, option("FORMAT", "safetensors or onnx.", "--format")]
+JsonInstead = Annotated[bool, flag("--json", "Print JSON instead.")]
 Site = Annotated[Path, argument("FOLDER", "A client's folder, `client-N` of a federation.")]
 State = Annotated[
     Path | None, option("DIR", "Where the node keeps its memories; default FOLDER/state.")
@@ -215,6 +221,12 @@ def begun(folder: Path, method: str | None) -> tuple[dict[str, Any], "Engine"]:
         raise Refused(f"{folder} is a run of {settings['method']}, got {method}")
     # A run of Flower's is refused further on, in words of its own.
     return settings, "sequential" if config["engine"] == "sequential" else "vectorized"
+
+
+def refuse_beside_resume(work: str, given: Iterable[object], instead: str = "nothing else") -> None:
+    """Refuses what is given beside ``--resume``, which goes on with a piece of work as begun."""
+    if any(given):
+        raise Refused(f"--resume goes on with a {work} as it was begun: give {instead}")
 
 
 def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> None:

@@ -18,6 +18,7 @@ from engram.cli.options import (
     Config,
     Control,
     Json,
+    Methods,
     OnRay,
     Out,
     Port,
@@ -25,6 +26,7 @@ from engram.cli.options import (
     Referring,
     Resume,
     SchemaFile,
+    Seeds,
     Set,
     Track,
     WithSettings,
@@ -40,6 +42,7 @@ from engram.cli.options import (
     option,
     overrides_of,
     read_experiment,
+    refuse_beside_resume,
     refuse_keys,
 )
 from engram.cli.progress import Execute, Report, run_all, show_found, tell_next
@@ -171,12 +174,8 @@ def _again(ray: str | None) -> str:
 
 @app.command(epilog=SEE_SETTINGS)
 def compare(
-    methods: Annotated[
-        list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
-    ] = None,
-    seeds: Annotated[
-        str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
-    ] = None,
+    methods: Methods = None,
+    seeds: Seeds = None,
     sets: Set = None,
     config: Config = None,
     schema: SchemaFile = None,
@@ -222,8 +221,7 @@ def compare(
         folder = folder_of_command(given.out, f"compare-{data_name(first)}")
     else:
         others = (methods, seeds, sets, config, schema, yes, out, engine, tuned, trials, references)
-        if any(others):
-            raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
+        refuse_beside_resume("comparison", others)
         folder = told_with(wrong, lambda: find_run(resume))
     if track is not None:
         check_tracker(track)

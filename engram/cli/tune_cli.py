@@ -12,12 +12,14 @@ from engram.cli.options import (
     SEE_SETTINGS,
     Config,
     Json,
+    Methods,
     OnRay,
     Out,
     Processes,
     Ray,
     Resume,
     SchemaFile,
+    Seeds,
     Set,
     Yes,
     argument,
@@ -27,6 +29,7 @@ from engram.cli.options import (
     folder_of_command,
     option,
     overrides_of,
+    refuse_beside_resume,
 )
 from engram.cli.run_cli import in_this_process
 from engram.compare.comparison_folder import contestants, read_benchmark
@@ -74,10 +77,9 @@ def tune(
     What is given by --set is not searched. The files `best.toml` are for --config: of `engram run`
     those of each method, of `engram compare` the one of all methods.
     """
-    if resume is not None and any((methods, trials, seeds, search, sets, config, schema, yes, out)):
-        raise Refused(
-            "--resume goes on with a search as it was begun: give --minutes, --processes or --ray"
-        )
+    if resume is not None:
+        others = (methods, trials, seeds, search, sets, config, schema, yes, out)
+        refuse_beside_resume("search", others, "--minutes, --processes or --ray")
     given, wrong = arguments(
         "--",
         trials=trials or 32,
@@ -105,9 +107,7 @@ def tune(
 
 @app.command(epilog=SEE_SETTINGS)
 def benchmark(
-    methods: Annotated[
-        list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
-    ] = None,
+    methods: Methods = None,
     on: Annotated[
         list[str] | None,
         option(
@@ -119,9 +119,7 @@ def benchmark(
     trials: Annotated[
         str | None, option("N", "Settings to try of each method; default 16.")
     ] = None,
-    seeds: Annotated[
-        str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
-    ] = None,
+    seeds: Seeds = None,
     sets: Set = None,
     out: Out = None,
     resume: Resume = None,
@@ -147,8 +145,7 @@ def benchmark(
         chosen = told_with(wrong, lambda: _chosen(on))
         folder = folder_of_command(given.out, "benchmark")
     else:
-        if methods or on or trials or seeds or sets or out:
-            raise Refused("--resume goes on with a benchmark as it was begun: give nothing else")
+        refuse_beside_resume("benchmark", (methods, on, trials, seeds, sets, out))
         folder = told_with(wrong, lambda: find_run(resume))
         read_benchmark(folder)
     run_benchmark = work.run_benchmark  # takes seconds, and may be interrupted before joining

@@ -46,9 +46,8 @@ def draw_metric(
     seeds = max(len(records) for records in runs.values())
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
     x = "communication round" if against == "round" else against.replace("-", " ")
-    unit = " (%)" if metric.percent else ""
     over = f"{metric.center} over clients"
-    y, told = f"{metric.name}, {over}{unit}", f"{over}{band}"
+    y, told = f"{metric.name}, {over}{metric.unit}", f"{over}{band}"
     if len(curves) > _TOGETHER:
         marked = [label for m, label, _ in lines if getattr(METHODS[m], "reference", False)]
         return draw_multiples({"": curves}, (x, y), own=told, marked=marked, narrow=narrow)
@@ -106,7 +105,7 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
     ]
     lines = said if narrow else [" ".join(said[:2]), " ".join(said[2:])]
     figure.suptitle("\n".join(lines), fontsize="small")
-    axes.set_ylabel(f"{metric.name} of a client{' (%)' if metric.percent else ''}")
+    axes.set_ylabel(f"{metric.name} of a client{metric.unit}")
     if metric.percent:
         axes.set_ylim(-3, 103)
     return figure

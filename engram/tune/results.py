@@ -137,8 +137,7 @@ def draw_trials(method: str, trials: Sequence[Trial], plan: Search) -> Figure:
         if isinstance(dimension.within, Range) and dimension.within.log:
             axes.set_xscale("log")
         axes.set_xlabel(dimension.key)
-    unit = " (%)" if metric.percent else ""
-    grid[0].set_ylabel(f"validation {metric.name}{unit}")
+    grid[0].set_ylabel(f"validation {metric.name}{metric.unit}")
     grid[0].legend(loc="best", framealpha=0.6, fontsize="small")
     figure.suptitle(f"{method}: what was tried")
     return figure
