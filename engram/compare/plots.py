@@ -54,8 +54,8 @@ def draw_metric(
     figure, (axes,) = panels(1, size=(7.5, 4.5))
     for (method, label, which), curve in zip(lines, curves, strict=True):
         look: dict[str, Any] = {"marker": looks[method].mark, "markersize": 3, "color": curve.color}
-        at = curve.x, curve.mean, curve.low, curve.high
-        draw_band(axes, *at, ls=_STYLES[which], label=label, **look)
+        look |= {"ls": _STYLES[which], "label": label}
+        draw_band(axes, curve.x, curve.mean, curve.low, curve.high, **look)
     axes.set(xlabel=x, ylabel=y, title=f"lines: {told}")
     end_ticks(axes, curves, 9)
     axes.legend(loc="best", framealpha=0.6)

@@ -12,7 +12,7 @@ from engram.compare.figures import panels
 from engram.scoring.intervals import deviation
 from engram.scoring.metrics import Metric
 from engram.settings.fields import Range, Scalar
-from engram.tune.record import Trial
+from engram.tune.record import Trial, ranked
 from engram.tune.search import Search
 
 BEST = "best.toml"
@@ -82,9 +82,8 @@ def told(trial: Trial, metric: Metric) -> str:
 def table_of(method: str, trials: Sequence[Trial], plan: Search) -> Table:
     """Returns a table of the best trials of a method, and of the defaults."""
     metric = plan.metric
-    scored = [trial for trial in trials if trial.value is not None]
-    ranked = sorted(scored, key=lambda t: (-t.round, -metric.sign * (t.value or 0)))
-    told = ranked[:_MOST] + [t for t in ranked[_MOST:] if t.number == 0]
+    scored = ranked(trials, metric.sign)
+    told = scored[:_MOST] + [t for t in scored[_MOST:] if t.number == 0]
     unit = " in %" if metric.percent else ""
     dropped, lost = (
         sum(t.state in states for t in trials)
