@@ -50,7 +50,6 @@ from engram.cli.schema_cli import check_on
 from engram.compare.comparison_folder import contestants, read_plan
 from engram.compare.settings_for_methods import settings_of_each
 from engram.link.console import WHOLE
-from engram.scoring.tasks import TASKS
 from engram.settings.errors import Names, Refused, RunStopped, told_with
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
@@ -260,11 +259,10 @@ def data(
     if path.suffix != ".png":
         raise Refused(f"--out must be the name of a .png file, got {path}")
     held = work.federated_data(experiment)
-    by_class = TASKS[experiment.task].targets == "classes" and held.train.y.ndim == 1
-    counts = work.row_counts(held, by_class=by_class)
+    by_class, counts = work.has_classes(held), work.row_counts(held)
     train = counts["training"]
     make_folder(path.parent)
-    work.plot_data(held, path, by_class=by_class)
+    work.plot_data(held, path)
     named, called = ["task"] if held.names else [], held.kind.class_names
     columns, rows = ["client", *named, *(f"{part} rows" for part in counts)], []
     for client, own in enumerate(train):

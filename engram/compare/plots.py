@@ -111,9 +111,9 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
     return figure
 
 
-def plot_data(data: FederatedData, path: Path, *, by_class: bool) -> None:
+def plot_data(data: FederatedData, path: Path) -> None:
     """Plots how many rows, of each class, every client holds, to train, to validate and to test."""
-    held = row_counts(data, by_class=by_class)
+    held, by_class = row_counts(data), has_classes(data)
     height = min(12.0, 2.5 + 0.18 * len(held["training"]))
     figure, each = panels(len(held), size=(4.5 * len(held), height), grid="", sharey=True)
     for axes, (title, counts) in zip(each, held.items(), strict=True):
@@ -137,7 +137,12 @@ def tick_label(client: object) -> str:
     return one_line(str(client), longest=24)
 
 
-def row_counts(data: FederatedData, *, by_class: bool) -> dict[str, npt.NDArray[np.int64]]:
+def has_classes(data: FederatedData) -> bool:
+    """Returns whether each row has one class."""
+    return data.train.y.ndim == 1 and not data.train.y.is_floating_point()
+
+
+def row_counts(data: FederatedData) -> dict[str, npt.NDArray[np.int64]]:
     """Counts rows by client and class, (clients, classes), for each part.
 
     Where targets are no classes, these are its rows, (clients, 1).
@@ -145,7 +150,7 @@ def row_counts(data: FederatedData, *, by_class: bool) -> dict[str, npt.NDArray[
     parts = {"training": data.train, "validation": data.validation, "test": data.test}
 
     def counted(split: Split) -> npt.NDArray[np.int64]:
-        if not by_class:
+        if not has_classes(data):
             return np.array([[len(rows)] for rows in split.rows])
         classes = (split.y[rows].cpu() for rows in split.rows)
         return np.stack([np.bincount(each, minlength=data.outputs) for each in classes])
