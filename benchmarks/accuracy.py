@@ -20,7 +20,6 @@ import numpy as np
 import torch
 import typer
 from rich.table import Table
-from scipy import stats
 from torch import nn
 
 from benchmarks.harness import chosen, start
@@ -41,6 +40,7 @@ from engram.data.load_federation import federated_data
 from engram.data.readers.in_memory import hold
 from engram.data.readers.npz import read_npz
 from engram.networks.registry import model
+from engram.scoring.intervals import student
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.errors import Refused, brief
 from engram.settings.experiment import Experiment, read_by
@@ -263,11 +263,8 @@ def table(races: Iterable[Race]) -> Table:
 
 def paired(gaps: Sequence[float]) -> str:
     """Returns the mean of differences by seed, with half the width of its 95 % interval."""
-    mean = format(statistics.fmean(gaps), "+.2f")
-    if len(gaps) < 2:
-        return mean
-    quantile = float(stats.t.ppf(0.975, len(gaps) - 1))
-    return f"{mean} +- {quantile * statistics.stdev(gaps) / len(gaps) ** 0.5:.2f}"
+    found = student(np.array(gaps))
+    return f"{found.mean:+.2f}" + f" +- {found.high - found.mean:.2f}" * (len(gaps) > 1)
 
 
 def _sides(races: Sequence[Race]) -> tuple[list[RunScore], list[RunScore]]:

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Protocol, TypeVar
 import typer
 from rich.table import Table
 
+from engram.cli.console import new_table
 from engram.settings.errors import EngramError, Refused, brief
-from engram.studies.figures import new_table
 
 K = TypeVar("K", bound=Hashable)
 

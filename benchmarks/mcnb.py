@@ -23,10 +23,9 @@ from engram.bandits.play import play_policy
 from engram.bandits.studies.environments import EnvironmentSpec, draw_environment
 from engram.bandits.studies.study import difference, summarize_runs
 from engram.bandits.studies.trials import POINTS, at_shares
-from engram.cli.console import out
+from engram.cli.console import new_table, out
 from engram.core.arrays import Array
 from engram.simulations.job_pool import Row
-from engram.studies.figures import new_table
 from engram.studies.summaries import grouped
 
 _AUTHORS: Final = "authors"

@@ -27,7 +27,7 @@ from benchmarks.stream_peers import OURS, PEERS, Peer, Play, finite, named
 from engram.cli.console import out
 from engram.core.arrays import Array
 from engram.online.estimators import OnlineClassifier
-from engram.studies.best_method import paired
+from engram.scoring.intervals import student
 
 _SURE: Final = 1e-6  # probabilities are cut to [1e-6, 1 - 1e-6]
 _BINS: Final = 10
@@ -169,7 +169,7 @@ def table(title: str, labels: bool, found: Sequence[Mapping[str, LearnerScore]])
     for name in found[0]:
         loss, other, third, micros = np.mean([scores[name] for scores in found], axis=0)
         own = np.array([scores[name].loss for scores in found])
-        gap = paired(own[:, None], ours[:, None], 0.0)
+        gap = student(own - ours)
         limits = f" ({gap.low:.4f} to {gap.high:.4f})" if np.isfinite(gap.low) else ""
         shown.add_row(
             name,

@@ -147,6 +147,12 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
         raise together(error, lambda: work.host_of(opening), error.is_apart) from error
 
 
+def refuse_beside_resume(work: str, given: Iterable[object], instead: str = "nothing else") -> None:
+    """Refuses what is given beside ``--resume``, which goes on with a piece of work as begun."""
+    if any(given):
+        raise Refused(f"--resume goes on with a {work} as it was begun: give {instead}")
+
+
 def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> None:
     """Refuses settings for which a command has options."""
     for key in overrides.keys() & instead.keys():

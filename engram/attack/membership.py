@@ -11,10 +11,11 @@ and knows about which is worse for these than one that is right about every seco
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.stats import mannwhitneyu
 
 from engram.core.arrays import Array, Bools
 from engram.core.checks import require
+from engram.scoring.intervals import student
 
 RATE: Final = 0.01
 """Share of non-members that are taken for members."""
@@ -111,8 +112,7 @@ def power(scores: Array, members: Bools) -> Power:
     for own, inside in zip(scores, members, strict=True):
         outside = np.sort(own[~inside])[::-1]
         shares.append(float((own[inside] > outside[int(RATE * len(outside))]).mean()))
-        wins = stats.mannwhitneyu(own[inside], own[~inside]).statistic
+        wins = mannwhitneyu(own[inside], own[~inside]).statistic
         areas.append(float(wins / (inside.sum() * (~inside).sum())))
-    mean, error = float(np.mean(shares)), float(stats.sem(shares))
-    reach = float(stats.t.ppf(0.975, len(shares) - 1)) * error
-    return Power(mean, max(mean - reach, 0.0), min(mean + reach, 1.0), float(np.mean(areas)))
+    mean, low, high = student(np.array(shares))
+    return Power(mean, max(low, 0.0), min(high, 1.0), float(np.mean(areas)))

@@ -1,13 +1,14 @@
 """The command's consoles: results go to standard output, remarks to standard error."""
 
 import errno
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -54,6 +55,24 @@ def table_of(
     for cells in rows:
         table.add_row(*(one_line(cell, longest=longest) for cell in cells))
     return table
+
+
+def new_table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
+    """Returns an empty table with left-aligned and then right-aligned columns."""
+    usual: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1)}
+    found = Table(title_justify="left", **usual | looks)
+    for heading in left:
+        found.add_column(heading, no_wrap=True)
+    for heading in right:
+        found.add_column(heading, justify="right", no_wrap=True)
+    return found
+
+
+def plus_minus(value: float | None, error: float | None, digits: int = 2) -> str:
+    """Formats a number with its error, if it has one; returns ``-`` for None."""
+    if value is None:
+        return "-"
+    return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
 def in_html(lines: Iterable[str], table: "pd.DataFrame") -> str:

@@ -13,7 +13,7 @@ from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.console import table_of
 from engram.cli.deployed_cli import for_server
-from engram.cli.options import Control, Json, Run, argument, flag, option
+from engram.cli.options import Control, Format, Json, Run, argument, flag, option
 from engram.runs.run_places import find_run
 from engram.settings.errors import Refused, say
 
@@ -29,7 +29,6 @@ _Folder = Annotated[
 _Picked = Annotated[
     bool, flag("--picked", "Of the round that validation rows pick, not of the last.")
 ]
-_Format = Annotated[str, option("FORMAT", "safetensors or onnx.", "--format")]
 
 
 @app.command()
@@ -44,7 +43,7 @@ def export(
     ] = False,
     picked: _Picked = False,
     out: _Folder = None,
-    format_: _Format = "safetensors",
+    format_: Format = "safetensors",
 ) -> None:
     """Write a model of a run into a folder: a client's own, or the common one.
 
@@ -66,7 +65,7 @@ def adapt(
     ],
     picked: _Picked = False,
     out: _Folder = None,
-    format_: _Format = "safetensors",
+    format_: Format = "safetensors",
 ) -> None:
     """Make a model for a client that never took part, from a few of its rows.
 

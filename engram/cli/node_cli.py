@@ -17,7 +17,17 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from engram.cli import work
-from engram.cli.options import Policy, Port, Site, State, argument, flag, option
+from engram.cli.options import (
+    Format,
+    JsonInstead,
+    Policy,
+    Port,
+    Site,
+    State,
+    argument,
+    flag,
+    option,
+)
 from engram.cli.site_cli import state_of
 from engram.data.source import Source
 from engram.link.addresses import direct, parse_address
@@ -231,7 +241,7 @@ _Client = Annotated[int, argument("CLIENT", "The client's number.")]
 def list_(
     folder: Site,
     state: State = None,
-    as_json: Annotated[bool, flag("--json", "Print JSON instead.")] = False,
+    as_json: JsonInstead = False,
 ) -> None:
     """List all memories: run, method, client, round, size, date, and the training's name."""
     root = _root(folder, state)
@@ -268,7 +278,7 @@ def export(
     out: Annotated[Path, argument("OUT", "A new folder, or a new .safetensors file.")],
     state: State = None,
     memory_key: _Key = None,
-    format_: Annotated[str, option("FORMAT", "safetensors or onnx.", "--format")] = "safetensors",
+    format_: Format = "safetensors",
 ) -> None:
     """Write the model that serves a client into a folder, or its memory to a file, decrypted.
 

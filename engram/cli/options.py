@@ -123,6 +123,12 @@ Control = Annotated[
     str | None, option("HOST:PORT", f"Its SuperLink's Control API; default {CONTROL}.")
 ]
 Port = Annotated[int, option("PORT", "Serve /metrics and /healthz on this machine alone.", min=0)]
+Methods = Annotated[
+    list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
+]
+Seeds = Annotated[str | None, option("N", "Runs of each, from `seed` upwards; default 5.")]
+Format = Annotated[str, option("FORMAT", "safetensors or onnx.", "--format")]
+JsonInstead = Annotated[bool, flag("--json", "Print JSON instead.")]
 Site = Annotated[Path, argument("FOLDER", "A client's folder, `client-N` of a federation.")]
 State = Annotated[
     Path | None, option("DIR", "Where the node keeps its memories; default FOLDER/state.")

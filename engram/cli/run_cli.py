@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engram.arguments import arguments, in_project, overrides_of, read_experiment, refuse_keys
+from engram.arguments import (
+    arguments,
+    in_project,
+    overrides_of,
+    read_experiment,
+    refuse_beside_resume,
+    refuse_keys,
+)
 from engram.cli import options, work
 from engram.cli.console import out as console
 from engram.cli.console import table_of
@@ -21,7 +28,6 @@ from engram.compare.comparison_folder import contestants, read_plan
 from engram.compare.settings_for_methods import settings_of_each
 from engram.link.console import WHOLE
 from engram.runs.run_places import begun, data_name, find_run, make_folder
-from engram.scoring.tasks import TASKS
 from engram.settings.errors import Names, Refused, RunStopped, told_with
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
@@ -148,12 +154,8 @@ def _again(ray: str | None) -> str:
 
 @app.command(epilog=options.SEE_SETTINGS)
 def compare(
-    methods: Annotated[
-        list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
-    ] = None,
-    seeds: Annotated[
-        str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
-    ] = None,
+    methods: options.Methods = None,
+    seeds: options.Seeds = None,
     sets: options.Set = None,
     config: options.Config = None,
     schema: options.SchemaFile = None,
@@ -199,8 +201,7 @@ def compare(
         folder = options.folder_of_command(given.out, f"compare-{data_name(first)}")
     else:
         others = (methods, seeds, sets, config, schema, yes, out, engine, tuned, trials, references)
-        if any(others):
-            raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
+        refuse_beside_resume("comparison", others)
         folder = told_with(wrong, lambda: find_run(resume))
     if track is not None:
         check_tracker(track)
@@ -239,11 +240,10 @@ def data(
     if path.suffix != ".png":
         raise Refused(f"--out must be the name of a .png file, got {path}")
     held = work.federated_data(experiment)
-    by_class = TASKS[experiment.task].targets == "classes" and held.train.y.ndim == 1
-    counts = work.row_counts(held, by_class=by_class)
+    by_class, counts = work.has_classes(held), work.row_counts(held)
     train = counts["training"]
     make_folder(path.parent)
-    work.plot_data(held, path, by_class=by_class)
+    work.plot_data(held, path)
     named, called = ["task"] if held.names else [], held.kind.class_names
     columns, rows = ["client", *named, *(f"{part} rows" for part in counts)], []
     for client, own in enumerate(train):

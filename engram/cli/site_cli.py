@@ -10,8 +10,8 @@ import typer
 
 from engram.cli import work
 from engram.cli.console import table_of
+from engram.cli.options import JsonInstead, Site, State, argument, flag, option
 from engram.cli.options import Policy as PolicyFile
-from engram.cli.options import Site, State, argument, flag, option
 from engram.link.console import console
 from engram.link.credentials import read_node
 from engram.settings.errors import Refused, RunStopped, say
@@ -153,7 +153,7 @@ def ledger(
     ] = False,
     state: State = None,
     policy: PolicyFile = None,
-    as_json: Annotated[bool, flag("--json", "Print JSON instead.")] = False,
+    as_json: JsonInstead = False,
 ) -> None:
     """Show the privacy budget that a node's answers have spent of its site's.
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from engram.arguments import arguments, overrides_of
+from engram.arguments import arguments, overrides_of, refuse_beside_resume
 from engram.cli import options, work
 from engram.cli.console import out as console
 from engram.cli.options import argument, flag, option
@@ -56,10 +56,9 @@ def tune(
     What is given by --set is not searched. The files `best.toml` are for --config: of `engram run`
     those of each method, of `engram compare` the one of all methods.
     """
-    if resume is not None and any((methods, trials, seeds, search, sets, config, schema, yes, out)):
-        raise Refused(
-            "--resume goes on with a search as it was begun: give --minutes, --processes or --ray"
-        )
+    if resume is not None:
+        others = (methods, trials, seeds, search, sets, config, schema, yes, out)
+        refuse_beside_resume("search", others, "--minutes, --processes or --ray")
     given, wrong = arguments(
         "--",
         trials=trials or 32,
@@ -87,9 +86,7 @@ def tune(
 
 @app.command(epilog=options.SEE_SETTINGS)
 def benchmark(
-    methods: Annotated[
-        list[str] | None, argument("[METHOD]...", "Default: some that are often compared.")
-    ] = None,
+    methods: options.Methods = None,
     on: Annotated[
         list[str] | None,
         option(
@@ -101,9 +98,7 @@ def benchmark(
     trials: Annotated[
         str | None, option("N", "Settings to try of each method; default 16.")
     ] = None,
-    seeds: Annotated[
-        str | None, option("N", "Runs of each, from `seed` upwards; default 5.")
-    ] = None,
+    seeds: options.Seeds = None,
     sets: options.Set = None,
     out: options.Out = None,
     resume: options.Resume = None,
@@ -129,8 +124,7 @@ def benchmark(
         chosen = told_with(wrong, lambda: _chosen(on))
         folder = options.folder_of_command(given.out, "benchmark")
     else:
-        if methods or on or trials or seeds or sets or out:
-            raise Refused("--resume goes on with a benchmark as it was begun: give nothing else")
+        refuse_beside_resume("benchmark", (methods, on, trials, seeds, sets, out))
         folder = told_with(wrong, lambda: find_run(resume))
         read_benchmark(folder)
     run_benchmark = work.run_benchmark  # takes seconds, and may be interrupted before joining

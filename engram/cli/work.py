@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from engram.client.training_folders import kept as kept, listed as listed
     from engram.compare.comparison_run import begin_comparison as begin_comparison, go_on as go_on
     from engram.compare.paper_tables import table_for_paper as table_for_paper
-    from engram.compare.plots import plot_data as plot_data, row_counts as row_counts
+    from engram.compare.plots import (
+        has_classes as has_classes,
+        plot_data as plot_data,
+        row_counts as row_counts,
+    )
     from engram.compare.reports.base import show_runs as show_runs
     from engram.compare.reports.figure_files import draw_files as draw_files, sheet_of as sheet_of
     from engram.compare.suite.benchmark import (

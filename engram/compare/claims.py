@@ -149,7 +149,7 @@ def difference_table(claims: Claims) -> TextTable | None:
         return None
     metric, best, rows = claims.metric, claims.best, []
     for name, gain in found.items():
-        mean, low, high = (_amount(metric, end) for end in gain[:3])
+        mean, low, high = (metric.in_words(end, 1) for end in gain[:3])
         interval, needed = f"{low} to {high}", str(claims.needed.get((best, name), "-"))
         if gain.clients < LEAST_CLIENTS:
             interval, needed = "-", f"{LEAST_CLIENTS} clients (has {gain.clients})"
@@ -207,7 +207,7 @@ def answer_of(claims: Claims) -> str:
         return f"The {baseline} beats {whom}. {chosen}: {apart}."
     takes, more = claims.needed.get((best, simple)), ""
     if takes:
-        gap = _amount(claims.metric, abs(claims.pairs[best, simple].mean))
+        gap = claims.metric.in_words(abs(claims.pairs[best, simple].mean), 1)
         seeds = "; more seeds do not help" * takes.more_clients
         more = f" Detecting {gap}{' points' * claims.metric.percent} needs {takes}{seeds}."
     return f"{_over_common(claims)}No method beats the {baseline}. {chosen}: {apart}.{more}"
@@ -255,16 +255,12 @@ def _scored(claims: Claims, name: str) -> str:
     return f"{name} {_score(claims, name)}"
 
 
-def _amount(metric: Metric, value: float) -> str:
-    return f"{100 * value:.1f}" if metric.percent else f"{value:.4g}"
-
-
 def _signed(metric: Metric, value: float) -> str:
-    return f"{'+' * (value >= 0)}{_amount(metric, value)}{' points' * metric.percent}"
+    return f"{'+' * (value >= 0)}{metric.in_words(value, 1)}{' points' * metric.percent}"
 
 
 def _apart(claims: Claims, one: str, other: str) -> str:
     """Formats by how much a row is better than another one, with the interval."""
     gain = claims.gain(one, other)
-    low, high = (_amount(claims.metric, end) for end in (gain.low, gain.high))
+    low, high = (claims.metric.in_words(end, 1) for end in (gain.low, gain.high))
     return f"{_signed(claims.metric, gain.mean)} (95 % CI {low} to {high})"

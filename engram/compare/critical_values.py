@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import t
 
-from engram.home.confidence import LEVEL
+from engram.scoring.intervals import LEVEL
 
 _DRAWS: Final = 5000  # of the distribution of the largest |t|
 _SHARE: Final = 0.6  # of the mean of pairs' variances, below which none is taken to be

@@ -25,12 +25,22 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.compare.critical_values import ALPHAS, AT, floor_of, of_clients, of_seeds
+from engram.scoring.intervals import (
+    LEVEL,
+    Interval,
+    error_of,
+    means_of,
+    quantile,
+    variances_of,
+    wilson,
+)
 
 Scores = Sequence[npt.NDArray[np.float64]]
 """Each client's score, (clients,), for each seed; NaN for a client that was not scored."""
 
 LEAST_SEEDS: Final = 2
 LEAST_CLIENTS: Final = 3
+SHARE_SEEDS: Final = 3  # fewer do not tell how much a share varies over seeds
 
 
 class Difference(NamedTuple):
@@ -131,7 +141,7 @@ def _gap(one: Scores, other: Scores) -> Gap:
     if not seeds.any():
         return Gap(np.nan, 0.0, 0.0, 0, 0)
     gaps = np.where(known, gaps, np.nan)[seeds][:, clients]
-    by_seed, by_client = _means(gaps, 1), _means(gaps, 0)
+    by_seed, by_client = means_of(gaps, 1), means_of(gaps, 0)
     rest = gaps - by_seed[:, None] - by_client + by_seed.mean()
     degrees = (gaps.shape[0] - 1) * (gaps.shape[1] - 1)
     noise = float(np.nansum(rest**2)) / degrees / gaps.size if degrees else 0.0
@@ -139,38 +149,6 @@ def _gap(one: Scores, other: Scores) -> Gap:
     spread = max(by_client.std(), 1e-9 * np.abs(by_client).max(), np.finfo(float).tiny)
     skewness = float((((by_client - by_client.mean()) / spread) ** 3).mean())
     return Gap(float(by_seed.mean()), *parts, len(by_seed), len(by_client), noise, 0.0, skewness)
-
-
-def _means(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
-    # Faster than ``np.nanmean``.
-    known = ~np.isnan(values)
-    return np.asarray(np.where(known, values, 0.0).sum(axis) / known.sum(axis))
-
-
-def variances_of(values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Returns the parts of the variance of a mean that are due to seeds and to clients.
-
-    Args:
-        values: Shape (seeds, clients), NaN where there is none; no row and no column is all NaN.
-
-    Returns:
-        ``s_b^2 / S`` and ``s_a^2 / n``; 0 for a single seed, or a single client.
-    """
-    found = []
-    for axis in (1, 0):
-        means = _means(values, axis)
-        found.append(float(means.var(ddof=1) / len(means)) if len(means) > 1 else 0.0)
-    return found[0], found[1]
-
-
-def error_of(by_seeds: float, by_clients: float, seeds: int, clients: int) -> tuple[float, float]:
-    """Returns a mean's standard error, and its degrees of freedom by Satterthwaite (1946).
-
-    The arguments are those of a ``Gap``, with at least two seeds.
-    """
-    total = by_seeds + by_clients
-    parts = by_seeds**2 / (seeds - 1) + by_clients**2 / max(clients - 1, 1)
-    return total**0.5, max(total**2 / parts, 1.0) if parts else 1.0
 
 
 def _interval(gap: Gap, methods: int) -> tuple[float, float]:
@@ -183,3 +161,42 @@ def _interval(gap: Gap, methods: int) -> tuple[float, float]:
     # They fall as the probability of error rises; without any variance they are all 0.
     p = np.exp(np.interp(mean, halves[::-1], np.log(ALPHAS)[::-1])) if mean > halves[-1] else 1.0
     return float(halves[AT]), float(p)
+
+
+def share_worse(scores: Scores, base: Scores, sign: int) -> Interval | None:
+    """Share of clients, over all seeds, that score below ``base``.
+
+    The interval is Wilson's, with as many independent clients as have the share's variance over
+    clients and seeds (Korn, Graubard, Survey Methodology 1998), at most the clients that there
+    are, and with Student's quantile of Satterthwaite's degrees of freedom: seeds are the same
+    clients again, or share a model. Few seeds may agree by chance: two pseudo-seeds are added to
+    the variance over seeds, each with half that of a share that is 0 or 1.
+
+    Args:
+        scores: Each client's score, by seed.
+        base: Those of the reference.
+        sign: 1 where higher scores are better, else -1.
+
+    Returns:
+        The share, without limits for fewer than ``SHARE_SEEDS``; None if no client has both scores.
+    """
+    gaps = np.stack([sign * (mine - own) for mine, own in zip(scores, base, strict=True)])
+    known = np.isfinite(gaps)
+    if not known.any():
+        return None
+    worse = np.where(known, gaps < 0, np.nan)[known.any(axis=1)][:, known.any(axis=0)]
+    seeds, clients = worse.shape
+    share = float(np.nanmean(worse))
+    if seeds < SHARE_SEEDS:
+        return Interval(share, -np.inf, np.inf)
+    by_seeds, by_clients = variances_of(worse)
+    by_seeds = ((seeds - 1) * by_seeds + _binomial(share, clients) / seeds) / (seeds + 1)
+    error, degrees = error_of(by_seeds, by_clients, seeds + 2, clients)
+    count = min(_binomial(share, clients * seeds) / error**2, clients)
+    return Interval(share, *wilson(share, count, float(quantile((1 + LEVEL) / 2, degrees))))
+
+
+def _binomial(share: float, count: int) -> float:
+    """Returns the variance of a draw, by the share with one more success and failure."""
+    smooth = (share * count + 1) / (count + 2)
+    return smooth * (1 - smooth)

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from engram.compare import figures
 from engram.core.arrays import Array, Bools
-from engram.studies.figures import Shown, log_ticks
 
 _WIDEST: Final = 5  # most panels side by side
 _LONG: Final = 26  # letters of a title that one line of a panel holds
@@ -89,7 +89,7 @@ def draw_multiples(
         if log:  # panels of a row share their axis
             lowest = [(c, c.mean if c.low is None else c.low) for c in curves]
             tenths = [np.interp(max(c.x) / 10, c.x, low) for c, low in lowest]
-            log_ticks(panels[0], (1, 2, 5))
+            figures.log_ticks(panels[0], (1, 2, 5))
             panels[0].set_ylim(bottom=min((t for t in tenths if t > 0), default=None))
     first = next(iter(groups.values()))[0].color
     handles: list[Any] = [
@@ -140,11 +140,9 @@ def _panels(
     count = len(next(iter(groups.values())))
     high = len(groups) if len(groups) > 1 else math.ceil(count / widest)
     wide = count if len(groups) > 1 else math.ceil(count / high)
-    figure = Shown(figsize=(1.0 + 2.4 * wide, 1.0 + 2.1 * high), layout="constrained")
-    grid = figure.subplots(high, wide, squeeze=False, sharex=True, sharey=share)
-    axes = list(grid.ravel())
+    size = (1.0 + 2.4 * wide, 1.0 + 2.1 * high)
+    figure, axes = figures.panels(wide, high, size=size, sharex=True, sharey=share)
     for each in axes[: count * len(groups)]:
-        each.grid(alpha=0.3)
         each.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     for blank in axes[count * len(groups) :]:
         blank.set_axis_off()

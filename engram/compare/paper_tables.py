@@ -13,7 +13,6 @@ from engram.compare.differences import Difference
 from engram.compare.report_rows import client_scores, ends, models_of, shown_rounds, told_round
 from engram.compare.results import Results, metrics_of, results_of
 from engram.core.checks import must
-from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, UNSEEN
 from engram.settings.errors import Refused
 
@@ -177,16 +176,12 @@ def latex(found: Sequence[Results], width: str) -> str:
 
 def _columns(results: Results, *, wide: bool) -> list[_Column]:
     name, metric = results.metric.name, results.metric
-    title = "mean" if wide else _titled(metric)
+    title = "mean" if wide else metric.name + metric.unit
     found = [_Column(results, title, name, f"{name}-seed-std", True)]
     if wide:
         rest = [(head, end) for head, end in ends(metric).items() if end]
         found += [_Column(results, head, name + end, "", False) for head, end in rest]
     return found
-
-
-def _titled(metric: Metric) -> str:
-    return f"{metric.name} (%)" if metric.percent else metric.name
 
 
 def _headings(found: Sequence[Results], columns: Sequence[_Column]) -> list[str]:
@@ -196,7 +191,7 @@ def _headings(found: Sequence[Results], columns: Sequence[_Column]) -> list[str]
     above, rules, start = [], [], 2
     for results in found:
         wide = sum(column.results is results for column in columns)
-        title = _escaped(_titled(results.metric))
+        title = _escaped(results.metric.name + results.metric.unit)
         above.append(rf"\multicolumn{{{wide}}}{{c}}{{{title}}}")
         rules.append(rf"\cmidrule(lr){{{start}-{start + wide - 1}}}")
         start += wide

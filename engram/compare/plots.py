@@ -1,6 +1,5 @@
 """Plots: metrics against rounds, each client's metric, and the clients' data."""
 
-import io
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from matplotlib.figure import Figure
 
 from engram.compare.colors import looks_of
 from engram.compare.comparison_folder import Runs
+from engram.compare.figures import draw_band, panels, save
 from engram.compare.panel_plots import curve_of, draw_multiples, end_ticks
 from engram.compare.report_rows import client_scores, curve_points, curves_of
 from engram.data.federated import FederatedData, Split
@@ -17,8 +17,6 @@ from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.errors import one_line
 from engram.settings.families import METHODS
-from engram.settings.files import replace_file
-from engram.studies.figures import Shown
 
 CLOCK: Final = "simulated-seconds"
 """Column of the record: the simulated clock after a round."""
@@ -27,19 +25,6 @@ _STYLES: Final = {"": "-", COMMON: "--", TUNED: ":"}
 _FILLED: Final = {COMMON: 0.0, "": 0.7, TUNED: 0.25}  # how much color a model's box has
 _UPRIGHT: Final = 64  # most letters of names side by side
 _TOGETHER: Final = 3  # most curves whose bands can be told apart in one panel
-
-
-def image_of(figure: Figure, file_format: str = "png") -> bytes:
-    """Renders a figure to a file without a date, the same every time."""
-    data = io.BytesIO()
-    date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(file_format)
-    figure.savefig(data, format=file_format, dpi=150, metadata=date)
-    return data.getvalue()
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Writes a figure, replacing a file or a link but not its target."""
-    replace_file(path, image_of(figure, path.suffix.removeprefix(".")))
 
 
 def draw_metric(
@@ -61,22 +46,18 @@ def draw_metric(
     seeds = max(len(records) for records in runs.values())
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
     x = "communication round" if against == "round" else against.replace("-", " ")
-    unit = " (%)" if metric.percent else ""
     over = f"{metric.center} over clients"
-    y, told = f"{metric.name}, {over}{unit}", f"{over}{band}"
+    y, told = f"{metric.name}, {over}{metric.unit}", f"{over}{band}"
     if len(curves) > _TOGETHER:
         marked = [label for m, label, _ in lines if getattr(METHODS[m], "reference", False)]
         return draw_multiples({"": curves}, (x, y), own=told, marked=marked, narrow=narrow)
-    figure = Shown(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, size=(7.5, 4.5))
     for (method, label, which), curve in zip(lines, curves, strict=True):
-        mark: dict[str, Any] = {"marker": looks[method].mark, "markersize": 3}
-        axes.plot(curve.x, curve.mean, _STYLES[which], color=curve.color, label=label, **mark)
-        if curve.low is not None and curve.high is not None:
-            axes.fill_between(curve.x, curve.low, curve.high, color=curve.color, alpha=0.15, lw=0)
+        look: dict[str, Any] = {"marker": looks[method].mark, "markersize": 3, "color": curve.color}
+        look |= {"ls": _STYLES[which], "label": label}
+        draw_band(axes, curve.x, curve.mean, curve.low, curve.high, **look)
     axes.set(xlabel=x, ylabel=y, title=f"lines: {told}")
     end_ticks(axes, curves, 9)
-    axes.grid(alpha=0.3)
     axes.legend(loc="best", framealpha=0.6)
     return figure
 
@@ -86,8 +67,7 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
 
     Each run is at its best round, or the last if it holds no validation rows out.
     """
-    figure = Shown(figsize=(max(7.5, 0.7 * len(runs)), 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, size=(max(7.5, 0.7 * len(runs)), 4.5), grid="y")
     rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
     names, looks = [], looks_of(runs)
     for i, (method, records) in enumerate(runs.items()):
@@ -125,20 +105,18 @@ def draw_clients(runs: Runs, metric: Metric, *, narrow: bool = False) -> Figure:
     ]
     lines = said if narrow else [" ".join(said[:2]), " ".join(said[2:])]
     figure.suptitle("\n".join(lines), fontsize="small")
-    axes.set_ylabel(f"{metric.name} of a client{' (%)' if metric.percent else ''}")
+    axes.set_ylabel(f"{metric.name} of a client{metric.unit}")
     if metric.percent:
         axes.set_ylim(-3, 103)
-    axes.grid(axis="y", alpha=0.3)
     return figure
 
 
-def plot_data(data: FederatedData, path: Path, *, by_class: bool) -> None:
+def plot_data(data: FederatedData, path: Path) -> None:
     """Plots how many rows, of each class, every client holds, to train, to validate and to test."""
-    held = row_counts(data, by_class=by_class)
+    held, by_class = row_counts(data), has_classes(data)
     height = min(12.0, 2.5 + 0.18 * len(held["training"]))
-    figure = Shown(figsize=(4.5 * len(held), height), layout="constrained")
-    panels = figure.subplots(1, len(held), sharey=True)
-    for axes, (title, counts) in zip(panels, held.items(), strict=True):
+    figure, each = panels(len(held), size=(4.5 * len(held), height), grid="", sharey=True)
+    for axes, (title, counts) in zip(each, held.items(), strict=True):
         image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
         axes.set(title=f"{title} rows", xlabel="class" if by_class else "")
         figure.colorbar(image, ax=axes, label="rows")
@@ -159,7 +137,12 @@ def tick_label(client: object) -> str:
     return one_line(str(client), longest=24)
 
 
-def row_counts(data: FederatedData, *, by_class: bool) -> dict[str, npt.NDArray[np.int64]]:
+def has_classes(data: FederatedData) -> bool:
+    """Returns whether each row has one class."""
+    return data.train.y.ndim == 1 and not data.train.y.is_floating_point()
+
+
+def row_counts(data: FederatedData) -> dict[str, npt.NDArray[np.int64]]:
     """Counts rows by client and class, (clients, classes), for each part.
 
     Where targets are no classes, these are its rows, (clients, 1).
@@ -167,7 +150,7 @@ def row_counts(data: FederatedData, *, by_class: bool) -> dict[str, npt.NDArray[
     parts = {"training": data.train, "validation": data.validation, "test": data.test}
 
     def counted(split: Split) -> npt.NDArray[np.int64]:
-        if not by_class:
+        if not has_classes(data):
             return np.array([[len(rows)] for rows in split.rows])
         classes = (split.y[rows].cpu() for rows in split.rows)
         return np.stack([np.bincount(each, minlength=data.outputs) for each in classes])

@@ -11,10 +11,11 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.special import ndtr, ndtri
 
 from engram.compare.critical_values import AT, of_clients, of_seeds
-from engram.compare.differences import Gap, error_of
+from engram.compare.differences import Gap
+from engram.scoring.intervals import error_of, quantile
 
 _POWER: Final = 0.8  # share of comparisons in which the difference is to be shown
 _SEEDS: Final = (*range(2, 13), 14, 16, 18, 20, 25, 30, 35, 40, 50, 60, 80, 100)
@@ -62,12 +63,13 @@ def needed(gap: Gap, methods: int) -> Needed | None:
         return None
     by_seeds, mean = max(gap.by_seeds, gap.floor), abs(gap.mean)
     error, degrees = error_of(by_seeds, gap.by_clients, gap.seeds, gap.clients)
-    if not mean > t.ppf(0.95, degrees) * error:
+    if not mean > quantile(0.95, degrees) * error:
         return None
-    ends = [gap._replace(mean=mean + side * t.ppf(0.9, degrees) * error) for side in (1, -1)]
+    reach = float(quantile(0.9, degrees)) * error
+    ends = [gap._replace(mean=mean + reach), gap._replace(mean=mean - reach)]
     # With ever more seeds, this is left of the interval and of the difference's deviation.
     left = max(gap.by_clients - gap.noise, 0.0) ** 0.5
-    if mean > (of_clients(methods, gap.clients)[AT] + norm.ppf(_POWER)) * left:
+    if mean > (of_clients(methods, gap.clients)[AT] + ndtri(_POWER)) * left:
         more = [seeds for seeds in _SEEDS if seeds > gap.seeds]
         low, high = (
             _first(more, partial(_power, end, methods, clients=gap.clients)) for end in ends
@@ -103,4 +105,4 @@ def _power(gap: Gap, methods: int, seeds: int, clients: int) -> float:
         of_clients(methods, clients)[AT] * np.sqrt(by_clients),
     )
     deviation = max((of_seed + of_client + noise) ** 0.5, np.finfo(float).tiny)
-    return float(norm.cdf((abs(gap.mean) - half) / deviation).mean())
+    return float(ndtr((abs(gap.mean) - half) / deviation).mean())

@@ -11,9 +11,9 @@ from engram.compare.comparison_api import Comparison
 from engram.compare.results import metric_called
 from engram.core.checks import must
 from engram.runs.record import RunRecord
+from engram.scoring.intervals import student
 from engram.settings.errors import Refused
 
-_LEVEL: Final = 0.95
 _LEAST: Final = 3  # methods, and federations, for Friedman's test
 
 
@@ -112,15 +112,13 @@ def rank_methods(
     each = stats.rankdata(np.where(np.array(higher)[:, None], -table, table), axis=1)
     friedman = 1.0 if np.ptp(each, axis=1).max() == 0 else stats.friedmanchisquare(*each.T).pvalue
     means = each.mean(axis=0)
-    width = stats.t.ppf((1 + _LEVEL) / 2, n - 1) * each.std(axis=0, ddof=1) / np.sqrt(n)
     z = (means - means[names.index(control)]) / np.sqrt(k * (k + 1) / (6 * n))
     p = dict(zip(names, 2 * stats.norm.sf(np.abs(z)), strict=True))
     del p[control]
     adjusted = holm(p)
-    found = {
-        name: Rank(float(m), float(max(1, m - w)), float(min(k, m + w)), adjusted.get(name))
-        for name, m, w in zip(names, means, width, strict=True)
-    }
+    found = {}
+    for name, own in zip(names, map(student, each.T), strict=True):
+        found[name] = Rank(own.mean, max(1.0, own.low), min(k, own.high), adjusted.get(name))
     return float(friedman), dict(sorted(found.items(), key=lambda item: item[1].mean))
 
 

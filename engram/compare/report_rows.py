@@ -1,17 +1,17 @@
 """Rows of a report: scores of each model over its seeds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.compare.comparison_folder import Runs, is_reference
-from engram.compare.differences import LEAST_CLIENTS, Scores
-from engram.compare.share_worse import share_worse
+from engram.compare.differences import LEAST_CLIENTS, Scores, share_worse
 from engram.core.checks import must
 from engram.runs.record import RunRecord
-from engram.scoring.evaluation import center_key
+from engram.scoring.evaluation import center_key, figures_of
+from engram.scoring.intervals import deviation
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, selected_by
 from engram.settings.data import DataSettings
@@ -107,7 +107,7 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     that are not all, mean and standard deviation are None. ``accuracy-worse-than-local`` is the
     share of clients, over runs, whose score in that round is below that of training by
     themselves, ``-low`` and ``-high`` are its interval: see
-    ``engram.compare.share_worse.share_worse``.
+    ``engram.compare.differences.share_worse``.
 
     ``rounds`` are those of the run with the fewest, ``members`` is the number of clients that have
     not left, and ``trained`` that of those of them that have trained. ``client-bytes`` are what a
@@ -153,8 +153,8 @@ def _of_clients(
         if base and all(_has(record, metric.name) for record in base):
             own = client_scores(base, metric.name)
             if share := share_worse(scores, own, metric.sign):
-                key = metric.name + WORSE
-                found |= {key: share.share, f"{key}-low": share.low, f"{key}-high": share.high}
+                key, ends = metric.name + WORSE, zip(("", "-low", "-high"), share, strict=True)
+                found |= {key + end: x if np.isfinite(x) else None for end, x in ends}
     return found
 
 
@@ -173,8 +173,8 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
     figures: dict[str, float | None] = {}
     for metric in metrics:
         figures |= _figures(shown, metric, which)
-        each = [row[metric.name + which] for row in shown]
-        figures[f"{metric.name}-seed-std"] = _deviation(each)
+        each = [value for row in shown if (value := row[metric.name + which]) is not None]
+        figures[f"{metric.name}-seed-std"] = deviation(each)
     trained = [row for rows in curves for row in rows if "ms" in row]
     ended = [record.results for record in records if record.results is not None]
     picked_rounds = [row["round"] for row in selected if row]
@@ -209,7 +209,7 @@ def _figures(
     found = {}
     for rows in ("", VALIDATION, UNSEEN):
         for model in ("", COMMON):
-            for end in ("", "-std", "-median", tail(metric), "-worst"):
+            for end in figures_of(metric):
                 key = f"{rows}{metric.name}{model or which}{end}"
                 if key in results[0]:
                     found[f"{rows}{metric.name}{model}{end}"] = _mean(results, key)
@@ -235,19 +235,9 @@ def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _deviation(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.std(known, ddof=1)) if len(known) > 1 else None
-
-
 def told_round(row: Mapping[str, Any]) -> str:
     """Words for the round that a row of ``report_rows`` is of."""
     return f"after {row['rounds']} rounds" if row["selected-round"] is None else "at the best round"
-
-
-def tail(metric: Metric) -> str:
-    """Returns the end of the key of the percentile of clients that are worse off."""
-    return f"-p{10 if metric.better == 'higher' else 90}"
 
 
 def ends(metric: Metric) -> dict[str, str]:
@@ -255,20 +245,17 @@ def ends(metric: Metric) -> dict[str, str]:
 
     The median stands beside the mean where it is what counts: see ``Metric.center``.
     """
-    median = {"median": "-median"} if metric.center == "median" else {}
-    th = tail(metric)
-    return {"mean": "", "s.d.": "-std", **median, th.removeprefix("-"): th, "worst": "-worst"}
+    left_out = () if metric.center == "median" else ("-median",)
+    called = {"": "mean", "-std": "s.d."}
+    every = figures_of(metric)
+    return {called.get(end, end.removeprefix("-")): end for end in every if end not in left_out}
 
 
-def figures_of(scores: npt.NDArray[np.float64], metric: Metric) -> tuple[float, ...]:
+def figures_of_clients(scores: npt.NDArray[np.float64], metric: Metric) -> tuple[float, ...]:
     """Computes the figures of ``ends`` of a seed's clients; NaN if none has a score."""
-    everyone = scores[np.isfinite(scores)]
-    if not everyone.size:
-        return (np.nan,) * len(ends(metric))
-    worse = np.percentile(everyone, int(tail(metric).removeprefix("-p")))
-    worst = everyone.min() if metric.better == "higher" else everyone.max()
-    median = [np.median(everyone)] if metric.center == "median" else []
-    return tuple(map(float, (everyone.mean(), everyone.std(), *median, worse, worst)))
+    known, functions = scores[np.isfinite(scores)], figures_of(metric)
+    each = ends(metric).values()
+    return tuple(float(functions[end](known)) if known.size else np.nan for end in each)
 
 
 def others(
@@ -281,7 +268,8 @@ def others(
         of the mean over seeds. The initial model is there if it was scored.
     """
     found = {
-        name: [figures_of(seed, metric) for seed in scores] for name, scores in references.items()
+        name: [figures_of_clients(seed, metric) for seed in scores]
+        for name, scores in references.items()
     }
     keys = [metric.name + COMMON + end for end in ends(metric).values()]
     for records in runs.values():  # not every method has a global model
@@ -293,7 +281,7 @@ def others(
     rows = {}
     for name, seeds in found.items():
         known = [seed for seed in seeds if np.isfinite(seed[0])] or [(np.nan,) * len(called)]
-        spread = _deviation(seed[0] for seed in known)
+        spread = deviation([seed[0] for seed in known])
         rows[name] = dict(zip(called, np.mean(known, axis=0).tolist(), strict=True))
         rows[name][f"{metric.name}-seed-std"] = np.nan if spread is None else spread
     return rows

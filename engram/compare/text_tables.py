@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from engram.compare.report_rows import WORSE, ends, tail, told_round
-from engram.compare.share_worse import LEAST_SEEDS
+from engram.compare.differences import SHARE_SEEDS
+from engram.compare.report_rows import WORSE, ends, told_round
 from engram.link.console import WHOLE
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
@@ -82,12 +82,12 @@ def method_table(
     }
     meaning = {
         "median": "median of the clients",
-        tail(metric).removeprefix("-"): f"{tail(metric)[2:]}th percentile of the clients",
+        **{f"p{share}": f"{share}th percentile of the clients" for share in (10, 90)},
         "worst": "the client that is worst off",
     }
     few = any(row.get(f"{name}{WORSE}-low", 0) is None for row in rows)
     interval = (
-        f"the interval needs {LEAST_SEEDS} seeds"
+        f"the interval needs {SHARE_SEEDS} seeds"
         if few
         else ("with a 95 % interval, corrected for clients repeating over seeds")
     )

@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_map
 from engram.core.arrays import Array
 from engram.data.ranges import Range, inputs_in, ranges_of
 from engram.data.schema.columns import Kind, Schema
-from engram.home.confidence import of_draws, of_mean, of_proportion
 from engram.home.exported import Exported, Package
 from engram.home.learned import Learned
 from engram.home.prediction_intervals import Interval
 from engram.home.serving import form_of
 from engram.networks.base import Outputs
+from engram.scoring.intervals import of_draws, of_mean, of_proportion
 from engram.scoring.metrics import Metric
 from engram.scoring.score_metrics import measure
 from engram.scoring.tasks import TASKS

@@ -12,10 +12,10 @@ from engram.data.lazy import RowNumbers
 from engram.data.ranges import inputs_in, ranges_of, some_of
 from engram.data.schema.columns import Schema
 from engram.home.card import Evidence, ScoreEstimate, scored
-from engram.home.confidence import of_proportion
 from engram.home.prediction_intervals import USUAL, Interval, coverage, intervals_of, outputs_of
 from engram.home.run_models import LearnedNetworks
 from engram.networks.base import Outputs, called
+from engram.scoring.intervals import of_proportion
 from engram.scoring.metrics import fitted
 from engram.scoring.query_rows import query_rows
 from engram.scoring.score_columns import COMMON, TUNED

@@ -55,9 +55,6 @@ class OnlineRegressor(RegressorMixin, StreamModel):
 
     loss: Literal["squared", "absolute", "quantile"] = "squared"
     quantile: float = 0.5
-    radius: float = 3.0
-    full_matrix: bool | None = None
-    learner: Literal["mixture", "universal"] = "mixture"
 
     def _loss(self) -> Loss:
         losses = {"squared": SQUARED, "absolute": ABSOLUTE, "quantile": quantile(self.quantile)}
@@ -155,9 +152,6 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
     """
 
     loss: Literal["logistic", "hinge"] = "logistic"
-    radius: float = 3.0
-    full_matrix: bool | None = None
-    learner: Literal["mixture", "universal"] = "mixture"
 
     def _loss(self) -> Loss:
         losses = {"logistic": LOGISTIC, "hinge": HINGE}

@@ -5,6 +5,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
@@ -83,6 +84,7 @@ class _Reader:
         return rows if within(rows, largest) else None
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class StreamModel(BaseEstimator):
     """Base of linear models that learn a stream, row by row.
 
@@ -96,13 +98,9 @@ class StreamModel(BaseEstimator):
         n_features_in_, feature_names_in_: As in scikit-learn; ``learn_one`` extends them.
     """
 
-    radius: float
-    full_matrix: bool | None
-    learner: Literal["mixture", "universal"]
-    learner_: Literal["mixture", "universal"]
-    task_: LinearTask
-    model_: mixture.Mixture | linear.LinearModel
-    n_features_in_: int
+    radius: float = 3.0
+    full_matrix: bool | None = None
+    learner: Literal["mixture", "universal"] = "mixture"
 
     @abstractmethod
     def _loss(self) -> Loss: ...
@@ -271,14 +269,13 @@ class StreamModel(BaseEstimator):
             )
         return [] if names is None else names.tolist()
 
-    _reader: _Reader | None = None  # of the last rows by name
-
     def _read(self, x: Mapping[Any, Any]) -> Array | None:
         """Returns a row by name, (1, d), if its names and values are as usual."""
         names = getattr(self, "feature_names_in_", None)
         if names is None:  # as before the first row
             return None
-        reader, width = self._reader, self._width
+        reader: _Reader | None = vars(self).get("_reader")  # of the last rows by name
+        width = self._width
         if reader is None or reader.names is not names or reader.width != width:
             self._reader = reader = _Reader(names, width)
         return reader.read(x, LARGEST)

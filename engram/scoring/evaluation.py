@@ -153,17 +153,25 @@ def summary(
     return found
 
 
-def _figures(
-    evaluation: Evaluation, metric: Metric, rows: str, clients: npt.NDArray[np.bool_]
-) -> dict[str, float | None]:
+def figures_of(metric: Metric) -> dict[str, Callable[..., Any]]:
+    """Returns the functions of figures over clients, by the ends of their names in a summary."""
     tail = 10 if metric.better == "higher" else 90
-    mean = mean_of(metric)
-    figures: dict[str, Callable[..., Any]] = {
-        "": mean,
-        "-std": lambda values: np.nan if np.isnan(mean(values)) else np.std(values),
+    return {
+        "": np.mean,
+        "-std": np.std,
         _MEDIAN: np.median,
         f"-p{tail}": partial(np.percentile, q=tail),
         "-worst": np.min if metric.better == "higher" else np.max,
+    }
+
+
+def _figures(
+    evaluation: Evaluation, metric: Metric, rows: str, clients: npt.NDArray[np.bool_]
+) -> dict[str, float | None]:
+    mean = mean_of(metric)
+    figures = figures_of(metric) | {
+        "": mean,
+        "-std": lambda values: np.nan if np.isnan(mean(values)) else np.std(values),
     }
     found: dict[str, float | None] = {}
     for which in ("", COMMON, TUNED):

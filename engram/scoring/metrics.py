@@ -71,6 +71,11 @@ class Metric(NamedTuple):
         return 100 if self.percent else 1
 
     @property
+    def unit(self) -> str:
+        """The unit in the labels of axes, such as " (%)"; empty for none."""
+        return " (%)" if self.percent else ""
+
+    @property
     def worst(self) -> float:
         """The end of the range that nobody wants."""
         return self.low if self.better == "higher" else self.high

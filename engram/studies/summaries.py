@@ -1,12 +1,11 @@
-"""Shared parts of studies' summaries: groups of rows, and means with standard errors."""
+"""Shared parts of studies' summaries: groups of rows, and a verdict on the best method."""
 
-from collections.abc import Hashable, Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
-import numpy as np
-
-from engram.core.arrays import Array
 from engram.simulations.job_pool import Row
+
+_NAMED: Final = 4  # most methods that are named as no worse
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -22,13 +21,48 @@ def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]
     return found
 
 
-def mean_and_error(values: Array, errors: float = 1.0) -> tuple[Array, Array | None]:
-    """Returns the mean over the first axis, and a multiple of its standard error.
+class Nouns(NamedTuple):
+    """Subject of a comparison, for ``in_words``."""
 
-    Both have shape (...) for ``values`` of shape (r, ...); there is no error if r = 1. A multiple
-    of 1.96 gives half the width of a 95 % interval.
+    one: str  # one of those compared
+    best: str  # says of one that it is the best
+    loss: str  # what is compared; less is better
+    all: str  # says what the comparison is made of
+
+
+PREDICTIONS: Final = Nouns("method", "predicts best", "mean loss", "this table")
+REGRETS: Final = Nouns("policy", "is best", "mean regret", "these worlds")
+
+
+def in_words(rows: Sequence[Row], nouns: Nouns = PREDICTIONS) -> str:
+    """Names the best method only if its losses are surely lower than every other's.
+
+    Otherwise, it names the methods that may do as well, and the simplest of them.
+
+    Args:
+        rows: The methods in the order of their simplicity, each with ``method``, its name;
+            ``loss``; ``gap-low``, the lower limit of by how much its loss is above the least; and
+            ``reason``, why it could not be fitted, or None.
+        nouns: What is compared.
     """
-    mean = np.asarray(values.mean(axis=0))
-    if len(values) == 1:
-        return mean, None
-    return mean, np.asarray(errors * values.std(axis=0, ddof=1) / np.sqrt(len(values)))
+    fitted = [row for row in rows if row["reason"] is None]
+    if not fitted:
+        return f"No {nouns.one} could be fitted."
+    best = min(fitted, key=lambda row: row["loss"])
+    close = [row for row in fitted if row is not best and row["gap-low"] <= 0]
+    near = [row["method"] for row in sorted(close, key=lambda row: row["loss"])]
+    name = best["method"]
+    if not near:
+        others = f"every other {nouns.one}'s" if len(fitted) > 1 else f"no other {nouns.one}'s"
+        return f"{name} {nouns.best}: its {nouns.loss} is below {others}, beyond chance."
+    # A wide interval makes nothing that is worse than the simplest of all enough.
+    able = [row for row in fitted if row["loss"] <= fitted[0]["loss"]]
+    simplest = next(row["method"] for row in able if row["method"] in near or row is best)
+    text = f"No {nouns.one} is surely the best: {name} has the lowest {nouns.loss}, but "
+    more = f" and {len(near) - _NAMED} others" if len(near) > _NAMED else ""
+    text += f"{', '.join(near[:_NAMED])}{more} may do as well (the interval includes 0)."
+    if simplest == name:
+        worse = {*near} - {row["method"] for row in able}
+        but = f" that do no worse than {fitted[0]['method']}" if worse else ""
+        return f"{text} {name} is the simplest of them{but}."
+    return f"{text} {simplest} is simpler than {name}, and enough as far as {nouns.all} can tell."

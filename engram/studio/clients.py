@@ -200,8 +200,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
             hovertemplate="trained in round %{x}<extra></extra>",
         )
     )
-    percent = " (%)" if main.percent else ""
-    figure.update_layout(xaxis_title="communication round", yaxis_title=f"{main.name}{percent}")
+    figure.update_layout(xaxis_title="communication round", yaxis_title=main.name + main.unit)
     for trace in figure.data[:-1]:
         trace.y = [main.scale * y for y in trace.y]
     return figure

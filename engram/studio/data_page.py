@@ -82,5 +82,4 @@ def _counts(settings: str) -> _Held:
     if not isinstance(experiment.own, NetworkMethod):
         raise EngramError("it trains no network")
     data = federated_data(experiment)
-    by_class = data.outputs > 1 and not data.train.y.is_floating_point()
-    return row_counts(data, by_class=by_class)["training"], data.names
+    return row_counts(data)["training"], data.names

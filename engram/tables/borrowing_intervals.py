@@ -27,8 +27,9 @@ from scipy.special import ndtri
 
 from engram.core.arrays import Array
 from engram.core.checks import require
+from engram.scoring.intervals import quantile
 from engram.tables.heterogeneity import estimate_heterogeneity
-from engram.tables.intervals import Intervals, own_interval, quantile
+from engram.tables.intervals import Intervals, own_interval
 from engram.tables.site import SiteEstimate
 
 _REACH: Final = 4.0  # standard deviations beyond which another task does not agree

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtri
 
 from engram.core.arrays import Array
 from engram.core.checks import require
+from engram.scoring.intervals import quantile
 from engram.tables.median import weighted_median
 from engram.tables.shrinkage import Shared, Weights, median_weights
 from engram.tables.site import SiteEstimate
@@ -154,11 +155,6 @@ def site_interval(
 
 def _reach(size: float, alpha: float) -> float:
     return float(np.sqrt(2 * np.log(max(2 * size, 8 / alpha))))
-
-
-def quantile(level: Array | float, freedom: Array | float) -> Array:
-    """Quantile of Student's t; of the normal distribution for infinite ``freedom``."""
-    return np.asarray(np.where(np.isinf(freedom), ndtri(level), stdtrit(freedom, level)))
 
 
 def _constant(alpha: float) -> float:

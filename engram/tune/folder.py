@@ -15,7 +15,7 @@ import pandas as pd
 from engram.cli.console import err
 from engram.cli.progress import Tell
 from engram.compare.comparison_folder import SEARCHED, read_search
-from engram.compare.plots import save
+from engram.compare.figures import save
 from engram.core.checks import must
 from engram.data.readers.in_memory import read_given
 from engram.runs.run_places import make_folder

@@ -95,12 +95,10 @@ def read_trials(folder: Path) -> list[Trial]:
     return [found[number] for number in sorted(found)]
 
 
-def best_of(trials: Sequence[Trial], *, higher: bool) -> Trial | None:
-    """Returns the best of those that were trained for the most rounds; None if none has a score."""
+def ranked(trials: Sequence[Trial], sign: int) -> list[Trial]:
+    """Returns the trials that have a score, the best of those with the most rounds first.
+
+    ``sign`` is 1 where higher values are better, else -1.
+    """
     scored = [trial for trial in trials if trial.value is not None]
-    if not scored:
-        return None
-    most = max(trial.round for trial in scored)
-    last = [trial for trial in scored if trial.round == most]
-    choose = max if higher else min
-    return choose(last, key=lambda trial: trial.value or 0.0)
+    return sorted(scored, key=lambda trial: (-trial.round, -sign * (trial.value or 0.0)))

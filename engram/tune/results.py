@@ -4,14 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from engram.cli.console import new_table
+from engram.compare.figures import panels
+from engram.scoring.intervals import deviation
 from engram.scoring.metrics import Metric
 from engram.settings.fields import Range, Scalar
-from engram.studies.figures import new_table, panels
-from engram.tune.record import Trial
+from engram.tune.record import Trial, ranked
 from engram.tune.search import Search
 
 BEST = "best.toml"
@@ -28,7 +29,7 @@ def trial_rows(trials: Sequence[Trial]) -> list[dict[str, Any]]:
             "state": trial.state,
             "round": trial.round,
             "score": trial.value,
-            "seed-std": float(np.std(trial.scores, ddof=1)) if len(trial.scores) > 1 else None,
+            "seed-std": deviation(trial.scores),
             "reason": trial.reason,
         }
         for trial in trials
@@ -81,9 +82,8 @@ def told(trial: Trial, metric: Metric) -> str:
 def table_of(method: str, trials: Sequence[Trial], plan: Search) -> Table:
     """Returns a table of the best trials of a method, and of the defaults."""
     metric = plan.metric
-    scored = [trial for trial in trials if trial.value is not None]
-    ranked = sorted(scored, key=lambda t: (-t.round, -metric.sign * (t.value or 0)))
-    told = ranked[:_MOST] + [t for t in ranked[_MOST:] if t.number == 0]
+    scored = ranked(trials, metric.sign)
+    told = scored[:_MOST] + [t for t in scored[_MOST:] if t.number == 0]
     unit = " in %" if metric.percent else ""
     dropped, lost = (
         sum(t.state in states for t in trials)
@@ -97,12 +97,11 @@ def table_of(method: str, trials: Sequence[Trial], plan: Search) -> Table:
     keys = [dimension.key for dimension in plan.space]
     table = new_table([], ["trial", *keys, "round", "score ± sd"], title=title)
     for trial in told:
-        deviation = float(np.std(trial.scores, ddof=1)) if len(trial.scores) > 1 else None
         table.add_row(
             f"{trial.number}{' (defaults)' if trial.number == 0 else ''}",
             *(str(trial.settings[key]) for key in keys),
             str(trial.round),
-            f"{metric.in_words(trial.value)} ± {metric.in_words(deviation)}",
+            f"{metric.in_words(trial.value)} ± {metric.in_words(deviation(trial.scores))}",
         )
     return table
 
@@ -137,8 +136,7 @@ def draw_trials(method: str, trials: Sequence[Trial], plan: Search) -> Figure:
         if isinstance(dimension.within, Range) and dimension.within.log:
             axes.set_xscale("log")
         axes.set_xlabel(dimension.key)
-    unit = " (%)" if metric.percent else ""
-    grid[0].set_ylabel(f"validation {metric.name}{unit}")
+    grid[0].set_ylabel(f"validation {metric.name}{metric.unit}")
     grid[0].legend(loc="best", framealpha=0.6, fontsize="small")
     figure.suptitle(f"{method}: what was tried")
     return figure

@@ -19,7 +19,7 @@ from engram.settings.fields import Range, Scalar
 from engram.settings.network import NetworkMethod
 from engram.simulations.job_pool import Progress
 from engram.tune.proposals import propose
-from engram.tune.record import Trial, best_of
+from engram.tune.record import Trial, ranked
 from engram.tune.runs import LockStep
 from engram.tune.space import ADAPT_LR, Space, fine_tuning_steps
 
@@ -58,8 +58,8 @@ class Search(NamedTuple):
         return self.first.of(NetworkMethod).metrics(self.first)[0]
 
     def best_of(self, trials: Sequence[Trial]) -> Trial | None:
-        """Returns the best trial; see ``record.best_of``."""
-        return best_of(trials, higher=self.metric.better == "higher")
+        """Returns the best of the trials with the most rounds; None if none has a score."""
+        return next(iter(ranked(trials, self.metric.sign)), None)
 
     @property
     def step_sizes(self) -> list[float]:

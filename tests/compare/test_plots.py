@@ -1,11 +1,14 @@
 """Plots of a metric against rounds: one panel for few models, small multiples for many."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from engram.compare.colors import looks_of
-from engram.compare.plots import CLOCK, draw_clients, draw_metric
+from engram.compare.plots import CLOCK, draw_clients, draw_metric, row_counts
 from engram.runs.record import RunRecord
 from engram.scoring.metrics import METRICS
 from engram.studio.pages.figures import curves
@@ -142,3 +145,13 @@ def test_a_metric_over_simulated_seconds_is_at_their_mean_over_seeds():
     line = next(line for line in axes.lines if line.get_label() == "fedavg")
     assert line.get_xdata() == pytest.approx([0.0, 0.3 * 5])
     assert axes.get_xlabel() == "simulated seconds"
+
+
+def test_rows_with_a_class_at_each_place_are_counted_as_rows():
+    """The board took such classes for one of each row, and could not show who holds which."""
+    part = SimpleNamespace(y=torch.zeros((4, 3), dtype=torch.int64), rows=[[0, 1, 3], [2]])
+    found = row_counts(SimpleNamespace(train=part, validation=None, test=part, outputs=5))
+    assert {name: each.tolist() for name, each in found.items()} == {
+        "training": [[3], [1]],
+        "test": [[3], [1]],
+    }

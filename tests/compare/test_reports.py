@@ -16,7 +16,13 @@ from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
 from engram.compare.claims import claims_of
 from engram.compare.comparison_folder import find_runs
-from engram.compare.report_rows import client_scores, figures_of, models_of, others, report_rows
+from engram.compare.report_rows import (
+    client_scores,
+    figures_of_clients,
+    models_of,
+    others,
+    report_rows,
+)
 from engram.compare.reports.gain_plot import draw_gains
 from engram.compare.reports.local import client_lines
 from engram.compare.reports.sites import draw_curve
@@ -319,5 +325,5 @@ def test_what_is_picked_is_a_mean_as_the_answer_is_and_a_best_method_is_picked_b
     one.results = {**one.summary, "rounds": 10, "clients": columns, "selected": picked_round}
     (row,) = report_rows({"fedavg": [one]})
     assert (row["rmse"], row["validation-rmse-median"]) == (2.5, 2.0)
-    constant = figures_of(np.array(errors), METRICS["rmse"])
+    constant = figures_of_clients(np.array(errors), METRICS["rmse"])
     assert constant[0] == np.mean(errors) == row["rmse"]

@@ -19,10 +19,9 @@ from rich.table import Table
 from scipy.stats import norm, t
 
 from engram.compare.critical_values import AT, floor_of, of_clients, of_seeds
-from engram.compare.differences import gaps_of
+from engram.compare.differences import gaps_of, share_worse
 from engram.compare.power import needed
-from engram.compare.share_worse import share_worse
-from engram.home.confidence import of_mean
+from engram.scoring.intervals import of_mean
 
 Array = npt.NDArray[np.float64]
 Row = tuple[object, ...]

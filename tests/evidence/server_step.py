@@ -24,6 +24,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.harness import start
+from engram.cli.console import new_table
 from engram.client.memory import RamStore
 from engram.cohort.trainer.chunks import score
 from engram.cohort.trainer.trainer import Trainer
@@ -36,7 +37,6 @@ from engram.online.studies.server_steps import STEPS, train_rounds, tune
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.scoring.tasks import CLASSIFICATION
 from engram.settings.experiment import Experiment
-from engram.studies.figures import new_table
 
 _MNIST = {"train": 6000, "test": 2000}  # rows, drawn at random
 _FACTOR = 4

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from engram.data.readers.npz import read_npz
 from engram.data.tables.tables import Table
-from engram.studies.best_method import paired
+from engram.scoring.intervals import crossed
 from engram.tables.borrowing_intervals import honest_interval, suggest
 from engram.tables.families import FAMILIES, FamilyName
 from engram.tables.intervals import Intervals, own_interval, shared_half_width, site_interval
@@ -142,7 +142,7 @@ def verdict(trials: Sequence[Mapping[str, SplitScore]], ratio: float) -> Verdict
 
     Args:
         trials: Every trial's scores.
-        ratio: See ``paired``; 0 if trials have no rows in common.
+        ratio: See ``crossed``; 0 if trials have no rows in common.
     """
     reasons = {name: s.reason for trial in trials for name, s in trial.items() if s.reason}
     each = {
@@ -152,7 +152,7 @@ def verdict(trials: Sequence[Mapping[str, SplitScore]], ratio: float) -> Verdict
     }
     losses = {name: float(values.mean()) for name, values in each.items()}
     best = min((name for name in losses if name not in OURS), key=lambda name: losses[name])
-    _, low, high = paired(each[OURS[-1]], each[best], ratio)
+    _, low, high = crossed(each[OURS[-1]] - each[best], ratio)
     ratios = {name: loss / losses[best] for name, loss in losses.items()}
     return Verdict(best, ratios, 1 + low / losses[best], 1 + high / losses[best], reasons)
 

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import binom
 
 from engram.home.card import mean_of, scored
-from engram.home.confidence import of_draws, of_mean, of_proportion
+from engram.scoring.intervals import of_draws, of_mean, of_proportion
 from engram.scoring.metrics import METRICS, Metric
 
 

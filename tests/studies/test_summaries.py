@@ -1,19 +1,6 @@
-"""Means, their errors, and groups of rows, by hand."""
+"""Groups of rows."""
 
-import numpy as np
-import pytest
-
-from engram.studies.summaries import grouped, mean_and_error
-
-
-def test_a_mean_and_its_error_by_hand():
-    # Deviations of 1, 3, 8 from 4: -3, -1, 4; their variance is 26 / 2.
-    mean, error = mean_and_error(np.array([1.0, 3.0, 8.0]))
-    assert mean == 4
-    assert error == pytest.approx((13 / 3) ** 0.5)
-    _, half = mean_and_error(np.array([1.0, 3.0, 8.0]), 1.96)
-    assert half == pytest.approx(1.96 * error)
-    assert mean_and_error(np.array([3.0])) == (3.0, None)  # of one value
+from engram.studies.summaries import grouped
 
 
 def test_rows_are_grouped_in_the_order_in_which_they_come():

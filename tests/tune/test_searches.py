@@ -8,7 +8,7 @@ from engram.settings.fields import Range, key_of, searched_range
 from engram.settings.network import NetworkMethod
 from engram.tune import search as searching
 from engram.tune.proposals import propose
-from engram.tune.record import Trial, best_of
+from engram.tune.record import Trial, ranked
 from engram.tune.runs import LockStep
 from engram.tune.search import Search, search
 from engram.tune.space import Dimension, space_of
@@ -163,7 +163,7 @@ def test_rungs_drop_the_worse_half_and_keep_the_defaults(fake):
         assert sorted(trial.round for trial in found[start : start + 4]) == [10, 10, 20, 40]
     for trial in found:
         assert trial.scores == pytest.approx([trial.settings["eta"] * trial.round / 100] * 2)
-    assert best_of(found, higher=True).settings["eta"] == max(
+    assert ranked(found, 1)[0].settings["eta"] == max(
         trial.settings["eta"] for trial in found if trial.round == 40
     )
 
@@ -175,7 +175,7 @@ def test_a_trial_that_diverges_is_the_worst_and_no_error(fake):
     lost = [trial for trial in found if trial.settings["eta"] > 1]
     assert lost
     assert {(trial.state, trial.value) for trial in lost} == {("diverged", None)}
-    assert best_of(found, higher=True).settings["eta"] <= 1
+    assert ranked(found, 1)[0].settings["eta"] <= 1
 
 
 def test_settings_that_contradict_each_other_or_do_not_fit_the_data_are_a_trial():
@@ -191,7 +191,7 @@ def test_settings_that_contradict_each_other_or_do_not_fit_the_data_are_a_trial(
     assert [trial.state for trial in found] == [states[t.settings["model"]] for t in found]
     (bad, *_) = [trial for trial in found if trial.state == "impossible"]
     assert "lstm" in bad.reason
-    assert best_of(found, higher=True).settings["model"] == "mlp"
+    assert ranked(found, 1)[0].settings["model"] == "mlp"
 
 
 def test_a_search_that_goes_on_finds_what_it_would_have_found(fake):

@@ -206,10 +206,7 @@ class MetaBanTurns(SiteStrategy):
             **self._totals(self._last),
         }
 
-    @staticmethod
-    def in_words(row: Mapping[str, Any]) -> str:
-        """Words the number of sites and the regret in reported turns."""
-        return regret_in_words(row)
+    in_words = staticmethod(regret_in_words)
 
     def _totals(self, last: Mapping[str, float] | None = None) -> dict[str, float]:
         """Returns the sums so far, those of the ``last`` evaluation included."""

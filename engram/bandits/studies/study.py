@@ -13,13 +13,14 @@ from engram.bandits.studies.environments import ENVIRONMENTS
 from engram.bandits.studies.methods import LINEAR, META_BAN, METHODS, RANDOM
 from engram.bandits.studies.settings import MetaBanSettings
 from engram.bandits.studies.trials import RECOVERY, TUNED_ROUNDS, TrialRows, at_shares, work
+from engram.cli.console import new_table, plus_minus
+from engram.compare.figures import image_of
 from engram.compare.panel_plots import Curve, curve_of, draw_differences, draw_multiples
 from engram.core.arrays import Array
+from engram.scoring.intervals import Interval, deviation, student
 from engram.simulations.job_pool import Row
-from engram.studies.best_method import REGRETS, Interval, in_words, paired
-from engram.studies.figures import new_table, plus_minus, png
 from engram.studies.study import Report
-from engram.studies.summaries import grouped
+from engram.studies.summaries import REGRETS, grouped, in_words
 
 __all__ = ["report", "work"]  # what a study's module has
 
@@ -120,7 +121,7 @@ def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[s
         gaps = [_gap(METHODS[name].title, each, own) for name, each in runs.items()]
         labels = "round", "regret above Meta-Ban's"
         kind = "mean over worlds, and its 95 % interval:"
-        found["differences.png"] = png(draw_differences({"": gaps}, labels, kind=kind))
+        found["differences.png"] = image_of(draw_differences({"": gaps}, labels, kind=kind))
     if ablation:
         kinds = {f"{name} = {each[0]['setting'][name]:g}": each for each in alike(ablation)}
         found[f"{name}.png"] = _draw(kinds)
@@ -142,7 +143,7 @@ def _draw(named: Mapping[str, Sequence[Row]]) -> bytes:
         marked=[title for title in references if title in named],
         log=True,
     )
-    return png(figure)
+    return image_of(figure)
 
 
 # --- Summaries -----------------------------------------------------------------------------
@@ -164,8 +165,7 @@ def difference(own: Sequence[Row], other: Sequence[Row]) -> list[Interval]:
 
     The others are in the same worlds in the same order.
     """
-    gaps = _curves(own) - _curves(other)
-    return [paired(each[:, None], np.zeros((len(each), 1)), 0.0) for each in gaps.T]
+    return [student(gaps) for gaps in (_curves(own) - _curves(other)).T]
 
 
 def summarize_runs(done: Sequence[Row]) -> list[Row]:
@@ -184,7 +184,7 @@ def summarize_runs(done: Sequence[Row]) -> list[Row]:
             "rounds": [runs[0]["rounds"][point] for point in _points(runs[0])],
             "regrets": _curves(runs).mean(axis=0)[_points(runs[0])].tolist(),
             "regret": float(_last(runs).mean()),
-            "sd": float(_last(runs).std(ddof=1)) if len(runs) > 1 else None,
+            "sd": deviation(_last(runs)),
             "ms": float(np.mean([run["ms"] for run in runs])),
         }
         | {name: _tenths(runs, name) for name in RECOVERY if name in runs[0]}

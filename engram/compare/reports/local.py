@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from engram.cli.console import as_allowed, err, in_text, out, tell_files
 from engram.compare.claims import difference_table, differences_of
 from engram.compare.comparison_folder import PLAN, TUNING, Runs, find_runs
-from engram.compare.plots import draw_metric, save
+from engram.compare.figures import save
+from engram.compare.plots import draw_metric
 from engram.compare.reports.base import REPORTS, Report
 from engram.compare.reports.figure_files import network_figures
 from engram.compare.results import Results, metric_called, metrics_of, results_of

@@ -8,11 +8,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from matplotlib.figure import Figure
-from rich import box
 from rich.table import Table
 
-from engram.cli.console import as_allowed, err, out, tell_files
-from engram.compare.plots import save
+from engram.cli.console import as_allowed, err, new_table, out, tell_files
+from engram.compare.figures import panels, save
 from engram.compare.reports.base import plots_of
 from engram.core.arrays import Array
 from engram.runs.record import RunRecord
@@ -54,9 +53,8 @@ def regret_table(found: Mapping[str, Any]) -> Table:
     """Returns a table of each site's turns, reward and regret."""
     batches = "" if found["turns"] == found["rounds"] else f" in {found['rounds']} batches"
     title = f"{found['sites']} sites, {found['turns']} turns{batches}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in ("site", "turns reported", "reward", "regret"):
-        table.add_column(heading, justify="right")
+    headings = ["site", "turns reported", "reward", "regret"]
+    table = new_table([], headings, title=title, padding=(0, 1))
     clients = found["clients"]
     columns = [clients[name] for name in ("turns", "reward", "regret")]
     names = clients.get("names", range(len(columns[0])))
@@ -83,13 +81,11 @@ def draw_curve(
         labels: Labels of the axes.
         references: Others' regret after each turn, by their names.
     """
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, size=(7.5, 4.5))
     axes.plot([0, *x], [0, *regret], style, ms=4, label="this run")
     for line, (name, values) in zip(cycle(("--", ":")), references.items(), strict=False):
         axes.plot(range(len(values) + 1), [0, *values], line, color="black", lw=1, label=name)
     if references:
         axes.legend()
     axes.set(**labels)
-    axes.grid(alpha=0.3)
     return figure

@@ -10,16 +10,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from rich import box
 from rich.table import Table
 
-from engram.cli.console import as_allowed, out, tell_files
+from engram.cli.console import as_allowed, new_table, out, tell_files
 from engram.cli.progress import Execute
 from engram.client.hosts import Engine
 from engram.compare.claims import scores_of
 from engram.compare.comparison_folder import BENCHMARK, find_runs, read_benchmark
 from engram.compare.comparison_run import begin_comparison, go_on
-from engram.compare.plots import save
+from engram.compare.figures import panels, save
 from engram.compare.ranks import Rank, rank_methods
 from engram.compare.references import read_references
 from engram.compare.report_rows import comparable
@@ -138,9 +137,7 @@ def rank_table(friedman: float, of: Mapping[str, Rank], federations: int) -> Tab
         f"Mean ranks on {federations} federations, 1 the best, with 95 % intervals; p: against "
         f"{CONTROL}, adjusted for all (Holm). Friedman's test of any difference: p = {friedman:.2g}"
     )
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in ("method", "rank", "interval", "p"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
+    table = new_table(["method"], ["rank", "interval", "p"], title=title, padding=(0, 1))
     for name, rank in of.items():
         p = "-" if rank.p is None else f"{rank.p:.2g}"
         table.add_row(name, f"{rank.mean:.2f}", f"{rank.low:.2f} to {rank.high:.2f}", p)
@@ -154,8 +151,7 @@ def score_table(found: Sequence[Found]) -> pd.DataFrame:
 
 def draw_ranks(of: Mapping[str, Rank], federations: int) -> Figure:
     """Draws mean ranks with their intervals; those that differ from the control are dark."""
-    figure = Figure(figsize=(6.5, 1.2 + 0.28 * len(of)), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, size=(6.5, 1.2 + 0.28 * len(of)), grid="x")
     for row, rank in enumerate(of.values()):
         differs = rank.p is not None and rank.p < _LEVEL
         color = "black" if differs else "tab:blue" if rank.p is None else "0.6"
@@ -166,7 +162,6 @@ def draw_ranks(of: Mapping[str, Rank], federations: int) -> Figure:
     axes.axvline(of[CONTROL].mean, color="tab:blue", lw=0.8, ls=":")
     axes.set_xlabel(f"mean rank on {federations} federations, with its 95 % interval; 1 is best")
     axes.set_title(f"black: differs from {CONTROL} (Holm, 5 %)", fontsize=9)
-    axes.grid(axis="x", alpha=0.3)
     return figure
 
 

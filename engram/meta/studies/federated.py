@@ -10,13 +10,15 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
+from engram.cli.console import new_table, plus_minus
+from engram.compare.figures import COLORS, finish, panels
 from engram.meta.studies.published import FEDERATED_ROWS, FEDERATED_SETTINGS, TABLE_5
 from engram.meta.studies.settings import FederatedSettings
+from engram.scoring.intervals import deviation
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
 from engram.simulations.job_pool import Pool, Progress, Row
-from engram.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from engram.studies.study import Report
 from engram.studies.summaries import grouped
 
@@ -133,7 +135,7 @@ def _row(dataset: str, case: tuple[Any, ...], runs: Sequence[Row]) -> Row:
         "method": method,
         "seeds": len(runs),
         "accuracy": float(accuracy.mean()),
-        "accuracy-std": float(accuracy.std(ddof=1)) if len(runs) > 1 else None,
+        "accuracy-std": deviation(accuracy),
         "common": _mean_if_all([run["common"] for run in runs]),
         "served": _mean_if_all([run["served"] for run in runs]),
         "ms": float(np.median([run["ms"] for run in runs])),

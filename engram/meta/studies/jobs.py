@@ -8,13 +8,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from matplotlib.ticker import EngFormatter
 
+from engram.compare.figures import COLORS, draw_band, finish, log_ticks, panels
 from engram.core.machine import check_room
 from engram.meta.studies.methods import METHODS
 from engram.meta.studies.published import Steps
 from engram.meta.studies.settings import MetaLearningSettings
 from engram.meta.studies.sweep import Problem, Sweep, SweepRun, check_sweep, run_sweep
 from engram.simulations.job_pool import Pool, Progress, Row
-from engram.studies.figures import COLORS, draw_band, finish, log_ticks, panels
 from engram.studies.summaries import grouped
 
 MATCHED: Final = "maml-matched"

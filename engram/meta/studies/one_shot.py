@@ -11,6 +11,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.func import vmap
 
+from engram.cli.console import new_table, plus_minus
 from engram.cohort.dense_gradients import CROSS_ENTROPY, FIRST, Examples, dense_loss, logits
 from engram.cohort.span_coordinates import Span
 from engram.cohort.stacked_models import Layout, dense_stacks, stacked_loss
@@ -25,11 +26,10 @@ from engram.meta.studies.published import ONE_SHOT_PUBLISHED, ONE_SHOT_STEPS, SP
 from engram.meta.studies.settings import OneShotSettings
 from engram.meta.studies.sweep import Problem
 from engram.networks.built_in import build_model
+from engram.scoring.intervals import LEVEL, deviation, mean_and_error
 from engram.settings.errors import DataError, Refused
 from engram.simulations.job_pool import Pool, Row
-from engram.studies.figures import new_table, plus_minus
 from engram.studies.study import Report
-from engram.studies.summaries import mean_and_error
 
 # Of eta, on which the paper is silent; below, nothing moves.
 GRID: Final = (1.0, 0.3, 0.1, 0.05, 0.02)
@@ -232,17 +232,17 @@ def summarize(done: Sequence[Row], dataset: str) -> list[Row]:
 
 def _row(dataset: str, name: str, runs: Sequence[Row]) -> Row:
     found = np.array([run["tests"] for run in runs], dtype=float)
-    accuracy, width = mean_and_error(found.mean(0), 1.96)
-    mean, deviation = TABLE_4[dataset].get(name, (None, None))
+    accuracy, width = mean_and_error(found.mean(0), LEVEL)
+    mean, spread = TABLE_4[dataset].get(name, (None, None))
     figures = figures_of(name, runs)
     fine = not figures["diverged"]
     return {
         **figures,
         "accuracy": float(accuracy) if fine else None,
         "accuracy-interval": float(width) if fine and width is not None else None,
-        "accuracy-std": float(found.mean(1).std(ddof=1)) if fine and len(runs) > 1 else None,
+        "accuracy-std": deviation(found.mean(1)) if fine else None,
         "published": mean and mean / 100,
-        "published-std": deviation and deviation / 100,
+        "published-std": spread and spread / 100,
     }
 
 

@@ -9,8 +9,10 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
+from engram.cli.console import new_table, plus_minus
 from engram.cohort.dense_gradients import SQUARED_ERROR
 from engram.cohort.stacked_models import Layout, dense_stacks, expand, outputs
+from engram.compare.figures import COLORS, finish, panels
 from engram.core.streams import Stream, torch_generator
 from engram.core.types import Batch, Params
 from engram.meta.meta_gradient import fine_tune
@@ -28,8 +30,8 @@ from engram.meta.studies.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS, TA
 from engram.meta.studies.settings import SinewaveSettings
 from engram.meta.studies.sweep import Problem
 from engram.networks.built_in import build_model
+from engram.scoring.intervals import deviation
 from engram.simulations.job_pool import Pool, Row
-from engram.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from engram.studies.study import Report
 from engram.studies.summaries import grouped
 
@@ -150,12 +152,11 @@ def _row(size: int, name: str, runs: Sequence[Row]) -> Row:
     tests[~np.isfinite(tests)] = np.inf
     known = TABLE_3.get(name) if size in (1, 3) else None
     at = 0 if size == 1 else 1
-    several = len(tests) > 1 and np.isfinite(tests).all()
     return {
         "batch-size": size,
         **figures_of(name, runs),
         "test-error": float(np.mean(tests)),
-        "test-error-std": float(np.std(tests, ddof=1)) if several else None,
+        "test-error-std": deviation(tests) if np.isfinite(tests).all() else None,
         "published": known and known.error[at],
         "published-std": known and known.deviation[at],
         "published-ms": known and known.ms[at],

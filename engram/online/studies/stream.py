@@ -15,6 +15,8 @@ from rich.table import Table
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+from engram.cli.console import new_table
+from engram.compare.figures import COLORS, finish, panels
 from engram.core.arrays import Array
 from engram.core.types import Params
 from engram.data.federated import FederatedData
@@ -26,7 +28,6 @@ from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import source_root
 from engram.settings.settings_files import read_settings
 from engram.simulations.job_pool import Pool, Row, Tell
-from engram.studies.figures import COLORS, finish, new_table, panels
 from engram.studies.study import Report
 
 _PRESET: Final = source_root() / "engram" / "simulations" / "presets" / "online.toml"

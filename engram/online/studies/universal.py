@@ -8,13 +8,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from rich.table import Table
 
+from engram.cli.console import new_table
+from engram.compare.figures import COLORS, finish, panels
 from engram.core.arrays import Array
 from engram.online.studies.curvature_games import METHODS, SETTINGS, run_match
 from engram.online.studies.settings import UniversalSettings
+from engram.scoring.intervals import mean_and_error
 from engram.simulations.job_pool import Pool, Row
-from engram.studies.figures import COLORS, finish, new_table, panels
 from engram.studies.study import Report
-from engram.studies.summaries import grouped, mean_and_error
+from engram.studies.summaries import grouped
 
 _CAPTION: Final = """\
 Regret after all rounds, mean over seeds, and the power of t with which it grows:

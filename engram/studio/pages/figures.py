@@ -1,21 +1,22 @@
 """Interactive figures of runs: the curves, the gains and the clients of ``compare.plots``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from plotly.graph_objects import Figure, Scatter, Scattergl
 
 from engram.compare.claims import scores_of
 from engram.compare.colors import looks_of
 from engram.compare.comparison_folder import Runs
-from engram.compare.differences import Difference, Scores, pairwise
+from engram.compare.differences import Scores
 from engram.compare.report_rows import comparable, curve_points, curves_of, finished, models_of
-from engram.compare.reports.gain_plot import gain_lines
+from engram.compare.reports.gain_plot import Dots, gains_of
 from engram.compare.results import Results
+from engram.core.arrays import Array
 from engram.scoring.evaluation import center
+from engram.scoring.intervals import Interval
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
 
@@ -52,7 +53,7 @@ def curves(runs: Runs, metric: Metric) -> Figure:
         look = {"mode": "lines+markers", "line": line, "marker": {"symbol": symbol}}
         mean = values.mean(axis=0)
         figure.add_trace(Scatter(x=rounds, y=mean, name=label, legendgroup=label, **look))
-    y = f"{metric.name}, {metric.center} over clients{_percent(metric)}"
+    y = f"{metric.name}, {metric.center} over clients{metric.unit}"
     titles = {"xaxis_title": "communication round", "yaxis_title": y}
     figure.update_layout(margin=_MARGIN, **titles)
     return figure
@@ -68,20 +69,11 @@ def gains(
     ``engram.compare.claims``: all of a comparison hold together, with those of the clients' scores
     without a network, ``beside``.
     """
-    runs = comparable(runs)
-    references, others = gain_lines(runs)
-    scores = scores_of(runs, metric, beside)
-    pairs, scale = pairwise(scores), metric.scale * metric.sign
+    runs, found = comparable(runs), {}
     mark = "black: the mean, with its simultaneous 95 % interval"
     title = f"gain in {metric.name}{' (points)' if metric.percent else ''}; {mark}"
-    found = {}
-    for _, reference, _ in references if others else ():
-        gained, apart = {}, {}
-        for method, label, _ in others:
-            both = zip(scores[label], scores[reference], strict=True)
-            gained[label] = method, [scale * (mine - base) for mine, base in both]
-            apart[label] = pairs[label, reference]
-        found[reference] = _dots(runs, gained, metric, apart)
+    for reference, each in gains_of(runs, metric, beside).items():
+        found[reference] = _dots(runs, each, metric)
         found[reference].add_vline(0, line_width=1)
         found[reference].update_layout(xaxis_title=title, showlegend=False)
     return found
@@ -93,13 +85,11 @@ def clients(runs: Runs, metric: Metric) -> Figure | None:
         return None
     scores = scores_of(ended, metric)
     each = {
-        label: (method, [metric.scale * own for own in scores[label]])
+        label: Dots(method, [metric.scale * own for own in scores[label]])
         for method, label, _ in models_of(ended)
     }
     figure = _dots(ended, each, metric)
-    figure.update_layout(
-        xaxis_title=f"{metric.name} of a client{_percent(metric)}", showlegend=False
-    )
+    figure.update_layout(xaxis_title=f"{metric.name} of a client{metric.unit}", showlegend=False)
     return figure
 
 
@@ -120,18 +110,13 @@ def titled_figures(runs: Runs, metric: Metric) -> dict[str, Figure]:
     return found
 
 
-def _dots(
-    runs: Runs,
-    values: Mapping[str, tuple[str, Sequence[Any]]],
-    metric: Metric,
-    apart: Mapping[str, Difference] = MappingProxyType({}),
-) -> Figure:
+def _dots(runs: Runs, values: Mapping[str, Dots], metric: Metric) -> Figure:
     """Draws a line of dots for each label: clients of all seeds, named under the pointer.
 
-    A mark is at their center or, where there is a difference, at its mean, with its interval.
+    A mark is at their center or, where that is given, at the mean, with its interval.
     """
     figure, rng, looks = Figure(), np.random.default_rng(0), looks_of(runs)
-    for line, (label, (method, seeds)) in enumerate(values.items()):
+    for line, (label, (method, seeds, mean)) in enumerate(values.items()):
         x, names = [], []
         for record, scores in zip(runs[method], seeds, strict=True):
             seed = record.config["settings"]["seed"]
@@ -145,7 +130,7 @@ def _dots(
         draw = Scattergl if len(x) > _MANY else Scatter
         figure.add_trace(draw(x=x, y=y, mode="markers", marker=marker, **told))
         if x:
-            figure.add_trace(_mark(np.array(x), line, metric, apart.get(label)))
+            figure.add_trace(_mark(np.array(x), line, metric, mean))
     figure.update_yaxes(
         tickvals=list(range(len(values))), ticktext=list(values), autorange="reversed"
     )
@@ -153,14 +138,10 @@ def _dots(
     return figure
 
 
-def _mark(
-    x: npt.NDArray[np.float64], line: int, metric: Metric, difference: Difference | None
-) -> Scatter:
+def _mark(x: Array, line: int, metric: Metric, mean: Interval | None) -> Scatter:
     at, told, bars = center(x, metric), f"{metric.center}: %{{x:.4g}}", None
-    if difference is not None:
-        scale = metric.scale * metric.sign
-        at, *ends = (scale * end for end in difference[:3])
-        low, high = sorted(ends)
+    if mean is not None:
+        at, low, high = mean
         told = "mean: %{x:.4g}"
         if np.isfinite([low, high]).all():
             told += f" ({low:.4g} to {high:.4g})"
@@ -169,7 +150,3 @@ def _mark(
     hover = f"{told}<extra></extra>"
     look = {"mode": "markers", "marker": marker, "error_x": bars, "hovertemplate": hover}
     return Scatter(x=[at], y=[line], **look)
-
-
-def _percent(metric: Metric) -> str:
-    return " (%)" if metric.percent else ""

@@ -10,7 +10,7 @@ from plotly.graph_objects import Figure
 from plotly.offline import get_plotlyjs
 
 from engram.compare.comparison_folder import Runs, find_runs
-from engram.compare.plots import image_of
+from engram.compare.figures import image_of
 from engram.compare.reports.base import plots_of
 from engram.compare.reports.local import tables_of
 from engram.compare.results import metrics_of, results_of

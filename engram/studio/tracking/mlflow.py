@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from engram.link.addresses import direct
-from engram.studio.tracking.sending import About, Ending
+from engram.studio.tracking.sending import About, Ending, Tracker
 
 _EXPERIMENT: Final = "engram"
 _KEY, _GROUP, _ROUND = "engram.run", "engram.group", "engram.round"  # tags
@@ -22,8 +22,8 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.update(direct(os.environ))  # a server on this machine is beside the proxies
 
 
-class MLflow:
-    """A run at MLflow; see ``Tracker``.
+class MLflow(Tracker):
+    """A run at MLflow.
 
     It is found again by its key, which is a tag; another tag, which goes with each round's numbers,
     tells the last round.
@@ -54,11 +54,8 @@ class MLflow:
         metrics = [Metric(name, value, now, server_round) for name, value in values.items()]
         self._client.log_batch(self._run, metrics, tags=[RunTag(_ROUND, str(server_round))])
 
-    def flush(self) -> None:
-        """See ``Tracker.flush``: nothing is held back."""
-
     def finish(self, end: Ending) -> None:
-        """See ``Tracker.finish``. Histograms are figures, and clients' values in a file."""
+        """Adds the results; histograms are figures, and clients' values in a file."""
         for name, value in end.results.items():
             self._client.log_metric(self._run, f"results/{name}", value, step=0)
         self._client.log_dict(
@@ -73,6 +70,3 @@ class MLflow:
         for path in end.files:
             self._client.log_artifact(self._run, str(path))
         self._client.set_terminated(self._run)
-
-    def close(self) -> None:
-        """See ``Tracker.close``."""

@@ -5,13 +5,14 @@ What has been sent is noted in ``tracked.json`` in the run's folder, by tracker.
 
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from engram.compare.reports.base import pictures_of
 from engram.data.file_models import Stored, read_stored
@@ -72,19 +73,23 @@ class Ending(NamedTuple):
     files: Sequence[Path]
 
 
-class Tracker(Protocol):
-    """One run at a tracker. It is made of an ``About``, and of the last round that it was told."""
+class Tracker:
+    """One run at a tracker. It is made of an ``About``, and of the last round that it was told.
 
-    @property
-    def known(self) -> int:
-        """The last round that it has, as far as the tracker itself can tell; -1 for none."""
+    Attributes:
+        known: The last round that it has, as far as the tracker itself can tell; -1 for none.
+    """
 
+    known = -1
+
+    @abstractmethod
     def tell(self, server_round: int, values: Mapping[str, float]) -> None:
         """Adds a round's numbers."""
 
     def flush(self) -> None:
         """Hands over numbers that are still held back."""
 
+    @abstractmethod
     def finish(self, end: Ending) -> None:
         """Adds the results, after the last round."""
 

@@ -5,17 +5,15 @@ from collections.abc import Mapping
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
-from engram.studio.tracking.sending import About, Ending
+from engram.studio.tracking.sending import About, Ending, Tracker
 
 
-class TensorBoard:
-    """A run's event files; see ``Tracker``.
+class TensorBoard(Tracker):
+    """A run's event files.
 
     What an interrupted process wrote after the last round that it recorded as told is purged: its
     readers see each round once.
     """
-
-    known = -1
 
     def __init__(self, about: About, told: int) -> None:
         self._settings = about.settings
@@ -31,7 +29,7 @@ class TensorBoard:
         self._writer.flush()
 
     def finish(self, end: Ending) -> None:
-        """See ``Tracker.finish``. Results are the last round's; files are beside it."""
+        """Adds clients' histograms and the settings; results are the last round's."""
         for name, values in end.clients.items():
             self._writer.add_histogram(f"clients/{name}", np.asarray(values), end.server_round)
         lines = [f"| {key} | {value} |" for key, value in self._settings.items()]

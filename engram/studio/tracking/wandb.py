@@ -5,19 +5,17 @@ from typing import Any, Final
 
 import wandb
 
-from engram.studio.tracking.sending import About, Ending
+from engram.studio.tracking.sending import About, Ending, Tracker
 
 _PROJECT: Final = "engram"
 
 
-class WeightsAndBiases:
-    """A run at Weights & Biases; see ``Tracker``.
+class WeightsAndBiases(Tracker):
+    """A run at Weights & Biases, in a process of its own, which has all that it was told.
 
     Its id is the run's key, so that a resumed run goes on, and files that were written off line
     become one run when they are synchronized.
     """
-
-    known = -1
 
     def __init__(self, about: About, told: int) -> None:
         del told
@@ -38,9 +36,6 @@ class WeightsAndBiases:
     def tell(self, server_round: int, values: Mapping[str, float]) -> None:
         """See ``Tracker.tell``."""
         self._run.log(dict(values), step=server_round)
-
-    def flush(self) -> None:
-        """See ``Tracker.flush``: a process of its own has all that it was told."""
 
     def finish(self, end: Ending) -> None:
         """See ``Tracker.finish``."""

@@ -1,8 +1,8 @@
 """A bandit's batches: sites play, and get their combined estimates with the next batch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from logging import getLogger
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -221,7 +221,4 @@ class BanditExchange(SiteStrategy):
             },
         }
 
-    @staticmethod
-    def in_words(row: Mapping[str, Any]) -> str:
-        """Describes the number of sites, and their mean regret."""
-        return regret_in_words(row)
+    in_words = staticmethod(regret_in_words)

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from rich import box
 from rich.table import Table
 
+from engram.cli.console import new_table
+from engram.compare.figures import COLORS, panels
 from engram.compare.plots import tick_label
 from engram.compare.reports.base import reports
 from engram.compare.reports.sites import MANY, draw_curve, regret_table, show_sites
@@ -33,10 +33,8 @@ def coefficient_table(found: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     """Returns the shared coefficients, with their intervals."""
     shared, level = found["shared"], settings[f"{Molar.name}.level"]
     title = f"Shared by {found['sites']} sites with {found['rows']:g} rows"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("column")
-    for heading in ("coefficient", f"{level:g} interval"):
-        table.add_column(heading, justify="right")
+    headings = ["coefficient", f"{level:g} interval"]
+    table = new_table(["column"], headings, title=title, padding=(0, 1))
     parts = list(zip(shared["names"], shared["coef"], shared["low"], shared["high"], strict=True))
     why, single = shared["no-interval"], shared["one-site"]
     for name, coef, low, high in parts[:MANY]:
@@ -66,15 +64,13 @@ def draw_losses(found: Mapping[str, Any]) -> Figure:
     """Plots each site's held-out losses relative to that of its own estimate, in sorted order."""
     clients = found["clients"]
     own, shared, personal = (np.array(clients[column.name], dtype=float) for column in COLUMNS)
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, size=(7.5, 4.5))
     own = np.where(own > 0, own, np.nan)  # no estimate, or no noise
     order = np.argsort(personal / own)
-    colors = mpl.color_sequences["tab10"]
     places = np.arange(len(order))
     axes.axhline(1, color="gray", lw=1, label="its own estimate alone")
-    axes.plot(places, (shared / own)[order], "s", color=colors[1], ms=4, label="shared")
-    axes.plot(places, (personal / own)[order], "o", color=colors[0], ms=5, label="personal (MOLAR)")
+    axes.plot(places, (shared / own)[order], "s", color=COLORS[1], ms=4, label="shared")
+    axes.plot(places, (personal / own)[order], "o", color=COLORS[0], ms=5, label="personal (MOLAR)")
     names = clients.get("names", clients["ids"])
     labels = [tick_label(names[i]) for i in order]
     axes.set_xticks(places, labels, fontsize=7, rotation=90, parse_math=False)
@@ -82,7 +78,6 @@ def draw_losses(found: Mapping[str, Any]) -> Figure:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.tick_params(axis="y", which="minor", labelsize=7)
-    axes.grid(alpha=0.3)
     axes.legend()
     return figure
 

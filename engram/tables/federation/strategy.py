@@ -13,6 +13,7 @@ from scipy.special import ndtri
 from engram.guards.noise import Noise
 from engram.guards.robust.weight_limit import bounded
 from engram.scoring.evaluation import Evaluation, Scored, read_scores
+from engram.scoring.intervals import quantile
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Row, strategies
@@ -34,7 +35,7 @@ from engram.tables.federation.molar_messages import (
     told_record,
 )
 from engram.tables.heterogeneity import REACH
-from engram.tables.intervals import quantile, shared_half_width
+from engram.tables.intervals import shared_half_width
 from engram.tables.shrinkage import Shared, combine, median_weights, outweighing
 from engram.tables.site import INTERCEPT
 from engram.wire.roster import Roster

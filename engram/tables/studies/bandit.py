@@ -7,13 +7,15 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
+from engram.cli.console import new_table, plus_minus
+from engram.compare.figures import image_of
 from engram.compare.panel_plots import Curve, draw_multiples
 from engram.core.arrays import Array
 from engram.core.machine import check_room
+from engram.scoring.intervals import LEVEL, mean_and_error
 from engram.simulations.job_pool import Pool, Progress, Row
-from engram.studies.figures import new_table, plus_minus, png
 from engram.studies.study import Report
-from engram.studies.summaries import grouped, mean_and_error
+from engram.studies.summaries import grouped
 from engram.tables.bandits.environments import TaskEnvironment, sparse_environments
 from engram.tables.bandits.policies import (
     lasso_bandit,
@@ -138,7 +140,7 @@ def summarize(done: Sequence[Row]) -> list[Row]:
     for name, found in final.items():
         for task in (*SHOWN, "mean"):
             some = [SHOWN[task]] if task in SHOWN else range(TASKS)
-            mean, half = mean_and_error(found[:, some].mean(axis=1), 1.96)
+            mean, half = mean_and_error(found[:, some].mean(axis=1), LEVEL)
             ols = final["ols"][:, some].mean(axis=1)
             rows.append(
                 {
@@ -169,9 +171,9 @@ def _draw(done: Sequence[Row]) -> bytes:
     for (name,), trials in grouped(done, "policy").items():
         for task, m in SHOWN.items():
             own = np.array([trial["curves"][task] for trial in trials])
-            mean, half = mean_and_error(own, 1.96)
+            mean, half = mean_and_error(own, LEVEL)
             limits = (None, None) if half is None else (mean - half, mean + half)
             curve = Curve(POLICIES[name][0], trials[0]["rounds"], mean, *limits)
             regrets.setdefault(f", p = {ACTIVATION[m]:.3f}", []).append(curve)
     x, kind = "round (p: the task's probability of activation)", "mean of trials, and 95 % interval"
-    return png(draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"][0]]))
+    return image_of(draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"][0]]))

@@ -7,14 +7,15 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap, LogNorm
-from matplotlib.figure import Figure
 from rich.table import Table as Printed
 
+from engram.cli.console import new_table
+from engram.compare.figures import image_of, panels
 from engram.core.arrays import Array, Bools
+from engram.scoring.intervals import quantile
 from engram.simulations.job_pool import Row
-from engram.studies.figures import new_table, png
 from engram.tables.adaptive_models import Adaptive
-from engram.tables.intervals import Intervals, own_interval, quantile
+from engram.tables.intervals import Intervals, own_interval
 from engram.tables.shrinkage import threshold
 from engram.tables.site import SiteEstimate
 from engram.tables.studies.contenders import Molar
@@ -269,8 +270,7 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     """Plots ``heterogeneity`` as tasks by columns; returns it as PNG."""
     tasks, columns = values.shape
     size = (3.5 + 0.24 * min(columns, _LABELED), 2.5 + 0.19 * min(tasks, _LABELED))
-    figure = Figure(figsize=(max(6.5, size[0]), max(4.0, size[1])), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels(1, size=(max(6.5, size[0]), max(4.0, size[1])), grid="")
     some = values[np.isfinite(values) & (values > 0)]
     least, most = (float(some.min()), float(some.max())) if len(some) else (0.1, 1.0)
     shades = mpl.colormaps["magma_r"](np.linspace(_PALE, 1, 256))
@@ -300,4 +300,4 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     axes.grid(which="minor", color="0.9", lw=0.5)
     gray = "; gray: not determined" if np.isnan(values).any() else ""
     axes.set_title(f"white: does not differ{gray}", fontsize=9)
-    return png(figure)
+    return image_of(figure)

@@ -7,10 +7,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from rich.table import Table
 
+from engram.cli.console import new_table
+from engram.compare.figures import COLORS, finish, log_ticks, panels
+from engram.scoring.intervals import mean_and_error
 from engram.simulations.job_pool import Pool, Row
-from engram.studies.figures import COLORS, finish, log_ticks, new_table, panels
 from engram.studies.study import Report
-from engram.studies.summaries import grouped, mean_and_error
+from engram.studies.summaries import grouped
 from engram.tables.studies.regression_trials import FIGURES, METHODS, run_trial
 from engram.tables.studies.settings import MolarRegressionSettings
 

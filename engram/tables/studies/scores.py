@@ -7,10 +7,9 @@ from typing import Final
 import numpy as np
 from rich.table import Table as Printed
 
+from engram.cli.console import new_table, plus_minus
+from engram.scoring.intervals import crossed, mean_and_error
 from engram.simulations.job_pool import Row
-from engram.studies.best_method import paired
-from engram.studies.figures import new_table, plus_minus
-from engram.studies.summaries import mean_and_error
 from engram.tables.families import FamilyName
 from engram.tables.studies.comparison import Shares, SplitScore
 from engram.tables.studies.contenders import GRID
@@ -101,7 +100,7 @@ def _add_gaps(rows: Sequence[Row], ratio: float) -> None:
     best = min(fitted, key=lambda row: row["loss"])["method"] if fitted else None
     for row in rows:
         own = losses.get(row["method"])
-        gap = (None,) * 3 if own is None else paired(own, losses[str(best)], ratio)
+        gap = (None,) * 3 if own is None else crossed(own - losses[str(best)], ratio)
         row.update(zip(("gap", "gap-low", "gap-high"), gap, strict=True))
 
 

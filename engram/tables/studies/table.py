@@ -9,8 +9,8 @@ from engram.data.tables.tables import Table, read_table
 from engram.settings.data import DataSettings
 from engram.settings.errors import DataError
 from engram.simulations.job_pool import Pool, Tell
-from engram.studies.best_method import in_words
 from engram.studies.study import Report
+from engram.studies.summaries import in_words
 from engram.tables.families import FamilyName
 from engram.tables.heterogeneity import REACH
 from engram.tables.shrinkage import Option

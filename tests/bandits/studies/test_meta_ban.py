@@ -5,14 +5,13 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from engram.bandits.linucb import linucb
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
 from engram.bandits.studies import trials as bandits
-from engram.bandits.studies.environments import ENVIRONMENTS, EnvironmentSpec, draw_environment
+from engram.bandits.studies.environments import EnvironmentSpec, draw_environment
 from engram.bandits.studies.methods import META_BAN, METHODS, runs_at_once
 from engram.bandits.studies.study import (
     recovery_lines,
@@ -22,9 +21,8 @@ from engram.bandits.studies.study import (
     summarize_runs,
 )
 from engram.bandits.studies.trials import choose, group_recovery, run_trial, true_groups
-from engram.cli.cli import app
-from engram.settings.errors import Refused
 from tests.samples import entry
+from tests.studies.support import reproduce
 
 COLUMNS = ("user", "item", "rating")
 
@@ -32,19 +30,8 @@ LINEAR = EnvironmentSpec("linear-groups", (), COLUMNS, "data")
 FEW = ("random", "linucb-ind", "meta-ban")
 
 
-def invoke(folder, *arguments):
-    fixed = ["reproduce", "meta-ban", "--processes", "1", "--out", str(folder)]
-    return CliRunner().invoke(app, [*fixed, *map(str, arguments)])
-
-
 def few(*names):
     return [part for name in names or FEW for part in ("-m", name)]
-
-
-def refusal(folder, *arguments):
-    result = invoke(folder, *arguments)
-    assert isinstance(result.exception, Refused), result.output
-    return str(result.exception)
 
 
 def tell(*news):
@@ -235,7 +222,8 @@ def test_regrets_are_shown_after_a_tenth_and_so_on(horizon, rounds):
 def test_it_gives_a_table_and_figures(tmp_path):
     out = tmp_path / "run"
     size = ["--rounds", 40, "--seeds", 2]
-    result = invoke(out, "linear-groups", *size, *few(), "--ablation", "nu", "--json")
+    words = ["linear-groups", *size, *few(), "--ablation", "nu", "--json"]
+    result = reproduce("meta-ban", *words, out=out)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])
     assert found == json.loads((out / "results.json").read_text())
@@ -263,26 +251,6 @@ def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
         for user in range(60):
             writer.writerows((user, item, rng.integers(1, 6)) for item in rng.permutation(80)[:60])
     arguments = [table, "--columns", "who,what,stars", "--rounds", 20, "--seeds", 1, *few()]
-    result = invoke(tmp_path / "run", "ratings", *arguments)
+    result = reproduce("meta-ban", "ratings", *arguments, out=tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert "exactly right" not in result.stdout
-
-
-def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
-    for arguments, message in [
-        (["moon"], f"world must be one of {', '.join(ENVIRONMENTS)}, got 'moon'"),
-        (["digits", "mnist"], "digits takes no sources, got mnist"),
-        (["classes"], "classes takes one or more data sets"),
-        (["ratings"], "ratings takes one CSV file, got nothing"),
-        (["ratings", "no.csv"], "no.csv"),
-        (["ratings", "no.csv", "--columns", "a,b"], "columns must be three"),
-        (["-m", "ucb"], "method must be one of random, "),
-        ([*few("club", "club")], "methods must be named once each"),
-        (["--rounds", "0"], r"rounds must be at least 1, got 0"),
-        (["--seeds", "0"], r"seeds must be at least 1, got 0"),
-        (["--ablation", "eta"], "ablation must be one of nu, got 'eta'"),
-        (["-m", "club", "--ablation", "nu"], "an ablation is of meta-ban"),
-    ]:
-        with entry(arguments):
-            assert message in refusal(tmp_path / "run", *arguments)
-            assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,6 @@ import pytest
 from engram.meta.studies import federated
 from engram.meta.studies.published import TABLE_5
 from engram.meta.studies.settings import FederatedSettings
-from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.job_pool import Pool
 from tests.support import write_npz
@@ -77,11 +76,6 @@ def test_the_table_has_the_papers_figures_beside_ours(images, tmp_path):
             assert row["served"] == row["accuracy"]
     assert found.files["convergence.png"].startswith(b"\x89PNG")
     json.dumps(rows, allow_nan=False)
-
-
-def test_other_data_sets_are_refused():
-    with pytest.raises(Refused, match="dataset must be one of mnist, cifar10, or npz:PATH"):
-        FederatedSettings(dataset="digits")
 
 
 def test_the_settings_of_a_run_are_whole(images):

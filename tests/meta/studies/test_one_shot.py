@@ -5,9 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from engram.cli.cli import app
 from engram.meta.meta_gradient import fine_tune
 from engram.meta.studies import one_shot
 from engram.meta.studies.few_shot import FewShot
@@ -18,6 +16,7 @@ from engram.meta.studies.sweep import Sweep, SweepRun, run_sweep
 from engram.networks.built_in import build_model
 from engram.settings.errors import Refused
 from tests.samples import entry
+from tests.studies.support import reproduce
 from tests.support import cross_entropy
 
 WAYS, EACH, PIXELS = 3, 8, 12
@@ -218,16 +217,11 @@ def drawings(tmp_path_factory):
     return folder
 
 
-def invoke(folder, *arguments):
-    fixed = ["reproduce", "one-shot", "--processes", "1", "--out", str(folder)]
-    return CliRunner().invoke(app, [*fixed, *arguments])
-
-
 @pytest.mark.parametrize("way", [[], ["--published"], ["--hessian", "finite-difference"]])
 def test_one_shot_gives_a_table(drawings, tmp_path, way):
     out = tmp_path / "run"
-    few = ["maml", "protonet", "moml-v1", "--iterations", "3", "--seeds", "2"]
-    result = invoke(out, *few, "--data-dir", str(drawings), *way)
+    few = ["maml", "protonet", "moml-v1", "--iterations", 3, "--seeds", 2]
+    result = reproduce("one-shot", *few, "--data-dir", drawings, *way, out=out)
     assert result.exit_code == 0, result.output
     rows = {row["method"]: row for row in json.loads((out / "results.json").read_text())["rows"]}
     assert rows.keys() == {"maml", "protonet", "moml-v1", "maml-matched"}
@@ -243,21 +237,9 @@ def test_one_shot_gives_a_table(drawings, tmp_path, way):
 def test_one_shot_runs_every_method_and_tunes(drawings, tmp_path, monkeypatch):
     monkeypatch.setattr(one_shot, "GRID", (0.1,))
     out = tmp_path / "run"
-    result = invoke(out, "--data-dir", str(drawings), "--iterations", "1", "--seeds", "1", "--tune")
+    words = ["--data-dir", drawings, "--iterations", 1, "--seeds", 1, "--tune"]
+    result = reproduce("one-shot", *words, out=out)
     assert result.exit_code == 0, result.output
     rows = json.loads((out / "results.json").read_text())["rows"]
     assert {row["method"] for row in rows} == {*TABLE_4["omniglot"], "maml-matched"}
     assert {row["eta"] for row in rows} == {0.1}
-
-
-def test_what_cannot_be_is_refused_and_nothing_written(drawings, tmp_path):
-    for arguments, message in [
-        (["--dataset", "mnist"], "dataset must be one of omniglot, cifar100, got 'mnist'"),
-        (["bspiderboost"], "method must be one of maml, reptile, protonet"),
-        (["--tasks-per-step", "26"], "an iteration draws 26 tasks, and there are 25"),
-    ]:
-        with entry(arguments):
-            result = invoke(tmp_path / "run", "--data-dir", str(drawings), *arguments)
-            assert isinstance(result.exception, Refused), result.output
-            assert message in str(result.exception)
-            assert list(tmp_path.iterdir()) == []

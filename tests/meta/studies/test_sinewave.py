@@ -4,28 +4,19 @@ import json
 import math
 
 import pytest
-from typer.testing import CliRunner
 
-from engram.cli.cli import app
 from engram.meta.studies import sinewave
 from engram.meta.studies.methods import METHODS
 from engram.meta.studies.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS
-from engram.settings.errors import Refused
-from tests.samples import entry
+from tests.studies.support import reproduce
 
 REGRESSIONS = [name for name in METHODS if name != "protonet"]
-
-
-def invoke(folder, *arguments):
-    # Without the process's own handlers, an error comes as it is raised.
-    fixed = ["reproduce", "sinewave", "--processes", "1", "--out", str(folder)]
-    return CliRunner().invoke(app, [*fixed, *arguments])
 
 
 @pytest.mark.usefixtures("drawn")
 def test_sinewave_gives_a_table_and_figures(tmp_path):
     out = tmp_path / "run"
-    result = invoke(out, "--iterations", "40", "--seeds", "2", "--json")
+    result = reproduce("sinewave", "--iterations", "40", "--seeds", "2", "--json", out=out)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])
     assert found == json.loads((out / "results.json").read_text())
@@ -49,9 +40,8 @@ def test_sinewave_gives_a_table_and_figures(tmp_path):
 def test_tuning_takes_what_training_tasks_like_best(tmp_path, monkeypatch):
     monkeypatch.setattr(sinewave, "GRID", (1e-6, 0.003, 5.0))  # stands still, learns, diverges
     out = tmp_path / "run"
-    result = invoke(
-        out, "maml", "moml-v1", "-k", "5", "--iterations", "150", "--seeds", "1", "--tune"
-    )
+    words = ["maml", "moml-v1", "-k", "5", "--iterations", "150", "--seeds", "1", "--tune"]
+    result = reproduce("sinewave", *words, out=out)
     assert result.exit_code == 0, result.output
     rows = json.loads((out / "results.json").read_text())["rows"]
     assert {row["eta"] for row in rows} == {0.003}
@@ -72,7 +62,18 @@ def test_tuning_takes_what_training_tasks_like_best(tmp_path, monkeypatch):
 
 def test_published_steps_are_the_authors(tmp_path):
     out = tmp_path / "run"
-    result = invoke(out, "moml-v1", "-k", "1", "--iterations", "2", "--seeds", "1", "--published")
+    result = reproduce(
+        "sinewave",
+        "moml-v1",
+        "-k",
+        "1",
+        "--iterations",
+        "2",
+        "--seeds",
+        "1",
+        "--published",
+        out=out,
+    )
     assert result.exit_code == 0, result.output
     plan = json.loads((out / "plan.json").read_text())
     assert plan["published"]
@@ -99,27 +100,3 @@ def test_a_run_that_diverged_is_said_so():
     assert row["diverged"] == 1
     assert math.isinf(row["test-error"])
     assert row["test-error-std"] is None
-
-
-def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
-    for arguments, message in [
-        (["moml"], "method must be one of maml, bsgd"),
-        (["maml", "maml"], "methods must be named once each, got maml, maml"),
-        (
-            ["moml-v1", "--tasks-per-step", "26"],
-            "tasks-per-step must be at most 25, the number of tasks, got 26",
-        ),
-        (["bsgd", "--tasks-per-step", "26"], "an iteration draws 26 tasks, and there are 25"),
-        (["--tasks-per-step", "0"], "tasks-per-step must be at least 1, got 0"),
-        (["-k", "0"], "batch-size must be at least 1, got 0"),
-        (["--iterations", "0"], "iterations must be at least 1, got 0"),
-        (["--hessian", "none"], "hessian must be one of exact, first-order"),
-        (["--tune", "--published"], "--tune and --published exclude each other"),
-        (["--published", "--hessian", "exact"], "--published is first-order"),
-        (["protonet"], "method must be one of maml, bsgd"),
-    ]:
-        with entry(arguments):
-            result = invoke(tmp_path / "run", *arguments)
-            assert isinstance(result.exception, Refused), result.output
-            assert message in str(result.exception)
-            assert list(tmp_path.iterdir()) == []

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import check_grad
-from typer.testing import CliRunner
 
-from engram.cli.cli import app
 from engram.online.studies import server_steps
 from engram.online.studies.server_steps import STEPS, train_rounds, tune
 from engram.online.studies.stream import best_fixed, courses, read_stream, stream_of
 from engram.settings.errors import Refused, RunStopped
 from tests.samples import entry
+from tests.studies.support import reproduce
 from tests.support import write_npz
 
 
@@ -149,8 +148,8 @@ def test_the_tuned_is_at_least_as_good_as_the_default(federation):
 @pytest.mark.usefixtures("drawn")
 def test_the_command_prints_and_records_every_server(tmp_path, table, monkeypatch):
     monkeypatch.setattr(server_steps, "_WIDTH", 1)
-    command = ["reproduce", "universal-stream", table.removeprefix("npz:"), "--rounds", "5"]
-    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run"), "--json"])
+    words = [table.removeprefix("npz:"), "--rounds", 5, "--json"]
+    done = reproduce("universal-stream", *words, out=tmp_path / "run")
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "run" / "results.json").read_text())
     rows = {(row["server"], row["way"]): row for row in found["rows"]}

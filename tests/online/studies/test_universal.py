@@ -5,9 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from engram.cli.cli import app
 from engram.online import loss_streams
 from engram.online.descent import ogd
 from engram.online.play import game_regrets, play_game, play_stream, saddle_game
@@ -15,15 +13,10 @@ from engram.online.studies.curvature_games import METHODS, SETTINGS, run_match
 from engram.online.studies.settings import UniversalSettings
 from engram.online.studies.universal import exponent, summarize, tables
 from engram.online.universal import universal_ensemble
-from engram.settings.errors import Refused
 from tests.samples import entry
+from tests.studies.support import reproduce
 
 FEW = ["logistic", "linear", "bilinear-honest"]
-
-
-def invoke(folder, *arguments):
-    fixed = ["reproduce", "universal", "--processes", "1", "--out", str(folder)]
-    return CliRunner().invoke(app, [*fixed, *map(str, arguments)])
 
 
 def played(setting, horizon=40, seed=1):
@@ -179,7 +172,8 @@ def test_it_gives_tables_and_figures(tmp_path, monkeypatch, capsys):
 
 def test_without_games_there_is_no_picture_of_them(tmp_path):
     out = tmp_path / "run"
-    assert invoke(out, "linear", "--horizon", 1, "--seeds", 1).exit_code == 0
+    words = ["linear", "--horizon", 1, "--seeds", 1]
+    assert reproduce("universal", *words, out=out).exit_code == 0
     assert {path.name for path in out.iterdir()} == {
         "plan.json",
         "linear-0.json",
@@ -190,30 +184,12 @@ def test_without_games_there_is_no_picture_of_them(tmp_path):
     assert all(each["standard-error"] is None and each["exponent"] is None for each in rows)
 
 
-def test_what_cannot_be_is_refused_and_nothing_written(tmp_path):
-    for arguments, message in [
-        (["quadratic"], "setting must be one of strongly-convex, logistic, squared"),
-        (["linear", "linear"], "settings must be named once each, got linear, linear"),
-        (["--horizon", 0], "horizon must be at least 1, got 0"),
-        (["--seeds", 0], "seeds must be at least 1, got 0"),
-    ]:
-        with entry(arguments):
-            result = invoke(tmp_path / "run", *arguments)
-            assert isinstance(result.exception, Refused), result.output
-            assert message in str(result.exception)
-            assert list(tmp_path.iterdir()) == []
-
-
 def test_all_that_was_asked_for_is_there():
     kinds = {"strongly-convex", "logistic", "squared", "absolute", "linear", "fixed", "drifting"}
     noises = {f"sea-{noise}" for noise in ("0.05", "0.1", "0.2", "0.5", "1")}
     names = {f"{game}-{how}" for game in ("bilinear", "curved") for how in ("honest", "dishonest")}
     assert SETTINGS.keys() >= kinds | noises | names
-    described = " ".join(app_help().split())
+    described = " ".join(reproduce("universal", "--help").output.split())
     for name in kinds | noises:
         assert name in described
     assert UniversalSettings().settings == tuple(SETTINGS)
-
-
-def app_help():
-    return CliRunner().invoke(app, ["reproduce", "universal", "--help"]).output

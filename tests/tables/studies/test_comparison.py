@@ -5,7 +5,7 @@ import pytest
 
 from engram.data.tables.tables import Table
 from engram.settings.errors import DataError
-from engram.studies.best_method import in_words, paired
+from engram.studies.summaries import in_words
 from engram.tables.baselines import IndividualRegressor
 from engram.tables.simulation import sparse_parameters
 from engram.tables.studies import comparison as tables
@@ -252,16 +252,6 @@ def test_a_method_worse_than_the_constant_is_never_called_enough():
     assert in_words(rows).endswith("ridge is the simplest of them that do no worse than constant.")
     rows[1]["loss"] = 0.45
     assert "pooled is simpler than ridge, and enough" in in_words(rows)
-
-
-def test_an_interval_by_hand():
-    # Gaps 1, 2, 3 in three splits of one task: s^2 = 1; with ratio 1/3 the variance is 2/3.
-    found = paired(np.array([[2.0], [3.0], [4.0]]), np.ones((3, 1)), 1 / 3)
-    assert found.mean == pytest.approx(2)
-    assert found.high - found.mean == pytest.approx(4.302653 * (2 / 3) ** 0.5, rel=1e-6)
-    # Two tasks and two splits, which differ by nothing else: 0.5 / 2 of the tasks.
-    found = paired(np.array([[1.0, 2.0], [1.0, 2.0]]), np.zeros((2, 2)), 1.0)
-    assert found.mean - found.low == pytest.approx(12.7062 * 0.5, rel=1e-5)
 
 
 # --- Constants -----------------------------------------------------------------------------

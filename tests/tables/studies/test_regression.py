@@ -4,10 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from engram.cli.cli import app
-from engram.settings.errors import Refused
 from engram.tables.simulation import sparse_parameters
 from engram.tables.site import Rows
 from engram.tables.studies import regression, regression_trials
@@ -21,7 +18,7 @@ from engram.tables.studies.regression_trials import (
     gather,
     run_trial,
 )
-from tests.samples import entry
+from tests.studies.support import reproduce
 
 COMPARED = FIGURES[2].methods
 POINT = Point("n", "", 60, 60, 4, 2, 6)
@@ -37,11 +34,6 @@ SMALL = {
 
 def trial(design, number=0):
     return run_trial(2, design, number, lambda done, total: None)
-
-
-def invoke(folder, *arguments):
-    fixed = ["reproduce", "molar-regression", "--processes", "1", "--out", str(folder)]
-    return CliRunner().invoke(app, [*fixed, *map(str, arguments)])
 
 
 @pytest.fixture
@@ -142,7 +134,7 @@ def test_a_summary_by_hand():
 @pytest.mark.usefixtures("drawn")
 def test_it_gives_tables_and_figures(small, tmp_path):
     out = tmp_path / "run"
-    result = invoke(out, "--trials", 2, "--json")
+    result = reproduce("molar-regression", "--trials", 2, "--json", out=out)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout.splitlines()[-1])
     assert found == json.loads((out / "results.json").read_text())
@@ -162,21 +154,9 @@ def test_it_gives_tables_and_figures(small, tmp_path):
 
 def test_figures_may_be_chosen(small, tmp_path):
     out = tmp_path / "run"
-    assert invoke(out, "--figure", 3, "--trials", 1).exit_code == 0
+    words = ["--figure", 3, "--trials", 1]
+    assert reproduce("molar-regression", *words, out=out).exit_code == 0
     written = {"plan.json", "figure-3-trial-0.json", "figure-3.png", "results.json"}
     assert {path.name for path in out.iterdir()} == written
     rows = json.loads((out / "results.json").read_text())["rows"]
     assert all(row["standard-error"] is None for row in rows)
-
-
-def test_options_out_of_range_are_refused_and_nothing_written(tmp_path):
-    for arguments, message in [
-        (["--figure", 4], "figure must be one of 2, 3, 8, 9, got 4"),
-        (["--figure", 2, "--figure", 2], "figures must be named once each, got 2, 2"),
-        (["--trials", 0], "trials must be at least 1, got 0"),
-    ]:
-        with entry(arguments):
-            result = invoke(tmp_path / "run", *arguments)
-            assert isinstance(result.exception, Refused), result.output
-            assert message in str(result.exception)
-            assert list(tmp_path.iterdir()) == []

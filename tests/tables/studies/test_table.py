@@ -6,14 +6,13 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from engram.cli.cli import app
 from engram.settings.errors import Refused
 from engram.tables.adaptive_models import AdaptiveRegressor
 from engram.tables.regressor import MolarRegressor
 from engram.tables.studies import comparison
 from tests.samples import entry
+from tests.studies.support import reproduce
 from tests.support import write_npz
 
 NAMES = ["bern", "graz", "lyon", "oslo", "riga", "turin", "ulm", "zadar"]
@@ -40,18 +39,14 @@ def csv(data, name="table.csv"):
     return name
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(app, ["reproduce", "molar-table", *map(str, arguments)])
-
-
 def done(*arguments):
-    result = invoke(*arguments)
+    result = reproduce("molar-table", *arguments)
     assert result.exit_code == 0, result.output
     return result
 
 
 def refusal(*arguments):
-    result = invoke(*arguments)
+    result = reproduce("molar-table", *arguments)
     assert isinstance(result.exception, Refused), result.output
     message = str(result.exception)
     assert "\n" not in message
@@ -291,7 +286,8 @@ def test_an_interrupted_comparison_writes_nothing(tmp_path, monkeypatch):
         return real(*arguments, **more)
 
     monkeypatch.setattr(comparison, "compare_once", interrupted)
-    stopped = invoke(csv(frame(rows=12)), *H, "--splits", 3, "--out", "run")
+    words = [csv(frame(rows=12)), *H, "--splits", 3]
+    stopped = reproduce("molar-table", *words, out="run")
     assert stopped.exit_code == 130
     assert "interrupted; nothing has been written" in stopped.stderr
     assert not (tmp_path / "run").exists()

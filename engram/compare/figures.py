@@ -1,37 +1,19 @@
-"""Shared parts of the studies' tables and plots."""
+"""Shared parts of all plots: panels, bands, axes, and their files."""
 
 import io
 from collections.abc import Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
-from rich import box
-from rich.table import Table
 
 from engram.core.arrays import Array
+from engram.settings.files import replace_file
 
 COLORS: Final = list(mpl.color_sequences["tab10"])
-
-
-def new_table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
-    """Returns an empty table with left-aligned and then right-aligned columns."""
-    usual: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1)}
-    found = Table(title_justify="left", **usual | looks)
-    for heading in left:
-        found.add_column(heading, no_wrap=True)
-    for heading in right:
-        found.add_column(heading, justify="right", no_wrap=True)
-    return found
-
-
-def plus_minus(value: float | None, error: float | None, digits: int = 2) -> str:
-    """Formats a number with its error, if it has one; returns ``-`` for None."""
-    if value is None:
-        return "-"
-    return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
 class Shown(Figure):
@@ -44,13 +26,18 @@ class Shown(Figure):
 
 
 def panels(
-    wide: int, high: int = 1, *, size: tuple[float, float], **shared: Any
+    wide: int,
+    high: int = 1,
+    *,
+    size: tuple[float, float],
+    grid: Literal["both", "x", "y", ""] = "both",
+    **shared: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Returns a figure of ``size`` inches, and its panels, row by row, each with grid lines."""
+    """Returns a figure of ``size`` inches, and its panels, row by row, with lines of a ``grid``."""
     figure = Shown(figsize=size, layout="constrained")
     found = list(figure.subplots(high, wide, squeeze=False, **shared).ravel())
-    for axes in found:
-        axes.grid(alpha=0.3)
+    for axes in found if grid else ():
+        axes.grid(axis=grid, alpha=0.3)
     return figure, found
 
 
@@ -74,11 +61,17 @@ def log_ticks(axes: Axes, multiples: Sequence[float]) -> None:
 def finish(figure: Figure, legend: Axes) -> bytes:
     """Puts one panel's legend beside all of them; returns the figure as PNG."""
     figure.legend(*legend.get_legend_handles_labels(), loc="outside right upper")
-    return png(figure)
+    return image_of(figure)
 
 
-def png(figure: Figure) -> bytes:
-    """Returns a figure as PNG."""
-    file = io.BytesIO()
-    figure.savefig(file, dpi=150, format="png")
-    return file.getvalue()
+def image_of(figure: Figure, file_format: str = "png") -> bytes:
+    """Renders a figure to a file without a date, the same every time."""
+    data = io.BytesIO()
+    date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(file_format)
+    figure.savefig(data, format=file_format, dpi=150, metadata=date)
+    return data.getvalue()
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure, replacing a file or a link but not its target."""
+    replace_file(path, image_of(figure, path.suffix.removeprefix(".")))
