@@ -187,9 +187,6 @@ class ProtectionSettings(Settings):
         if self.clip_quantile:
             expected = f"0 {where}: nobody counts single updates' norms"
             yield clash("clip-quantile", self.clip_quantile, expected, "aggregation")
-        if self.epsilon:
-            expected = f"0 {where}: give the noise-multiplier, and the run says its epsilon"
-            yield clash("epsilon", self.epsilon, expected, "aggregation")
         if asked < 2:
             yield clash("clients-per-round", asked, f"2 or more {where}", "aggregation")
 

@@ -36,12 +36,12 @@ def at_most(hits, trials, level=0.99):
     return float(beta.ppf(level, hits + 1, trials - hits)) if hits < trials else 1.0
 
 
-def found_by(seen, unseen):
+def found_by(seen, unseen, delta=DELTA):
     """Returns the lower bound of epsilon of the best threshold of half of the coordinates."""
 
     def bound(ins, outs, threshold):
         low = at_least(int((ins > threshold).sum()), len(ins))
-        return math.log(max(low - DELTA, 1e-9) / at_most(int((outs > threshold).sum()), len(outs)))
+        return math.log(max(low - delta, 1e-9) / at_most(int((outs > threshold).sum()), len(outs)))
 
     grid = torch.cat([seen[::2], unseen[::2]]).sort().values[::20].tolist()
     chosen = max(grid, key=lambda threshold: bound(seen[::2], unseen[::2], threshold))
