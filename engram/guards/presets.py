@@ -4,6 +4,7 @@ import math
 from collections.abc import Set
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Final
 
 from engram.core.checks import must
 from engram.core.method import FromMean, Method
@@ -22,6 +23,7 @@ from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.run import RunSettings
 
+_EVAL_EVERY: Final[int] = RunSettings.model_fields["eval_every"].default
 Noise = LocalNoise | CentralNoise | SharedNoise | RowNoise | RowStatistics
 
 
@@ -101,19 +103,18 @@ def _solved(noise: Noise, plan: Plan, epsilon: float, delta: float) -> float:
 
 def plan_of(e: Experiment, rows: int = 1) -> Plan:
     """Returns what a run has decided, for a client with so many training rows."""
-    turns, unread, rate = e.own.turns, e.own.unread, 1.0
-    if e.secret_cohorts:
-        rate = min(1.0, e.clients_per_round / (e.num_clients - e.unseen_clients))
+    unread, there = e.own.unread, e.num_clients - e.unseen_clients
+    scored = e.epsilon and e.eval_every != _EVAL_EVERY
     return Plan(
-        rounds=1 if turns else e.rounds,
-        reports=math.ceil(e.rounds / e.eval_every) if e.epsilon and _chosen(e) else 0,
-        rate=rate,
+        rounds=1 if e.own.turns else e.rounds,
+        reports=math.ceil(e.rounds / e.eval_every) if scored else 0,
+        rate=min(1.0, e.clients_per_round / there) if e.secret_cohorts else 1.0,
         secret=e.secret_cohorts,
         neighbors="replaced" if e.sampling == "without-replacement" else "added",
         rows=rows,
         batch=math.inf if "batch_size" in unread else e.batch_size,
         steps=1 if "local_steps" in unread else e.local_steps,
-        turns=turns,
+        turns=e.own.turns,
     )
 
 
@@ -122,11 +123,7 @@ def is_scored(e: Experiment, server_round: int) -> bool:
 
     Untrained models are not, nor later ones unless ``eval-every`` is set to other than its default.
     """
-    return not noisy_guards(e).reports or (server_round > 0 and _chosen(e))
-
-
-def _chosen(e: Experiment) -> bool:
-    return bool(e.eval_every != RunSettings.model_fields["eval_every"].default)
+    return not noisy_guards(e).reports or (server_round > 0 and e.eval_every != _EVAL_EVERY)
 
 
 def _bounds(e: Experiment) -> list[Guard]:

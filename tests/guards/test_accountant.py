@@ -41,12 +41,6 @@ def test_the_client_asked_most_often_counts(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_clipped_updates_differ_by_twice_the_bound_where_privacy_is_local():
-    accountant = PrivacyAccountant(small(**(CENTRAL | {"privacy": "local"})), 0, None)
-    accountant.note(cohort(1))
-    assert accountant.spent["epsilon"] == pytest.approx(epsilon(1.5, 1, 1e-5))
-
-
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [

@@ -128,16 +128,6 @@ def test_a_client_of_few_rows_takes_all_of_them():
 # --- Accounting ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [40, 400])
-def test_epsilon_is_that_of_dp_accounting_for_all_steps(rows):
-    e = settings_of(batch_size=10, local_steps=5, noise_multiplier=1.2)
-    accountant = PLDAccountant()
-    step = dp_accounting.PoissonSampledDpEvent(10 / rows, dp_accounting.GaussianDpEvent(1.2))
-    accountant.compose(step, 30 * 5)
-    found = spent(e, 30, rows)
-    assert found == pytest.approx(accountant.get_epsilon(e.delta), rel=0.01)
-
-
 def test_a_run_claims_the_epsilon_of_its_most_exposed_row():
     e = settings_of(batch_size=10)
     examples = [100, 400, 50]

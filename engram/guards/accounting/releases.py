@@ -1,6 +1,6 @@
 """The mechanisms that guards apply, and what a run has decided on which they depend."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from engram.core.checks import require
@@ -81,12 +81,3 @@ def hidden_by(releases: Iterable[Release]) -> tuple[Unit, Neighbors]:
     if len(found) != 1:
         raise ValueError(f"releases must hide the same, got {sorted(found)}")
     return found.pop()
-
-
-def of_answer(releases: Sequence[Release]) -> tuple[Release, ...]:
-    """Returns the releases of a round, or of a report where that costs more.
-
-    A run's record of whom it asked does not tell them apart.
-    """
-    found = {each: tuple(r for r in releases if r.each == each) for each in ("round", "report")}
-    return max(found.values(), key=lambda some: sum(r.influence for r in some))
