@@ -8,6 +8,7 @@ import pytest
 from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows
 from engram.guards.accounting.accountant import PrivacyAccountant
+from engram.guards.accounting.gaussian import epsilon
 from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
 from engram.server import run as coordinator
@@ -15,7 +16,7 @@ from engram.settings.errors import Refused, RunStopped
 from engram.simulations import engine
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import draw_cohort
-from tests.epsilons import epsilon, poisson_epsilon, subset_epsilon
+from tests.epsilons import poisson_epsilon, subset_epsilon
 from tests.support import assert_same, grid, small, trainer
 
 CENTRAL = {"privacy": "central", "clip": 0.1, "noise_multiplier": 3.0}

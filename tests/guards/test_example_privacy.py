@@ -14,14 +14,13 @@ from dp_accounting.pld import PLDAccountant
 
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.accounting.accountant import PrivacyAccountant
+from engram.guards.accounting.accountant import PrivacyAccountant, spent
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.guards.presets import plan_of
 from engram.guards.secret_samples import row_samples
 from engram.settings.errors import Refused
 from engram.sites.ledger import Ledger
 from engram.wire.wire import CLIENTS, METRICS, SECONDS, WITHHELD
-from tests.epsilons import spent
 from tests.samples import entry
 from tests.sites.budgets import DELTA, books, evaluate, policy, roster, told, train
 from tests.strategies.test_audit import found_by

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from engram.guards.accounting.gaussian import epsilon
 from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.settings.experiment import Experiment
-from tests.epsilons import epsilon
 
 CENTRAL = {"privacy": "central", "clip": 0.5, "num_rounds": 20}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from flwr.app import Message
 
+from engram.guards.accounting import composition
 from engram.guards.accounting.client_epsilon import releases_in
-from engram.guards.accounting.composition import spent
 from engram.guards.accounting.guarantee import adjacency
 from engram.guards.presets import noise_multiplier, noisy_guards, plan_of
 from engram.settings.errors import Refused, RunStopped
@@ -48,8 +48,9 @@ class PrivacyAccountant:
     ) -> None:
         self._examples = examples
         self._experiment = experiment
-        self._guard, self._plan = noisy_guards(experiment), plan_of(experiment)
-        self._by_rows = any(r.unit == "row" for r in self._guard.releases(self._plan))
+        self._plan = plan_of(experiment)
+        releases = noisy_guards(experiment).releases(self._plan)
+        self._by_rows = any(release.unit == "row" for release in releases)
         self._file = file
         self._asked: Counter[int] = Counter()
         self._rounds, self._repeated = done, 0
@@ -110,8 +111,7 @@ class PrivacyAccountant:
     def _spent(self, times: int, rows: int = 1) -> float:
         # Of turns each round has its own, so that only repeated rounds look again.
         answers = min(times, 1 + self._repeated) if self._plan.turns else times
-        releases = self._guard.releases(self._plan._replace(rows=rows))
-        return spent(releases, answers, self._experiment.delta)
+        return spent(self._experiment, answers, rows)
 
     def by_client(self) -> dict[int, float]:
         """Returns epsilon of each client that was asked, or of its rows.
@@ -154,10 +154,22 @@ class PrivacyAccountant:
         rate = {"sampling-rate": self._plan.rate} if self._plan.secret else {}
         return {
             **self.spent,
-            "adjacency": adjacency(self._guard.releases(self._plan), self._plan),
+            "adjacency": adjacency(self._experiment),
             "noise-multiplier": noise_multiplier(self._experiment),
             **rate,
         }
+
+
+def spent(e: Experiment, answers: int, rows: int = 1) -> float:
+    """Returns the epsilon, at ``delta``, of a client after a number of answers.
+
+    Where cohorts are secret, these are all rounds that have begun; otherwise those in which the
+    client was asked. Where single rows are hidden, it is that of a row of a client with so many.
+
+    Raises:
+        Refused: As ``noise_multiplier``, or dp-accounting is needed and not installed.
+    """
+    return composition.spent(noisy_guards(e).releases(plan_of(e, rows)), answers, e.delta)
 
 
 def noised_by(replies: Iterable[Message], clients: int) -> list[int]:

@@ -50,7 +50,8 @@ class Release(NamedTuple):
         rate: Probability with which a unit takes part, in secret; 1: it is known to take part.
         times: Number of applications in an event.
         unit: The unit that is hidden: a client, or a single row.
-        neighbors: Whether a unit is added or removed, or its data are replaced by any others.
+        neighbors: Whether a unit is added or removed, or its data are replaced by any others; then
+            samples, if rate is below 1, are of a fixed size.
         each: The event: a round, or a report of scores.
         normal: Whether the noise is normal; else the mechanism is ``1 / (2 multiplier^2)``-
             concentrated differentially private, and no more is known of it.
