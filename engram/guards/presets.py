@@ -1,4 +1,4 @@
-"""The guards that an experiment's settings name, and what it has decided for their account."""
+"""The guards that an experiment's settings name, and the plan of their account."""
 
 import math
 from collections.abc import Set
@@ -50,13 +50,13 @@ def client_guards(e: Experiment) -> Guard:
 
 
 def noisy_guards(e: Experiment) -> Guard:
-    """Returns the chain of those guards that add noise, which are accounted for."""
+    """Returns the chain of those guards that add noise, and are accounted for."""
     noise = _noise(e)
     return chain() if noise is None else replace(noise, multiplier=noise_multiplier(e)).build()
 
 
 def _noise(e: Experiment) -> Noise | None:
-    """Returns the noise of the setting ``privacy``, which ``epsilon`` may change."""
+    """Returns the noise by ``privacy`` and ``noise-multiplier``; ``epsilon`` may change it."""
     z = e.noise_multiplier
     if e.privacy == "local":
         return LocalNoise(e.clip, z)
@@ -102,7 +102,7 @@ def _solved(noise: Noise, plan: Plan, epsilon: float, delta: float) -> float:
 
 
 def plan_of(e: Experiment, rows: int = 1) -> Plan:
-    """Returns what a run has decided, for a client with so many training rows."""
+    """Returns the plan of a run, for a client with so many training rows."""
     unread, there = e.own.unread, e.num_clients - e.unseen_clients
     scored = e.epsilon and e.eval_every != _EVAL_EVERY
     return Plan(

@@ -48,7 +48,6 @@ from engram.core.types import Params
 from engram.data.augmentations import AUGMENTATIONS
 from engram.data.federated import FederatedData, check_augmentation, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
-from engram.guards.presets import client_guards
 from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
@@ -58,6 +57,7 @@ from engram.settings.method_for_data import check_kept, set_aside, shapes_on
 from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
+    from engram.guards.guard import Guard
     from engram.guards.noise import Noise
     from engram.guards.outgoing_updates import Sending
     from engram.scoring.score_clients import Scorer
@@ -130,7 +130,7 @@ class Trainer:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self.store, self._noise, self._engine = store, noise, engine
-        self._covers, guard = covers and e.privacy == "local", client_guards(e)
+        self._covers, guard = covers and e.privacy == "local", _row_guard(e)
         self.given, self._standard = data, data.units.targets
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
@@ -184,7 +184,7 @@ class Trainer:
         )
         side, size = self.method.client, self.learner.size
         self.sampler = Sampler(
-            e, self.data.train, side, model, augment, noise, size, by_chance=guard.by_rows
+            e, self.data.train, side, model, augment, noise, size, by_chance=guard is not None
         )
         self._memories = Recollection(
             store,
@@ -216,7 +216,7 @@ class Trainer:
 
     def _check_network(self, model: Model) -> None:
         e = self.experiment
-        private = self.learner.guard.by_rows
+        private = self.learner.guard is not None
         if private and (model.statistics is not None or model.least_rows > 1):
             expected = "one without batch norm, such as norm group, where privacy is example"
             raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
@@ -361,7 +361,7 @@ class Trainer:
             some, trees = groups.setdefault(memory.form, ([], []))
             some.append(i)
             trees.append((memory.kept, [*memory.states]))
-        losses = asked.losses and not self.learner.guard.by_rows
+        losses = asked.losses and self.learner.guard is None
         for form, (some, trees) in groups.items():
             own = select(chunk.own, some)
             clients, (kept, states) = [chunk.clients[i] for i in some], stacked(trees)
@@ -437,6 +437,15 @@ class Trainer:
         if self._sending is None:
             return arrays
         return self._sending.received(arrays, version, clients, self._memories, server_round)
+
+
+def _row_guard(e: "Experiment") -> "Guard | None":
+    if not e.clip:
+        return None
+    from engram.guards.presets import client_guards  # noqa: PLC0415 - not always needed
+
+    guard = client_guards(e)
+    return guard if guard.by_rows else None
 
 
 def _sending(e: "Experiment", *args: Any, **how: Any) -> "Sending | None":

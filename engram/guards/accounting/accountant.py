@@ -95,7 +95,7 @@ class PrivacyAccountant:
             )
 
     def _largest(self, asked: Counter[int], rounds: int) -> float:
-        """Returns the largest epsilon, which grows with answers, and falls with rows."""
+        """Returns the largest epsilon: it grows with answers, and falls with rows."""
         if self._plan.secret:
             return self._spent(rounds)
         found, least, rows = 0.0, math.inf, self._rows()

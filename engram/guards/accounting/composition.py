@@ -63,7 +63,7 @@ def _composed(releases: tuple[Release, ...], delta: float) -> float:
 def solved(
     releases: Callable[[float], Sequence[Release]], plan: Plan, target: float, delta: float
 ) -> float:
-    """Returns the least noise multiplier with which a plan costs at most ``target``.
+    """Finds the least noise multiplier for a plan that costs at most ``target``.
 
     It is rounded up to four digits, so that all machines find the same; above ``MOST`` if no
     multiplier up to that meets the target.

@@ -1,4 +1,4 @@
-"""The mechanisms that guards apply, and what a run has decided on which they depend."""
+"""Mechanisms of guards, and the plan of a run on which they depend."""
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
@@ -11,7 +11,7 @@ Event = Literal["round", "report"]
 
 
 class Plan(NamedTuple):
-    """What a run has decided before its first round.
+    """Decisions of a run before its first round.
 
     Attributes:
         rounds: Rounds that look at the same data of a client.
