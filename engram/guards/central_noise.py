@@ -24,6 +24,7 @@ class CentralNoise:
     """
 
     multiplier: float  # z > 0
+    shared: bool = False  # whether sites add it to a secure sum, in shares: see ``secure.noise``
 
     def build(self) -> Guard:
         """Builds the guard; its noise is there even if nobody replied."""
@@ -42,23 +43,10 @@ class CentralNoise:
             return [mean._replace(rows=float(n), clients=float(n))]
 
         def releases(plan: Plan) -> tuple[Release, ...]:
+            if self.shared:
+                return (Release(self.multiplier, normal=False),)
             moved = 2 if plan.neighbors == "replaced" else 1
             return (Release(self.multiplier / moved, plan.rate, neighbors=plan.neighbors),)
 
-        return Guard("central-noise", alike=True, gather=gather, releases=releases)
-
-
-@dataclass(frozen=True)
-class SharedNoise:
-    """The same noise on a secure sum, to which sites add it in shares: see ``secure.noise``."""
-
-    multiplier: float  # z > 0
-
-    def build(self) -> Guard:
-        """Builds the guard; shares are discrete, and concentrated privacy is known of their sum."""
-
-        def releases(plan: Plan) -> tuple[Release, ...]:
-            del plan
-            return (Release(self.multiplier, normal=False),)
-
-        return Guard("shared-noise", alike=True, releases=releases)
+        guard = Guard("central-noise", alike=True, releases=releases)
+        return guard if self.shared else guard._replace(gather=gather)

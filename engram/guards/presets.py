@@ -11,7 +11,7 @@ from engram.core.method import FromMean, Method
 from engram.guards.accounting.composition import MOST, solved
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
-from engram.guards.central_noise import CentralNoise, SharedNoise
+from engram.guards.central_noise import CentralNoise
 from engram.guards.claims import ClaimedRanges, ComparedClaims
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.guard import Guard, chain
@@ -24,7 +24,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.run import RunSettings
 
 _EVAL_EVERY: Final[int] = RunSettings.model_fields["eval_every"].default
-Noise = LocalNoise | CentralNoise | SharedNoise | RowNoise | RowStatistics
+Noise = LocalNoise | CentralNoise | RowNoise | RowStatistics
 
 
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
@@ -61,7 +61,7 @@ def _noise(e: Experiment) -> Noise | None:
     if e.privacy == "local":
         return LocalNoise(e.clip, z)
     if e.privacy == "central":
-        return SharedNoise(z) if e.aggregation == "secure" else CentralNoise(z)
+        return CentralNoise(z, shared=e.aggregation == "secure")
     if e.privacy == "example":
         return RowStatistics(z) if e.own.tables else RowNoise(e.clip, z)
     return None

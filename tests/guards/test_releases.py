@@ -22,7 +22,7 @@ from engram.guards.accounting import accountant, guarantee
 from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.accounting.composition import costs, planned, spent
 from engram.guards.accounting.releases import Plan, Release
-from engram.guards.central_noise import CentralNoise, SharedNoise
+from engram.guards.central_noise import CentralNoise
 from engram.guards.changes import change_of
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.guard import Guard, chain
@@ -219,7 +219,7 @@ AUDITS = {  # all with the influence of one deviation
     "central": (CentralNoise(1.0), central),
     "local": (LocalNoise(0.5, 2.0), local),
     "rows": (RowNoise(0.5, 1.0), rows),
-    "shared": (SharedNoise(1.0), shared),
+    "shared": (CentralNoise(1.0, shared=True), shared),
 }
 
 

@@ -49,8 +49,8 @@ class PrivacyAccountant:
         self._examples = examples
         self._experiment = experiment
         self._plan = plan_of(experiment)
-        releases = noisy_guards(experiment).releases(self._plan)
-        self._by_rows = any(release.unit == "row" for release in releases)
+        hidden = noisy_guards(experiment).releases(self._plan)
+        self._by_rows = any(release.unit == "row" for release in hidden)
         self._file = file
         self._asked: Counter[int] = Counter()
         self._rounds, self._repeated = done, 0

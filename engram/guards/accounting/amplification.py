@@ -57,14 +57,12 @@ def composed_epsilon(
         total: The sum of mu^2 of the Gaussian releases, >= 0. With others about samples without
             replacement, nothing is amplified.
         sampled: Numbers of the others, >= 0, by multiplier and rate in (0, 1). A multiplier is the
-            standard deviation of the noise over the largest influence on the noised sum. (The
-            package's ``GaussianDpEvent`` documents that over a bound on each value's norm, half of
-            what a replacement moves; its rule for samples without replacement takes the former.)
+            standard deviation of the noise over the largest influence on the noised sum, though
+            the package documents it over a bound on each value's norm, half of a replacement's.
         delta: In (0, 1).
         replaced: Whether samples are without replacement.
 
     Raises:
-        ValueError: A value is out of range.
         Refused: dp-accounting is not installed.
     """
     for _, rate in sampled:
