@@ -11,8 +11,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import brentq
-from scipy.stats import norm
 from torch.func import vmap
 
 from engram.core.method import Update
@@ -32,6 +30,7 @@ from engram.guards.secure.noise import share_of_noise
 from engram.guards.secure.quantize import levels
 from engram.methods.fedavg import FedAvg
 from engram.settings.experiment import Experiment
+from tests.epsilons import DELTA, gaussian
 from tests.guards.secure.parties import session
 from tests.guards.test_amplification import by_distribution, by_theorem_27
 from tests.guards.test_changes import at_of
@@ -39,18 +38,7 @@ from tests.methods.problem import built
 from tests.samples import entry
 from tests.strategies.test_audit import found_by
 
-DELTA = 1e-5
 N = 20  # rounds
-
-
-def gaussian(mu, delta=DELTA):
-    """Balle and Wang, Thm. 8, solved for epsilon."""
-
-    def excess(value):
-        lower = norm.logcdf(-mu / 2 - value / mu)
-        return norm.cdf(mu / 2 - value / mu) - math.exp(value + lower) - delta
-
-    return brentq(excess, 0, mu**2 / 2 + 20 * mu, xtol=1e-13, rtol=1e-14)
 
 
 def concentrated(rho):

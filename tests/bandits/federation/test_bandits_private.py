@@ -5,8 +5,6 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
@@ -22,6 +20,7 @@ from engram.simulations.grid import InProcessGrid
 from engram.sites.ledger import Ledger
 from engram.sites.privacy_account import Account
 from tests.bandits.federation.test_bandits import COUNT, coefs, run, settings
+from tests.epsilons import gaussian
 from tests.samples import entry
 
 PRIVATE = {"privacy": "example", "clip": 8.0}
@@ -29,13 +28,8 @@ ADJACENT = "one of a client's turns is replaced by any other"
 
 
 def claimed(multiplier, releases=1):
-    """Epsilon at 1e-5 of Gaussian releases that a turn moves by sqrt(2) (Balle and Wang, 2018)."""
-    mu = sqrt(2 * releases) / multiplier
-
-    def delta(eps):
-        return norm.cdf(mu / 2 - eps / mu) - np.exp(eps) * norm.cdf(-mu / 2 - eps / mu)
-
-    return brentq(lambda eps: delta(eps) - 1e-5, 0, 200)
+    """Epsilon at 1e-5 of Gaussian releases that a turn moves by sqrt(2)."""
+    return gaussian(sqrt(2 * releases) / multiplier)
 
 
 def private(folder, store=None, **special):
