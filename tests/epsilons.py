@@ -1,26 +1,31 @@
-"""Epsilons of releases in short, for tests of what holds them together."""
+"""Epsilons by formulas of their own, and about samples in short."""
 
-from engram.guards.accounting import composition
+import math
+
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from engram.guards.accounting.composition import spent
 from engram.guards.accounting.releases import Release
-from engram.guards.presets import plan_of, protections
+
+DELTA = 1e-5
 
 
-def spent(e, answers, rows=1):
-    """That of a client, or of a row of one with so many rows, after a number of answers."""
-    return composition.spent(protections(e).releases(plan_of(e, rows)), answers, e.delta)
+def gaussian(mu, delta=DELTA):
+    """Balle and Wang, Thm. 8, solved for epsilon."""
 
+    def excess(value):
+        lower = norm.logcdf(-mu / 2 - value / mu)
+        return norm.cdf(mu / 2 - value / mu) - math.exp(value + lower) - delta
 
-def epsilon(multiplier, releases, delta):
-    """That of Gaussian mechanisms."""
-    return composition.spent([Release(multiplier)], releases, delta)
+    return brentq(excess, 0, mu**2 / 2 + 20 * mu, xtol=1e-13, rtol=1e-14)
 
 
 def poisson_epsilon(multiplier, rate, releases, delta):
     """That of Gaussian mechanisms about Poisson samples."""
-    return composition.spent([Release(multiplier, rate)], releases, delta)
+    return spent([Release(multiplier, rate)], releases, delta)
 
 
 def subset_epsilon(multiplier, rate, releases, delta):
     """That of Gaussian mechanisms about samples of a fixed size."""
-    release = Release(multiplier, rate, neighbors="replaced")
-    return composition.spent([release], releases, delta)
+    return spent([Release(multiplier, rate, neighbors="replaced")], releases, delta)

@@ -9,9 +9,7 @@ handed from guard to guard.
                                 kept <--'              --gather, of a round--> merge
 """
 
-import math
 import os
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
@@ -165,9 +163,8 @@ class Guard(NamedTuple):
             server sees each update, all of it. ``updates`` has one of no client if none came.
         method: Gives the server slots and a step of the guard's own.
         broadcast: The form in which the server's slots travel to clients; None: as they are.
-        report: ``ranges -> deviations`` of the noise that is added to a client's scores, by name,
-            for their metrics' ranges, of which some are infinite. Without a deviation a score stays
-            at the client, unless it has none of any guard.
+        report: ``ranges -> deviations`` of the noise on a client's scores, by name, for the ranges
+            of their metrics, of which some are infinite; a score without a deviation is not sent.
         bound: ``at -> `` the largest norm of an update's change after it.
         releases: ``plan -> `` the mechanisms that it applies.
     """
@@ -289,13 +286,6 @@ def chain(*guards: Guard) -> Guard:
     def method(method: Method) -> Method:
         return reduce(lambda x, guard: guard.method(x), guards, method)
 
-    def report(ranges: Mapping[str, float]) -> Mapping[str, float]:
-        found = defaultdict[str, float](float)
-        for guard in guards:
-            for name, deviation in guard.report(ranges).items():
-                found[name] = math.hypot(found[name], deviation)
-        return dict(found)
-
     def releases(plan: Plan) -> tuple[Release, ...]:
         return sum((guard.releases(plan) for guard in guards), ())
 
@@ -314,7 +304,7 @@ def chain(*guards: Guard) -> Guard:
         gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
         method=method,
         broadcast=next((x.broadcast for x in guards if x.broadcast), None),
-        report=report if any(guard.reports for guard in guards) else _exact,
+        report=next((guard.report for guard in guards if guard.reports), _exact),
         bound=bound,
         releases=releases,
     )

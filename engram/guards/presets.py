@@ -1,9 +1,10 @@
-"""The guards that an experiment's settings name, and what it has decided for their account."""
+"""The guards that an experiment's settings name, and the plan of their account."""
 
 import math
 from collections.abc import Iterator, Set
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Final
 
 from engram.core.checks import must
 from engram.core.method import FromMean, Method
@@ -37,6 +38,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.fields import number_in
 from engram.settings.run import RunSettings
 
+_EVAL_EVERY: Final[int] = RunSettings.model_fields["eval_every"].default
 Noise = LocalNoise | CentralNoise | SecureSum | RowNoise | RowStatistics
 
 
@@ -180,20 +182,19 @@ def _solved(
 
 
 def plan_of(e: Experiment, rows: int = 1) -> Plan:
-    """Returns what a run has decided, for a client with so many training rows."""
-    turns, unread, rate = e.own.turns, e.own.unread, 1.0
-    if e.secret_cohorts:
-        rate = min(1.0, e.clients_per_round / (e.num_clients - e.unseen_clients))
+    """Returns the plan of a run, for a client with so many training rows."""
+    unread, there = e.own.unread, e.num_clients - e.unseen_clients
+    scored = e.epsilon and e.eval_every != _EVAL_EVERY
     return Plan(
-        rounds=1 if turns else e.rounds,
-        reports=math.ceil(e.rounds / e.eval_every) if e.epsilon and _chosen(e) else 0,
-        rate=rate,
+        rounds=1 if e.own.turns else e.rounds,
+        reports=math.ceil(e.rounds / e.eval_every) if scored else 0,
+        rate=min(1.0, e.clients_per_round / there) if e.secret_cohorts else 1.0,
         secret=e.secret_cohorts,
         neighbors="replaced" if e.sampling == "without-replacement" else "added",
         rows=rows,
         batch=math.inf if "batch_size" in unread else e.batch_size,
         steps=1 if "local_steps" in unread else e.local_steps,
-        turns=turns,
+        turns=e.own.turns,
     )
 
 
@@ -202,11 +203,7 @@ def is_scored(e: Experiment, server_round: int) -> bool:
 
     Untrained models are not, nor later ones unless ``eval-every`` is set to other than its default.
     """
-    return not protections(e).reports or (server_round > 0 and _chosen(e))
-
-
-def _chosen(e: Experiment) -> bool:
-    return bool(e.eval_every != RunSettings.model_fields["eval_every"].default)
+    return not protections(e).reports or (server_round > 0 and e.eval_every != _EVAL_EVERY)
 
 
 def _screening(e: Experiment, method: Method, running: Set[str], *, by_mean: bool) -> list[Guard]:

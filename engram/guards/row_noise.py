@@ -80,7 +80,7 @@ class RowStatistics:
     multiplier: float  # of noise with deviation z C^2; z > 0
 
     def build(self) -> Guard:
-        """Builds the guard, whose noise the tables add."""
+        """Builds the guard; tables add its noise."""
 
         def releases(plan: Plan) -> tuple[Release, ...]:
             if plan.turns:

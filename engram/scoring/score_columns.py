@@ -68,7 +68,7 @@ def told(column: Column, *, covered: bool) -> Column:
 
 
 def ranges_of(columns: Iterable[Column]) -> dict[str, float]:
-    """Returns the length of each metric's range, which may be infinite, by column."""
+    """Returns lengths of metrics' ranges, some infinite, by column."""
     return {column.name: column.metric.high - column.metric.low for column in columns}
 
 

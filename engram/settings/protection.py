@@ -157,10 +157,6 @@ class ProtectionSettings(Settings):
         if self.epsilon and self.noise_multiplier != default:
             expected = f"left out where epsilon = {self.epsilon:g} is to be reached"
             yield clash("noise-multiplier", self.noise_multiplier, expected, "epsilon")
-        if self.epsilon and self.aggregation == "secure":
-            where = "where aggregation is secure"
-            expected = f"0 {where}: give the noise-multiplier, and the run says its epsilon"
-            yield clash("epsilon", self.epsilon, expected, "aggregation")
 
 
 _ATTACKS: Final = {"none": 0.0} | dict.fromkeys(

@@ -1,5 +1,6 @@
 """Costs of a node's answers, and the account that is charged before they leave."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,19 +20,6 @@ from engram.sites.policy import Policy
 from engram.wire.wire import CLIENTS, config_of
 
 
-def cost_of(experiment: Experiment, rows: int, each: Event = "round") -> tuple[float, Steps]:
-    """Returns mu^2 of an answer, and its sampled releases.
-
-    Args:
-        experiment: The settings of a training whose clients add noise.
-        rows: Training rows of the client that has fewest.
-        each: Whether it answers a round, or reports scores.
-    """
-    releases = protections(experiment).releases(plan_of(experiment, rows))
-    total, sampled = costs(release for release in releases if release.each == each)
-    return total, {key_of(*mechanism): count for mechanism, count in sampled.items()}
-
-
 class Account(NamedTuple):
     """The account of the data that a node serves in a training.
 
@@ -47,7 +35,13 @@ class Account(NamedTuple):
     by: str  # who asks, as far as the node can tell
 
     def _cost(self, each: Event = "round") -> tuple[float, Steps]:
-        return cost_of(self.experiment, min(self.rows, default=1), each)
+        """Returns mu^2 of an answer, and its sampled releases, for the client of fewest rows."""
+        plan = plan_of(self.experiment, min(self.rows, default=1))
+        found = [r for r in protections(self.experiment).releases(plan) if r.each == each]
+        if not found:  # nothing is known of what it tells
+            return math.inf, {}
+        total, sampled = costs(found)
+        return total, {key_of(*mechanism): count for mechanism, count in sampled.items()}
 
     @classmethod
     def of(

@@ -8,6 +8,7 @@ import pytest
 from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows
 from engram.guards.accounting.accountant import PrivacyAccountant
+from engram.guards.accounting.gaussian import epsilon
 from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
 from engram.server import run as coordinator
@@ -15,7 +16,7 @@ from engram.settings.errors import Refused, RunStopped
 from engram.simulations import engine
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import draw_cohort
-from tests.epsilons import epsilon, poisson_epsilon, subset_epsilon
+from tests.epsilons import poisson_epsilon, subset_epsilon
 from tests.support import assert_same, grid, small, trainer
 
 CENTRAL = {"privacy": "central", "clip": 0.1, "noise_multiplier": 3.0}
@@ -39,12 +40,6 @@ def test_the_client_asked_most_often_counts(tmp_path):
         assert accountant.spent["epsilon"] == pytest.approx(expected)
     assert most(range(1, 31)) < 15  # a client is drawn in one round of five
     assert list(tmp_path.iterdir()) == []
-
-
-def test_two_clipped_updates_differ_by_twice_the_bound_where_privacy_is_local():
-    accountant = PrivacyAccountant(small(**(CENTRAL | {"privacy": "local"})), 0, None)
-    accountant.note(cohort(1))
-    assert accountant.spent["epsilon"] == pytest.approx(epsilon(1.5, 1, 1e-5))
 
 
 @pytest.mark.parametrize(

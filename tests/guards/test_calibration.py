@@ -5,10 +5,11 @@ import math
 import pytest
 from scipy.stats import norm
 
+from engram.guards.accounting.gaussian import epsilon
 from engram.guards.presets import noise_multiplier, plan_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from tests.epsilons import epsilon, poisson_epsilon, subset_epsilon
+from tests.epsilons import poisson_epsilon, subset_epsilon
 from tests.samples import entry
 
 TARGET = {"privacy": "central", "clip": 0.5, "epsilon": 3.0, "num_rounds": 20}

@@ -14,14 +14,13 @@ from dp_accounting.pld import PLDAccountant
 
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.accounting.accountant import PrivacyAccountant
+from engram.guards.accounting.accountant import PrivacyAccountant, spent
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.guards.presets import plan_of
 from engram.guards.secret_samples import row_samples
 from engram.settings.errors import Refused
 from engram.sites.ledger import Ledger
 from engram.wire.wire import CLIENTS, METRICS, SECONDS, WITHHELD
-from tests.epsilons import spent
 from tests.samples import entry
 from tests.sites.budgets import DELTA, books, evaluate, policy, roster, told, train
 from tests.strategies.test_audit import found_by
@@ -126,16 +125,6 @@ def test_a_client_of_few_rows_takes_all_of_them():
 
 
 # --- Accounting ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rows", [40, 400])
-def test_epsilon_is_that_of_dp_accounting_for_all_steps(rows):
-    e = settings_of(batch_size=10, local_steps=5, noise_multiplier=1.2)
-    accountant = PLDAccountant()
-    step = dp_accounting.PoissonSampledDpEvent(10 / rows, dp_accounting.GaussianDpEvent(1.2))
-    accountant.compose(step, 30 * 5)
-    found = spent(e, 30, rows)
-    assert found == pytest.approx(accountant.get_epsilon(e.delta), rel=0.01)
 
 
 def test_a_run_claims_the_epsilon_of_its_most_exposed_row():

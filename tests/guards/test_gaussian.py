@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch.func import vmap
 
 from engram.core.tree import add_scaled, clip, interpolate, norm
-from engram.guards.accounting.gaussian import concentrated_epsilon
+from engram.guards.accounting.gaussian import concentrated_epsilon, epsilon
 from engram.guards.changes import arrays_of
-from tests.epsilons import epsilon
 from tests.samples import entry
 from tests.support import assert_same
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from engram.guards.accounting.gaussian import epsilon
 from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.settings.experiment import Experiment
-from tests.epsilons import epsilon
 
 CENTRAL = {"privacy": "central", "clip": 0.5, "num_rounds": 20}
 
@@ -18,7 +18,6 @@ def test_without_privacy_nothing_is_promised():
 
 @pytest.mark.parametrize("privacy", ["central", "local"])
 def test_epsilon_is_that_of_a_client_that_is_asked_in_every_round(privacy):
-    """Updates lie twice as far apart where privacy is local."""
     e = Experiment(**CENTRAL | {"privacy": privacy}, noise_multiplier=8.0)
     expected = epsilon(8.0 / (2 if privacy == "local" else 1), 20, 1e-5)
     assert f"{privacy} privacy by noise-multiplier 8 and clip 0.5" in guarantee(e)

@@ -17,12 +17,12 @@ from scipy.stats import beta
 
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
+from engram.guards.accounting.accountant import spent
 from engram.guards.merge import merge_of
 from engram.guards.noise import simulated_noise
 from engram.guards.presets import plan_of
 from engram.guards.secret_samples import poisson_cohort, subset_cohort
 from engram.strategies.rounds import Rounds
-from tests.epsilons import spent
 from tests.support import small, trainer
 
 CANARIES, ROUNDS, DELTA = 400, 5, 1e-5
@@ -36,12 +36,12 @@ def at_most(hits, trials, level=0.99):
     return float(beta.ppf(level, hits + 1, trials - hits)) if hits < trials else 1.0
 
 
-def found_by(seen, unseen):
+def found_by(seen, unseen, delta=DELTA):
     """Returns the lower bound of epsilon of the best threshold of half of the coordinates."""
 
     def bound(ins, outs, threshold):
         low = at_least(int((ins > threshold).sum()), len(ins))
-        return math.log(max(low - DELTA, 1e-9) / at_most(int((outs > threshold).sum()), len(outs)))
+        return math.log(max(low - delta, 1e-9) / at_most(int((outs > threshold).sum()), len(outs)))
 
     grid = torch.cat([seen[::2], unseen[::2]]).sort().values[::20].tolist()
     chosen = max(grid, key=lambda threshold: bound(seen[::2], unseen[::2], threshold))

@@ -11,6 +11,7 @@ import pytest
 from dash import Dash
 from flask import Flask
 
+from engram.guards.accounting.gaussian import epsilon
 from engram.link.addresses import Address
 from engram.runs.progress import PROGRESS, RunProgress
 from engram.runs.record import RunRecord
@@ -27,7 +28,6 @@ from engram.studio.search_page import trials
 from engram.studio.serving import guard, server_of
 from engram.studio.widgets import linked
 from engram.wire.roster import Roster
-from tests.epsilons import epsilon
 from tests.samples import entry
 from tests.support import small
 
@@ -171,7 +171,8 @@ def test_a_clients_page_says_what_its_rows_have_spent(tmp_path):
     e = small(method="fedavg", local_steps=3, **private)
     record = RunRecord.create(tmp_path / "rows", e, engine="flower", training="a")
     for number in (1, 2):
-        record.append({"round": number, "cohort": [0], "training-rows": {"0": 16}, "absent": {}})
+        spent = {"epsilon": epsilon(8.0, 3 * number, e.delta), "training-rows": {"0": 16}}
+        record.append({"round": number, "cohort": [0], **spent, "absent": {}})
     page = said(one_client(RunIndex(tmp_path), {"name": ["rows"], "client": ["0"]}))
     assert f"epsilon {epsilon(8.0, 6, e.delta):.3g} at delta 1e-05" in page
 

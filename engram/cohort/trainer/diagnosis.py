@@ -48,7 +48,7 @@ def told_cause(trainer: "Trainer", task: Task, cohort: Cohort, client: int) -> s
     Under privacy, only the client's log has them. See ``cause_of``.
     """
     experiment, learner, data = trainer.experiment, trainer.learner, trainer.data
-    if learner.guard.by_rows:
+    if learner.guard is not None:
         return "its noise may be too large, or its step size"
     w = initial = learner.network.initial
     for slots, each in ((cohort.common, False), (cohort.own, True), (cohort.kept, True)):

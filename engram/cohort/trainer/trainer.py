@@ -133,6 +133,7 @@ class Trainer:
         e = self.experiment = experiment
         self.store, self._noise, self._engine = store, noise, engine
         self._covers, guard = covers and e.covers_clients, _guards(e)
+        row_guard = guard if guard.by_rows else None
         self.given, self._standard = data, data.units.targets
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
@@ -170,7 +171,7 @@ class Trainer:
                 optimizer=optimizer,
                 standard=self._standard,
                 work=shapes.work,
-                guard=guard,
+                guard=row_guard,
             )
             self._check_network(model)
             self.method: Method = self.learner.method(self._task)
@@ -186,7 +187,7 @@ class Trainer:
         )
         side, size = self.method.client, self.learner.size
         self.sampler = Sampler(
-            e, self.data.train, side, model, augment, noise, size, by_chance=guard.by_rows
+            e, self.data.train, side, model, augment, noise, size, by_chance=row_guard is not None
         )
         self._memories = Recollection(
             store,
@@ -218,7 +219,7 @@ class Trainer:
 
     def _check_network(self, model: Model) -> None:
         e = self.experiment
-        private = self.learner.guard.by_rows
+        private = self.learner.guard is not None
         if private and (model.statistics is not None or model.least_rows > 1):
             expected = "one without batch norm, such as norm group, where privacy is example"
             raise ValueError(must("model", e.model, f"{expected}: it mixes rows"))
@@ -363,7 +364,7 @@ class Trainer:
             some, trees = groups.setdefault(memory.form, ([], []))
             some.append(i)
             trees.append((memory.kept, [*memory.states]))
-        losses = asked.losses and not self.learner.guard.by_rows
+        losses = asked.losses and self.learner.guard is None
         for form, (some, trees) in groups.items():
             own = select(chunk.own, some)
             clients, (kept, states) = [chunk.clients[i] for i in some], stacked(trees)

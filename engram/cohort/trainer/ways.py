@@ -21,8 +21,6 @@ from engram.core.rounds import Stepper
 from engram.core.slot_optimizers import Optimizer
 from engram.core.standardization import Standard
 from engram.core.types import Batch, LossFn, Params
-from engram.guards.guard import Guard
-from engram.guards.row_noise import dense_sums, summed
 from engram.networks.base import Model
 from engram.networks.layer_units import converted
 from engram.networks.losses import cohort_losses, dense_loss_of, mean_loss
@@ -30,6 +28,7 @@ from engram.networks.registry import FLAT
 from engram.scoring.tasks import Task
 
 if TYPE_CHECKING:
+    from engram.guards.guard import Guard
     from engram.settings.experiment import Experiment
 
 Way = Callable[[Cohort], Outcome]
@@ -51,7 +50,7 @@ class Learner(NamedTuple):
         optimizer: The optimizer of local steps.
         standard: Standardization of targets before the loss; None for targets as they are.
         work: Slots that a client works on, on torch's meta device, which holds no values.
-        guard: How gradients are taken, where single rows are protected.
+        guard: The guards at clients where they protect single rows; None for plain gradients.
     """
 
     settings: Any
@@ -63,7 +62,7 @@ class Learner(NamedTuple):
     optimizer: Optimizer
     standard: Standard | None
     work: Slots
-    guard: Guard
+    guard: "Guard | None" = None
 
     @property
     def size(self) -> int:
@@ -96,17 +95,16 @@ class Learner(NamedTuple):
         """
         learned = converted(task, self.standard and self.standard.scaled)
         loss = mean_loss(self.model, learned)
-        plain = self._plain(task, learned, loss, way, missed)
-        layers = self.model.dense_layers if self.model.features is None else 0
-        sums = dense_sums(learned.loss, layers) if layers else summed(loss)
-        return self.guard.rows(plain, sums)
 
-    def _plain(
-        self, task: Task, learned: Task, loss: LossFn, way: str, missed: dict[str, bool] | None
-    ) -> Objective:
         def criterion(outputs: Tensor, batch: Batch) -> Tensor:
             return learned.loss(outputs, batch[1])
 
+        if self.guard is not None:
+            from engram.guards.row_noise import dense_sums, summed  # noqa: PLC0415 - rarely needed
+
+            layers = self.model.dense_layers if self.model.features is None else 0
+            sums = dense_sums(learned.loss, layers) if layers else summed(loss)
+            return self.guard.rows(by_functions(loss, criterion), sums)
         if way == "in-turn":
             return by_autograd(loss, criterion, missed)
         if way == "dense":
@@ -183,7 +181,7 @@ class Learner(NamedTuple):
             keeps: Whether clients keep the optimizer's states.
         """
         name, device = experiment.model, experiment.device
-        if self.guard.by_rows:
+        if self.guard is not None:
             return ("in-turn",) if self.size > _LARGE and device == "cpu" else ("vmap",)
         model, phases = self.model, shapes.method.client.phases
         affine = all(phase.affine for phase in phases) and self.optimizer.affine

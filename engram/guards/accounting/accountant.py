@@ -2,15 +2,15 @@
 
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Message
 
+from engram.guards.accounting import composition
 from engram.guards.accounting.client_epsilon import releases_in
-from engram.guards.accounting.composition import spent
 from engram.guards.accounting.guarantee import adjacency
 from engram.guards.presets import noise_multiplier, plan_of, protections
 from engram.settings.errors import Refused, RunStopped
@@ -44,12 +44,13 @@ class PrivacyAccountant:
         done: int,
         file: Path | None,
         rows: Sequence[Mapping[str, Any]] = (),
-        examples: Callable[[], Sequence[int]] = tuple,
+        examples: Callable[[], Sequence[int] | Mapping[int, int]] = tuple,
     ) -> None:
         self._examples = examples
         self._experiment = experiment
-        self._guard, self._plan = protections(experiment), plan_of(experiment)
-        self._by_rows = any(r.unit == "row" for r in self._guard.releases(self._plan))
+        self._plan = plan_of(experiment)
+        hidden = protections(experiment).releases(self._plan)
+        self._by_rows = any(release.unit == "row" for release in hidden)
         self._file = file
         self._asked: Counter[int] = Counter()
         self._rounds, self._repeated = done, 0
@@ -86,32 +87,41 @@ class PrivacyAccountant:
         e = self._experiment
         if not e.epsilon or self._rounds < e.rounds:
             return
-        after = self._cost(self._asked + Counter(clients), self._rounds + 1)
+        after = self._largest(self._asked + Counter(clients), self._rounds + 1)
         if after > e.epsilon:
             raise RunStopped(
                 f"another round would take epsilon to {after:.4g}, above the target of "
                 f"{e.epsilon:g}: rounds were repeated, with new noise, when the run was resumed"
             )
 
-    def _cost(self, asked: Counter[int], rounds: int) -> float:
-        if self._by_rows:
-            return self._of_rows(asked)
-        return self._spent(rounds if self._plan.secret else max(asked.values(), default=0))
+    def _largest(self, asked: Counter[int], rounds: int) -> float:
+        """Returns the largest epsilon: it grows with answers, and falls with rows."""
+        if self._plan.secret:
+            return self._spent(rounds)
+        found, least, rows = 0.0, math.inf, self._rows()
+        for client, times in asked.most_common(None if self._by_rows else 1):
+            if rows[client] < least:
+                least = rows[client]
+                found = max(found, self._spent(times, least))
+        return found
 
-    def _spent(self, answers: int, rows: int = 1) -> float:
-        releases = self._guard.releases(self._plan._replace(rows=rows))
-        return spent(releases, answers, self._experiment.delta)
+    def _rows(self) -> Sequence[int] | Mapping[int, int]:
+        return self._examples() if self._by_rows else defaultdict(lambda: 1)
 
-    def _of_rows(self, asked: Counter[int]) -> float:
-        """Returns the largest epsilon of a row: it grows with rounds, and falls with rows."""
-        examples, most, least = self._examples(), 0.0, math.inf
-        for client, times in asked.most_common():
-            if examples[client] < least:
-                least = examples[client]
-                # Of turns each round has its own, so that only repeated rounds look again.
-                seen = min(times, 1 + self._repeated) if self._plan.turns else times
-                most = max(most, self._spent(seen, least))
-        return most
+    def _spent(self, times: int, rows: int = 1) -> float:
+        # Of turns each round has its own, so that only repeated rounds look again.
+        answers = min(times, 1 + self._repeated) if self._plan.turns else times
+        return spent(self._experiment, answers, rows)
+
+    def by_client(self) -> dict[int, float]:
+        """Returns epsilon of each client that was asked, or of its rows.
+
+        Where cohorts are secret every round tells as much of those that were not drawn.
+        """
+        if self._plan.secret:
+            return dict.fromkeys(range(self._experiment.num_clients), self._spent(self._rounds))
+        rows = self._rows()
+        return {c: self._spent(times, rows[c]) for c, times in sorted(self._asked.items())}
 
     @property
     def spent(self) -> dict[str, float]:
@@ -121,7 +131,8 @@ class PrivacyAccountant:
         rounds without a client cost it nothing. Where they are secret, each round costs every
         client the same.
         """
-        return {"epsilon": self._cost(self._asked, self._rounds), "delta": self._experiment.delta}
+        most = self._largest(self._asked, self._rounds)
+        return {"epsilon": most, "delta": self._experiment.delta}
 
     def row(self, clients: Sequence[int]) -> dict[str, Any]:
         """The entries of a round's metrics: ``spent``, and the rows of its clients by which it is.
@@ -143,10 +154,22 @@ class PrivacyAccountant:
         rate = {"sampling-rate": self._plan.rate} if self._plan.secret else {}
         return {
             **self.spent,
-            "adjacency": adjacency(self._guard.releases(self._plan), self._plan),
+            "adjacency": adjacency(self._experiment),
             "noise-multiplier": noise_multiplier(self._experiment),
             **rate,
         }
+
+
+def spent(e: Experiment, answers: int, rows: int = 1) -> float:
+    """Returns the epsilon, at ``delta``, of a client after a number of answers.
+
+    Where cohorts are secret, these are all rounds that have begun; otherwise those in which the
+    client was asked. Where single rows are hidden, it is that of a row of a client with so many.
+
+    Raises:
+        Refused: As ``noise_multiplier``, or dp-accounting is needed and not installed.
+    """
+    return composition.spent(protections(e).releases(plan_of(e, rows)), answers, e.delta)
 
 
 def noised_by(replies: Iterable[Message], clients: int) -> list[int]:

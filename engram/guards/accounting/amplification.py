@@ -57,16 +57,12 @@ def composed_epsilon(
         total: The sum of mu^2 of the Gaussian releases, >= 0. With others about samples without
             replacement, nothing is amplified.
         sampled: Numbers of the others, >= 0, by multiplier and rate in (0, 1). A multiplier is the
-            standard deviation of the noise over the largest influence on the noised sum; that of
-            other data of one client is twice the clip. (The package's ``GaussianDpEvent`` documents
-            the deviation over a bound on each value's norm, which is half of that; its rule for
-            samples without replacement takes what it is given as the deviation over the
-            sensitivity.)
+            standard deviation of the noise over the largest influence on the noised sum, though
+            the package documents it over a bound on each value's norm, half of a replacement's.
         delta: In (0, 1).
         replaced: Whether samples are without replacement.
 
     Raises:
-        ValueError: A value is out of range.
         Refused: dp-accounting is not installed.
     """
     for _, rate in sampled:

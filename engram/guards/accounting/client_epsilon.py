@@ -1,6 +1,6 @@
 """Epsilon that a run has spent of each client, as far as its server knows."""
 
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 
 from engram.runs.record import RunRecord
@@ -35,30 +35,15 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
         e = Experiment.from_config({k: v for k, v in settings.items() if k not in FORMER})
     except Refused:  # of a network or a loss that only the run's process knows
         return {}
-    from engram.guards.accounting.composition import spent  # noqa: PLC0415 - torch, which most runs do not need
-    from engram.guards.presets import plan_of, protections  # noqa: PLC0415 - likewise
+    from engram.guards.accounting.accountant import PrivacyAccountant  # noqa: PLC0415 - torch, which most runs do not need
 
-    guard, plan = protections(e), plan_of(e)
-
-    def epsilon(answers: int, rows: int = 1) -> float:
-        return spent(guard.releases(plan._replace(rows=rows)), answers, e.delta)
-
-    if file.is_file():
-        releases = releases_in(file)
-    else:
-        releases = [row["cohort"] for row in rows if "cohort" in row]  # round 0 asks nobody
-    if plan.secret:  # where every round tells as much of those that were not drawn
-        return dict.fromkeys(range(e.num_clients), epsilon(len(releases)))
-    asked = Counter(client for clients in releases for client in clients)
-    if plan.turns:  # of which each round has its own, so that only repeated ones look again
-        known = sum(row["round"] > 0 for row in rows)
-        most = 1 + max(0, len(releases) - known)
-        asked = Counter({client: min(times, most) for client, times in asked.items()})
-    least: dict[int, int] = {}
+    least = defaultdict[int, int](lambda: 1)
     for row in rows:
         for client, count in row.get("training-rows", {}).items():
             least[int(client)] = min(count, least.get(int(client), count))
-    return {c: epsilon(count, least.get(c, 1)) for c, count in sorted(asked.items())}
+    done = max((row["round"] for row in rows), default=0)
+    asked = file if file.is_file() else None
+    return PrivacyAccountant(e, done, asked, rows, lambda: least).by_client()
 
 
 def releases_in(file: Path) -> list[list[int]]:

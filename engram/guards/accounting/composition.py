@@ -8,17 +8,14 @@ from typing import Final
 
 from engram.guards.accounting.amplification import composed_epsilon
 from engram.guards.accounting.gaussian import concentrated_epsilon
-from engram.guards.accounting.releases import Plan, Release, hidden_by, of_answer
+from engram.guards.accounting.releases import Plan, Release, hidden_by
 
 MOST: Final = 1e6
 """Largest noise multiplier that is solved for; with more, models are noise alone."""
 
-Sampled = Mapping[tuple[float, float], int]
-"""Numbers of mechanisms about secret samples, by multiplier and rate."""
 
-
-def costs(releases: Iterable[Release]) -> tuple[float, Sampled]:
-    """Returns the sum of mu^2 of mechanisms with known units, and the others."""
+def costs(releases: Iterable[Release]) -> tuple[float, Mapping[tuple[float, float], int]]:
+    """Returns the sum of mu^2 of those about known units, and numbers by multiplier and rate."""
     total, sampled = 0.0, Counter[tuple[float, float]]()
     for r in releases:
         known = r.influence  # which checks the multiplier
@@ -32,23 +29,23 @@ def costs(releases: Iterable[Release]) -> tuple[float, Sampled]:
 def spent(releases: Sequence[Release], answers: int, delta: float) -> float:
     """Returns epsilon of a unit after a number of answers: rounds, and reports of scores.
 
+    A run's record of whom it asked does not tell them apart, so that all are of the dearer kind.
+
     Raises:
         Refused: It is amplified by sampling, and dp-accounting is not installed.
     """
-    return _composed(_repeated(of_answer(releases), {"round": answers, "report": answers}), delta)
+    kinds = [[r for r in releases if r.each == each] for each in ("round", "report")]
+    dearest = max(kinds, key=lambda some: sum(r.influence for r in some))
+    return _composed(_repeated(dearest, answers, answers), delta)
 
 
 def planned(releases: Sequence[Release], plan: Plan, delta: float) -> float:
-    """Returns epsilon of a unit that is asked in all of a plan's rounds and reports.
-
-    Raises:
-        Refused: As ``spent``.
-    """
-    times = {"round": plan.rounds, "report": plan.reports}
-    return _composed(_repeated(releases, times), delta)
+    """Returns epsilon of a unit that is asked in all of a plan's rounds and reports."""
+    return _composed(_repeated(releases, plan.rounds, plan.reports), delta)
 
 
-def _repeated(releases: Iterable[Release], times: Mapping[str, int]) -> tuple[Release, ...]:
+def _repeated(releases: Sequence[Release], rounds: int, reports: int) -> tuple[Release, ...]:
+    times = {"round": rounds, "report": reports}
     return tuple(r._replace(times=r.times * times[r.each]) for r in releases)
 
 
@@ -66,7 +63,7 @@ def _composed(releases: tuple[Release, ...], delta: float) -> float:
 def solved(
     releases: Callable[[float], Sequence[Release]], plan: Plan, target: float, delta: float
 ) -> float:
-    """Returns the least noise multiplier with which a plan costs at most ``target``.
+    """Finds the least noise multiplier for a plan that costs at most ``target``.
 
     It is rounded up to four digits, so that all machines find the same; above ``MOST`` if no
     multiplier up to that meets the target.
@@ -77,8 +74,7 @@ def solved(
         target: Epsilon, > 0.
         delta: In (0, 1).
     """
-    first = _repeated(releases(1.0), {"round": plan.rounds, "report": plan.reports})
-    total, sampled = costs(first)
+    total, sampled = costs(_repeated(releases(1.0), plan.rounds, plan.reports))
     low = 0.1 * max(1 / z for z, _ in sampled) if sampled else 1e-3 * math.sqrt(total)
     found = _least(lambda z: planned(releases(z), plan, delta), target, low)
     if found > MOST:

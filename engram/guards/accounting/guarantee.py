@@ -1,10 +1,9 @@
 """The privacy that a run's settings promise, in words."""
 
-from collections.abc import Sequence
 from typing import Final
 
 from engram.guards.accounting.composition import planned
-from engram.guards.accounting.releases import Plan, Release, hidden_by
+from engram.guards.accounting.releases import hidden_by
 from engram.guards.presets import noise_in_words, plan_of, protections
 from engram.settings.experiment import Experiment
 
@@ -15,9 +14,10 @@ _SAMPLING: Final = {"added": "Poisson sampling", "replaced": "sampling without r
 _ANY_ROWS: Final = 2**53
 
 
-def adjacency(releases: Sequence[Release], plan: Plan) -> str:
-    """Describes the adjacency of federations that releases hide."""
-    unit, neighbors = hidden_by(releases)
+def adjacency(e: Experiment) -> str:
+    """Describes the adjacency of federations under a private run."""
+    plan = plan_of(e)
+    unit, neighbors = hidden_by(protections(e).releases(plan))
     if neighbors == "added":
         if unit == "client":
             return "one client is added or removed"
@@ -37,8 +37,7 @@ def guarantee(e: Experiment) -> str:
     releases = protections(e).releases(plan)
     if not releases:
         return ""
-    hidden = adjacency(releases, plan)
-    most = _known(e)
+    hidden, most = adjacency(e), _known(e)
     if most is None:
         return (
             f"{noise_in_words(e)}, where {hidden}: epsilon follows from each client's number of "

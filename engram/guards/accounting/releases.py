@@ -1,6 +1,6 @@
-"""The mechanisms that guards apply, and what a run has decided on which they depend."""
+"""Mechanisms of guards, and the plan of a run on which they depend."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from engram.core.checks import require
@@ -11,7 +11,7 @@ Event = Literal["round", "report"]
 
 
 class Plan(NamedTuple):
-    """What a run has decided before its first round.
+    """Decisions of a run before its first round.
 
     Attributes:
         rounds: Rounds that look at the same data of a client.
@@ -50,7 +50,8 @@ class Release(NamedTuple):
         rate: Probability with which a unit takes part, in secret; 1: it is known to take part.
         times: Number of applications in an event.
         unit: The unit that is hidden: a client, or a single row.
-        neighbors: Whether a unit is added or removed, or its data are replaced by any others.
+        neighbors: Whether a unit is added or removed, or its data are replaced by any others; then
+            samples, if rate is below 1, are of a fixed size.
         each: The event: a round, or a report of scores.
         normal: Whether the noise is normal; else the mechanism is ``1 / (2 multiplier^2)``-
             concentrated differentially private, and no more is known of it.
@@ -81,12 +82,3 @@ def hidden_by(releases: Iterable[Release]) -> tuple[Unit, Neighbors]:
     if len(found) != 1:
         raise ValueError(f"releases must hide the same, got {sorted(found)}")
     return found.pop()
-
-
-def of_answer(releases: Sequence[Release]) -> tuple[Release, ...]:
-    """Returns the releases of a round, or of a report where that costs more.
-
-    A run's record of whom it asked does not tell them apart.
-    """
-    found = {each: tuple(r for r in releases if r.each == each) for each in ("round", "report")}
-    return max(found.values(), key=lambda some: sum(r.influence for r in some))

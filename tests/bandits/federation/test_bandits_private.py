@@ -5,8 +5,6 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
@@ -19,8 +17,10 @@ from engram.runs.record import RunRecord
 from engram.server.run import run as run_on
 from engram.settings.errors import Refused
 from engram.simulations.grid import InProcessGrid
-from engram.sites.privacy_account import cost_of
+from engram.sites.ledger import Ledger
+from engram.sites.privacy_account import Account
 from tests.bandits.federation.test_bandits import COUNT, coefs, run, settings
+from tests.epsilons import gaussian
 from tests.samples import entry
 
 PRIVATE = {"privacy": "example", "clip": 8.0}
@@ -28,13 +28,8 @@ ADJACENT = "one of a client's turns is replaced by any other"
 
 
 def claimed(multiplier, releases=1):
-    """Epsilon at 1e-5 of Gaussian releases that a turn moves by sqrt(2) (Balle and Wang, 2018)."""
-    mu = sqrt(2 * releases) / multiplier
-
-    def delta(eps):
-        return norm.cdf(mu / 2 - eps / mu) - np.exp(eps) * norm.cdf(-mu / 2 - eps / mu)
-
-    return brentq(lambda eps: delta(eps) - 1e-5, 0, 200)
+    """Epsilon at 1e-5 of Gaussian releases that a turn moves by sqrt(2)."""
+    return gaussian(sqrt(2 * releases) / multiplier)
 
 
 def private(folder, store=None, **special):
@@ -87,10 +82,17 @@ def test_the_noise_for_a_target_does_not_grow_with_the_rounds():
     assert ADJACENT in told
 
 
-def test_a_sites_ledger_charges_each_answer():
+def test_a_sites_ledger_charges_each_answer(tmp_path):
     """It cannot know whether the server repeats a round, whose turns are the same again."""
-    cost, steps = cost_of(settings(**PRIVATE, noise_multiplier=4.0), 256)
-    assert (cost, steps) == (pytest.approx(2 / 16), {})
+    for e, spent in (
+        (settings(**PRIVATE, noise_multiplier=4.0), claimed(4.0)),
+        (settings(), 1e6),  # without noise, whatever a policy lets through
+    ):
+        account = Account(Ledger(tmp_path, 1.01 * claimed(4.0), 1e-5), "a" * 64, e, "", [256], "")
+        if spent < 1e6:
+            account.check()
+        with pytest.raises(Refused, match="privacy budget is spent: epsilon 0 of"):
+            account._replace(ledger=Ledger(tmp_path, 0.99 * spent, 1e-5)).check()
 
 
 def test_a_node_tells_neither_turns_nor_rewards_nor_regrets():

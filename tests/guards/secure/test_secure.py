@@ -459,6 +459,13 @@ def test_central_noise_comes_in_shares_of_the_sites(tmp_path):
     rho = 1 / (2 * z**2)
     epsilon = rho + 2 * np.sqrt(rho * np.log(1e5))
     assert found[1].results["epsilon"] == pytest.approx(epsilon, rel=1e-9)
+    aimed = experiment(aggregation="secure", **given, privacy="central", epsilon=epsilon)
+    results = simulate(aimed, tmp_path / "aimed")  # the least such noise, to four digits
+    assert z * (1 - 1e-9) <= results["noise-multiplier"] <= 1.0015 * z
+    assert results["epsilon"] <= epsilon
+    model = RunRecord.open(tmp_path / "aimed").load_checkpoint().model
+    moved = torch.cat([leaf.double().ravel() for _, leaf in sorted(model.items())]) - exact
+    assert moved.numpy().std() == pytest.approx(expected, rel=0.05)
 
 
 def test_statistics_that_no_clip_bounds_are_refused(tmp_path):
