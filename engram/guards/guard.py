@@ -175,22 +175,25 @@ def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusa
 def chain(*guards: Guard) -> Guard:
     """Returns one guard that acts as all of them, one after the other."""
 
+    def standing(at: At) -> list[tuple[Guard, At]]:
+        found = list[tuple[Guard, At]]()
+        for guard in guards:
+            found.append((guard, at))
+            at = at._replace(bound=guard.bound(at))
+        return found
+
     def leave(change: Params, drawn: Drawn) -> Params:
         for guard in guards:
             change = guard.leave(change, drawn)
         return change
 
     def send(at: At, update: Update) -> Update:
-        for guard in guards:
-            update, at = guard.send(at, update), at._replace(bound=guard.bound(at))
+        for guard, place in standing(at):
+            update = guard.send(place, update)
         return update
 
     def arrive(at: At, update: Update) -> Update:
-        places = list[At]()
-        for guard in guards:
-            places.append(at)
-            at = at._replace(bound=guard.bound(at))
-        for guard, place in zip(reversed(guards), reversed(places), strict=True):
+        for guard, place in reversed(standing(at)):
             update = guard.arrive(place, update)
         return update
 

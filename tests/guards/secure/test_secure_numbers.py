@@ -87,8 +87,16 @@ APART = "for each of different parties, which have numbers from 0"
 @pytest.mark.parametrize(
     ("stage", "lie", "told"),
     [
-        ("keys", renamed(LIAR, OTHER), "keys must be of client-3, got none of [3], and others of [4]"),
-        ("keys", renamed(LIAR, NOBODY), "keys must be of client-3, got none of [3], and others of [99]"),
+        (
+            "keys",
+            renamed(LIAR, OTHER),
+            "of client-3, got none of [3], and others of [4]",
+        ),
+        (
+            "keys",
+            renamed(LIAR, NOBODY),
+            "of client-3, got none of [3], and others of [99]",
+        ),
         ("keys", renamed(LIAR, 2**31), f"{APART}, got something else of [2147483648]"),
         ("keys", twice, f"{APART}, got something else of [3]"),
         ("keys", short, "keys must be more than 64 bytes, got 16"),
