@@ -43,10 +43,10 @@ def unmask(
     found = total.copy()
     for party in sorted(commitments):
         if party in survivors:
-            seed = _secret(party, answers, lambda x, p=party: commitment(x) == commitments[p])
+            seed = _secret(party, answers, commitment, commitments[party])
             found -= mask(seed, total.size)
         else:
-            key = _secret(party, answers, lambda x, p=party: public_of(x) == adverts[p].masking)
+            key = _secret(party, answers, public_of, adverts[party].masking)
             others = {u: adverts[u].masking for u in survivors}
             # What the survivors added against this party is minus what it would have added.
             found += pairwise(party, key, others, session.purpose, total.size)
@@ -54,10 +54,14 @@ def unmask(
 
 
 def _secret(
-    party: int, answers: Mapping[int, Mapping[int, bytes]], fits: Callable[[bytes], bool]
+    party: int,
+    answers: Mapping[int, Mapping[int, bytes]],
+    public: Callable[[bytes], bytes],
+    told: bytes,
 ) -> bytes:
+    """Joins a party's secret, which ``public`` must map to what it has told before."""
     with suppress(KeyError, ValueError):
         secret = join({holder: shares[party] for holder, shares in answers.items()})
-        if fits(secret):
+        if public(secret) == told:
             return secret
     raise Refused(f"shares of the secret of client-{party} must give that secret: some are false")
