@@ -35,6 +35,10 @@ class Refusal(NamedTuple):
     update: Update
 
 
+def _absent(*args: object) -> NoReturn:
+    raise LookupError(f"nobody has given the place where a guard acts what it asks for, {args}")
+
+
 class Sum(NamedTuple):
     """A sum over parties: sites, each of which sends the part of its clients.
 
@@ -51,12 +55,8 @@ class Sum(NamedTuple):
     parties: int = 1
     least: int = 1
     most: int = 1
-    mask: Callable[[int], npt.NDArray[np.uint32]] = lambda size: np.zeros(size, np.uint32)
+    mask: Callable[[int], npt.NDArray[np.uint32]] = _absent
     entropy: Callable[[int], bytes] = os.urandom
-
-
-def _absent(*args: object) -> NoReturn:
-    raise LookupError(f"nothing is drawn or noted where a site sends its update, got {args}")
 
 
 class At(NamedTuple):

@@ -57,11 +57,10 @@ class Stages:
 
     def answer(self, request: Request) -> RecordDict:
         """Answers one stage; raises ``Refused``, or any error of a malformed message."""
-        content = request.message.content
-        stage, told = str(config_of(content)[STAGE]), ConfigRecord()
-        if stage not in (known := get_args(Stage)):
-            raise Refused(must("stage", stage, f"one of {', '.join(known)}"))
-        asked, told = self.asked(request), content.config_records.get(SECURE, told)
+        content, stages = request.message.content, get_args(Stage)
+        if (stage := str(config_of(content)[STAGE])) not in stages:
+            raise Refused(must("stage", stage, f"one of {', '.join(stages)}"))
+        asked, told = self.asked(request), content.config_records.get(SECURE, ConfigRecord())
         if stage == "keys":
             return _record(self._begin(asked, told))
         with self.party(asked) as party:
