@@ -51,7 +51,7 @@ def _bounds(e: Experiment) -> list[Guard]:
 
 
 def secure_sum(e: Experiment) -> SecureSum:
-    """Returns the secure sum of an experiment, in which sites add the noise of central privacy."""
+    """Returns an experiment's secure sum, with sites' shares of the noise of central privacy."""
     return SecureSum(noise_multiplier(e) if e.privacy == "central" else 0.0)
 
 

@@ -143,7 +143,7 @@ class Party:
         self._stages = self._stages[1:]  # also where it is refused
 
     def _way(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
-        """Returns the key of sealed shares, and what they are bound to."""
+        """Returns the key of sealed shares, and the words that they are bound to."""
         other = self._adverts[sender if receiver == self.number else receiver]
         purpose = b"engram secure shares" + self.session.digest
         way = self._told + sender.to_bytes(8) + receiver.to_bytes(8)

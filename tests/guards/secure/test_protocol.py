@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import chisquare
 
 from engram.guards.secure.masks import agreed, mask, pairwise
-from engram.guards.secure.shares import SHARE, join
+from engram.guards.secure.shares import SHARE, join, split
 from engram.settings.errors import Refused
-from tests.guards.secure.parties import Round, session, vectors
+from tests.guards.secure.parties import Round, entropy, session, vectors
 from tests.samples import entry
 
 
@@ -271,6 +271,10 @@ def test_a_false_share_is_noticed():
             run(played, mask=dropped)
             victim = 4
             played.revealed[0][victim] = bytes(66)
+            with pytest.raises(Refused, match=f"client-{victim} must give that secret"):
+                played.unmask()
+            for p, share in split(bytes(32), sorted(played.revealed), 4, entropy(0)).items():
+                played.revealed[p][victim] = share  # of another secret, all of them
             with pytest.raises(Refused, match=f"client-{victim} must give that secret"):
                 played.unmask()
 

@@ -130,7 +130,7 @@ class Exchange:
         return found
 
     def without(self, survivors: Collection[int]) -> TrainReplies:
-        """Returns the clients of lost parties but survivors, which have sent their updates."""
+        """Collects the clients of lost parties, but for survivors: they have sent their updates."""
         lost = {p: why for p, why in self.lost.items() if p not in survivors}
         found = sorted((self.clients[party], why) for party, why in lost.items())
         rejected = [(clients, why) for clients, why in found if why is not None]

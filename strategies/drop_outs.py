@@ -17,7 +17,6 @@ from engram.core.method import Update
 from engram.core.slots import flat
 from engram.core.types import Params
 from engram.guards.changes import size_of
-from engram.guards.secure.exchange import Exchange, own
 from engram.guards.secure.quantize import Words
 from engram.guards.secure.secure_sum import MASKED
 from engram.guards.secure.server import unmask
@@ -30,6 +29,7 @@ from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import Rejected
 from engram.strategies.screening import Accepted, TrainReplies
+from engram.strategies.secure_exchange import Exchange, own
 from engram.strategies.train_replies import screen
 from engram.wire.wire import to_record
 
