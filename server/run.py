@@ -24,7 +24,6 @@ from engram.guards.accounting.accountant import PrivacyAccountant, noised_by
 from engram.guards.accounting.client_epsilon import ASKED
 from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.secure.drop_outs import train_securely
 from engram.runs.progress import PROGRESS, RunProgress
 from engram.runs.record import Checkpoint, Memories, RunRecord
 from engram.server.grid import PatientGrid
@@ -34,6 +33,7 @@ from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
 from engram.strategies.base import Round
+from engram.strategies.drop_outs import train_securely
 from engram.wire.roster import Roster
 from engram.wire.wire import TRAINING, to_params, to_record
 

@@ -12,7 +12,8 @@ from engram.client.memory import RamStore
 from engram.cohort.trainer.chunks import Share, in_order
 from engram.cohort.trainer.worker_pool import training
 from engram.cohort.trainer.workers import Workers, warn_alone
-from engram.guards.noise import simulated_bytes, simulated_noise
+from engram.core.streams import Stream, generator
+from engram.guards.noise import simulated_noise
 from engram.guards.presets import client_guards
 from engram.link.flower import log_plainly
 from engram.server.run import run
@@ -67,7 +68,8 @@ def simulate(
             from engram.guards.secure.masking import MaskingHost  # noqa: PLC0415 - plain rounds need none of it
             from engram.guards.secure.secure_parties import of_process  # noqa: PLC0415 - plain rounds need none
 
-            host = MaskingHost(host, of_process(), noise=partial(simulated_bytes, experiment.seed))
+            drawn = partial(generator, experiment.seed, Stream.CLIENT_NOISE)
+            host = MaskingHost(host, of_process(), noise=lambda *keys: drawn(*keys).bytes)
         directly = None
         if through is not None:
             host = through(host)

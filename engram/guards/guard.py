@@ -43,6 +43,10 @@ class Refusal(NamedTuple):
     update: Update
 
 
+def _absent(*args: object) -> NoReturn:
+    raise LookupError(f"nobody has given the place where a guard acts what it asks for, {args}")
+
+
 class Sum(NamedTuple):
     """A sum over parties: sites, each of which sends the part of its clients.
 
@@ -59,12 +63,8 @@ class Sum(NamedTuple):
     parties: int = 1
     least: int = 1
     most: int = 1
-    mask: Callable[[int], npt.NDArray[np.uint32]] = lambda size: np.zeros(size, np.uint32)
+    mask: Callable[[int], npt.NDArray[np.uint32]] = _absent
     entropy: Callable[[int], bytes] = os.urandom
-
-
-def _absent(*args: object) -> NoReturn:
-    raise LookupError(f"nothing is drawn or noted where a site sends its update, got {args}")
 
 
 class At(NamedTuple):
@@ -234,6 +234,13 @@ def chain(*guards: Guard) -> Guard:
     What guards have encoded at a client is decoded at the server from the last to the first.
     """
 
+    def standing(at: At) -> list[tuple[Guard, At]]:
+        found = list[tuple[Guard, At]]()
+        for guard in guards:
+            found.append((guard, at))
+            at = at._replace(bound=guard.bound(at))
+        return found
+
     def rows(objective: Objective, sums: Sums) -> Objective:
         return reduce(lambda x, guard: guard.rows(x, sums), guards, objective)
 
@@ -245,16 +252,12 @@ def chain(*guards: Guard) -> Guard:
         return update, after
 
     def send(at: At, update: Update) -> Update:
-        for guard in guards:
-            update, at = guard.send(at, update), at._replace(bound=guard.bound(at))
+        for guard, place in standing(at):
+            update = guard.send(place, update)
         return update
 
     def arrive(at: At, update: Update) -> Update | Refusal:
-        places = list[At]()
-        for guard in guards:
-            places.append(at)
-            at = at._replace(bound=guard.bound(at))
-        for guard, place in zip(reversed(guards), reversed(places), strict=True):
+        for guard, place in reversed(standing(at)):
             left, refused = parted([guard.arrive(place, update)])
             if refused:
                 return refused[0]

@@ -7,7 +7,6 @@ nobody to protect and should be reproducible, ask for ``simulated_noise``.
 """
 
 import os
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -40,11 +39,6 @@ def uniform(data: bytes) -> npt.NDArray[np.float64]:
     """Returns a uniform number in (0, 1) for each 8 bytes: one of 2^52 midpoints, never 0 or 1."""
     whole = np.frombuffer(data, dtype="<u8") >> np.uint64(12)
     return (whole.astype(np.float64) + 0.5) * 2.0**-52
-
-
-def simulated_bytes(seed: int, server_round: int, client: int) -> Callable[[int], bytes]:
-    """Returns a seeded source of bytes for a client's share of noise. It protects nobody."""
-    return generator(seed, Stream.CLIENT_NOISE, server_round, client).bytes
 
 
 def simulated_noise(seed: int) -> Noise:

@@ -175,11 +175,13 @@ def local(settings):
     at = at_of(built(FedAvg()), {"model": {"w": torch.zeros(1)}})._replace(
         server={"model": {"w": torch.zeros(1)}}
     )
-    at = at._replace(normal=lambda size, stream: torch.randn(MANY, size))
 
     def noised(influence):
+        xi = torch.randn(MANY, 1)
         sent = {"model": {"w": torch.full((MANY, 1), 9 * influence)}}
-        return leave_together(guard, at, {}, sent)["model"]["w"][:, 0].double()
+        return leave_together(guard, at._replace(normal=lambda *_: xi), {}, sent)["model"]["w"][
+            :, 0
+        ].double()
 
     return noised(1.0), noised(-1.0)
 

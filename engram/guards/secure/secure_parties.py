@@ -7,7 +7,7 @@ the site's own, which no server changes: whoever made up a member later is found
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,20 +17,13 @@ from engram.client.requests import Request
 from engram.core.checks import must
 from engram.guards.secure.registry import REGISTRY, fingerprint, is_signed, keys_in, own_registry
 from engram.guards.secure.session import Session
-from engram.guards.secure.signatures import Registry
+from engram.guards.secure.signatures import Identity, Registry
 from engram.link.keys import read_certificates, read_node_key, same_key
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import Refused, few_names
 from engram.settings.files import replace_file
 
 _log = logging.getLogger("flwr.engram")
-
-
-class Identity(NamedTuple):
-    """A party of secure rounds."""
-
-    party: int  # the number of its first client
-    key: ec.EllipticCurvePrivateKey  # its registered one
 
 
 class Parties(NamedTuple):
@@ -45,18 +38,11 @@ class Parties(NamedTuple):
 
 def of_process() -> Parties:
     """Returns a party for each client, with keys that are made when they are first needed."""
-    keys: dict[int, ec.EllipticCurvePrivateKey] = {}
-
-    def key(party: int) -> ec.EllipticCurvePrivateKey:
-        if party not in keys:
-            keys[party] = ec.generate_private_key(ec.SECP256R1())
-        return keys[party]
-
-    def identity(request: Request) -> Identity:
-        party = request.hosted[0]
-        return Identity(party, key(party))
-
-    return Parties(identity, lambda party: key(party).public_key())
+    key = cache(lambda party: ec.generate_private_key(ec.SECP256R1()))
+    return Parties(
+        lambda request: Identity(request.hosted[0], key(request.hosted[0])),
+        lambda party: key(party).public_key(),
+    )
 
 
 def of_node(node: NodeConfig, num_clients: int) -> Parties:

@@ -1,6 +1,7 @@
 """The server's side of a secure round: it unmasks the sum of the survivors' updates."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
 
 from engram.core.checks import must
 from engram.guards.secure.masks import commitment, mask, pairwise, public_of
@@ -41,29 +42,26 @@ def unmask(
     answers = dict(sorted(revealed.items())[: session.threshold])
     found = total.copy()
     for party in sorted(commitments):
-        secret = _secret(party, answers)
         if party in survivors:
-            _check(party, commitment(secret) == commitments[party])
-            found -= mask(secret, total.size)
+            seed = _secret(party, answers, commitment, commitments[party])
+            found -= mask(seed, total.size)
         else:
-            _check(party, public_of(secret) == adverts[party].masking)
+            key = _secret(party, answers, public_of, adverts[party].masking)
             others = {u: adverts[u].masking for u in survivors}
             # What the survivors added against this party is minus what it would have added.
-            found += pairwise(party, secret, others, session.purpose, total.size)
+            found += pairwise(party, key, others, session.purpose, total.size)
     return found
 
 
-def _secret(party: int, answers: Mapping[int, Mapping[int, bytes]]) -> bytes:
-    try:
-        return join({holder: shares[party] for holder, shares in answers.items()})
-    except (KeyError, ValueError) as error:
-        raise _false(party) from error
-
-
-def _check(party: int, fits: bool) -> None:
-    if not fits:
-        raise _false(party)
-
-
-def _false(party: int) -> Refused:
-    return Refused(f"shares of the secret of client-{party} must give that secret: some are false")
+def _secret(
+    party: int,
+    answers: Mapping[int, Mapping[int, bytes]],
+    public: Callable[[bytes], bytes],
+    told: bytes,
+) -> bytes:
+    """Joins a party's secret, and checks it by its public half, or commitment."""
+    with suppress(KeyError, ValueError):
+        secret = join({holder: shares[party] for holder, shares in answers.items()})
+        if public(secret) == told:
+            return secret
+    raise Refused(f"shares of the secret of client-{party} must give that secret: some are false")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from engram.core.checks import require
 from engram.guards.guard import Sum
 from engram.guards.secure.quantize import levels, room_of
+from engram.settings.errors import Refused
 
 
 class Session(NamedTuple):
@@ -44,6 +45,13 @@ class Session(NamedTuple):
         """The sum of the parties' updates."""
         clients = sum(count for _, count in self.asked)
         return Sum(clients, self.parties, self.threshold, self.most)
+
+    def out_of_turn(self, party: int) -> Refused:
+        """Returns the refusal of a stage that is not a party's next."""
+        return Refused(
+            f"client-{party} is not at this stage of round {self.number}: each stage is answered "
+            "once, in turn, by a process that has answered those before"
+        )
 
     @property
     def digest(self) -> bytes:

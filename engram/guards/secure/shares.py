@@ -86,7 +86,7 @@ def _weights(holders: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def seal(key: bytes, shares: bytes, way: bytes, entropy: Entropy) -> bytes:
+def seal(key: bytes, way: bytes, shares: bytes, entropy: Entropy) -> bytes:
     """Encrypts shares of a party's two secrets by a key that it has with another: AES-256-GCM.
 
     ``way`` has the round, the sender and the receiver, which are authenticated.
@@ -95,7 +95,7 @@ def seal(key: bytes, shares: bytes, way: bytes, entropy: Entropy) -> bytes:
     return nonce + AESGCM(key).encrypt(nonce, shares, way)
 
 
-def unseal(key: bytes, data: bytes, way: bytes, sender: int) -> tuple[bytes, bytes]:
+def unseal(key: bytes, way: bytes, data: bytes, sender: int) -> bytes:
     """Decrypts the two shares of ``seal``.
 
     Raises:
@@ -107,4 +107,4 @@ def unseal(key: bytes, data: bytes, way: bytes, sender: int) -> tuple[bytes, byt
         raise Refused(f"shares of client-{sender} must be sealed by it, for this round") from error
     if len(shares) != 2 * SHARE:
         raise Refused(must(f"shares of client-{sender}", len(shares), f"of {2 * SHARE} bytes"))
-    return shares[:SHARE], shares[SHARE:]
+    return shares

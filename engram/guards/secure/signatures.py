@@ -20,6 +20,14 @@ from engram.settings.errors import Refused, brief
 Registry = Callable[[int], ec.EllipticCurvePublicKey]
 """Returns the registered key of a party; raises ``Refused`` if there is none."""
 
+
+class Identity(NamedTuple):
+    """A party of secure rounds."""
+
+    party: int  # the number of its first client
+    key: ec.EllipticCurvePrivateKey  # its registered one
+
+
 _ALGORITHM: Final = ec.ECDSA(hashes.SHA256())
 
 
@@ -70,7 +78,7 @@ def check_adverts(
     if len(adverts) < least or not adverts.keys() <= named.keys():
         expected = f"of {least} or more of the {len(named)} parties of the terms"
         raise Refused(must("keys", brief(sorted(adverts)), expected))
-    if adverts.get(own.party) != own or any(p != a.party for p, a in adverts.items()):
+    if adverts.get(own.party) != own:
         told = f"those that the parties have sent, client-{own.party}'s among them"
         raise Refused(f"keys must be {told}")
     publics = {key for advert in adverts.values() for key in (advert.sealing, advert.masking)}

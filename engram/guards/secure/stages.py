@@ -5,24 +5,30 @@ is answered twice, and what is refused ends the round for its party.
 """
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from flwr.app import ConfigRecord, RecordDict
 
 from engram.client.requests import Request, asked_clients
 from engram.core.checks import must
-from engram.guards.secure.party import Party, out_of_turn
+from engram.guards.secure.party import Party
 from engram.guards.secure.registry import REGISTRY
-from engram.guards.secure.secure_parties import Identity, Parties
+from engram.guards.secure.secure_parties import Parties
 from engram.guards.secure.session import Session
-from engram.guards.secure.signatures import Advert
-from engram.guards.secure.unmasked_sums import Summed, Sums
-from engram.guards.secure.wire import SECURE, STAGE, read_entries, session_of, to_entries
-from engram.settings.errors import Refused, few
+from engram.guards.secure.signatures import Identity
+from engram.guards.secure.unmasked_sums import Sums
+from engram.guards.secure.wire import (
+    SECURE,
+    STAGE,
+    Stage,
+    read_entries,
+    session_of,
+    to_entries,
+)
+from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.wire.wire import config_of, read_list
 
@@ -51,19 +57,23 @@ class Stages:
 
     def answer(self, request: Request) -> RecordDict:
         """Answers one stage; raises ``Refused``, or any error of a malformed message."""
-        content = request.message.content
-        stages: dict[str, Callable[[Asked, ConfigRecord], Mapping[int, bytes]]] = {
-            "keys": self._keys,
-            "shares": self._shares,
-            "survivors": self._survivors,
-            "unmask": self._unmask,
-        }
-        stage = str(config_of(content)[STAGE])
-        if stage not in stages:
+        content, stages = request.message.content, get_args(Stage)
+        if (stage := str(config_of(content)[STAGE])) not in stages:
             raise Refused(must("stage", stage, f"one of {', '.join(stages)}"))
-        told = content.config_records.get(SECURE, ConfigRecord())
-        found = stages[stage](self.asked(request), told)
-        return RecordDict({SECURE: ConfigRecord(to_entries(found))})
+        asked, told = self.asked(request), content.config_records.get(SECURE, ConfigRecord())
+        if stage == "keys":
+            return _record(self._begin(asked, told))
+        with self.party(asked) as party:
+            if stage == "shares":
+                return _record(party.share(read_entries(told)))
+            if stage == "survivors":
+                found = party.agree(read_list(told, "parties", int))
+                self.sums.check(party.number, party.session, asked.clients, party.survivors)
+                return _record(found)
+            found = party.reveal(read_entries(told))
+            self.sums.note(party.number, party.session, asked.clients, party.survivors)
+        del self._rounds[party.number]  # and its secrets
+        return _record(found)
 
     def asked(self, request: Request) -> Asked:
         """Reads the terms of a message, and checks the site's number of clients."""
@@ -79,11 +89,11 @@ class Stages:
         """Takes out the party of a round, and puts it back unless it refuses."""
         known, party = self._rounds.pop(asked.own.party, (None, None))
         if party is None or known != asked:
-            raise out_of_turn(asked.session, asked.own.party)
+            raise asked.session.out_of_turn(asked.own.party)
         yield party
         self._rounds[asked.own.party] = asked, party
 
-    def _keys(self, asked: Asked, told: ConfigRecord) -> dict[int, bytes]:
+    def _begin(self, asked: Asked, told: ConfigRecord) -> dict[int, bytes]:
         session, own, _ = asked
         registry = told.get(REGISTRY)
         self._parties.learn(registry if isinstance(registry, bytes) else b"")
@@ -94,30 +104,10 @@ class Stages:
                 f"this site's policy is against it: sums must be of {self._least} sites or more, "
                 f"and {session.threshold} of {session.parties} may do"
             )
-        party = Party(session, *own, self._parties.registry, os.urandom)
+        party = Party(session, own, self._parties.registry, os.urandom)
         self._rounds[own.party] = asked, party
         return {own.party: party.advert.data}
 
-    def _shares(self, asked: Asked, told: ConfigRecord) -> dict[int, bytes]:
-        with self.party(asked) as party:
-            adverts = {p: Advert.read(p, data) for p, data in read_entries(told).items()}
-            sealed, commitment = party.share(adverts)
-        return sealed | {asked.own.party: commitment}
 
-    def _survivors(self, asked: Asked, told: ConfigRecord) -> dict[int, bytes]:
-        named = read_list(told, "parties", int)
-        with self.party(asked) as party:
-            if len({*named}) < len(named):
-                twice = few([p for p, times in Counter(named).items() if times > 1])
-                raise Refused(f"survivors must be named once each, got parties {twice} more often")
-            summed = Summed(asked.clients, frozenset(named))
-            self.sums.check(party.number, asked.session, summed)
-            return {party.number: party.agree(summed.survivors)}
-
-    def _unmask(self, asked: Asked, told: ConfigRecord) -> dict[int, bytes]:
-        with self.party(asked) as party:
-            shares = party.reveal(read_entries(told))
-            summed = Summed(asked.clients, party.survivors)
-            self.sums.note(party.number, asked.session, summed)
-        del self._rounds[party.number]  # and its secrets
-        return shares
+def _record(entries: Mapping[int, bytes]) -> RecordDict:
+    return RecordDict({SECURE: ConfigRecord(to_entries(entries))})

@@ -2,19 +2,12 @@
 
 import hashlib
 import json
+from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import NamedTuple
 
 from engram.guards.secure.session import Session
 from engram.settings.errors import Refused, few
 from engram.settings.files import read_file, replace_file
-
-
-class Summed(NamedTuple):
-    """A sum of updates, as a party knows it."""
-
-    clients: list[int]  # the party's own
-    survivors: frozenset[int]  # the parties whose updates are summed
 
 
 class Sums:
@@ -31,43 +24,55 @@ class Sums:
         self._folder = folder
         self._texts: dict[tuple[int, str], str] = {}
 
-    def check(self, party: int, session: Session, summed: Summed | None = None) -> None:
+    def check(
+        self,
+        party: int,
+        session: Session,
+        clients: Sequence[int] = (),
+        parties: Set[int] = frozenset(),
+    ) -> None:
         """Refuses a sum that tells more beside those that are unmasked.
 
-        ``summed`` is None while it is open what the sum is over.
+        Args:
+            party: The one who would help to unmask it.
+            session: The terms.
+            clients: The party's own.
+            parties: Those whose updates are summed; empty while that is open.
 
         Raises:
             Refused: The training's sum of this round or a later one is unmasked, or a sum over
                 others of updates from this model; or what is known cannot be read.
         """
-        last = self._read(party, _of_training(session)) or "0"
+        training, model = _names(session)
+        last = self._read(party, training) or "0"
         try:
             later = session.number > int(last)
         except ValueError as error:
-            raise _damaged(_of_training(session)) from error
+            raise _damaged(training) from error
         if not later:
             raise Refused(
                 f"round must be above {last}, whose sum client-{party} has helped to unmask, "
                 f"got {session.number}: who sums a round twice, over other sites, learns more"
             )
-        before = self._read(party, _of_model(session))
-        if summed and before and before != _digest(session, summed):
+        before = self._read(party, model)
+        if parties and before and before != _digest(session, clients, parties):
             raise Refused(
                 f"sites of a sum must be those of the first sum of updates from this model, got "
-                f"{few(sorted(summed.survivors))} in round {session.number}: the difference may be "
+                f"{few(sorted(parties))} in round {session.number}: the difference may be "
                 "a single site's update; begin from another model, such as by another seed"
             )
 
-    def note(self, party: int, session: Session, summed: Summed) -> None:
-        """Notes a sum, before this party helps to unmask it.
+    def note(self, party: int, session: Session, clients: Sequence[int], parties: Set[int]) -> None:
+        """Notes a sum, before this party helps to unmask it; arguments as for ``check``.
 
         Raises:
             Refused: As ``check``, of what another process of the site has noted; or the disk
                 cannot be written.
         """
-        self.check(party, session, summed)
-        self._write(party, _of_training(session), str(session.number))
-        self._write(party, _of_model(session), _digest(session, summed))
+        self.check(party, session, clients, parties)
+        training, model = _names(session)
+        self._write(party, training, str(session.number))
+        self._write(party, model, _digest(session, clients, parties))
 
     def _read(self, party: int, name: str) -> str:
         if self._folder is None:
@@ -91,17 +96,14 @@ class Sums:
             raise Refused(f"this site's disk cannot be written: {error.strerror}") from error
 
 
-def _of_training(session: Session) -> str:
-    return f"memory/{session.training}/unmasked"
+def _names(session: Session) -> tuple[str, str]:
+    """Returns the files of a training's last round, and of the first sum from a model."""
+    return f"memory/{session.training}/unmasked", f"sums/{session.model}"
 
 
-def _of_model(session: Session) -> str:
-    return f"sums/{session.model}"
-
-
-def _digest(session: Session, summed: Summed) -> str:
-    parties = [pair for pair in session.asked if pair[0] in summed.survivors]
-    words = json.dumps([parties, session.most, summed.clients])
+def _digest(session: Session, clients: Sequence[int], parties: Set[int]) -> str:
+    summed = [pair for pair in session.asked if pair[0] in parties]
+    words = json.dumps([summed, session.most, [*clients]])
     return hashlib.sha256(words.encode()).hexdigest()
 
 

@@ -99,9 +99,12 @@ def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:
 
     ``asked`` has each party's number of clients; the others are of ``digests``.
     """
-    parties = sorted(asked)
-    counts = [asked[party] for party in parties]
-    return {"parties-asked": parties, "clients-asked": counts, "work": work, "model-digest": model}
+    return {
+        "parties-asked": list(asked),
+        "clients-asked": list(asked.values()),
+        "work": work,
+        "model-digest": model,
+    }
 
 
 def session_of(config: ConfigRecord, e: Experiment) -> Session:

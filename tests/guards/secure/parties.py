@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from engram.guards.secure.party import Party
 from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Session, threshold
+from engram.guards.secure.signatures import Identity
 
 
 def entropy(seed):
@@ -41,7 +42,9 @@ class Round:
         self.terms, self.updates = terms, updates
         self.keys = keys or {p: ec.generate_private_key(ec.SECP256R1()) for p in updates}
         self.there = {
-            p: Party(terms, p, self.keys[p], self.registry, entropy((seed + 1) * 1000 + p))
+            p: Party(
+                terms, Identity(p, self.keys[p]), self.registry, entropy(1000 * (seed + 1) + p)
+            )
             for p in updates
         }
         self.adverts = {}
@@ -61,7 +64,8 @@ class Round:
     def share(self, gone=()):
         self.without(gone)
         for p, party in self.there.items():
-            self.sealed[p], self.commitments[p] = party.share(self.adverts)
+            self.sealed[p] = party.share({q: advert.data for q, advert in self.adverts.items()})
+            self.commitments[p] = self.sealed[p].pop(p)
 
     def for_party(self, p):
         return {q: sealed[p] for q, sealed in self.sealed.items() if q != p}
@@ -75,8 +79,8 @@ class Round:
 
     def agree(self, gone=()):
         self.without(gone)
-        for p, party in self.there.items():
-            self.signatures[p] = party.agree({*self.masked})
+        for party in self.there.values():
+            self.signatures |= party.agree([*self.masked])
 
     def reveal(self, gone=()):
         self.without(gone)

@@ -11,12 +11,12 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
-from engram.guards.secure.drop_outs import _registry
 from engram.guards.secure.masking import MaskingHost
 from engram.guards.secure.registry import REGISTRY, fingerprint, signed_registry
-from engram.guards.secure.secure_parties import Identity, Parties, learn, of_node, registered
+from engram.guards.secure.secure_parties import Parties, learn, of_node, registered
 from engram.guards.secure.session import Session
-from engram.guards.secure.unmasked_sums import Summed, Sums
+from engram.guards.secure.signatures import Identity
+from engram.guards.secure.unmasked_sums import Sums
 from engram.link.keys import read_public_key, same_key
 from engram.link.node_config import NodeConfig
 from engram.link.server.identity import add_client, new_client_key, sign_registry
@@ -27,6 +27,7 @@ from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
 from engram.sites.policy import USUAL
 from engram.sites.policy_checks import of_now, of_settings
+from engram.strategies.drop_outs import _registry
 from engram.wire.clock import now
 from engram.wire.wire import CONFIG, SECURE_QUERY
 from tests.guards.secure.test_secure import Between, experiment
@@ -242,25 +243,24 @@ def test_sums_from_one_model_are_over_the_same_sites(tmp_path, before, after):
 def test_a_node_remembers_sums_after_a_restart(tmp_path):
     asked = ((0, 1), (1, 1), (2, 1))
     session = Session("1" * 16, 1, asked, 2, 1.0, most=5, model="a" * 64)
-    summed = Summed([0], frozenset({0, 1}))
-    Sums(tmp_path).note(0, session, summed)
+    Sums(tmp_path).note(0, session, [0], {0, 1})
     later = session._replace(training="2" * 16, number=7)
-    Sums(tmp_path).check(0, later, summed)
+    Sums(tmp_path).check(0, later, [0], {0, 1})
     weights = later._replace(most=6)
     clients = later._replace(asked=((0, 1), (1, 2), (2, 1)))
     absent = later._replace(asked=((0, 1), (1, 1), (2, 3)))  # whose number of clients is not summed
-    Sums(tmp_path).check(0, absent, summed)
-    for terms, one in (
-        (weights, summed),
-        (clients, summed),
-        (later, Summed([3], summed.survivors)),
-        (later, Summed([0], frozenset({0, 1, 2}))),
-        (later, Summed([0], frozenset({0, 2}))),
+    Sums(tmp_path).check(0, absent, [0], {0, 1})
+    for terms, own, parties in (
+        (weights, [0], {0, 1}),
+        (clients, [0], {0, 1}),
+        (later, [3], {0, 1}),
+        (later, [0], {0, 1, 2}),
+        (later, [0], {0, 2}),
     ):
         with pytest.raises(Refused, match="sites of a sum must be those of the first"):
-            Sums(tmp_path).check(0, terms, one)
+            Sums(tmp_path).check(0, terms, own, parties)
         with pytest.raises(Refused, match="sites of a sum must be those of the first"):
-            Sums(tmp_path).note(0, terms, one)
-    Sums(tmp_path).check(0, later._replace(model="b" * 64), Summed([0], frozenset({0, 2})))
+            Sums(tmp_path).note(0, terms, own, parties)
+    Sums(tmp_path).check(0, later._replace(model="b" * 64), [0], {0, 2})
     with pytest.raises(Refused, match="round must be above 1, whose sum client-0 has helped"):
         Sums(tmp_path).check(0, session)

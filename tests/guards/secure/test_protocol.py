@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import chisquare
 
 from engram.guards.secure.masks import agreed, mask, pairwise
-from engram.guards.secure.shares import join
+from engram.guards.secure.shares import SHARE, join, split
 from engram.settings.errors import Refused
-from tests.guards.secure.parties import Round, session, vectors
+from tests.guards.secure.parties import Round, entropy, session, vectors
 from tests.samples import entry
 
 
@@ -17,6 +17,10 @@ def modular_sum(updates):
     """The sum modulo 2^32 by Python's own whole numbers."""
     total = [sum(map(int, column)) % 2**32 for column in zip(*updates, strict=True)]
     return np.array(total, dtype=np.uint32)
+
+
+def keys_of(adverts):
+    return {party: advert.data for party, advert in adverts.items()}
 
 
 def run(played, **gone):
@@ -110,15 +114,15 @@ def test_keys_are_taken_only_with_the_signatures_of_registered_keys():
 
     def shared(**changes):
         given = adverts | {int(p[1:]): advert for p, advert in changes.items()}
-        copy(played.there[0]).share(given)
+        copy(played.there[0]).share(keys_of(given))
 
     shared()
     forged = adverts[1]._replace(masking=other.adverts[1].masking)
-    bare = adverts[1]._replace(signature=b"")
+    bare = adverts[1]._replace(signature=b"0")
     for advert in (forged, bare, other.adverts[1]):
         with pytest.raises(Refused, match="registered for client-1, got 'another one'"):
             shared(p1=advert)
-    with pytest.raises(Refused, match="those that the parties have sent"):
+    with pytest.raises(Refused, match="two alike"):
         shared(p1=adverts[2])
     with pytest.raises(Refused, match="client-0's among them"):
         shared(p0=other.adverts[0])
@@ -145,7 +149,7 @@ def test_keys_of_another_round_or_of_other_terms_are_refused():
             replayed.advertise()
             adverts = replayed.adverts | {0: played.adverts[0]}
             with pytest.raises(Refused, match="registered for client-1"):
-                played.there[0].share(adverts)
+                played.there[0].share(keys_of(adverts))
 
 
 def test_shares_are_read_only_by_whom_and_in_the_round_they_are_for():
@@ -166,8 +170,8 @@ def test_parties_who_were_told_different_keys_cannot_read_each_others_shares():
     played = Round(session(5), vectors(range(5), 3))
     played.advertise()
     fewer = {p: a for p, a in played.adverts.items() if p != 4}
-    played.there[0].share(played.adverts)
-    others = {p: played.there[p].share(fewer)[0][0] for p in (1, 2, 3)}
+    played.there[0].share(keys_of(played.adverts))
+    others = {p: played.there[p].share(keys_of(fewer))[0] for p in (1, 2, 3)}
     with pytest.raises(Refused, match="for this round"):
         played.there[0].open(others)
 
@@ -176,58 +180,52 @@ def test_no_party_tells_shares_of_both_secrets_of_another():
     played = Round(session(5), vectors(range(5), 3))
     for stage in ("advertise", "share", "mask"):
         getattr(played, stage)()
-    masked, everyone = {p: copy(party) for p, party in played.there.items()}, {*range(5)}
+    masked, everyone = {p: copy(party) for p, party in played.there.items()}, [*range(5)]
     played.agree()
     signed, agreed = dict(played.signatures), played.there[0]
     seeds = copy(agreed).reveal(signed)
     # The server then says that party 4 has dropped out, to have the share of its key, too.
-    second = {p: masked[p].agree(everyone - {4}) for p in range(4)}
+    second = {p: masked[p].agree([0, 1, 2, 3])[p] for p in range(4)}
     with pytest.raises(Refused, match="registered for client-"):
         copy(agreed).reveal(second)
     with pytest.raises(Refused, match="registered for client-3"):
         copy(agreed).reveal(signed | {3: second[3]})
     kept = agreed._shares
-    assert seeds == {p: kept[p][1] for p in everyone}
-    assert all(seeds[p] != kept[p][0] for p in everyone)
+    assert seeds == {p: kept[p][SHARE:] for p in everyone}
+    assert all(seeds[p] != kept[p][:SHARE] for p in everyone)
 
 
 def test_a_party_takes_each_stage_once_and_in_turn_also_where_it_is_refused():
     played = Round(session(5), vectors(range(5), 3))
-    played.advertise()
-    played.share()
-    party, everyone = played.there[0], {*range(5)}
+    party, everyone = played.there[0], [*range(5)]
     stages = {
-        "share": lambda: party.share(played.adverts),
+        "share": lambda: party.share(keys_of(played.adverts)),
         "open": lambda: party.open(played.for_party(0)),
         "mask": lambda: party.mask(3),
         "agree": lambda: party.agree(everyone),
         "reveal": lambda: party.reveal(played.signatures),
     }
-    for ahead in ("open", "mask", "agree", "reveal", None):
-        for stage, take in stages.items():
-            if stage != ahead:
-                with pytest.raises(Refused, match="client-0 is not at this stage of round 1"):
-                    take()
-        if ahead == "agree":  # whom it refuses to call survivors it is not asked again
-            other = copy(party)
-            with pytest.raises(Refused, match="survivors must be"):
-                other.agree({1, 2, 3, 4})
-            with pytest.raises(Refused, match="is not at this stage"):
-                other.agree(everyone)
-        if ahead == "reveal":
-            for p in range(1, 5):
-                played.there[p].open(played.for_party(p))
-                played.there[p].mask(3)
-                played.signatures[p] = played.there[p].agree(everyone)
-        if ahead:
-            stages[ahead]()
+    for ahead, done in (
+        ("share", "advertise"),
+        ("open", "share"),
+        ("agree", "mask"),
+        (None, "agree"),
+    ):
+        getattr(played, done)()
+        for stage in stages.keys() - {ahead, "reveal" if ahead is None else ""}:
+            with pytest.raises(Refused, match="client-0 is not at this stage of round 1"):
+                stages[stage]()
+    with pytest.raises(Refused, match="signatures must be"):
+        party.reveal({})
+    with pytest.raises(Refused, match="client-0 is not at this stage of round 1"):
+        stages["reveal"]()
 
 
 def test_a_party_that_has_sent_its_update_is_a_survivor_or_signs_nothing():
     played = Round(session(5), vectors(range(5), 3))
     for stage in ("advertise", "share", "mask"):
         getattr(played, stage)()
-    for wrong in ({1, 2, 3, 4}, {0, 1, 2}, {0, 1, 2, 3, 4, 9}):
+    for wrong in ([1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3, 4, 9]):
         with pytest.raises(Refused, match="survivors must be 4 or more of the 5"):
             copy(played.there[0]).agree(wrong)
 
@@ -248,7 +246,7 @@ def test_an_update_that_comes_after_the_others_were_unmasked_stays_masked():
     rest = late - pairwise(4, key, others, played.terms.purpose, size)
     assert chisquare(np.bincount(rest & np.uint32(255), minlength=256)).pvalue > 1e-4
     np.testing.assert_array_equal(rest - mask(party._seed, size), np.full(size, 4))
-    assert all(told[4] != party._shares[4][1] for told in played.revealed.values())
+    assert all(told[4] != party._shares[4][SHARE:] for told in played.revealed.values())
 
 
 def test_masks_of_two_rounds_have_nothing_in_common_even_of_the_same_keys():
@@ -273,6 +271,10 @@ def test_a_false_share_is_noticed():
             run(played, mask=dropped)
             victim = 4
             played.revealed[0][victim] = bytes(66)
+            with pytest.raises(Refused, match=f"client-{victim} must give that secret"):
+                played.unmask()
+            for p, share in split(bytes(32), sorted(played.revealed), 4, entropy(0)).items():
+                played.revealed[p][victim] = share  # of another secret, all of them
             with pytest.raises(Refused, match=f"client-{victim} must give that secret"):
                 played.unmask()
 

@@ -90,12 +90,12 @@ APART = "for each of different parties, which have numbers from 0"
         (
             "keys",
             renamed(LIAR, OTHER),
-            "keys must be of client-3, got none of [3], and others of [4]",
+            "of client-3, got none of [3], and others of [4]",
         ),
         (
             "keys",
             renamed(LIAR, NOBODY),
-            "keys must be of client-3, got none of [3], and others of [99]",
+            "of client-3, got none of [3], and others of [99]",
         ),
         ("keys", renamed(LIAR, 2**31), f"{APART}, got something else of [2147483648]"),
         ("keys", twice, f"{APART}, got something else of [3]"),

@@ -89,5 +89,7 @@ def test_what_a_site_adds_beyond_its_bound_is_cut_and_nobody_else_looks_at_a_sum
     _, mean = summed(guard, at, [long])
     assert length_of(change_of(at, mean)) == pytest.approx(C, rel=1e-6)
     assert guard.admit(at, mean) is mean
+    with pytest.raises(LookupError):  # no update leaves without a mask
+        guard.send(at, long)
     assert guard.masks
     assert not chain(Clip(C).build(), refuse).masks

@@ -18,10 +18,9 @@ from engram.guards.secure.wire import (
     terms,
 )
 from engram.settings.errors import RunStopped, few
-from engram.settings.experiment import Experiment
+from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import Kind, Rejected, first_answers, read_reply
 from engram.strategies.screening import TrainReplies
-from engram.wire.roster import Roster
 from engram.wire.wire import CLIENTS, CONFIG, SECURE_QUERY, config_of, read_list
 
 T = TypeVar("T")
@@ -41,26 +40,22 @@ class Exchange:
     """
 
     def __init__(
-        self,
-        grid: Grid,
-        roster: Roster,
-        messages: Sequence[Message],
-        experiment: Experiment,
-        timeout: float,
+        self, grid: Grid, strategy: Federated, messages: Sequence[Message], timeout: float
     ) -> None:
+        e, roster = strategy.rounds.settings, strategy.roster
         self._grid, self._names, self._timeout = grid, roster.names, timeout
         first = {node: client for client, node in reversed([*enumerate(roster.nodes)])}
         self.messages = {first[m.metadata.dst_node_id]: m for m in messages}
         configs = {party: config_of(m.content) for party, m in self.messages.items()}
         self.clients = {party: read_list(c, CLIENTS, int) for party, c in configs.items()}
-        asked = {party: len(clients) for party, clients in self.clients.items()}
-        told = terms(asked, *digests(messages[0].content, experiment))
+        asked = {party: len(clients) for party, clients in sorted(self.clients.items())}
+        told = terms(asked, *digests(messages[0].content, e))
         for config in configs.values():
             config.update(told)
         self._configs = {party: dict(config) for party, config in configs.items()}
+        self.session = session_of(configs[min(configs)], e)
         self.lost: dict[int, Rejected | None] = {}
         self._others: Counter[Kind] = Counter()
-        self.session = session_of(configs[min(configs)], experiment)
         try:
             self.session.check()
         except ValueError as error:
@@ -135,9 +130,14 @@ class Exchange:
         return found
 
     def without(self, survivors: Collection[int]) -> TrainReplies:
-        """Returns the clients of lost parties but survivors, which have sent their updates."""
+        """Collects the clients of lost parties, but for survivors: they have sent their updates."""
         lost = {p: why for p, why in self.lost.items() if p not in survivors}
         found = sorted((self.clients[party], why) for party, why in lost.items())
         rejected = [(clients, why) for clients, why in found if why is not None]
         silent = [clients for clients, why in found if why is None]
         return TrainReplies([], rejected, silent, self._others)
+
+
+def own(told: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:
+    """Returns each party's bytes of its own."""
+    return {party: mine[party] for party, mine in told.items()}

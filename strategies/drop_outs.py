@@ -6,7 +6,7 @@ Nothing of a single client's update is in what it receives: see ``engram.guards.
 from collections.abc import Callable, Mapping
 from functools import partial
 from logging import getLogger
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from engram.core.slots import flat
 from engram.core.types import Params
 from engram.guards.changes import size_of
 from engram.guards.guard import parted
-from engram.guards.secure.exchange import Exchange
 from engram.guards.secure.quantize import Words
 from engram.guards.secure.registry import REGISTRY
 from engram.guards.secure.secure_sum import MASKED
@@ -30,8 +29,9 @@ from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import Rejected
 from engram.strategies.screening import Accepted, TrainReplies
-from engram.strategies.train_replies import Details, read_clients
-from engram.wire.wire import ARRAYS, CLIENTS, WAYS, read_array, to_record
+from engram.strategies.secure_exchange import Exchange, own
+from engram.strategies.train_replies import screen
+from engram.wire.wire import to_record
 
 _log = getLogger("flwr.engram")
 
@@ -57,38 +57,31 @@ def train_securely(
     messages = [*strategy.configure_train(server_round, to_record(model), settings, grid)]
     if before is not None:
         before()
-    sites = Exchange(grid, strategy.roster, messages, strategy.rounds.settings, timeout)
+    sites = Exchange(grid, strategy, messages, timeout)
     trained, total = _summed(sites, strategy, _registry(grid))
     return Round(*strategy.learn(server_round, _replies(sites, strategy, trained, total)))
 
 
-class _Trained(NamedTuple):
-    details: Details  # of who has trained
-    way: str
-    masked: Words
-
-
 def _summed(
     sites: Exchange, strategy: Federated, registry: Mapping[str, bytes]
-) -> tuple[dict[int, _Trained], Words]:
+) -> tuple[dict[int, Accepted], Words]:
     """Goes through the stages; returns those who have trained, and the sum of their updates."""
-    told = sites.query("keys", [*sites.messages], registry, check=Advert.read)
-    keys = {party: mine[party] for party, mine in told.items()}
+    keys = own(sites.query("keys", [*sites.messages], registry, check=Advert.read))
     shares = sites.query("shares", keys, to_entries(keys), keys)
     asked = {party: sites.messages[party] for party in shares}
     for party, message in asked.items():
         sealed = {other: mine[party] for other, mine in shares.items() if other != party}
         message.content[SECURE] = ConfigRecord(to_entries(sealed))
     trained = sites.ask("masked updates", asked, partial(_read, sites, strategy))
-    told = sites.query("survivors", trained, {"parties": sorted(trained)})
-    signatures = {party: mine[party] for party, mine in told.items()}
+    signatures = own(sites.query("survivors", trained, {"parties": sorted(trained)}))
     revealed = sites.query("unmask", signatures, to_entries(signatures), shares)
+    parts = [each.updates[0].slots[MASKED].numpy() for each in trained.values()]
     try:
         total = unmask(
             sites.session,
-            np.add.reduce([each.masked for each in trained.values()], dtype=np.uint32),
+            np.add.reduce([part.view(np.uint32) for part in parts], dtype=np.uint32),
             adverts={party: Advert.read(party, data) for party, data in keys.items()},
-            commitments={party: mine[party] for party, mine in shares.items()},
+            commitments=own(shares),
             survivors=trained.keys(),
             revealed=revealed,
         )
@@ -99,28 +92,26 @@ def _summed(
 
 def _read(
     sites: Exchange, strategy: Federated, party: int, content: RecordDict
-) -> _Trained | Rejected:
-    clients, examples = sites.clients[party], strategy.roster.examples
-    details = read_clients(
+) -> Accepted | Rejected:
+    rounds, clients, session = strategy.rounds, sites.clients[party], sites.session
+    size = size_of(flat(rounds.shapes.sent))
+    masked = rounds.shapes._replace(sent={MASKED: torch.empty(size, dtype=torch.int32)})
+    return screen(
         content,
-        server_round=sites.session.number,
+        server_round=session.number,
+        rounds=rounds._replace(shapes=masked),
         asked=clients,
-        examples={client: examples[client] for client in clients},
-        losses=False,
+        examples={client: strategy.roster.examples[client] for client in clients},
+        most=session.most,
+        loss=None,
     )
-    if isinstance(details, Rejected):
-        return details
-    size = size_of(flat(strategy.rounds.shapes.sent))
-    words = read_array(content.array_records[ARRAYS][MASKED], (size,), torch.int32)
-    way = str(content.config_records[CLIENTS].get("way"))
-    return _Trained(details, way if way in WAYS else "", words.numpy().view(np.uint32))
 
 
 def _replies(
-    sites: Exchange, strategy: Federated, trained: Mapping[int, _Trained], total: Words
+    sites: Exchange, strategy: Federated, trained: Mapping[int, Accepted], total: Words
 ) -> TrainReplies:
     """Returns the mean of updates, as the one reply of all their clients, and the others."""
-    rounds, session = strategy.rounds, sites.session
+    rounds, session, replies = strategy.rounds, sites.session, trained.values()
     for party in sorted(sites.lost.keys() & trained.keys()):
         if why := sites.lost[party]:
             _log.warning(
@@ -131,15 +122,14 @@ def _replies(
                 why.kind,
                 why.reason,
             )
-    ids = sorted(client for each in trained.values() for client in each.details.ids)
-    weight = sum(min(strategy.roster.examples[client], session.most) for client in ids)
-    words = torch.from_numpy(total.view(np.int32))
+    ids = sorted(client for reply in replies for client in reply.clients)
+    rows = sum(reply.updates[0].rows for reply in replies)
     at = rounds.merge.at(strategy.slots, session.number)
     at = at._replace(sum=session.sum, like=rounds.shapes.sent)
-    masked = Update({MASKED: words}, weight, len(ids))
+    masked = Update({MASKED: torch.from_numpy(total.view(np.int32))}, rows, len(ids))
     updates, _ = parted([rounds.merge.guard.arrive(at, masked)])
-    failed = {c: why for each in trained.values() for c, why in each.details.why.items()}
-    ways = {each.way for each in trained.values()}
+    failed = {client: why for reply in replies for client, why in reply.failed.items()}
+    ways = {reply.way for reply in replies}
     accepted = Accepted(ids, updates, [], failed, ways.pop() if len(ways) == 1 else "")
     asked = sorted(client for party in trained for client in sites.clients[party])
     return sites.without(trained)._replace(accepted=[(asked, accepted)])
