@@ -76,7 +76,8 @@ class Federated(RunStrategy):
                 parameters,
             )
         self.slots: Slots = {}  # from which the last round began; none once it is scored
-        traffic = self._traffic = Traffic.of(rounds, len(roster.nodes))
+        cast = rounds.merge.guard.broadcast
+        traffic = self._traffic = Traffic(cast, rounds, len(roster.nodes)) if cast else None
         self._pacing = pacing_of(rounds, roster, traffic.size if traffic else None)
         self.waves: list[Wave] = []  # of the last round
         self._sent: list[Sent] = []

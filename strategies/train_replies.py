@@ -10,7 +10,7 @@ from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.tree import select, stacked
 from engram.core.types import Params
-from engram.guards.outgoing_updates import decoded
+from engram.guards.guard import parted
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
@@ -105,7 +105,10 @@ def screen(
     if merge.guard.encodes:
         at = merge.at(server, server_round)._replace(like=rounds.shapes.sent)
         updates = [Update(select(slots, i), 0, 1, client) for i, client in enumerate(ids)]
-        slots = stacked([decoded(merge.guard, at, update) for update in updates])
+        found, refused = parted([merge.guard.arrive(at, update) for update in updates])
+        if refused:
+            return Rejected.of(refused[0].kind, refused[0].reason)
+        slots = stacked([update.slots for update in found])
     trained = Trained(ids, slots, rows, details.losses, details.why, way if way in WAYS else "")
     return judged(trained, merge, most=most, loss=loss)
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -27,10 +28,7 @@ class Clip:
 
     def build(self) -> Guard:
         """Builds the guard; the server clips again, as a client may not have."""
-
-        def cut(change: Params) -> Params:
-            return near(change, self.bound)
-
+        cut = partial(near, bound=self.bound)
         guard = Guard(
             "clip",
             leave=lambda at, update, kept: (acted_on(at, update, cut), {}),

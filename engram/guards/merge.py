@@ -12,10 +12,10 @@ from engram.core.checks import must
 from engram.core.contract import SlotFault, cause_of, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import merged, received_by, weighed
-from engram.core.streams import generator
 from engram.guards.changes import rebased
 from engram.guards.guard import At, Guard, parted
 from engram.guards.noise import Noise, secret_noise
+from engram.guards.outgoing_updates import place_of
 from engram.guards.presets import guards_of
 from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.settings.experiment import Experiment
@@ -56,18 +56,9 @@ class Merge:
 
         They add to ``shortened`` the updates that are longer than is usual.
         """
-        e = self.settings
-        return At(
-            self.method,
-            self.running,
-            e.clients_per_round,
-            server,
-            partial(self.received, server),
-            lambda size, stream: self.noise(size, stream, number),
-            lambda stream: generator(e.seed, stream, number),
-            id,
-            (list[Update]() if shortened is None else shortened).append,
-        )
+        e, noted = self.settings, list[Update]() if shortened is None else shortened
+        at = place_of(e, self.method, self.running, server, self.noise, number)
+        return at._replace(received=partial(self.received, server), note=noted.append)
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round of updates that are not admitted yet."""

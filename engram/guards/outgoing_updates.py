@@ -1,13 +1,18 @@
-"""Updates as guards let them leave clients, and as they arrive."""
+"""Updates as guards let them leave clients, and the places where guards act."""
+
+from collections.abc import Set
+from functools import cache
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from engram.core.method import Slots, Update
+from engram.core.method import Method, Slots, Update
 from engram.core.slots import flat
-from engram.core.streams import Stream
-from engram.guards.guard import At, Guard, parted
+from engram.core.streams import Stream, generator, uniform
+from engram.guards.guard import At, Guard
+from engram.guards.noise import Noise
+from engram.settings.experiment import Experiment
 
 
 def leave_together(guard: Guard, at: At, own: Slots, sent: Slots) -> Slots:
@@ -39,21 +44,18 @@ def leave_together(guard: Guard, at: At, own: Slots, sent: Slots) -> Slots:
     return found
 
 
-def form_of(guard: Guard, at: At, received: Slots, sent: Slots) -> Slots:
-    """Returns an update as it leaves its client, with shapes only; so are its arguments."""
-    at = at._replace(
-        received=lambda _: received, uniform=lambda n, _: torch.empty(n, device="meta")
+def place_of(
+    e: Experiment, method: Method, running: Set[str], received: Slots, noise: Noise, *keys: int
+) -> At:
+    """Returns the place where guards act, of a round or, with its ``keys``, of a round's client."""
+    draws = cache(lambda stream: uniform(e.seed, stream, *keys))
+    return At(
+        method,
+        running,
+        e.clients_per_round,
+        received,
+        lambda _: received,
+        lambda size, stream: noise(size, stream, *keys),
+        lambda stream: generator(e.seed, stream, *keys),
+        uniform=lambda size, stream: draws(stream)(size),
     )
-    return guard.leave(at, Update(sent, 0), {})[0].slots
-
-
-def decoded(guard: Guard, at: At, update: Update) -> Slots:
-    """Returns the slots of an update that guards have encoded.
-
-    Raises:
-        ValueError: If it is no such code.
-    """
-    found, refused = parted([guard.arrive(at, update)])
-    if refused:
-        raise ValueError(refused[0].reason)
-    return found[0].slots

@@ -111,6 +111,7 @@ class Trainer:
         ways: Names of the ways to train a cohort of which one may be the fastest.
         way: The one that trains; empty until the first cohort has shown which is the fastest.
         store: As given, until others are lent.
+        sending: Acts on updates, and reads what messages bring.
         block: The largest number of clients that are trained at once.
         bytes_each: Bytes that training one client takes.
 
@@ -204,7 +205,7 @@ class Trainer:
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
         what = guard, self.method, shapes, self.learner.network.running, data.names
-        self.sending = Sending(e, *what, noise or secret_noise, self._covers)
+        self.sending = Sending(e, *what, self._memories, noise or secret_noise, self._covers)
         self._checked: set[frozenset[str]] = set()
         self.way = ""
         self.block, self.bytes_each = block_of(self, self._size, self._rows)
@@ -234,6 +235,7 @@ class Trainer:
     def lend(self, store: MemoryStore) -> None:
         """Keeps clients' memories in another store from now on."""
         self.store, self._memories = store, replace(self._memories, store=store)
+        self.sending = replace(self.sending, memories=self._memories)
 
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
@@ -410,7 +412,7 @@ class Trainer:
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
         """Stores the memories of clients after a round; returns their updates."""
-        left, beside = self.sending.leave(done, asked, chunk, self._memories)
+        left, beside = self.sending.leave(done, asked, chunk)
         self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left
 
@@ -422,16 +424,6 @@ class Trainer:
     def recalled(self, clients: Sequence[int], *, before: int) -> list[Memory]:
         """Returns clients' memories from rounds before the given one."""
         return [self._memories.recall(client, before=before) for client in clients]
-
-    def brought(
-        self, arrays: Params, version: int, clients: Sequence[int], *, server_round: int
-    ) -> Params:
-        """Returns the slots, by path, that a message brings to clients before a round.
-
-        Raises:
-            EngramError: It brings changes of slots that none of them holds.
-        """
-        return self.sending.received(arrays, version, clients, self._memories, server_round)
 
 
 def _mechanism(e: "Experiment") -> "ByExamples | None":

@@ -40,9 +40,8 @@ def top_k(share: float) -> Coder:
         return values.new_zeros(prod(shape)).scatter(0, _numbers(places), values).reshape(shape)
 
     def check(code: Code, shape: Shape) -> None:
-        if len(code) == 1:
-            return
-        at, count = _numbers(code[0]), prod(shape)
+        count = prod(shape)
+        at = _numbers(code[0]) if len(code) == 2 else torch.arange(0)
         if not ((at >= 0) & (at < count)).all() or not (at.diff() > 0).all():
             raise ValueError(f"places must be ascending, from 0 to {count - 1}")
 
