@@ -12,7 +12,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from engram.core.method import Method, Slots, Update
+from engram.core.method import Method, Slots
 from engram.core.method_shapes import nbytes
 from engram.core.slots import flat
 from engram.core.types import Params
@@ -31,25 +31,21 @@ class Traffic:
     """Bytes of a run's messages, and the version of the slots that each client holds.
 
     Attributes:
-        form: The slots of an update as it leaves its client, with shapes only.
         messages: Whether there are messages, so that clients hold slots.
     """
 
     def __init__(self, cast: Broadcast, rounds: Rounds, clients: int) -> None:
         merge, shapes, self._whole = rounds.merge, rounds.shapes, cast.whole
         self._layout = cast.layout(shapes.method, shapes.common, merge.running)
-        at = merge.at(shapes.common, 0)._replace(
-            received=lambda _: shapes.received,
-            uniform=lambda size, stream: torch.empty(size, device="meta"),
-        )
-        self.form = merge.guard.leave(at, Update(shapes.sent, 0), {})[0].slots
+        at = merge.at(shapes.common, 0)._replace(like=shapes.sent)
+        self._up = nbytes(merge.guard.form(at, shapes.sent))
         self.messages = False
         self._held = torch.full((clients,), _NONE, dtype=torch.int64)
 
     @property
     def size(self) -> int:
         """Bytes that a client receives and sends in a round, if it has missed none."""
-        return self._layout.size + nbytes(self.form)
+        return self._layout.size + self._up
 
     @property
     def state(self) -> Params:
@@ -76,7 +72,7 @@ class Traffic:
                 missed = self._missed(version, [client])
                 sent += plain if missed is None else missed * size
             done = [client for _, reply in replies.accepted for client in reply.clients]
-            received += nbytes(self.form) * len(done)
+            received += self._up * len(done)
             self.forget(wave.clients)
             self._held[done] = version
         return {"bytes-sent": sent, "bytes-received": received}

@@ -332,8 +332,7 @@ class Federated(RunStrategy):
         due = self._sent
         if isinstance(self._pacing, AtWork):
             due, self._sent = self._pacing.due(server_round, due, came)
-        self.waves = [sent.wave for sent in due]
-        form, replied = self._traffic.form if self._traffic else self.rounds.shapes.sent, []
+        self.waves, replied = [sent.wave for sent in due], []
         for sent, mine in zip(due, by_wave(came, due), strict=True):
             read = partial(
                 screen,
@@ -342,7 +341,6 @@ class Federated(RunStrategy):
                 most=self.most,
                 loss=sent.loss,
                 server=sent.wave.slots,
-                form=form,
             )
             replied.append(collect_replies(mine, sent.asked, self.roster.examples, read))
         model, metrics = self.learn(server_round, *replied)

@@ -96,6 +96,7 @@ class Guard(NamedTuple):
         leave: ``(at, update, kept) -> (update, kept)`` of one client, before its update leaves it.
             ``kept`` has the slots that it ``keeps``: none before the first round. Called under
             ``vmap``, where no guard keeps or encodes: it branches on no value.
+        form: ``(at, slots) -> slots`` of an update after ``leave``, with shapes only.
         arrive: ``(at, update) -> update or Refusal``, at the server: decodes what ``leave`` has
             encoded.
         admit: ``(at, update) -> update or Refusal``, of one update.
@@ -114,6 +115,7 @@ class Guard(NamedTuple):
     single: bool = False
     keeps: Set[str] = frozenset()
     leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = _stay
+    form: Callable[[At, Slots], Slots] = _pass
     arrive: Callable[[At, Update], Update | Refusal] = _pass
     admit: Callable[[At, Update], Update | Refusal] = _pass
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
@@ -155,6 +157,11 @@ def chain(*guards: Guard) -> Guard:
             update, more = guard.leave(at, update, {n: kept[n] for n in guard.keeps & kept.keys()})
             after |= more
         return update, after
+
+    def form(at: At, slots: Slots) -> Slots:
+        for guard in guards:
+            slots = guard.form(at, slots)
+        return slots
 
     def arrive(at: At, update: Update) -> Update | Refusal:
         for guard in reversed(guards):
@@ -198,6 +205,7 @@ def chain(*guards: Guard) -> Guard:
         single=any(guard.single for guard in guards),
         keeps=frozenset[str]().union(*(guard.keeps for guard in guards)),
         leave=leave if any(guard.leaves for guard in guards) else _stay,
+        form=form,
         arrive=arrive if any(guard.encodes for guard in guards) else _pass,
         admit=admit if any(guard.admit is not _pass for guard in guards) else _pass,
         gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,

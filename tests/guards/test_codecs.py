@@ -9,7 +9,7 @@ import torch
 
 from engram.core.method import FromMean, Method, Server, Update
 from engram.core.slots import replace, sends
-from engram.guards.compression.codes import Coder, Layout
+from engram.guards.compression.codes import Coder, Layout, unfilled
 from engram.guards.compression.delta_broadcast import (
     VERSION,
     WRITTEN,
@@ -23,7 +23,7 @@ from engram.guards.compression.top_k import top_k
 from tests import support
 from tests.samples import entry
 
-PLAIN = Coder(lambda x, draw: (x,), lambda code, shape: code[0])
+PLAIN = Coder(lambda shape: (unfilled(shape),), lambda x, draw: (x,), lambda code, shape: code[0])
 CODERS = [PLAIN, quantized(8), quantized(4), top_k(0.01), top_k(0.5), low_rank(1), low_rank(2)]
 SHAPES = [(), (0,), (1,), (7,), (300,), (65, 64), (10, 3, 5, 5)]
 

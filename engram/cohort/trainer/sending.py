@@ -88,7 +88,8 @@ class Sending:
         for i, client in enumerate(chunk.clients):
             at = self._at(common | select(own, i), number, client)
             before = unflat(self.memories.beside(client, before=number))
-            update, kept = guard.leave(at, Update(select(sent, i), 0), before)
+            mine = over_slots(lambda leaf, i=i: leaf[i], sent)
+            update, kept = guard.leave(at, Update(mine, 0), before)
             if asked.version is None:
                 (update,), _ = parted([guard.arrive(at, update)])
             elif guard.broadcast and not guard.broadcast.whole:

@@ -11,7 +11,8 @@ on: sum_t sent_t = sum_t x_t + e_1 - e_T+1.
 """
 
 from collections.abc import Callable, Collection, Mapping, Set
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Final, NamedTuple, Self
 
@@ -33,17 +34,18 @@ class Coder(NamedTuple):
     """A way to write one array of float32.
 
     Attributes:
-        encode: ``(x, draw) -> code``; also of an array that has a shape only.
-        decode: ``(code, shape) -> x``, likewise.
-        check: Raises ``ValueError`` if a code is not that of such an x.
+        form: ``shape -> code`` of an array, with shapes only.
+        encode: ``(x, draw) -> code``.
+        decode: ``(code, shape) -> x``; raises ``ValueError`` if the code is not that of such an x.
     """
 
+    form: Callable[[Shape], Code]
     encode: Callable[[Tensor, Draw], Code]
     decode: Callable[[Code, Shape], Tensor]
-    check: Callable[[Code, Shape], None] = lambda code, shape: None
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)
+class Layout:
     """Arrays written one after the other."""
 
     coder: Coder
@@ -62,20 +64,21 @@ class Layout(NamedTuple):
         exact = {p for p, (s, _, n) in parts.items() if kinds[s] == "statistic" or n in running}
         return cls(coder, shapes, {p: x for p, x in shapes.items() if p not in exact})
 
-    @property
+    @cached_property
+    def forms(self) -> dict[str, Code]:
+        """The codes of all arrays, with shapes only."""
+        whole = {p: (unfilled(shape),) for p, shape in self.shapes.items()}
+        return whole | {path: self.coder.form(self.shapes[path]) for path in self.coded}
+
+    @cached_property
     def size(self) -> int:
         """Bytes of all arrays."""
-        return sum(part.nbytes for form in self._forms().values() for part in form)
+        return sum(part.nbytes for form in self.forms.values() for part in form)
 
     @property
     def plain_size(self) -> int:
         """Bytes of all arrays as numbers of float32."""
         return sum(4 * prod(shape) for shape in self.shapes.values())
-
-    def _forms(self) -> dict[str, Code]:
-        return {
-            p: _form(self.coder if p in self.coded else None, x) for p, x in self.shapes.items()
-        }
 
     def encode(self, arrays: Params, residual: Params, draw: Draw) -> tuple[Tensor, Params, Params]:
         """Encodes arrays with error feedback; the residual is empty at first.
@@ -103,20 +106,17 @@ class Layout(NamedTuple):
         """
         if code.shape != (self.size,):
             raise ValueError(f"code must have {self.size} bytes, got {tuple(code.shape)}")
-        forms, found = self._forms(), Params()
-        pieces = iter(torch.split(code, [x.nbytes for form in forms.values() for x in form]))
-        for path, form in forms.items():
+        found, sizes = Params(), [x.nbytes for form in self.forms.values() for x in form]
+        pieces = iter(torch.split(code, sizes))
+        for path, form in self.forms.items():
             # Numbers of a copy begin where they may.
             parts = tuple(next(pieces).clone().view(x.dtype).reshape(x.shape) for x in form)
             found[path] = parts[0]
             if path in self.coded:
-                self.coder.check(parts, self.shapes[path])
                 found[path] = self.coder.decode(parts, self.shapes[path])
         return found
 
 
-@lru_cache(maxsize=4096)
-def _form(coder: Coder | None, shape: Shape) -> Code:
-    """Returns the code of an array of a shape, with shapes only."""
-    x = torch.empty(shape, device="meta")
-    return coder.encode(x, lambda n: torch.empty(n, device="meta")) if coder else (x,)
+def unfilled(shape: Shape, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Returns an array that has a shape and a type alone."""
+    return torch.empty(shape, dtype=dtype, device="meta")

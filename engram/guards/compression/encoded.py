@@ -2,11 +2,13 @@
 
 from typing import Final
 
+import torch
+
 from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.streams import Stream
 from engram.core.types import Params
-from engram.guards.compression.codes import CODE, Coder, Layout
+from engram.guards.compression.codes import CODE, Coder, Layout, unfilled
 from engram.guards.guard import At, Guard, Refusal
 
 _RESIDUAL: Final = "residual"
@@ -14,28 +16,35 @@ _RESIDUAL: Final = "residual"
 
 def encoded(name: str, coder: Coder) -> Guard:
     """Builds a guard of updates in one array of bytes, where a model is written as its change."""
+    known = dict[int, tuple[Slots, Layout]]()
 
-    def parts(at: At, slots: Slots, update: Update) -> tuple[Layout, Params]:
-        """Returns the layout, and received models, of which changes are written."""
-        layout = Layout.of(coder, at.method.kinds, slots, at.running)
+    def layout(at: At) -> Layout:
+        if id(at.like) not in known:
+            known[id(at.like)] = at.like, Layout.of(coder, at.method.kinds, at.like, at.running)
+        return known[id(at.like)][1]
+
+    def origin(at: At, update: Update) -> Params:
+        """Returns the received models, by path, of which changes are written."""
         received, kinds = flat(at.received(update)), at.method.kinds
-        models = (path for path in layout.coded if kinds[path.partition("/")[0]] == "model")
-        return layout, {path: received[path] for path in models}
+        models = (path for path in layout(at).coded if kinds[path.partition("/")[0]] == "model")
+        return {path: received[path] for path in models}
+
+    def form(at: At, slots: Slots) -> Slots:
+        del slots
+        return {CODE: unfilled((layout(at).size,), torch.uint8)}
 
     def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
-        layout, origin = parts(at, update.slots, update)
         arrays, left = flat(update.slots), flat(kept.get(_RESIDUAL, {}))
-        arrays |= {path: arrays[path] - x for path, x in origin.items()}
-        code, _, left = layout.encode(arrays, left, lambda n: at.uniform(n, Stream.COMPRESSION))
+        arrays |= {path: arrays[path] - x for path, x in origin(at, update).items()}
+        code, _, left = layout(at).encode(arrays, left, lambda n: at.uniform(n, Stream.COMPRESSION))
         return update._replace(slots={CODE: code}), {_RESIDUAL: unflat(left)}
 
     def arrive(at: At, update: Update) -> Update | Refusal:
-        layout, origin = parts(at, at.like, update)
         try:
-            found = layout.decode(update.slots[CODE])
+            found = layout(at).decode(update.slots[CODE])
         except (KeyError, ValueError) as error:
             return Refusal("malformed", str(error), update)
-        found |= {path: found[path] + x for path, x in origin.items()}
+        found |= {path: found[path] + x for path, x in origin(at, update).items()}
         return update._replace(slots=unflat(found, at.like))
 
-    return Guard(name, keeps={_RESIDUAL}, leave=leave, arrive=arrive)
+    return Guard(name, keeps={_RESIDUAL}, leave=leave, form=form, arrive=arrive)
