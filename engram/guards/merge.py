@@ -1,7 +1,7 @@
 """The server's merge of a method behind its guards."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Sequence, Set
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,10 +12,10 @@ from engram.core.checks import must
 from engram.core.contract import SlotFault, cause_of, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import merged, received_by, weighed
+from engram.core.streams import generator, uniform
 from engram.guards.changes import rebased
 from engram.guards.guard import At, Guard, parted
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.outgoing_updates import place_of
 from engram.guards.presets import guards_of
 from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.settings.experiment import Experiment
@@ -103,6 +103,23 @@ class Merge:
         admitted = self.guard.admit(self.at(server, server_round), nothing)
         ((update,), _) = parted([admitted])
         return update
+
+
+def place_of(
+    e: Experiment, method: Method, running: Set[str], received: Slots, noise: Noise, *keys: int
+) -> At:
+    """Returns the place where guards act, of a round or, with its ``keys``, of a round's client."""
+    draws = cache(lambda stream: uniform(e.seed, stream, *keys))
+    return At(
+        method,
+        running,
+        e.clients_per_round,
+        received,
+        lambda _: received,
+        lambda size, stream: noise(size, stream, *keys),
+        lambda stream: generator(e.seed, stream, *keys),
+        uniform=lambda size, stream: draws(stream)(size),
+    )
 
 
 def merge_of(

@@ -1,18 +1,13 @@
-"""Updates as guards let them leave clients, and the places where guards act."""
-
-from collections.abc import Set
-from functools import cache
+"""Updates as guards let them leave clients."""
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from engram.core.method import Method, Slots, Update
+from engram.core.method import Slots, Update
 from engram.core.slots import flat
-from engram.core.streams import Stream, generator, uniform
+from engram.core.streams import Stream
 from engram.guards.guard import At, Guard
-from engram.guards.noise import Noise
-from engram.settings.experiment import Experiment
 
 
 def leave_together(guard: Guard, at: At, own: Slots, sent: Slots) -> Slots:
@@ -42,20 +37,3 @@ def leave_together(guard: Guard, at: At, own: Slots, sent: Slots) -> Slots:
 
     found: Slots = vmap(leave)(torch.arange(len(next(iter(paths.values())))), own, sent)
     return found
-
-
-def place_of(
-    e: Experiment, method: Method, running: Set[str], received: Slots, noise: Noise, *keys: int
-) -> At:
-    """Returns the place where guards act, of a round or, with its ``keys``, of a round's client."""
-    draws = cache(lambda stream: uniform(e.seed, stream, *keys))
-    return At(
-        method,
-        running,
-        e.clients_per_round,
-        received,
-        lambda _: received,
-        lambda size, stream: noise(size, stream, *keys),
-        lambda stream: generator(e.seed, stream, *keys),
-        uniform=lambda size, stream: draws(stream)(size),
-    )

@@ -83,7 +83,7 @@ def _comparisons(e: Experiment, method: Method, running: Set[str]) -> list[Guard
 
 
 def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
-    """Refuses a method whose clients have no common model to change, where updates are in code.
+    """Refuses codes for a method without a common model to change.
 
     Raises:
         Refused: There is none.

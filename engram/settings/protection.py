@@ -261,6 +261,11 @@ class CompressionSettings(Settings):
         "rank 2, or low-rank:4). Clients keep what was left out, and send it later",
     )
 
+    @property
+    def encoded(self) -> bool:
+        """Whether messages are in code."""
+        return self.compress != "none"
+
 
 def impossible_compression(shared: "SharedSettings") -> Iterator[Fault]:
     """Yields settings that fewer bytes do not go with."""

@@ -70,21 +70,6 @@ def test_a_code_has_the_bytes_that_the_shape_says_and_decodes_to_that_shape():
             assert near(coder, zeros, halves).equal(zeros)
 
 
-def test_bytes_are_those_of_the_formulas():
-    for shape in SHAPES:
-        n, rows = math.prod(shape), shape[0] if shape else 1
-        sizes = {
-            PLAIN: 4 * n,
-            quantized(8): 4 * -(-n // 256) + n,
-            quantized(4): 4 * -(-n // 64) + -(-n // 2),
-            low_rank(2): 4 * min(n, 2 * (rows + n // max(1, rows))),
-            top_k(0.01): min(4 * n, -(-n // 100) * (5 if n <= 256 else 6)),
-        }
-        for coder, size in sizes.items():
-            with entry(shape, size):
-                assert of_one(coder, *shape).size == size
-
-
 def test_numbers_are_rounded_to_multiples_of_a_buckets_largest():
     x, u = draw(2, 600), torch.rand(600, generator=torch.Generator().manual_seed(3))
     for bits, levels, bucket in [(8, 127, 256), (4, 7, 64)]:

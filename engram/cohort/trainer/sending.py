@@ -6,6 +6,7 @@ sends changes alone, what they are changes of.
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,10 @@ from engram.core.types import Params
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
 from engram.guards.guard import At, Guard, parted
-from engram.guards.noise import Noise
-from engram.guards.outgoing_updates import leave_together, place_of
+from engram.guards.merge import place_of
+from engram.guards.noise import Noise, secret_noise
+from engram.guards.outgoing_updates import leave_together
+from engram.guards.presets import client_guards
 from engram.settings.errors import EngramError, Names, few
 
 if TYPE_CHECKING:
@@ -38,20 +41,25 @@ _RECEIVED, _VERSION = "received", "version"
 
 @dataclass(frozen=True)
 class Sending:
-    """Has guards act on the updates of clients, and reads what these receive.
+    """Guards of updates before they leave, and slots that clients receive in code.
 
-    With ``covers`` all that clients send has noise, and what diverged is sent as no change.
+    Without ``noise`` that of local privacy is secret. With ``covers`` all that clients send has
+    noise, and an update that diverged is sent as no change.
     """
 
     experiment: "Experiment"
-    guard: Guard
     method: Method
     shapes: Shapes
     running: Set[str]
     names: Names
     memories: Recollection
-    noise: Noise
+    noise: Noise | None
     covers: bool
+
+    @cached_property
+    def guard(self) -> Guard:
+        """The chain of guards."""
+        return client_guards(self.experiment)
 
     def leave(self, done: Outcome, asked: Asked, chunk: Chunk) -> tuple[Outcome, list[Params]]:
         """Returns the updates that are sent, and arrays to keep beside the method's slots.
@@ -72,7 +80,8 @@ class Sending:
             return self._in_turn(done, asked, chunk)
 
         def normal(size: int, stream: Stream) -> Tensor:
-            return torch.stack([self.noise(size, stream, number, client) for client in clients])
+            noise = self.noise or secret_noise
+            return torch.stack([noise(size, stream, number, client) for client in clients])
 
         at = self._at(asked.common, number)._replace(normal=normal)
         left = leave_together(guard, at, own, done.sent.stack())
@@ -101,7 +110,8 @@ class Sending:
         return done._replace(sent=Held(slots)), beside
 
     def _at(self, received: Slots, *keys: int) -> At:
-        at = place_of(self.experiment, self.method, self.running, received, self.noise, *keys)
+        noise = self.noise or secret_noise
+        at = place_of(self.experiment, self.method, self.running, received, noise, *keys)
         return at._replace(like=self.shapes.sent)
 
     def received(

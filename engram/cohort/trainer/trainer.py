@@ -34,7 +34,6 @@ from engram.cohort.trainer.chunks import (
 from engram.cohort.trainer.client_memory import Memory, Recollection
 from engram.cohort.trainer.loss_trial import on_rows
 from engram.cohort.trainer.sampler import Sampler
-from engram.cohort.trainer.sending import Sending
 from engram.cohort.trainer.ways import Learner, quickest
 from engram.core.checks import must, require
 from engram.core.contract import Contract, SlotFault, cause_of, line_of
@@ -50,8 +49,6 @@ from engram.core.types import Params
 from engram.data.augmentations import AUGMENTATIONS
 from engram.data.federated import FederatedData, check_augmentation, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
-from engram.guards.noise import Noise, secret_noise
-from engram.guards.presets import client_guards
 from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
@@ -61,6 +58,8 @@ from engram.settings.method_for_data import check_kept, set_aside, shapes_on
 from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
+    from engram.cohort.trainer.sending import Sending
+    from engram.guards.noise import Noise
     from engram.guards.row_privacy import ByExamples
     from engram.scoring.score_clients import Scorer
     from engram.settings.experiment import Experiment
@@ -127,14 +126,14 @@ class Trainer:
         store: MemoryStore,
         *,
         engine: Engine = "vectorized",
-        noise: Noise | None = None,
+        noise: "Noise | None" = None,
         covers: bool = False,
     ) -> None:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self.store, self._noise, self._engine = store, noise, engine
         self._covers, self._private = covers and e.privacy == "local", e.privacy == "example"
-        guard, self.given, self._standard = client_guards(e), data, data.units.targets
+        self.given, self._standard = data, data.units.targets
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
         self.data = with_known_tokens(data, model, e)
@@ -142,8 +141,6 @@ class Trainer:
         self._own = e.network
         shapes = shapes_on(e, model, data.outputs)
         self.shapes, self.empty = shapes, unflat({}, shapes.received)
-        if isinstance(store, RamStore):
-            check_kept(e, shapes, nbytes(shapes.sent) if guard.keeps else 0)
         generator = torch_generator(e.seed, Stream.MODEL)
         initial = set_aside(self.receive(model.init(generator)))
         augment = AUGMENTATIONS.get(e.augment)
@@ -204,8 +201,14 @@ class Trainer:
                 e, shapes, rows=self._rows, size=self._size, keeps=keeps
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
-        what = guard, self.method, shapes, self.learner.network.running, data.names
-        self.sending = Sending(e, *what, self._memories, noise or secret_noise, self._covers)
+        what = self.method, shapes, self.learner.network.running, data.names, self._memories
+        self.sending = _sending(e, *what, noise, self._covers)
+        if isinstance(store, RamStore):
+            check_kept(
+                e,
+                shapes,
+                nbytes(shapes.sent) if self.sending and self.sending.guard.keeps else 0,
+            )
         self._checked: set[frozenset[str]] = set()
         self.way = ""
         self.block, self.bytes_each = block_of(self, self._size, self._rows)
@@ -235,7 +238,8 @@ class Trainer:
     def lend(self, store: MemoryStore) -> None:
         """Keeps clients' memories in another store from now on."""
         self.store, self._memories = store, replace(self._memories, store=store)
-        self.sending = replace(self.sending, memories=self._memories)
+        if self.sending is not None:
+            self.sending = replace(self.sending, memories=self._memories)
 
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
@@ -412,7 +416,7 @@ class Trainer:
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
         """Stores the memories of clients after a round; returns their updates."""
-        left, beside = self.sending.leave(done, asked, chunk)
+        left, beside = self.sending.leave(done, asked, chunk) if self.sending else (done, [])
         self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left
 
@@ -432,6 +436,14 @@ def _mechanism(e: "Experiment") -> "ByExamples | None":
     from engram.guards.row_privacy import ByExamples  # noqa: PLC0415 - rarely needed
 
     return ByExamples(e.clip, e.noise_multiplier)
+
+
+def _sending(e: "Experiment", *args: Any) -> "Sending | None":
+    if not (e.encoded or e.update_clip):
+        return None
+    from engram.cohort.trainer.sending import Sending  # noqa: PLC0415 - not always needed
+
+    return Sending(e, *args)
 
 
 def _first(stack: Any) -> Any:

@@ -54,7 +54,7 @@ class Layout:
 
     @classmethod
     def of(cls, coder: Coder, kinds: Mapping[str, Kind], slots: Slots, running: Set[str]) -> Self:
-        """Builds the layout of slots whose models and differences are in code.
+        """Builds the layout of slots, with models and differences in code.
 
         Statistics and running statistics are few numbers, and denominators and variances among
         them; they travel as they are, and exactly.

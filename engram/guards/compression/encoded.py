@@ -1,4 +1,4 @@
-"""Updates in code; clients keep what it leaves out, and send it later."""
+"""Updates in code; clients keep the residual, and send it later."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ def encoded(name: str, coder: Coder) -> Guard:
         return known[id(at.like)][1]
 
     def origin(at: At, update: Update) -> Params:
-        """Returns the received models, by path, of which changes are written."""
+        """Returns the received models, by path: their changes are written."""
         received, kinds = flat(at.received(update)), at.method.kinds
         models = (path for path in layout(at).coded if kinds[path.partition("/")[0]] == "model")
         return {path: received[path] for path in models}
