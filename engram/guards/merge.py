@@ -1,7 +1,7 @@
 """The server's merge of a method behind its guards."""
 
-from collections.abc import Sequence, Set
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from engram.core.checks import must
 from engram.core.contract import SlotFault, cause_of, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.core.rounds import merged, received_by, weighed
-from engram.core.streams import generator, uniform
+from engram.core.streams import generator
 from engram.guards.changes import rebased
 from engram.guards.guard import At, Guard, parted
 from engram.guards.noise import Noise, secret_noise
@@ -56,9 +56,17 @@ class Merge:
 
         They add to ``shortened`` the updates that are longer than is usual.
         """
-        e, noted = self.settings, list[Update]() if shortened is None else shortened
-        at = place_of(e, self.method, self.running, server, self.noise, number)
-        return at._replace(received=partial(self.received, server), note=noted.append)
+        e = self.settings
+        return At(
+            self.method,
+            self.running,
+            e.clients_per_round,
+            server,
+            partial(self.received, server),
+            lambda size, stream: self.noise(size, stream, number),
+            lambda stream: generator(e.seed, stream, number),
+            note=(list[Update]() if shortened is None else shortened).append,
+        )
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round of updates that are not admitted yet."""
@@ -103,23 +111,6 @@ class Merge:
         admitted = self.guard.admit(self.at(server, server_round), nothing)
         ((update,), _) = parted([admitted])
         return update
-
-
-def place_of(
-    e: Experiment, method: Method, running: Set[str], received: Slots, noise: Noise, *keys: int
-) -> At:
-    """Returns the place where guards act, of a round or, with its ``keys``, of a round's client."""
-    draws = cache(lambda stream: uniform(e.seed, stream, *keys))
-    return At(
-        method,
-        running,
-        e.clients_per_round,
-        received,
-        lambda _: received,
-        lambda size, stream: noise(size, stream, *keys),
-        lambda stream: generator(e.seed, stream, *keys),
-        uniform=lambda size, stream: draws(stream)(size),
-    )
 
 
 def merge_of(

@@ -6,7 +6,7 @@ sends changes alone, what they are changes of.
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,12 @@ from engram.cohort.trainer.client_memory import Recollection
 from engram.core.method import Method, Slots, Update
 from engram.core.method_shapes import Shapes
 from engram.core.slots import flat, over_slots, unflat
-from engram.core.streams import Stream
+from engram.core.streams import Stream, generator, uniform
 from engram.core.tree import select
 from engram.core.types import Params
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
 from engram.guards.guard import At, Guard, parted
-from engram.guards.merge import place_of
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.outgoing_updates import leave_together
 from engram.guards.presets import client_guards
@@ -83,7 +82,7 @@ class Sending:
             noise = self.noise or secret_noise
             return torch.stack([noise(size, stream, number, client) for client in clients])
 
-        at = self._at(asked.common, number)._replace(normal=normal)
+        at = self._at(asked.common, number, 0)._replace(normal=normal)
         left = leave_together(guard, at, own, done.sent.stack())
         return done._replace(sent=Held(left)), []
 
@@ -109,10 +108,21 @@ class Sending:
         slots = over_slots(lambda *leaves: torch.stack(leaves).to(device), *left)
         return done._replace(sent=Held(slots)), beside
 
-    def _at(self, received: Slots, *keys: int) -> At:
-        noise = self.noise or secret_noise
-        at = place_of(self.experiment, self.method, self.running, received, noise, *keys)
-        return at._replace(like=self.shapes.sent)
+    def _at(self, received: Slots, number: int, client: int) -> At:
+        """Returns the place where guards act on an update of a client that received slots."""
+        e, noise = self.experiment, self.noise or secret_noise
+        draw = cache(lambda stream: uniform(e.seed, stream, number, client))
+        return At(
+            self.method,
+            self.running,
+            e.clients_per_round,
+            received,
+            lambda _: received,
+            lambda size, stream: noise(size, stream, number, client),
+            lambda stream: generator(e.seed, stream, number),
+            uniform=lambda size, stream: draw(stream)(size),
+            like=self.shapes.sent,
+        )
 
     def received(
         self, arrays: Params, version: int, clients: Sequence[int], *, server_round: int

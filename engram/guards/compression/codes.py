@@ -81,11 +81,7 @@ class Layout:
         return sum(4 * prod(shape) for shape in self.shapes.values())
 
     def encode(self, arrays: Params, residual: Params, draw: Draw) -> tuple[Tensor, Params, Params]:
-        """Encodes arrays with error feedback; the residual is empty at first.
-
-        Returns:
-            The bytes, the arrays that they decode to, and the next residual, of those in code.
-        """
+        """Returns the bytes of arrays, the arrays that they decode to, and the next residual."""
         parts, sent, left = list[Tensor](), Params(), Params()
         for path, shape in self.shapes.items():
             sent[path] = whole = arrays[path].float()
