@@ -6,7 +6,7 @@ too many, or has never answered, all slots.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Self
+from typing import Final
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -19,7 +19,6 @@ from engram.core.types import Params
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import VERSION as COUNT
 from engram.guards.compression.delta_broadcast import WRITTEN, Broadcast, depth_of
-from engram.guards.outgoing_updates import form_of
 from engram.strategies.rounds import Rounds, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.wire import ARRAYS, CONFIG, OWN, VERSION, to_record
@@ -32,29 +31,21 @@ class Traffic:
     """Bytes of a run's messages, and the version of the slots that each client holds.
 
     Attributes:
-        form: The slots of an update as it leaves its client, with shapes only.
         messages: Whether there are messages, so that clients hold slots.
     """
 
     def __init__(self, cast: Broadcast, rounds: Rounds, clients: int) -> None:
-        merge, shapes = rounds.merge, rounds.shapes
-        self._whole = cast.whole
+        merge, shapes, self._whole = rounds.merge, rounds.shapes, cast.whole
         self._layout = cast.layout(shapes.method, shapes.common, merge.running)
-        at = merge.at(shapes.common, 0)
-        self.form = form_of(merge.guard, at, shapes.received, shapes.sent)
+        at = merge.at(shapes.common, 0)._replace(like=shapes.sent)
+        self._up = nbytes(merge.guard.form(at, shapes.sent))
         self.messages = False
         self._held = torch.full((clients,), _NONE, dtype=torch.int64)
-
-    @classmethod
-    def of(cls, rounds: Rounds, clients: int) -> Self | None:
-        """Builds it for a run; returns None where slots travel as they are."""
-        cast = rounds.merge.guard.broadcast
-        return None if cast is None else cls(cast, rounds, clients)
 
     @property
     def size(self) -> int:
         """Bytes that a client receives and sends in a round, if it has missed none."""
-        return self._layout.size + nbytes(self.form)
+        return self._layout.size + self._up
 
     @property
     def state(self) -> Params:
@@ -74,23 +65,22 @@ class Traffic:
     def note(self, waves: Sequence[Wave], replied: Sequence[TrainReplies]) -> dict[str, int]:
         """Notes who has answered; returns the bytes of a round, for its record."""
         sent = received = 0
+        size, plain = self._layout.size, self._layout.plain_size
         for wave, replies in zip(waves, replied, strict=True):
             version = int(wave.slots[COUNT])
-            sent += sum(self._bytes(version, client) for client in wave.clients)
+            for client in wave.clients:
+                missed = self._missed(version, [client])
+                sent += plain if missed is None else missed * size
             done = [client for _, reply in replies.accepted for client in reply.clients]
-            received += nbytes(self.form) * len(done)
+            received += self._up * len(done)
             self.forget(wave.clients)
             self._held[done] = version
         return {"bytes-sent": sent, "bytes-received": received}
 
-    def _bytes(self, version: int, client: int) -> int:
-        if self._whole:
-            return self._layout.size
-        missed = self._missed(version, [client])
-        return self._layout.plain_size if missed is None else missed * self._layout.size
-
     def _missed(self, version: int, clients: Sequence[int]) -> int | None:
         """Number of changes that are new to a node; None if it receives all slots."""
+        if self._whole:
+            return 1
         held = int(self._held[clients].max()) if clients else _NONE
         missed = version - held
         return missed if held != _NONE and 0 <= missed <= depth_of(self._layout) else None

@@ -104,6 +104,7 @@ def _read(
         examples={client: strategy.roster.examples[client] for client in clients},
         most=session.most,
         loss=None,
+        server=strategy.slots,
     )
 
 

@@ -76,7 +76,8 @@ class Federated(RunStrategy):
                 parameters,
             )
         self.slots: Slots = {}  # from which the last round began; none once it is scored
-        traffic = self._traffic = Traffic.of(rounds, len(roster.nodes))
+        cast = rounds.merge.guard.broadcast
+        traffic = self._traffic = Traffic(cast, rounds, len(roster.nodes)) if cast else None
         self._pacing = pacing_of(rounds, roster, traffic.size if traffic else None)
         self.waves: list[Wave] = []  # of the last round
         self._sent: list[Sent] = []
@@ -333,8 +334,7 @@ class Federated(RunStrategy):
         due = self._sent
         if isinstance(self._pacing, AtWork):
             due, self._sent = self._pacing.due(server_round, due, came)
-        self.waves = [sent.wave for sent in due]
-        form, replied = self._traffic.form if self._traffic else self.rounds.shapes.sent, []
+        self.waves, replied = [sent.wave for sent in due], []
         for sent, mine in zip(due, by_wave(came, due), strict=True):
             read = partial(
                 screen,
@@ -343,7 +343,6 @@ class Federated(RunStrategy):
                 most=self.most,
                 loss=sent.loss,
                 server=sent.wave.slots,
-                form=form,
             )
             replied.append(collect_replies(mine, sent.asked, self.roster.examples, read))
         model, metrics = self.learn(server_round, *replied)

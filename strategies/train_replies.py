@@ -10,7 +10,7 @@ from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.tree import select, stacked
 from engram.core.types import Params
-from engram.guards.outgoing_updates import decoded
+from engram.guards.guard import parted
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
@@ -56,7 +56,6 @@ def screen(
     most: int,
     loss: Metric | None,
     server: Slots,
-    form: Slots,
 ) -> Accepted | Rejected:
     """Checks the content of a reply to a training message, for ``read_reply``.
 
@@ -76,13 +75,12 @@ def screen(
         loss: The task's loss, if the node was asked for training losses. The reply must then have
             each client's, and none otherwise; under local privacy it may have none.
         server: The server's slots from which the clients started.
-        form: The slots of an update as it leaves its client, with shapes only.
 
     Raises:
         KeyError: If an entry is missing.
         TypeError, ValueError: If it is something else.
     """
-    record, merge = content.config_records[CLIENTS], rounds.merge
+    record, merge, like = content.config_records[CLIENTS], rounds.merge, rounds.shapes.sent
     e = merge.settings
     private = (e.hides_rows or e.covers_clients) and not record.get("losses")
     details = read_clients(
@@ -97,6 +95,8 @@ def screen(
         return details
     ids = details.ids
     lead = None if merge.combines else len(ids)
+    at = merge.at(server, server_round)._replace(like=like)
+    form = merge.guard.form(at, like)
     params = _read_params(arrays, flat(form), lead)
     if isinstance(params, Rejected):
         return params
@@ -104,9 +104,11 @@ def screen(
     way = str(record.get("way"))
     slots = unflat(params, form)
     if merge.guard.encodes:
-        at = merge.at(server, server_round)._replace(like=rounds.shapes.sent)
         updates = [Update(select(slots, i), 0, 1, client) for i, client in enumerate(ids)]
-        slots = stacked([decoded(merge.guard, at, update) for update in updates])
+        found, refused = parted([merge.guard.arrive(at, update) for update in updates])
+        if refused:
+            return Rejected.of(refused[0].kind, refused[0].reason)
+        slots = stacked([update.slots for update in found])
     trained = Trained(ids, slots, rows, details.losses, details.why, way if way in WAYS else "")
     return judged(trained, merge, most=most, loss=loss)
 

@@ -119,7 +119,9 @@ class LocalHost:
         arrays = to_params(content.array_records[ARRAYS])
         clients = [client for some in group.values() for client in some]
         version = _version(content) or 0
-        return self.trainer.brought(arrays, version, clients, server_round=before)
+        if self.trainer.sending is None:
+            return arrays
+        return self.trainer.sending.received(arrays, version, clients, server_round=before)
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         """Scores the clients of all requests with the same model in one call."""

@@ -4,7 +4,7 @@ Whatever is drawn for client 7 in round 3 is the same on every engine, whoever e
 whichever node hosts the client, and whether or not the run was resumed in between.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -95,3 +95,9 @@ def scored(
 def torch_generator(seed: int, stream: Stream, *keys: int) -> torch.Generator:
     """Returns the same for torch, on the CPU."""
     return torch.Generator().manual_seed(int(generator(seed, stream, *keys).integers(2**63)))
+
+
+def uniform(seed: int, stream: Stream, *keys: int) -> Callable[[int], torch.Tensor]:
+    """Returns ``size -> (size,)``, a source of numbers in [0, 1) for ``(seed, stream, keys)``."""
+    source = torch_generator(seed, stream, *keys)
+    return lambda size: torch.rand(size, generator=source)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -29,10 +30,7 @@ class Clip:
 
     def build(self) -> Guard:
         """Builds the guard; the server clips again, as a client may not have."""
-
-        def cut(change: Params) -> Params:
-            return near(change, self.bound)
-
+        cut = partial(near, bound=self.bound)
         return Guard(
             "clip",
             gives={Fact.BOUNDED},

@@ -154,6 +154,7 @@ class Guard(NamedTuple):
             ``vmap``, where no guard keeps or encodes: it branches on no value.
         send: ``(at, update) -> update`` of the mean of a site's clients, as it leaves the site, in
             numbers that can be summed masked: only such sums reach the server.
+        form: ``(at, slots) -> slots`` of an update after ``leave``, with shapes only.
         arrive: ``(at, update) -> update or Refusal``, at the server: undoes what ``leave`` has
             encoded; or, of a sum, what ``send`` has, and admits that itself, since others can look
             at no single update.
@@ -182,6 +183,7 @@ class Guard(NamedTuple):
     rows: Callable[[Objective, Sums], Objective] = _plain
     leave: Callable[[At, Update, Slots], tuple[Update, Slots]] = _stay
     send: Callable[[At, Update], Update] = _pass
+    form: Callable[[At, Slots], Slots] = _pass
     arrive: Callable[[At, Update], Update | Refusal] = _pass
     admit: Callable[[At, Update], Update | Refusal] = _pass
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
@@ -256,6 +258,11 @@ def chain(*guards: Guard) -> Guard:
             update = guard.send(place, update)
         return update
 
+    def form(at: At, slots: Slots) -> Slots:
+        for guard in guards:
+            slots = guard.form(at, slots)
+        return slots
+
     def arrive(at: At, update: Update) -> Update | Refusal:
         for guard, place in reversed(standing(at)):
             left, refused = parted([guard.arrive(place, update)])
@@ -301,6 +308,7 @@ def chain(*guards: Guard) -> Guard:
         keeps=frozenset[str]().union(*(guard.keeps for guard in guards)),
         rows=rows if any(guard.by_rows for guard in guards) else _plain,
         leave=leave if any(guard.leaves for guard in guards) else _stay,
+        form=form,
         send=send if masks else _pass,
         arrive=arrive if any(guard.arrive is not _pass for guard in guards) else _pass,
         admit=admit if any(guard.admit is not _pass for guard in guards) and not masks else _pass,

@@ -67,8 +67,7 @@ class Merge:
             partial(self.received, server),
             lambda size, stream: self.noise(size, stream, number),
             lambda stream: generator(e.seed, stream, number),
-            id,
-            (list[Update]() if shortened is None else shortened).append,
+            note=(list[Update]() if shortened is None else shortened).append,
         )
 
     def admitted(self, at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:

@@ -1,4 +1,4 @@
-"""Updates as guards let them leave clients, and as they arrive."""
+"""Updates as guards let them leave clients."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from torch.func import vmap
 from engram.core.method import Slots, Update
 from engram.core.slots import flat
 from engram.core.streams import Stream
-from engram.guards.guard import At, Guard, parted
+from engram.guards.guard import At, Guard
 
 
 def leave_together(guard: Guard, at: At, own: Slots, sent: Slots) -> Slots:
@@ -37,23 +37,3 @@ def leave_together(guard: Guard, at: At, own: Slots, sent: Slots) -> Slots:
 
     found: Slots = vmap(leave)(torch.arange(len(next(iter(paths.values())))), own, sent)
     return found
-
-
-def form_of(guard: Guard, at: At, received: Slots, sent: Slots) -> Slots:
-    """Returns an update as it leaves its client, with shapes only; so are its arguments."""
-    at = at._replace(
-        received=lambda _: received, uniform=lambda n, _: torch.empty(n, device="meta")
-    )
-    return guard.leave(at, Update(sent, 0), {})[0].slots
-
-
-def decoded(guard: Guard, at: At, update: Update) -> Slots:
-    """Returns the slots of an update that guards have encoded.
-
-    Raises:
-        ValueError: If it is no such code.
-    """
-    found, refused = parted([guard.arrive(at, update)])
-    if refused:
-        raise ValueError(refused[0].reason)
-    return found[0].slots

@@ -10,16 +10,15 @@ from engram.core.checks import must
 from engram.core.method import FromMean, Method
 from engram.core.method_shapes import Shapes
 from engram.core.slots import flat
-from engram.core.streams import Stream
+from engram.core.streams import Stream, uniform
 from engram.guards.accounting.composition import MOST, solved
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
 from engram.guards.central_noise import CentralNoise
 from engram.guards.clip import Clip, LocalNoise
-from engram.guards.compression.codes import Coder, uniform
+from engram.guards.compression.codes import Coder, Layout
 from engram.guards.compression.delta_broadcast import Broadcast
 from engram.guards.compression.encoded import encoded
-from engram.guards.compression.layout import Layout
 from engram.guards.compression.low_rank import low_rank
 from engram.guards.compression.quantize import quantized
 from engram.guards.compression.top_k import top_k
@@ -222,7 +221,7 @@ def _screening(e: Experiment, method: Method, running: Set[str], *, by_mean: boo
 
 
 def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
-    """Refuses a method whose clients have no common model to change, where updates are in code.
+    """Refuses codes for a method without a common model to change.
 
     Raises:
         Refused: There is none.
@@ -231,7 +230,7 @@ def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
         return
     if flat(shapes.own):
         why = "which sends each client a model of its own"
-    elif not Layout.of(_coder(e), shapes.method.kinds, shapes.sent, running).shrunk:
+    elif not Layout.of(_coder(e), shapes.method.kinds, shapes.sent, running).coded:
         why = "whose clients send no model"
     else:
         return

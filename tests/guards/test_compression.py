@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from flwr.app import ConfigRecord
 
 from engram.client.disk_memory import DiskStore
 from engram.core.method import Update
@@ -13,8 +14,9 @@ from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate
+from engram.wire.wire import to_params, to_record
 from tests.samples import EIGHT, entry, sampled
-from tests.support import initial_model, small, train_clients, trainer
+from tests.support import grid, initial_model, small, strategy_of, train_clients, trainer
 
 _NETWORKS = [name for name, made in METHODS.items() if issubclass(made, NetworkMethod)]
 _OWN = "which sends each client a model of its own"
@@ -144,7 +146,40 @@ def test_changes_of_slots_that_no_client_holds_are_refused():
     t = trainer(small(method="fedavg", compress="top-k"))
     code = torch.zeros((1, 8), dtype=torch.uint8)
     with pytest.raises(EngramError, match="changes must be of slots that a client here received"):
-        t.brought({"code": code}, 3, [0], server_round=4)
+        t.sending.received({"code": code}, 3, [0], server_round=4)
+
+
+def test_an_update_that_is_no_code_is_refused_and_no_node_adds_up_codes():
+    e = small(method="fedavg", compress="top-k", hidden="64")
+    t = trainer(e)
+    merge, shapes = merge_of(e, t.method, frozenset()), t.shapes
+    assert not merge.combines
+    at = merge.at(merge.method.server.start, 1)._replace(like=shapes.sent)
+    sent, kept = merge.guard.leave(at, Update(initial_model(t), 1, 1, 0), {})
+    assert kept.keys() == {"residual"}
+    assert merge.guard.arrive(at, sent).slots.keys() == {"model"}
+    code = sent.slots["code"]
+    high = torch.full_like(code, 255)
+    for wrong, words in ((code[1:], "code must have"), (high, "places must be ascending")):
+        found = merge.guard.arrive(at, sent._replace(slots={"code": wrong}))
+        assert found.kind == "malformed"
+        assert found.reason.startswith(words)
+    assert merge.guard.arrive(at, sent._replace(slots={})).kind == "malformed"
+
+
+def test_a_reply_of_impossible_codes_is_left_out():
+    e = small(method="fedavg", compress="top-k", hidden="64", clients_per_round=10)
+    nodes = grid(trainer(e), 10)
+    strategy, model = strategy_of(e, nodes)
+    asked = list(strategy.configure_train(1, to_record(model), ConfigRecord(), nodes))
+    replies = [*nodes.send_and_receive(asked)]
+    for reply in replies[:3]:
+        arrays = reply.content.array_records["arrays"]
+        (name,) = arrays
+        reply.content["arrays"] = to_record({name: torch.full_like(to_params(arrays)[name], 255)})
+    _, metrics = strategy.aggregate_train(1, replies)
+    assert metrics["rejected-malformed"] == 3
+    assert metrics["clients"] == 7
 
 
 def test_a_residual_is_kept_on_disk(tmp_path):

@@ -37,6 +37,35 @@ def test_a_guard_is_told_the_bound_of_what_stands_before_it():
     assert seen == [float("inf"), 0.5, float("inf")]
 
 
+def counting(name, factor):
+    """A guard that multiplies what leaves, undoes it, and keeps how often it has."""
+
+    def leave(at, update, kept):
+        more = {n: factor * x + factor for n, x in update.slots["model"].items()}
+        return update._replace(slots={"model": more}), kept | {name: kept.get(name, 0) + 1}
+
+    def arrive(at, update):
+        less = {n: (x - factor) / factor for n, x in update.slots["model"].items()}
+        return update._replace(slots={"model": less})
+
+    return Guard(name, keeps={name}, leave=leave, arrive=arrive)
+
+
+def test_what_guards_encode_is_decoded_in_reverse_and_each_has_a_memory_of_its_own():
+    guard, update = chain(counting("one", 2.0), counting("two", 5.0)), Update({"model": W}, 1.0)
+    left, kept = guard.leave(AT, update, {"two": 3, "of nobody": 7})
+    assert kept == {"one": 1, "two": 4}
+    for name, x in guard.arrive(AT, left).slots["model"].items():
+        torch.testing.assert_close(x, W[name])
+    wrong = chain(counting("one", 2.0), refuse("other")._replace(arrive=refuse("other").admit))
+    assert wrong.arrive(AT, left).reason == "other"
+    assert (chain().encodes, guard.encodes, chain(Clip(1.0).build()).encodes) == (
+        False,
+        True,
+        False,
+    )
+
+
 def test_refused_updates_go_no_further_and_are_named():
     updates = [Update({"model": draw(c)}, 1.0, 1, c) for c in range(4)]
     updates[2] = updates[2]._replace(slots={"model": {n: 1e6 * x for n, x in W.items()}})

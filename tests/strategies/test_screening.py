@@ -76,6 +76,7 @@ def verdict(
     read = partial(
         screen,
         server_round=5,
+        server={},
         rounds=Rounds(by, Shapes(FEDAVG, slots, {}, slots, slots, {}, Served((model,)))),
         asked=ASKED,
         examples=EXAMPLES,

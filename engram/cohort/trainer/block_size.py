@@ -31,7 +31,7 @@ def block_of(trainer: "Trainer", size: int, rows: int) -> tuple[int, int]:
         numbers += held * trainer.data.train.numbers + 16 * learner.size
     numbers += 4 * learner.size if learner.optimizer.remembers else 0
     numbers += 3 * learner.size if e.local_epochs else 0  # groups of like lengths are joined
-    numbers += 10 * learner.size if trainer.sending.guard.leaves else 0  # in float64
+    numbers += 10 * learner.size if trainer.sending else 0  # in float64
     if learner.guard is not None:  # a gradient of each row, unless they are products
         products = learner.model.dense_layers and learner.model.features is None
         numbers += learner.size * (2 if products else 2 * step)

@@ -4,11 +4,11 @@ What guards keep of a client is in its memory, beside what the method keeps. So 
 sends changes alone, what they are changes of.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from logging import getLogger
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,14 +19,15 @@ from engram.cohort.trainer.client_memory import Recollection
 from engram.core.method import Method, Slots, Update
 from engram.core.method_shapes import Shapes
 from engram.core.slots import flat, over_slots, unflat
-from engram.core.streams import Stream, generator
+from engram.core.streams import Stream, generator, uniform
 from engram.core.tree import select
 from engram.core.types import Params
-from engram.guards.compression.codes import CODE, uniform
+from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
-from engram.guards.guard import At, Guard
-from engram.guards.noise import Noise
-from engram.guards.outgoing_updates import decoded, leave_together
+from engram.guards.guard import At, Guard, parted
+from engram.guards.noise import Noise, secret_noise
+from engram.guards.outgoing_updates import leave_together
+from engram.guards.presets import client_guards
 from engram.settings.errors import EngramError, Names, few
 
 if TYPE_CHECKING:
@@ -39,23 +40,27 @@ _RECEIVED, _VERSION = "received", "version"
 
 @dataclass(frozen=True)
 class Sending:
-    """Has guards act on the updates of clients, and reads what these receive.
+    """Guards of updates before they leave, and slots that clients receive in code.
 
-    With ``covers`` all that clients send has noise, and what diverged is sent as no change.
+    Without ``noise`` that of local privacy is secret. With ``covers`` all that clients send has
+    noise, and an update that diverged is sent as no change.
     """
 
     experiment: "Experiment"
-    guard: Guard
     method: Method
     shapes: Shapes
     running: Set[str]
     names: Names
-    noise: Noise
+    memories: Recollection
+    noise: Noise | None
     covers: bool
 
-    def leave(
-        self, done: Outcome, asked: Asked, chunk: Chunk, memories: Recollection
-    ) -> tuple[Outcome, list[Params]]:
+    @cached_property
+    def guard(self) -> Guard:
+        """The chain of guards."""
+        return client_guards(self.experiment)
+
+    def leave(self, done: Outcome, asked: Asked, chunk: Chunk) -> tuple[Outcome, list[Params]]:
         """Returns the updates that are sent, and arrays to keep beside the method's slots.
 
         In one process clients send the slots that their bytes stand for.
@@ -71,18 +76,17 @@ class Sending:
             )
         done = done._replace(broken={}) if self.covers else done
         if guard.encodes or guard.keeps:
-            return self._in_turn(done, asked, chunk, memories)
+            return self._in_turn(done, asked, chunk)
 
         def normal(size: int, stream: Stream) -> Tensor:
-            return torch.stack([self.noise(size, stream, number, client) for client in clients])
+            noise = self.noise or secret_noise
+            return torch.stack([noise(size, stream, number, client) for client in clients])
 
         at = self._at(asked.common, number, 0)._replace(normal=normal)
         left = leave_together(guard, at, own, done.sent.stack())
         return done._replace(sent=Held(left)), []
 
-    def _in_turn(
-        self, done: Outcome, asked: Asked, chunk: Chunk, memories: Recollection
-    ) -> tuple[Outcome, list[Params]]:
+    def _in_turn(self, done: Outcome, asked: Asked, chunk: Chunk) -> tuple[Outcome, list[Params]]:
         guard, number, left, beside = self.guard, asked.server_round, list[Slots](), list[Params]()
         all_slots = asked.common, chunk.own, done.sent.stack()
         common, own, sent = (over_slots(Tensor.cpu, slots) for slots in all_slots)
@@ -91,10 +95,11 @@ class Sending:
             sent = over_slots(lambda leaf: leaf.index_fill(0, broken, 0), sent)
         for i, client in enumerate(chunk.clients):
             at = self._at(common | select(own, i), number, client)
-            before = unflat(memories.beside(client, before=number))
-            update, kept = guard.leave(at, Update(select(sent, i), 0), before)
+            before = unflat(self.memories.beside(client, before=number))
+            mine = over_slots(lambda leaf, i=i: leaf[i], sent)
+            update, kept = guard.leave(at, Update(mine, 0), before)
             if asked.version is None:
-                update = update._replace(slots=decoded(guard, at, update))
+                (update,), _ = parted([guard.arrive(at, update)])
             elif guard.broadcast and not guard.broadcast.whole:
                 kept |= {_RECEIVED: common, _VERSION: torch.tensor(asked.version)}
             left.append(update.slots)
@@ -105,7 +110,7 @@ class Sending:
 
     def _at(self, received: Slots, number: int, client: int) -> At:
         """Returns the place where guards act on an update of a client that received slots."""
-        e = self.experiment
+        e, noise = self.experiment, self.noise or secret_noise
         draw = cache(lambda stream: uniform(e.seed, stream, number, client))
         return At(
             self.method,
@@ -113,19 +118,14 @@ class Sending:
             e.clients_per_round,
             received,
             lambda _: received,
-            lambda size, stream: self.noise(size, stream, number, client),
+            lambda size, stream: noise(size, stream, number, client),
             lambda stream: generator(e.seed, stream, number),
             uniform=lambda size, stream: draw(stream)(size),
             like=self.shapes.sent,
         )
 
     def received(
-        self,
-        arrays: Params,
-        version: int,
-        clients: Sequence[int],
-        memories: Recollection,
-        server_round: int,
+        self, arrays: Params, version: int, clients: Sequence[int], *, server_round: int
     ) -> Params:
         """Returns the slots, by path, that a message brings to clients before a round.
 
@@ -134,33 +134,28 @@ class Sending:
         Raises:
             EngramError: The bytes are not those of such slots, or nobody holds what they change.
         """
-        found, cast, common = arrays, self.guard.broadcast, self.shapes.common
-        if cast is None:
-            return found
-        if arrays.keys() == {CODE}:
-            layout, code = cast.layout(self.method, common, self.running), arrays[CODE]
-            try:
-                if cast.whole:
-                    found = layout.decode(code)
-                else:
-                    found = _base(version - len(code), clients, memories, server_round)
-                    for change in code:
-                        found = advanced(layout, found, layout.decode(change))
-            except (ValueError, RuntimeError) as error:
-                raise EngramError(f"a message must hold bytes of slots: {error}") from error
+        cast, common = self.guard.broadcast, self.shapes.common
+        if cast is None or arrays.keys() != {CODE}:
+            return arrays
+        layout, code = cast.layout(self.method, common, self.running), arrays[CODE]
+        try:
+            if cast.whole:
+                found = layout.decode(code)
+            else:
+                each = (unflat(self.memories.beside(c, before=server_round)) for c in clients)
+                found = _base(version - len(code), each)
+                for change in code:
+                    found = advanced(layout, found, layout.decode(change))
+        except (ValueError, RuntimeError) as error:
+            raise EngramError(f"a message must hold bytes of slots: {error}") from error
         return {path: found[path] for path in flat(common)}  # whose order sums over slots follow
 
 
-def _base(version: int, clients: Sequence[int], memories: Recollection, at: int) -> Params:
-    """Returns the slots of a version that one of the clients has received before a round.
-
-    Raises:
-        EngramError: None of them holds these.
-    """
-    for client in clients:
-        memory = memories.beside(client, before=at)
+def _base(version: int, memories: Iterable[Mapping[str, Any]]) -> Params:
+    """Returns the slots of a version that one of the clients has received."""
+    for memory in memories:
         if _VERSION in memory and int(memory[_VERSION]) == version:
-            return flat(unflat(memory)[_RECEIVED])
+            return flat(memory[_RECEIVED])
     raise EngramError(
         f"changes must be of slots that a client here received, and none has version {version}:"
         " the server sends all of them next time"

@@ -34,7 +34,6 @@ from engram.cohort.trainer.chunks import (
 from engram.cohort.trainer.client_memory import Memory, Recollection
 from engram.cohort.trainer.loss_trial import on_rows
 from engram.cohort.trainer.sampler import Sampler
-from engram.cohort.trainer.sending import Sending
 from engram.cohort.trainer.ways import Learner, quickest
 from engram.core.checks import must, require
 from engram.core.contract import Contract, SlotFault, cause_of, line_of
@@ -52,7 +51,6 @@ from engram.data.federated import FederatedData, check_augmentation, model_for, 
 from engram.data.standardize import in_units, standardized
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
-from engram.guards.noise import Noise, secret_noise
 from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
@@ -62,6 +60,8 @@ from engram.settings.method_for_data import check_kept, set_aside, shapes_on
 from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
+    from engram.cohort.trainer.sending import Sending
+    from engram.guards.noise import Noise
     from engram.scoring.score_clients import Scorer
     from engram.settings.experiment import Experiment
 
@@ -111,6 +111,7 @@ class Trainer:
         ways: Names of the ways to train a cohort of which one may be the fastest.
         way: The one that trains; empty until the first cohort has shown which is the fastest.
         store: As given, until others are lent.
+        sending: Acts on updates, and reads what messages bring.
         block: The largest number of clients that are trained at once.
         bytes_each: Bytes that training one client takes.
 
@@ -126,15 +127,14 @@ class Trainer:
         store: MemoryStore,
         *,
         engine: Engine = "vectorized",
-        noise: Noise | None = None,
+        noise: "Noise | None" = None,
         covers: bool = False,
     ) -> None:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self.store, self._noise, self._engine = store, noise, engine
-        self._covers, guard = covers and e.covers_clients, _guards(e)
-        row_guard = guard if guard.by_rows else None
-        self.given, self._standard = data, data.units.targets
+        guard, self.given, self._standard = _guards(e), data, data.units.targets
+        self._covers, row_guard = covers and e.covers_clients, guard if guard.by_rows else None
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
         self.data = with_known_tokens(data, model, e)
@@ -142,8 +142,6 @@ class Trainer:
         self._own = e.network
         shapes = shapes_on(e, model, data.outputs)
         self.shapes, self.empty = shapes, unflat({}, shapes.received)
-        if isinstance(store, RamStore):
-            check_kept(e, shapes, nbytes(shapes.sent) if guard.keeps else 0)
         generator = torch_generator(e.seed, Stream.MODEL)
         initial = set_aside(self.receive(model.init(generator)))
         augment = AUGMENTATIONS.get(e.augment)
@@ -206,8 +204,14 @@ class Trainer:
                 e, shapes, rows=self._rows, size=self._size, keeps=keeps
             )
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
-        what = guard, self.method, shapes, self.learner.network.running, data.names
-        self.sending = Sending(e, *what, noise or secret_noise, self._covers)
+        what = self.method, shapes, self.learner.network.running, data.names, self._memories
+        self.sending = _sending(e, *what, noise, self._covers)
+        if isinstance(store, RamStore):
+            check_kept(
+                e,
+                shapes,
+                nbytes(shapes.sent) if self.sending and self.sending.guard.keeps else 0,
+            )
         self._checked: set[frozenset[str]] = set()
         self.way = ""
         self.block, self.bytes_each = block_of(self, self._size, self._rows)
@@ -238,6 +242,8 @@ class Trainer:
     def lend(self, store: MemoryStore) -> None:
         """Keeps clients' memories in another store from now on."""
         self.store, self._memories = store, replace(self._memories, store=store)
+        if self.sending is not None:
+            self.sending = replace(self.sending, memories=self._memories)
 
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
@@ -414,7 +420,7 @@ class Trainer:
 
     def finish(self, done: Outcome, asked: Asked, chunk: Chunk) -> Outcome:
         """Stores the memories of clients after a round; returns their updates."""
-        left, beside = self.sending.leave(done, asked, chunk, self._memories)
+        left, beside = self.sending.leave(done, asked, chunk) if self.sending else (done, [])
         self._memories.keep(done, chunk.clients, asked.server_round, asked.durable, beside)
         return left
 
@@ -427,16 +433,6 @@ class Trainer:
         """Returns clients' memories from rounds before the given one."""
         return [self._memories.recall(client, before=before) for client in clients]
 
-    def brought(
-        self, arrays: Params, version: int, clients: Sequence[int], *, server_round: int
-    ) -> Params:
-        """Returns the slots, by path, that a message brings to clients before a round.
-
-        Raises:
-            EngramError: It brings changes of slots that none of them holds.
-        """
-        return self.sending.received(arrays, version, clients, self._memories, server_round)
-
 
 def _guards(e: "Experiment") -> Guard:
     if Fact.TRAINED in e.facts and not e.hides_rows:
@@ -444,6 +440,14 @@ def _guards(e: "Experiment") -> Guard:
     from engram.guards.presets import client_guards  # noqa: PLC0415 - not always needed
 
     return client_guards(e)
+
+
+def _sending(e: "Experiment", *args: Any) -> "Sending | None":
+    if Fact.TRAINED in e.facts:
+        return None
+    from engram.cohort.trainer.sending import Sending  # noqa: PLC0415 - not always needed
+
+    return Sending(e, *args)
 
 
 def _first(stack: Any) -> Any:

@@ -5,7 +5,7 @@ With a coder Q and the slots w that all clients receive, a round makes of a merg
     whole slots:    w <- Q(w' + e)
     their changes:  w <- w + Q(w' - w + e)
 
-where e is what the rounds before left out (see ``layout``). So all clients that have read the same
+where e is what the rounds before left out (see ``codes``). So all clients that have read the same
 rounds have the same slots, to the bit, and so has the server, which scores, exports and checkpoints
 them. A client that has read nothing, or missed too many changes, takes all of w.
 """
@@ -20,8 +20,7 @@ from engram.core.method import Method, Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.tree import is_finite
 from engram.core.types import Params
-from engram.guards.compression.codes import Coder, Draw
-from engram.guards.compression.layout import Layout
+from engram.guards.compression.codes import Coder, Draw, Layout
 
 WRITTEN: Final = "broadcast-code"
 """Server's slot of the bytes of w, (size,); or of its last changes, (depth, size), newest last."""
@@ -52,13 +51,13 @@ class Broadcast:
         server, merge = method.server, method.server.merge
         common, _ = server.send(server.start, [])
         layout = self.layout(method, common, running)
-        residuals = {_RESIDUAL + path for path in layout.shrunk}
+        residuals = {_RESIDUAL + path for path in layout.coded}
         ours = {WRITTEN, VERSION, *(path.partition("/")[0] for path in residuals)}
 
         def written(slots: Slots, before: Params, residual: Params, version: int) -> Slots:
             arrays = flat({name: slots[name] for name in common})
             if not self.whole:
-                arrays |= {p: arrays[p] - before[p] for p in layout.shrunk}
+                arrays |= {p: arrays[p] - before[p] for p in layout.coded}
             code, sent, left = layout.encode(arrays, residual, self.draw(version))
             after = sent if self.whole else advanced(layout, before, sent)
             return {
@@ -86,7 +85,7 @@ class Broadcast:
             start |= written(start, {}, {}, 0)
         else:
             like = flat(common)
-            start |= unflat({_RESIDUAL + p: torch.zeros_like(like[p]) for p in layout.shrunk})
+            start |= unflat({_RESIDUAL + p: torch.zeros_like(like[p]) for p in layout.coded})
             start[WRITTEN] = torch.zeros((depth_of(layout), layout.size), dtype=torch.uint8)
             start[VERSION] = torch.tensor(0)
         changed: Any = merge._replace(merge=merged)
@@ -103,4 +102,4 @@ def depth_of(layout: Layout) -> int:
 
 def advanced(layout: Layout, before: Params, sent: Params) -> Params:
     """Applies a decoded change: w + Q, and plain arrays as they are."""
-    return sent | {path: before[path] + sent[path] for path in layout.shrunk}
+    return sent | {path: before[path] + sent[path] for path in layout.coded}

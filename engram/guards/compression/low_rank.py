@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from engram.guards.compression.codes import Code, Coder, Draw, Shape
+from engram.guards.compression.codes import Code, Coder, Draw, Shape, unfilled
 
 
 @cache
@@ -18,15 +18,23 @@ def low_rank(rank: int) -> Coder:
     would take as many bytes as the array, as for vectors, it is sent itself.
     """
 
+    def sides(shape: Shape) -> tuple[int, int] | None:
+        rows, columns = (shape[0], prod(shape[1:])) if shape else (1, 1)
+        return (rows, columns) if rank * (rows + columns) < rows * columns else None
+
+    def form(shape: Shape) -> Code:
+        if (both := sides(shape)) is None:
+            return (unfilled(shape),)
+        return unfilled((both[0], rank)), unfilled((rank, both[1]))
+
     def encode(x: Tensor, draw: Draw) -> Code:
         del draw
-        rows, columns = (x.shape[0], prod(x.shape[1:])) if x.ndim else (1, 1)
-        if rank * (rows + columns) >= rows * columns:
+        if (both := sides(tuple(x.shape))) is None:
             return (x,)
-        left, values, right = torch.linalg.svd(x.reshape(rows, columns), full_matrices=False)
+        left, values, right = torch.linalg.svd(x.reshape(both), full_matrices=False)
         return left[:, :rank] * values[:rank], right[:rank]
 
     def decode(code: Code, shape: Shape) -> Tensor:
         return code[0] if len(code) == 1 else (code[0] @ code[1]).reshape(shape)
 
-    return Coder(encode, decode)
+    return Coder(form, encode, decode)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from engram.guards.compression.codes import Code, Coder, Draw, Shape
+from engram.guards.compression.codes import Code, Coder, Draw, Shape, unfilled
 
 _BUCKET: Final = {8: 256, 4: 64}  # numbers with a scale of their own, by bits
 
@@ -32,6 +32,10 @@ def quantized(bits: Literal[8, 4]) -> Coder:
         """Returns numbers in buckets, (buckets, numbers), the last one filled up with zeros."""
         return pad(x, (0, -len(x) % bucket)).reshape(-1, bucket)
 
+    def form(shape: Shape) -> Code:
+        count = prod(shape)
+        return unfilled((-(-count // bucket),)), unfilled((-(-count * bits // 8),), torch.uint8)
+
     def encode(x: Tensor, draw: Draw) -> Code:
         count = x.numel()
         y = rows(x.reshape(-1))
@@ -42,13 +46,15 @@ def quantized(bits: Literal[8, 4]) -> Coder:
         if bits == 4:
             q = pad(q, (0, count % 2)).view(torch.uint8) & 0xF
             q = q[::2] | (q[1::2] << 4)
-        return scale, q
+        return scale, q.view(torch.uint8)
 
     def decode(code: Code, shape: Shape) -> Tensor:
         (scale, q), count = code, prod(shape)
         if bits == 4:
             q = torch.stack([q & 0xF, q >> 4], 1).reshape(-1)[:count].view(torch.int8)
             q = torch.where(q > levels, q - 2 * (levels + 1), q)
-        return (rows(q.float()) * scale[:, None]).reshape(-1)[:count].reshape(shape)
+        return (
+            (rows(q.view(torch.int8).float()) * scale[:, None]).reshape(-1)[:count].reshape(shape)
+        )
 
-    return Coder(encode, decode)
+    return Coder(form, encode, decode)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from engram.guards.compression.codes import Code, Coder, Draw, Shape
+from engram.guards.compression.codes import Code, Coder, Draw, Shape, unfilled
 
 
 @cache
@@ -23,6 +23,12 @@ def top_k(share: float) -> Coder:
         some = ceil(share * count)
         return some if (4 + _width(count)) * some < 4 * count else count
 
+    def form(shape: Shape) -> Code:
+        count = prod(shape)
+        if (some := kept(count)) == count:
+            return (unfilled(shape),)
+        return unfilled((some, _width(count)), torch.uint8), unfilled((some,))
+
     def encode(x: Tensor, draw: Draw) -> Code:
         del draw
         y, count = x.reshape(-1), x.numel()
@@ -31,28 +37,20 @@ def top_k(share: float) -> Coder:
         order = y.abs().sort(descending=True, stable=True).indices
         at = order[: kept(count)].sort().values
         places = at.to(torch.int32).view(torch.uint8).reshape(-1, 4)
-        return places[:, : _width(count)], y.gather(0, at)
+        return places[:, : _width(count)], y[at]
 
     def decode(code: Code, shape: Shape) -> Tensor:
         if len(code) == 1:
             return code[0]
-        places, values = code
-        return values.new_zeros(prod(shape)).scatter(0, _numbers(places), values).reshape(shape)
+        (places, values), x = code, torch.zeros(prod(shape))
+        at = pad(places, (0, 4 - places.shape[1])).view(torch.int32).reshape(-1).long()
+        if not ((at >= 0) & (at < len(x))).all() or not (at.diff() > 0).all():
+            raise ValueError(f"places must be ascending, from 0 to {len(x) - 1}")
+        x[at] = values
+        return x.reshape(shape)
 
-    def check(code: Code, shape: Shape) -> None:
-        if len(code) == 1:
-            return
-        at, count = _numbers(code[0]), prod(shape)
-        if not ((at >= 0) & (at < count)).all() or not (at.diff() > 0).all():
-            raise ValueError(f"places must be ascending, from 0 to {count - 1}")
-
-    return Coder(encode, decode, check)
+    return Coder(form, encode, decode)
 
 
 def _width(count: int) -> int:
     return max(1, -(-(count - 1).bit_length() // 8)) if count else 1
-
-
-def _numbers(places: Tensor) -> Tensor:
-    """Returns places, (kept, bytes), as whole numbers."""
-    return pad(places, (0, 4 - places.shape[1])).view(torch.int32).reshape(-1).long()
