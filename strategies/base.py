@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from engram.core.types import Params
@@ -34,11 +33,13 @@ class RunStrategy(Strategy):
             after the last round, from which clients learn.
         state: Its state between rounds, kept in checkpoints. Set it to resume.
         left_out: Clients that were asked in the last round but did not contribute, with reasons.
+        unseen: Clients that are never asked to train.
     """
 
     scored_from: ClassVar[int | None] = 0
     state: Params
     left_out: dict[int, str]
+    unseen: frozenset[int] = frozenset()
 
     @classmethod
     @abstractmethod
@@ -78,10 +79,6 @@ class RunStrategy(Strategy):
     def forget(self, clients: Sequence[int]) -> None:
         """Forgets the server's entries of clients that are no members any more."""
         del clients
-
-    @abstractmethod
-    def askable(self, grid: Grid) -> int:
-        """Returns the number of clients on nodes that can be asked now."""
 
     @property
     @abstractmethod
