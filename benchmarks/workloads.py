@@ -89,15 +89,15 @@ class Platform:
         training_from_now_on(e.cpu_threads)
         self.trainer = Trainer(e, data, RamStore())
         host = LocalHost(self.trainer, share)
-        self._directly = partial(train_directly, host)
-        roster = query_roster(InProcessGrid(host, [range(e.num_clients)]), e.num_clients)
-        self._strategy = Federated.build(e, roster, secret_noise)
+        grid = InProcessGrid(host, [range(e.num_clients)], partial(train_directly, host))
+        self._strategy = Federated.build(e, query_roster(grid, e.num_clients), secret_noise)
+        self._train = partial(train_directly, host, grid, self._strategy, before=None, timeout=60)
         self._slots = to_params(self._strategy.init())
 
     def round(self, server_round: int) -> None:
         """Runs a round as ``engram run`` does, without evaluation and records."""
         config = {"durable": server_round - 1, "losses": False, "way": ""}
-        self._slots, _ = self._directly(self._strategy, server_round, self._slots, config, None)
+        self._slots, _ = self._train(server_round, self._slots, config)
 
     def turn(self, number: int) -> None:
         """Runs the round of a turn, which counts from 0."""

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from logging import getLogger
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -16,15 +17,16 @@ from engram.link.flower import (
     PUSH_SESSION,
     SUPERLINK,
     ErrorCode,
-    Run,
     activations,
     simulated,
 )
 from engram.link.inbox import Limits, replies
 from engram.link.server.suspensions import Suspensions
-from engram.runs.progress import RunProgress
+from engram.runs.progress import PROGRESS, RunProgress
+from engram.server.engine import Engine
 from engram.server.pending_messages import Asked, Exchange, has_code, opened, trained_for
 from engram.settings.errors import AWAITED, BUSY, UNFINISHED, UNUSABLE, few, one_line
+from engram.settings.experiment import Experiment
 from engram.wire.bundle import bundle, bundled_size
 from engram.wire.mapped_arrays import let_go
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING
@@ -46,7 +48,7 @@ _SILENT, _SLOW = 4.0, 60.0  # seconds until it is said which nodes are waited fo
 _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
-class PatientGrid(Grid):
+class PatientGrid(Engine):
     """Resends messages to nodes that restarted, and leaves out nodes that stay away.
 
     A node that was activated again has lost its message, so it is sent again; a node that handles
@@ -65,10 +67,11 @@ class PatientGrid(Grid):
     """
 
     def __init__(self, grid: Grid, *, least: int, membership: "Membership | None" = None) -> None:
+        super().__init__(grid.run)
         self._grid = grid
         self.membership = membership
-        self.fixed = simulated(grid)  # whether all nodes are there from the beginning
-        self.said: dict[int, Message] = {}  # answers to queries, of nodes that had missed a round
+        self.fixed = simulated(grid)
+        self.joins = not self.fixed
         self.busy: dict[int, str] = {}  # what busy nodes say that they are doing
         self._replies = replies(grid)
         self._tells = hasattr(grid, "get_nodes")
@@ -79,7 +82,7 @@ class PatientGrid(Grid):
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
         self._limits = _limits(_SPARE, _PARTS)
         self.suspensions = Suspensions()
-        self.progress = RunProgress()  # set it to one that keeps a file
+        self.progress = RunProgress()  # one that keeps a file, once a run begins
         self._hosted: dict[int, list[int]] = {}  # each node's clients in its last message
         self._gone: set[str] = set()  # messages that the SuperLink reports as deleted
         self._absent: dict[int, Asked] = {}  # nodes that missed a round, and their roster queries
@@ -88,38 +91,24 @@ class PatientGrid(Grid):
         self._expire: dict[int, float] = {}  # when these are given up, by node
         self._again: dict[int, float] = {}  # when busy ones among them are asked again
         self._undecided: set[int] = set()  # busy ones whose sites have yet to approve the round
-        self.last = Exchange(0.0, {}, {}, 0, 0, {})
-        self.spent: Counter[str] = Counter()  # costs of all exchanges: see ``Exchange.costs``
-
-    def set_run(self, run: Run) -> None:
-        """Sets the run that the grid operates in."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run that the grid operates in."""
-        return self._grid.run
-
-    @property
-    def at_work(self) -> frozenset[int]:
-        """Nodes with a message to train that a later round waits for."""
-        return frozenset(asked.node for asked in self._aloft.values())
+        self.last = Exchange(0.0, {}, {}, 0, 0)
+        self._spent: Counter[str] = Counter()  # of a round's exchanges: see ``Exchange.costs``
 
     @property
     def stopping(self) -> bool:
         """Whether `engram stop` has asked for an end of the run after its current round."""
         return self.membership is not None and self.membership.is_stopping(self.run.run_id)
 
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Creates a message; ``Message(...)`` does the same."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+    def begin(self, experiment: Experiment, folder: Path) -> None:
+        """Begins a run in a folder, where its progress is kept."""
+        super().begin(experiment, folder)
+        self.progress = RunProgress(folder / PROGRESS)
+        self.enough = 0 if self.fixed else experiment.buffer_size
+
+    def stage(self, server_round: int, *, training: bool) -> None:
+        """Begins a round, or its evaluation, of which no costs are recorded."""
+        if training:
+            self._spent = Counter(dict.fromkeys(self._spent, 0))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Sends messages; returns their ids."""
@@ -186,6 +175,12 @@ class PatientGrid(Grid):
         """Returns all online nodes, busy or not."""
         return set(self._look() if self._tells else self._grid.get_node_ids())
 
+    def excuse(self, node: int) -> str:
+        """Returns why a node is suspended or busy."""
+        if suspended := self.suspensions.current().get(node):
+            return f"is left out: {suspended['reason']}"
+        return f"is busy: {self.busy[node]}" if node in self.busy else ""
+
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
@@ -247,9 +242,11 @@ class PatientGrid(Grid):
         barred = self._note_missing(waiting.values(), busy)
         found = [reply for reply in found if reply.metadata.src_node_id not in barred]
         self._gone &= self._aloft.keys()
-        costs = time.monotonic() - start, latencies, training, self._sent, received
-        self.last = Exchange(*costs, self.suspensions.current())
-        self.spent.update(self.last.costs())
+        seconds = time.monotonic() - start
+        self.last = Exchange(seconds, latencies, training, self._sent, received)
+        self._spent.update(self.last.costs())
+        who = {str(node): told for node, told in self.suspensions.current().items()}
+        self.costs = {**self._spent, **({"suspended": who} if who else {})}
         return found
 
     def _joining(self, asked: list[Asked], end: float, enough: float) -> dict[str, Asked]:
@@ -270,6 +267,7 @@ class PatientGrid(Grid):
             if asked.node in barred or self._is_off_line(asked) or self._expire[asked.node] <= now
         }
         self._aloft = {name: asked for name, asked in waiting.items() if name not in late}
+        self.at_work = frozenset(asked.node for asked in self._aloft.values())
         return late
 
     def _tell(self, waiting: Iterable[Asked], seconds: float, told: set[int] | None) -> None:

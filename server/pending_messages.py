@@ -1,6 +1,6 @@
 """Messages in transit to nodes, their replies, and their costs."""
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from flwr.app import Message
 
@@ -52,12 +52,6 @@ class Exchange(NamedTuple):
     training: dict[int, float]  # the part of these that the node reports as training
     sent: int  # bytes of the models sent, counted again when sent again
     received: int  # bytes of the models that came back
-    suspended: dict[int, dict[str, Any]]  # nodes left out for a while: ``Suspensions.current``
-
-    def notes(self) -> dict[str, Any]:
-        """Returns the ``suspended`` nodes, if there are any."""
-        who = {str(node): told for node, told in self.suspended.items()}
-        return {"suspended": who} if who else {}
 
     def costs(self) -> dict[str, float]:
         """Returns its bytes, and mean seconds over the nodes that replied.

@@ -4,16 +4,13 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING
-
-from flwr.serverapp import Grid
 
 from engram.core.checks import must
 from engram.core.standardization import Tokenizer, Units
 from engram.data.clients import checked_names
 from engram.data.schema.columns import Kind
 from engram.data.texts import tokenizer_for
-from engram.server.grid import PatientGrid
+from engram.server.engine import Engine
 from engram.server.roster_query import Answers
 from engram.settings.errors import Names, Refused, RunStopped, few
 from engram.settings.experiment import Experiment
@@ -27,9 +24,6 @@ from engram.sites.client_claims import (
     usual_kind,
 )
 from engram.wire.roster import Roster
-
-if TYPE_CHECKING:
-    from engram.link.server.membership import Membership
 
 _log = getLogger("flwr.engram")
 
@@ -77,7 +71,7 @@ class Attendance:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: Engine,
         num_clients: int,
         *,
         training: str = "",
@@ -105,18 +99,8 @@ class Attendance:
         self._rivals: list[int] = []  # nodes that claim clients of other nodes
         self._left_out: dict[int, str] = {}  # clients that have too few rows, and why
         self.away: dict[int, str] = {}  # clients that could not be asked at that look, and why
-        self._everyone = self.fixed  # whether all clients with enough rows are needed
+        self._everyone = grid.fixed  # whether all clients with enough rows are needed
         self._settled: set[int] = set()  # nodes whose ignored claims were warned of
-
-    @property
-    def fixed(self) -> bool:
-        """Whether all nodes are there from the beginning, as in a simulation."""
-        return self._answers.fixed
-
-    @property
-    def grows(self) -> bool:
-        """Whether nodes may join later, as those of other machines do."""
-        return not self.fixed and bool(getattr(self._grid, "joins", True))
 
     def wait(self, least: int, *, everyone: bool = False, timeout: float = 600) -> None:
         """Waits until all clients have joined, or enough of them and no others for a while.
@@ -133,7 +117,7 @@ class Attendance:
         Raises:
             RunStopped: If fewer join; it says what is known of the others.
         """
-        self._everyone = everyone or self.fixed
+        self._everyone = everyone or self._grid.fixed
         now = time.monotonic()
         deadline, end, waiting = now + self._patience, now + timeout, Waiting()
         while not self._known(least):
@@ -149,10 +133,9 @@ class Attendance:
             late = late and (enough or not undecided)
             if self._answers.complete or (late and self._is_over(end, enough=enough)):
                 break
-            if isinstance(self._grid, PatientGrid):
-                if self._grid.stopping:
-                    raise RunStopped("ended before its first round, as `engram stop` asked for")
-                waiting.tell(self.whom)
+            if self._grid.stopping:
+                raise RunStopped("ended before its first round, as `engram stop` asked for")
+            waiting.tell(self.whom)
             time.sleep(0.1)
         if len(self._hosts) < (needed := self._needed(least)):
             raise RunStopped(self.too_few(needed))
@@ -163,7 +146,7 @@ class Attendance:
             if self._tokenizer is not None:
                 words = (entries[node].told.words or {} for node in self._nodes)
                 self._units = self._units._replace(text=self._tokenizer(words))
-        if isinstance(self._grid, PatientGrid):  # else all of them are in this process
+        if self._grid.fixed or self._grid.joins:  # else all of them are in this process
             _log.info(
                 "roster: %d clients on %d nodes, all running this source",
                 len(self._hosts),
@@ -210,7 +193,7 @@ class Attendance:
         """Whether to stop waiting for nodes that have not answered."""
         if not self._answers.silent or time.monotonic() > end:
             return True
-        return enough and not self.fixed
+        return enough and not self._grid.fixed
 
     def look(self) -> bool:
         """Asks nodes that have joined since; returns whether clients have joined, left or moved.
@@ -301,7 +284,7 @@ class Attendance:
         counted = self.counted
         if not away and len(self._hosts) == len(counted):
             return {}
-        on_line = self._answers.on_line()
+        on_line = self._grid.on_line()
         found = {}
         for client in counted:
             node = self._hosts.get(client)
@@ -326,7 +309,7 @@ class Attendance:
         others = (e for e in self._answers.entries.values() if e.kind != self._kind)
         if absent.keys() - {client for entry in others for client in entry.clients}:
             remedy = remedy or "start the missing nodes, or lower min-clients"
-        if self._everyone and not self.fixed and there:
+        if self._everyone and not self._grid.fixed and there:
             look = "engram run --check says what is wrong with their tables"
             remedy = f"{look}; min-clients={there} does without them"
         return "; ".join(filter(None, [*told, self._reasons(absent), known, remedy]))
@@ -352,7 +335,7 @@ class Attendance:
             nodes,
             self._everybody,
             kind=self._kind,
-            present=self._answers.on_line(),
+            present=self._grid.on_line(),
         )
         self._left_out = short_of_rows(entries, {*self._everybody} - self._hosts.keys())
 
@@ -373,7 +356,7 @@ class Attendance:
 
 
 def attendance_of(
-    grid: Grid, e: Experiment, *, training: str, kind: Kind | None, open_: bool | None = None
+    grid: Engine, e: Experiment, *, training: str, kind: Kind | None, open_: bool | None = None
 ) -> Attendance:
     """Returns an experiment's attendance, before any node has been asked.
 
@@ -384,7 +367,7 @@ def attendance_of(
         Refused: Some clients of a run on nodes have no part in it, but its clients are not those of
             the federation.
     """
-    membership: Membership | None = getattr(grid, "membership", None)
+    membership = grid.membership
     if open_ is None:
         open_ = membership is not None and membership.is_whole(e)
     clients = e.num_clients
@@ -414,7 +397,7 @@ def attendance_of(
     )
 
 
-def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:
+def query_roster(grid: Engine, num_clients: int, *, patience: float = 60) -> Roster:
     """Asks every node for its clients until each of ``0..num_clients-1`` is hosted.
 
     Raises:

@@ -6,10 +6,9 @@ from logging import getLogger
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 
 from engram.link.flower import names
-from engram.server.grid import PatientGrid
+from engram.server.engine import Engine
 from engram.server.pending_messages import has_code
 from engram.settings.errors import AWAITED, BUSY, REFUSED, UNFINISHED, UNUSABLE, few, one_line
 from engram.settings.fingerprint import fingerprint, source_root
@@ -35,7 +34,7 @@ class Answers:
     """
 
     def __init__(
-        self, grid: Grid, training: str, settings: str = "", *, columns: bytes = b""
+        self, grid: Engine, training: str, settings: str = "", *, columns: bytes = b""
     ) -> None:
         self.entries: dict[int, NodeEntry] = {}  # of nodes that serve, as they came
         self.refusals: dict[int, str] = {}  # why others do not: the end of a sentence about them
@@ -44,8 +43,7 @@ class Answers:
         self._asked: dict[str, str | bytes]
         self._asked = {"fingerprint": fingerprint(), TRAINING: training, SETTINGS: settings}
         self._asked |= {COLUMNS: columns} if columns else {}
-        self._membership = grid.membership if isinstance(grid, PatientGrid) else None
-        self.fixed = isinstance(grid, PatientGrid) and grid.fixed
+        self._membership = grid.membership if grid.joins else None
         self._again: dict[int, float] = {}  # when nodes that do not serve are asked again
         self._busy: set[int] = set()  # those of them that may serve later
         self._awaited: set[int] = set()  # those of them whose sites have yet to approve the run
@@ -81,14 +79,14 @@ class Answers:
         return known != (len(self.entries), len(self.refusals))
 
     def _replies(self, nodes: list[int]) -> list[tuple[int, Message]]:
-        said = self._grid.said if isinstance(self._grid, PatientGrid) else {}
+        said = self._grid.said
         found = [(node, said.pop(node)) for node in nodes if node in said]
         query = RecordDict({CONFIG: ConfigRecord(dict(self._asked))})
         messages = {
             node: Message(query, dst_node_id=node, message_type=ROSTER_QUERY)
             for node in sorted(set(nodes) - dict(found).keys())
         }
-        timeout = _DATA if self.fixed else _GLANCE
+        timeout = _DATA if self._grid.fixed else _GLANCE
         sent = self._grid.send_and_receive(messages.values(), timeout=timeout) if messages else ()
         replies, _ = first_answers(sent, messages.values())
         return found + [
@@ -150,33 +148,22 @@ class Answers:
 
     def at_work(self, node: int) -> str:
         """Returns why an online node is not asked: the end of a sentence about it."""
-        if isinstance(self._grid, PatientGrid):
-            suspended = self._grid.suspensions.current().get(node)
-            if suspended:
-                return f"is left out: {suspended['reason']}"
-            if node in self._grid.busy:
-                return f"is busy: {self._grid.busy[node]}"
-        return self.refusals.get(node, "has not answered")
+        return self._grid.excuse(node) or self.refusals.get(node, "has not answered")
 
     @property
     def awaits_approval(self) -> bool:
         """Whether the site of an online node has yet to approve the run."""
-        return bool(self._awaited & self.on_line())
+        return bool(self._awaited & self._grid.on_line())
 
     @property
     def silent(self) -> set[int]:
         """Online nodes that have not answered yet."""
-        return self.on_line() - self.entries.keys() - self.refusals.keys()
-
-    def on_line(self) -> set[int]:
-        """Returns all online nodes, busy or not."""
-        grid = self._grid
-        return grid.on_line() if isinstance(grid, PatientGrid) else set(grid.get_node_ids())
+        return self._grid.on_line() - self.entries.keys() - self.refusals.keys()
 
     @property
     def complete(self) -> bool:
         """Whether no other node can join: in a simulation, or once all registered nodes have."""
-        if self.fixed or not getattr(self._grid, "joins", True):
+        if not self._grid.joins:
             return not self.silent
         if self._membership is None or self._membership.insecure:
             return False

@@ -2,38 +2,32 @@
 
 import secrets
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import ConfigRecord
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
 from engram.core.checks import must
 from engram.core.types import Params
 from engram.data.digests import rows_of
-from engram.data.schema.columns import Kind
 from engram.guards.accounting.accountant import PrivacyAccountant, noised_by
 from engram.guards.accounting.client_epsilon import ASKED
 from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
-from engram.runs.progress import PROGRESS, RunProgress
 from engram.runs.record import Checkpoint, Memories, RunRecord
-from engram.server.grid import PatientGrid
+from engram.server.engine import Engine
 from engram.server.roster import Attendance, Waiting, attendance_of
 from engram.server.run_start import first_arrays, former_run, kind_of, strategy_of, way_of
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
 from engram.strategies.base import Round
-from engram.strategies.drop_outs import train_securely
 from engram.wire.roster import Roster
 from engram.wire.wire import TRAINING, to_params, to_record
 
@@ -42,20 +36,8 @@ _log = getLogger("flwr.engram")
 _ASKED: Final = "ended {}, as `engram stop` asked for; to go on, start the run in {} again"
 
 
-@runtime_checkable
-class Staged(Protocol):
-    """A grid of scripted nodes that come and go."""
-
-    def stage(self, server_round: int, *, training: bool) -> None:
-        """Lets those come and go that do so before a round, or before its evaluation."""
-
-
-Directly = Callable[..., Round]
-"""``train_round`` of ``(strategy, server_round, model, config, before)``, in process."""
-
-
 def run(
-    grid: Grid,
+    grid: Engine,
     experiment: Experiment,
     folder: Path,
     *,
@@ -63,8 +45,6 @@ def run(
     memories: Memories | None = None,
     noise: Noise = secret_noise,
     on_round: Callable[[Row], None] | None = None,
-    directly: Directly | None = None,
-    kind: Kind | None = None,
 ) -> Row:
     """Runs the experiment, or its remaining rounds, and records it.
 
@@ -81,8 +61,6 @@ def run(
         noise: Source of the noise of central privacy. With secret noise, a private run that is
             resumed does not repeat its numbers.
         on_round: Called with each round's metrics.
-        directly: Trains the clients of a round in this process; None to send messages to them.
-        kind: Kind of the clients' data, if it is known from before, with their units.
 
     Returns:
         The contents of ``results.json``: ``method``, ``rounds``, ``ms-per-round`` (the median),
@@ -93,16 +71,15 @@ def run(
         RunStopped: Too few clients can take part, the run diverged, or a round had too few usable
             replies.
     """
-    if experiment.participation and not isinstance(grid, Staged):
+    if experiment.participation and not grid.replays:
         raise Refused(must("participation", experiment.participation, "empty on nodes"))
-    e, training, way, open_ = experiment, secrets.token_hex(8), "", None
-    simulated = not isinstance(grid, PatientGrid) or grid.fixed
-    if e.clock and not simulated:
+    e, kind, training, way, open_ = experiment, grid.kind, secrets.token_hex(8), "", None
+    if e.clock and grid.joins:
         raise Refused(must("clock", e.clock, "empty on nodes, whose time passes by itself"))
-    if e.buffer_size and simulated and not e.clock:
+    if e.buffer_size and not e.clock and not grid.joins:
         expected = "drawn, or a CSV file, for buffered rounds of a simulation"
         raise Refused(must("clock", e.clock, expected))
-    if e.buffer_size and not simulated and e.resume:
+    if e.buffer_size and grid.joins and e.resume:
         _log.info("what clients were at work on is dropped: they are asked anew")
     with ExitStack() as stack:
         if e.resume:
@@ -119,19 +96,17 @@ def run(
         if former is not None and kind is None:  # whose units its models are in
             kind = kind_of(former.rows())
         attendance = attendance_of(grid, e, training=training, kind=kind, open_=open_)
-        everyone = attendance.grows and not e.min_clients and not e.resume
+        everyone = grid.joins and not e.min_clients and not e.resume
         attendance.wait(e.least_clients, everyone=everyone)
         strategy = strategy_of(e, attendance.roster(), noise)
         first_arrays(strategy, former)  # refused before anything is written
         if not e.resume:
-            read = rows_of(e.own.sources(e)) if simulated else None
+            read = None if grid.joins else rows_of(e.own.sources(e))
             record = RunRecord.create(folder, e, engine=engine, training=training, rows=read)
             stack.enter_context(record.hold())
-        if isinstance(grid, PatientGrid):
-            grid.progress = RunProgress(folder / PROGRESS)
-            grid.enough = 0 if simulated else e.buffer_size
+        grid.begin(e, folder)
         what = grid, strategy, e, record, training, way, memories
-        found = _Run(*what, on_round, attendance, directly, noise, former).whole(engine)
+        found = _Run(*what, on_round, attendance, noise, former).whole(engine)
         if why := record.other_rows:
             _log.warning("%s", why)
         return found
@@ -139,7 +114,7 @@ def run(
 
 @dataclass
 class _Run:
-    grid: Grid
+    grid: Engine
     strategy: RunStrategy
     experiment: Experiment
     record: RunRecord
@@ -148,7 +123,6 @@ class _Run:
     memories: Memories | None
     on_round: Callable[[Row], None] | None
     attendance: Attendance
-    directly: Directly | None
     noise: Noise
     former: RunRecord | None
 
@@ -238,8 +212,8 @@ class _Run:
         del checkpoint  # whose model would be kept
         last, rows = saved, record.rows()
         self._account(last, rows)
-        if self.directly is not None:
-            model = self._await_clients(model)  # once: those of this process do not come or go
+        if self.grid.still:
+            model = self._await_clients(last + 1, model)
         total = e.rounds
         for number in range(last + 1, total + 1):
             if self.strategy.over:
@@ -254,7 +228,7 @@ class _Run:
             rows.append(self._report(number, metrics, self._evaluate(number, model) if due else {}))
             if due:
                 picked |= self._picked(number, model)
-            stopping = self._stopping() and not (final or strategy.over)
+            stopping = not (final or strategy.over or self.grid.still) and self.grid.stopping
             # Sites take part in a secure round once: a resumed run goes on after the last one.
             kept = number % e.checkpoint_every == 0 or self.strategy.masks
             if final or strategy.over or stopping or kept:
@@ -290,20 +264,17 @@ class _Run:
     def _train(self, number: int, model: Params, saved: int, *, losses: bool) -> Round:
         """Trains a round; ``saved`` is that of the last checkpoint. Metrics lack scores alone."""
         start = time.perf_counter()
-        self._stage(number, training=True)
-        patient = self.grid if isinstance(self.grid, PatientGrid) else None
-        before = Counter(patient.spent) if patient else Counter[str]()
         try:
-            if self.directly is None:
-                model = self._await_clients(model)
-            strategy = self.strategy
-            timeout = self.experiment.timeout
-            by_messages = train_securely if strategy.masks else train_round
-            train = self.directly or partial(by_messages, self.grid, timeout=timeout)
-            accountant = self.accountant
-            before_asking = (lambda: accountant.note(strategy.cohort)) if accountant else None
-            after, metrics = train(
-                strategy, number, model, self._config(losses=losses), before_asking
+            if not self.grid.still:
+                model = self._await_clients(number, model)
+            strategy, accountant = self.strategy, self.accountant
+            after, metrics = (self.grid.trains or self.grid.train)(
+                strategy,
+                number,
+                model,
+                self._config(losses=losses),
+                (lambda: accountant.note(strategy.cohort)) if accountant else None,
+                timeout=self.experiment.timeout,
             )
         except RunStopped as error:
             where = f"the last good checkpoint, of round {saved}, is in {self.record.folder}"
@@ -315,33 +286,29 @@ class _Run:
             "absent": {str(client): reason for client, reason in absent.items()},
             "ms": (time.perf_counter() - start) * 1000,
             **(accountant.row(strategy.cohort) if accountant else {}),
+            **self.grid.costs,
         }
-        if patient:
-            spent = patient.spent
-            metrics |= {name: total - before[name] for name, total in spent.items()}
-            metrics |= patient.last.notes()
         return Round(after, metrics)
 
-    def _stopping(self) -> bool:
-        return isinstance(self.grid, PatientGrid) and self.grid.stopping
-
-    def _await_clients(self, model: Params) -> Params:
+    def _await_clients(self, number: int, model: Params) -> Params:
         """Waits until at least ``min-clients`` clients can be asked; takes in those that have come.
 
         Returns:
             The model from which they start.
         """
+        self.grid.stage(number, training=True)
         least = self.experiment.least_clients
         end, waiting = time.monotonic() + self.experiment.timeout, Waiting()
         while True:
             self._look()
             model = self._admit(model)
-            if self.strategy.askable(self.grid) >= least:
+            there = {*self.attendance.counted} - self.attendance.away.keys()
+            if len(there - self.strategy.unseen) >= least:
                 self._note_members()
                 return model
             if time.monotonic() > end:
                 raise RunStopped(self.attendance.too_few(least))
-            if self._stopping():
+            if self.grid.stopping:
                 raise RunStopped(_ASKED.format("while it waited for clients", self.record.folder))
             waiting.tell(self.attendance.whom)
             time.sleep(0.5)
@@ -370,12 +337,8 @@ class _Run:
         self.strategy.init()
         return self.strategy.succeed(before, model)
 
-    def _stage(self, number: int, *, training: bool) -> None:
-        if isinstance(self.grid, Staged):
-            self.grid.stage(number, training=training)
-
     def _evaluate(self, number: int, model: Params) -> Row:
-        self._stage(number, training=False)
+        self.grid.stage(number, training=False)
         self._look()
         config = ConfigRecord(self._config())
         messages = self.strategy.configure_evaluate(number, to_record(model), config, self.grid)
@@ -415,34 +378,3 @@ def _named(results: Row, roster: Roster) -> Row:
         for client in clients.get("ids", range(len(roster.nodes)))
     ]
     return {**results, "clients": {"names": names, **clients}}
-
-
-def train_round(
-    grid: Grid,
-    strategy: Strategy,
-    server_round: int,
-    model: Params,
-    config: Mapping[str, Any],
-    before: Callable[[], None] | None = None,
-    *,
-    timeout: float,
-) -> Round:
-    """Trains one round by messages: no evaluation, no record.
-
-    ``config`` is sent to every client: the training's name; ``durable``, the round of the oldest
-    checkpoint that is kept, from which a run may be resumed; ``way``, in which a run was trained
-    before it was resumed; and ``losses``, whether training losses are wanted. ``before`` is called
-    once the cohort is drawn, before anybody is asked.
-
-    Raises:
-        RunStopped: Too few replies were usable, or the run diverged.
-    """
-    sent, settings = to_record(model), ConfigRecord({**config})
-    messages = strategy.configure_train(server_round, sent, settings, grid)
-    if before is not None:
-        before()
-    replies = grid.send_and_receive(messages, timeout=timeout)
-    merged, metrics = strategy.aggregate_train(server_round, replies)
-    if merged is None:
-        raise RunStopped(f"round {server_round}: the strategy made no model")
-    return Round(to_params(merged), dict(metrics or {}))

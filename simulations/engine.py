@@ -23,7 +23,7 @@ from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
 from engram.simulations.grid import InProcessGrid
 from engram.simulations.in_process import train_directly
-from engram.simulations.replayed_participation import replayed
+from engram.simulations.replayed_participation import Participation, ReplayedGrid
 
 
 def simulate(
@@ -95,16 +95,17 @@ def simulate(
 
             host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
         # One node can send the mean of all clients where the server needs only a mean.
-        own, known = experiment.own, dict[str, Any]()
+        own = experiment.own
         apart = secure or (isinstance(own, NetworkMethod) and not combines(experiment, own))
         apart = apart or bool(experiment.without)  # a node answers for all clients that it hosts
         nodes = [[client] for client in everyone] if apart else [everyone]
-        grid = InProcessGrid(host, nodes)
+        grid = InProcessGrid(host, nodes, directly)
         if experiment.participation:
-            (grid, known), directly = replayed(host, experiment), None
+            script = Participation.of(experiment)
+            grid = ReplayedGrid(host, experiment.num_clients, script, directly)
         if directly is None:
-            where = "sums are secure, participation is replayed, or no network is trained"
-            warn_alone(experiment, f"clients get messages where {where}")
+            why = "clients get messages where sums are secure, or no network is trained"
+            warn_alone(experiment, why)
         return run(
             grid,
             experiment,
@@ -113,6 +114,4 @@ def simulate(
             memories=memories,
             noise=noise,
             on_round=on_round,
-            directly=directly,
-            **known,
         )

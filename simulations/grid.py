@@ -1,23 +1,25 @@
 """An in-process Grid: any Flower strategy runs on it unchanged, and clients train together."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from logging import getLogger
 
-from flwr.app import Error, Message, MessageType, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Error, Message, MessageType
 
 from engram.client.hosts import Exchanging, Host
 from engram.client.requests import Request
-from engram.link.flower import Run, local_run, name_message
+from engram.link.flower import local_run, name_message
+from engram.server.engine import Engine
 from engram.settings.errors import REFUSED, EngramError
+from engram.strategies.base import Round
 from engram.wire.wire import ROSTER_QUERY, SECURE_QUERY
 
 _log = getLogger("flwr.engram")
 _CLIENT_APP_RAISED = 2  # Flower's code for an exception in a ClientApp
 
 
-class InProcessGrid(Grid):
+class InProcessGrid(Engine):
     """Delivers messages to a host of clients in this process; no Ray, no sockets, no waiting.
 
     All clients that are addressed together train in one call of the trainer, whichever nodes
@@ -27,39 +29,18 @@ class InProcessGrid(Grid):
         host: Hosts every client.
         hosts: The clients of each node, as ranges if there are many. Node i+1 hosts ``hosts[i]``.
             Flower's own strategies, which sample nodes, expect one client per node.
-
-    Attributes:
-        joins: Whether nodes may join later, so that missing ones are waited for.
+        trains: Trains rounds without messages, as ``train_directly``, from this grid on.
     """
 
-    joins = False
-
-    def __init__(self, host: Host, hosts: Sequence[Sequence[int]]) -> None:
-        self._host = host
+    def __init__(
+        self, host: Host, hosts: Sequence[Sequence[int]], trains: Callable[..., Round] | None = None
+    ) -> None:
+        super().__init__(local_run())
+        self._host, self.still = host, trains is not None
+        self.trains = trains and partial(trains, self)
         self._hosts = dict(enumerate(hosts, start=1))
-        self._run = local_run()
         self._names = itertools.count(1)
         self._replies: dict[str, Message] = {}
-
-    def set_run(self, run: Run) -> None:
-        """Sets the run that this grid operates in."""
-        self._run = run
-
-    @property
-    def run(self) -> Run:
-        """The run that this grid operates in."""
-        return self._run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Creates a message; ``Message(...)`` does the same."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
         """Returns all nodes."""

@@ -15,6 +15,7 @@ from engram.core.slots import over_slots
 from engram.core.types import Params
 from engram.guards.merge import Merge
 from engram.scoring.metrics import Metric
+from engram.server.engine import Engine
 from engram.settings.errors import one_line
 from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
@@ -28,20 +29,24 @@ _log = getLogger("flwr.engram")
 
 def train_directly(
     host: LocalHost,
+    grid: Engine,
     strategy: Federated,
     server_round: int,
     model: Params,
     config: Mapping[str, Any],
     before: Callable[[], None] | None,
     *,
+    timeout: float,
     spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None = None,
 ) -> Round:
-    """Trains and merges a round of clients of ``host``, as ``engram.server.run.train_round``.
+    """Trains and merges a round of clients of ``host``, as ``Engine.train``.
 
     It gives what messages give, to the bit, and the same reasons for clients that are left out.
     ``spoiled`` is what attackers make of it: see ``engram.attack.attacks``.
     """
-    strategy.draw(server_round, model, losses=config["losses"])
+    del timeout
+    away = set[int]() if grid.still else strategy.absent(grid)
+    strategy.draw(server_round, model, losses=config["losses"], away=away)
     if before is not None:
         before()
     each = [_trained(host, strategy, wave, config, spoiled) for wave in strategy.waves]

@@ -4,17 +4,19 @@ A run on nodes is repeated with the same rows, and without the machines: in each
 take part that took part there, and the members are those that were.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from engram.client.hosts import Host
 from engram.core.checks import must
 from engram.data.schema.columns import Kind
+from engram.link.server.membership import Membership
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.grid import InProcessGrid
+from engram.strategies.base import Round
 
 
 class Participation(NamedTuple):
@@ -62,44 +64,45 @@ class Participation(NamedTuple):
         return found
 
 
-class ReplayedGrid(InProcessGrid):
-    """A node for each client, there only while the record says so.
+class _Members(Membership):
+    """The members of the present round."""
 
-    Attributes:
-        membership: The grid itself: the members of the present round.
-        clients: Number of clients with which the run began.
-    """
-
-    def __init__(self, host: Host, experiment: Experiment, participation: Participation) -> None:
-        super().__init__(host, [[client] for client in range(experiment.num_clients)])
-        self.membership = self
-        self.clients = participation.clients
-        self._script = participation
-        self._present: frozenset[int] = frozenset()
-        self._members: frozenset[int] = frozenset()
-        self.stage(0, training=False)
-
-    def stage(self, server_round: int, *, training: bool) -> None:
-        """Lets those clients come and go that do so before a round, or before its evaluation."""
-        script = self._script
-        self._members = script.members.get(server_round) or script.members[1]
-        self._present = script.cohorts[server_round] if training else self._members
+    now: frozenset[int] = frozenset()
 
     def members(self) -> frozenset[int]:
         """Returns the members of the present round."""
-        return self._members
+        return self.now
 
     def is_whole(self, experiment: Experiment) -> bool:
         """Whether the run's clients are those of the federation."""
         del experiment
         return True
 
+
+class ReplayedGrid(InProcessGrid):
+    """A node for each client, there only while the record says so."""
+
+    replays = True
+    membership: _Members
+
+    def __init__(
+        self,
+        host: Host,
+        clients: int,
+        script: Participation,
+        trains: Callable[..., Round] | None = None,
+    ) -> None:
+        super().__init__(host, [[client] for client in range(clients)], trains)
+        self._script, self.kind, self.still = script, script.kind, False
+        self.membership = _Members(Path(), script.clients)
+        self.stage(0, training=False)
+
+    def stage(self, server_round: int, *, training: bool) -> None:
+        """Lets those clients come and go that do so before a round, or before its evaluation."""
+        script = self._script
+        self.membership.now = script.members.get(server_round) or script.members[1]
+        self._present = script.cohorts[server_round] if training else self.membership.now
+
     def get_node_ids(self) -> Iterable[int]:
         """Returns the nodes of the clients that are there."""
         return [client + 1 for client in sorted(self._present)]
-
-
-def replayed(host: Host, experiment: Experiment) -> tuple[ReplayedGrid, dict[str, Any]]:
-    """Returns the nodes of a run that repeats another's participation, and the kind of its data."""
-    found = Participation.of(experiment)
-    return ReplayedGrid(host, experiment, found), {"kind": found.kind}

@@ -64,28 +64,13 @@ class AtWork(Together):
     A client that has answered is asked again, or another in its place, when the next round begins.
     """
 
+    waits = True
+
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
         """Returns the clients to ask beside those in ``working``."""
         free = self._wanted - len(self.working)
         clients = draw(server_round, free, self.working) if free > 0 else []
         return [Wave(server_round, slots, clients)]
-
-    def due(
-        self, server_round: int, sent: list[Sent], replies: Sequence[Message]
-    ) -> tuple[list[Sent], list[Sent]]:
-        """Parts messages into those that have an answer in this round, and the others."""
-        names = {reply.metadata.reply_to_message_id for reply in replies}
-
-        def answered(message: Message) -> bool:
-            return message.metadata.message_id in names
-
-        due = [one.only(answered) for one in sent]
-        later = [one.only(lambda message: not answered(message)) for one in sent]
-        used = {reply.metadata.reply_to_message_id for reply in replies if reply.has_content()}
-        late = [one.only(lambda message: message.metadata.message_id in used) for one in due]
-        stale = [server_round - one.wave.server_round for one in late for _ in one.wave.clients]
-        self.row = _staleness(stale)
-        return [one for one in due if one.asked], [one for one in later if one.asked]
 
 
 class Timed(Together):
@@ -178,6 +163,24 @@ class Buffered(Together):
         needed = {flight.version for flight in self._flights.aloft}
         self._slots = {v: held for v, held in self._slots.items() if v in needed}
         return waves
+
+
+def answered_of(
+    server_round: int, sent: list[Sent], replies: Sequence[Message]
+) -> tuple[list[Sent], list[Sent], Row]:
+    """Returns messages that have an answer in a round, the others, and the round's staleness."""
+    names = {reply.metadata.reply_to_message_id for reply in replies}
+
+    def answered(message: Message) -> bool:
+        return message.metadata.message_id in names
+
+    due = [one.only(answered) for one in sent]
+    later = [one.only(lambda message: not answered(message)) for one in sent]
+    used = {reply.metadata.reply_to_message_id for reply in replies if reply.has_content()}
+    late = [one.only(lambda message: message.metadata.message_id in used) for one in due]
+    stale = [server_round - one.wave.server_round for one in late for _ in one.wave.clients]
+    due, later = ([one for one in some if one.asked] for some in (due, later))
+    return due, later, _staleness(stale)
 
 
 def _staleness(rounds: Sequence[int]) -> Row:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from engram.core.types import Params
@@ -35,12 +34,14 @@ class RunStrategy(Strategy):
         state: Its state between rounds, kept in checkpoints. Set it to resume.
         left_out: Clients that were asked in the last round but did not contribute, with reasons.
         masks: Whether updates come in masked sums alone, of which each round has one.
+        unseen: Clients that are never asked to train.
     """
 
     scored_from: ClassVar[int | None] = 0
     state: Params
     left_out: dict[int, str]
     masks: bool = False
+    unseen: frozenset[int] = frozenset()
 
     @classmethod
     @abstractmethod
@@ -80,10 +81,6 @@ class RunStrategy(Strategy):
     def forget(self, clients: Sequence[int]) -> None:
         """Forgets the server's entries of clients that are no members any more."""
         del clients
-
-    @abstractmethod
-    def askable(self, grid: Grid) -> int:
-        """Returns the number of clients on nodes that can be asked now."""
 
     @property
     @abstractmethod

@@ -46,7 +46,7 @@ def train_securely(
     *,
     timeout: float,
 ) -> Round:
-    """Trains a round, as ``engram.server.run.train_round``, and learns its updates' sum alone.
+    """Trains a round, as ``Engine.train``, and learns its updates' sum alone.
 
     Training losses are not asked for.
 

@@ -29,7 +29,7 @@ from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.settings.network import NetworkMethod
-from engram.strategies.async_rounds import AtWork, Sent, by_wave, is_timing, joined, pacing_of
+from engram.strategies.async_rounds import Sent, answered_of, by_wave, is_timing, joined, pacing_of
 from engram.strategies.base import Row, RunStrategy, strategies, widened
 from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
 from engram.strategies.reply_border import first_answers
@@ -59,7 +59,7 @@ class Federated(RunStrategy):
         self._public = method.server.send(method.server.start, [0])[0].keys()
         self._weights = RowWeights(rounds.merge.by, e.max_weight)
         scoring = Scoring.of(e, rounds.shapes, roster.names)
-        self._scores = Scorekeeper(scoring, len(roster.nodes))
+        self._scores, self.unseen = Scorekeeper(scoring, len(roster.nodes)), scoring.unseen
         self._mean_loss = mean_of(self._scores.scoring.metrics[-1])
         self.meet(roster)
         # Else only in rounds whose config has ``losses``, or does not mention it.
@@ -257,11 +257,10 @@ class Federated(RunStrategy):
     ) -> None:
         """Begins a round: its ``slots``, its ``waves``, and whether losses are wanted."""
         self.slots = self._whole(model)
-        absent, unseen = self._nowhere | away, self._scores.scoring.unseen
-        everyone = len(self.roster.nodes)
+        absent, everyone = self._nowhere | away, len(self.roster.nodes)
 
         def drawn(number: int, count: int, busy: Collection[int]) -> Sequence[int]:
-            return self.rounds.cohort(number, everyone, absent | {*busy}, count, unseen)
+            return self.rounds.cohort(number, everyone, absent | {*busy}, count, self.unseen)
 
         self.waves = self._pacing.next(server_round, self.slots, drawn)
         self.loss = self._loss if self._always_losses or losses else None
@@ -276,7 +275,7 @@ class Federated(RunStrategy):
             self._traffic.messages = True
         nodes: Collection[int] = getattr(grid, "at_work", frozenset())
         self._pacing.working = self._working(nodes)
-        away = self._absent(grid) | {c for c, node in enumerate(self.roster.nodes) if node in nodes}
+        away = self.absent(grid) | {c for c, node in enumerate(self.roster.nodes) if node in nodes}
         self.draw(server_round, to_params(arrays), losses=losses, away=away)
         new = [Sent(wave, self.loss, self._messages(wave, config)) for wave in self.waves]
         self._sent += new
@@ -316,11 +315,8 @@ class Federated(RunStrategy):
         asked = [client for wave in self.waves for client in wave.clients]
         return sorted([*asked, *self._pacing.late])
 
-    def askable(self, grid: Grid) -> int:
-        """Returns the number of clients on nodes that can be asked now."""
-        return len(self.roster.nodes) - len(self._absent(grid) | self._scores.scoring.unseen)
-
-    def _absent(self, grid: Grid) -> set[int]:
+    def absent(self, grid: Grid) -> set[int]:
+        """Returns the clients on nodes that cannot be asked now."""
         missing = self._nodes.difference(grid.get_node_ids())
         if not missing:
             return set()
@@ -332,8 +328,8 @@ class Federated(RunStrategy):
         """Merges the replies that pass screening; returns as ``learn``, in records."""
         came = [*replies]
         due = self._sent
-        if isinstance(self._pacing, AtWork):
-            due, self._sent = self._pacing.due(server_round, due, came)
+        if self._pacing.waits:
+            due, self._sent, self._pacing.row = answered_of(server_round, due, came)
         self.waves, replied = [sent.wave for sent in due], []
         for sent, mine in zip(due, by_wave(came, due), strict=True):
             read = partial(
@@ -409,7 +405,7 @@ class Federated(RunStrategy):
         settings = {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         # The former model, which messages hold as well, has no use any more.
         self.slots, self.waves = {}, [wave._replace(slots={}) for wave in self.waves]
-        if not isinstance(self._pacing, AtWork):
+        if not self._pacing.waits:
             self._sent = []
         slots = self._whole(to_params(arrays))
         content = outgoing(self.rounds.merge.method, slots, self._traffic)

@@ -55,6 +55,8 @@ class Together:
     ``row`` has the round's entries in the record.
     """
 
+    waits = False  # whether a round may leave messages to later ones
+
     def __init__(self, wanted: int) -> None:
         self._wanted = wanted
         self.working: Collection[int] = ()  # clients at work for later rounds

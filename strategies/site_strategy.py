@@ -43,11 +43,6 @@ class SiteStrategy(RunStrategy):
         """Updates the sites and their nodes."""
         self.sites = roster.sites()
 
-    def askable(self, grid: Grid) -> int:
-        """Returns the number of sites on nodes that can be asked now."""
-        present = set(grid.get_node_ids())
-        return sum(node in present for node in self.sites.nodes.values())
-
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns the cohort of a round, and the number of absent sites."""
         return {"cohort": sorted({*self.cohort, *absent}), "left-out": len(absent)}

@@ -7,11 +7,11 @@ asked to attack itself.
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from torch import Tensor
 
 from engram.attack.forgeries import ON_UPDATES, false_statistics
@@ -79,8 +79,9 @@ def attacked(
     if e.attack_kind in ("label-flip", "backdoor"):
         data = poisoned(host.trainer.given, e, attackers)
         host = LocalHost(Trainer(e, data, memories, engine=engine, noise=noise), host.share)
-    train = partial(train_directly, host, spoiled=partial(_spoiled, e, attackers))
-    return (_Liars(host, e, attackers) if e.attack_kind == "false-scores" else host), train
+    if e.attack_kind == "false-scores":
+        host = _Liars(host, attackers)
+    return host, partial(train_directly, host, spoiled=partial(_spoiled, e, attackers))
 
 
 def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> FederatedData:
@@ -242,23 +243,17 @@ def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: 
     return found
 
 
-class _Liars(NamedTuple):
+class _Liars(LocalHost):
     """A host of all clients; scores of attackers are false."""
 
-    host: LocalHost
-    experiment: Experiment
-    attackers: frozenset[int]
-
-    def describe(self, hosted: Sequence[int]) -> RecordDict:
-        return self.host.describe(hosted)
-
-    def train(self, requests: Sequence[Request]) -> list[Message]:
-        return self.host.train(requests)
+    def __init__(self, host: LocalHost, attackers: frozenset[int]) -> None:
+        super().__init__(host.trainer, host.share)
+        self._attackers = attackers
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         """Answers requests to score clients, with false scores for attackers."""
-        replies = self.host.evaluate(requests)
-        e = self.experiment
+        replies = super().evaluate(requests)
+        e = self.trainer.experiment
         for request, reply in zip(requests, replies, strict=True):
             if reply.has_error():
                 continue
@@ -270,7 +265,7 @@ class _Liars(NamedTuple):
                     lie = claimed_score(column.metric, first=first)
                     told: Any = record[column.name]
                     record[column.name] = [
-                        lie if client in self.attackers else value
+                        lie if client in self._attackers else value
                         for client, value in zip(ids, told, strict=True)
                     ]
         return replies

@@ -16,6 +16,7 @@ from engram.home.exported import Exported, load_model, read_exported
 from engram.link.flower import names
 from engram.link.server.membership import membership_of
 from engram.server.app_start import opened
+from engram.server.engine import Engine
 from engram.server.grid import PatientGrid
 from engram.server.roster import attendance_of
 from engram.settings.errors import Refused, brief
@@ -79,7 +80,7 @@ def _public(exported: Exported) -> Exported:
 
 
 def visit(
-    grid: Grid, models: Sequence[Given], clients: Sequence[int], *, patience: float = _PATIENCE
+    grid: Engine, models: Sequence[Given], clients: Sequence[int], *, patience: float = _PATIENCE
 ) -> list[Visited]:
     """Has all nodes score models, each on its clients' own test rows.
 
@@ -100,20 +101,19 @@ def visit(
     return found
 
 
-def _missing(grid: Grid, model: str, client: int, refused: dict[int, str]) -> Visited:
+def _missing(grid: Engine, model: str, client: int, refused: dict[int, str]) -> Visited:
     called = names(grid)
     why = next((why for n, why in refused.items() if called.get(n) == f"client-{client}"), "")
     unnamed = "; ".join(why for n, why in refused.items() if n not in called)
     return Visited(model, client, 0, {}, why or unnamed or "its node is off line")
 
 
-def _scored(grid: Grid, nodes: Sequence[int], model: Given) -> tuple[list[Visited], dict[int, str]]:
+def _scored(grid: Engine, nodes: list[int], model: Given) -> tuple[list[Visited], dict[int, str]]:
     config = ConfigRecord({"fingerprint": fingerprint(), MODEL: json.dumps(model.about)})
     content = RecordDict({ARRAYS: model.state, CONFIG: config})
     asked = {node: Message(content, node, MessageType.EVALUATE) for node in nodes}
     sent = grid.send_and_receive(asked.values(), timeout=_LONGEST)
     replies, _ = first_answers(sent, asked.values())
-    membership = grid.membership if isinstance(grid, PatientGrid) else None
     called, found, refused = names(grid), list[Visited](), dict[int, str]()
     for node, message in asked.items():
         reply = replies.get(message.metadata.message_id)
@@ -128,9 +128,9 @@ def _scored(grid: Grid, nodes: Sequence[int], model: Given) -> tuple[list[Visite
         found += [
             each
             for each in read
-            if membership is None
-            or membership.number(name) is None
-            or membership.is_named(name, each.client)
+            if grid.membership is None
+            or grid.membership.number(name) is None
+            or grid.membership.is_named(name, each.client)
         ]
     return found, refused
 

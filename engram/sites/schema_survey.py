@@ -21,6 +21,7 @@ from engram.data.tables.table_summary import DescribedTable
 from engram.guards.secure.masks import SEED, public_of
 from engram.link.server.membership import membership_of
 from engram.server.app_start import opened
+from engram.server.engine import Engine
 from engram.server.grid import PatientGrid
 from engram.server.roster import attendance_of
 from engram.server.roster_query import Answers
@@ -89,7 +90,7 @@ def site_name(client: int) -> str:
 
 
 def survey(
-    grid: Grid, e: Experiment, reader: bytes, *, check: bool = False, patience: float = _PATIENCE
+    grid: Engine, e: Experiment, reader: bytes, *, check: bool = False, patience: float = _PATIENCE
 ) -> str:
     """Asks all nodes to describe their tables; returns their answers for ``Survey.from_json``.
 

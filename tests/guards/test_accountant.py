@@ -148,8 +148,8 @@ def test_a_private_simulation_tells_what_it_spent_and_resumed_gives_the_same_num
     train, calls = engine.train_directly, []
 
     def fails(*args, **options):
-        calls.append(args[2])
-        if args[2] == 4:
+        calls.append(args[3])
+        if args[3] == 4:
             raise RunStopped("power failure")
         return train(*args, **options)
 
@@ -170,7 +170,7 @@ def test_wherever_a_run_stops_epsilon_is_that_of_a_run_that_does_not(tmp_path, m
     train, folder = engine.train_directly, tmp_path / "run"
 
     def fails(*args, **options):
-        if args[2] == stop:
+        if args[3] == stop:
             raise RunStopped("power failure")
         return train(*args, **options)
 

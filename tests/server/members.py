@@ -21,8 +21,6 @@ SCRIPT = {
 class ScriptedFederation(NodesGrid):
     """Nodes with data of their own, as members of a federation that a script has."""
 
-    joins = False
-
     def __init__(self, experiment, state, script=SCRIPT, first=0, rows="members-rows"):
         super().__init__(experiment, [rows] * CLIENTS, state)
         self.script, self.membership, self.clients = script, self, 3

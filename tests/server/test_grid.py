@@ -38,6 +38,8 @@ def test_returns_when_the_slowest_has_answered(clock):
     assert sum(parts) == pytest.approx(took)
     assert costs["bytes-sent"] > 3 * 3 * 4 * 8  # three models of 3 x 4 float64
     assert costs["bytes-received"] > 3 * 2 * 8
+    grid.stage(2, training=True)
+    assert exchange(clock, nodes, grid=grid)[2].costs["bytes-sent"] == costs["bytes-sent"]
     assert grid.get_node_ids() == [1, 2, 3]
 
 
@@ -344,7 +346,7 @@ def test_whose_replies_are_of_no_use_repeatedly_is_left_out_for_a_while(clock, l
     nodes = {1: Node(), 2: Node(says=[RUBBISH, CUT_OFF])}
     grid = PatientGrid(Link(clock, nodes), least=1)
     assert exchange(clock, nodes, grid=grid)[0] == [1]
-    assert "suspended" not in grid.last.notes()
+    assert "suspended" not in grid.costs
     clock.now += 1
     assert grid.get_node_ids() == [1, 2]  # once is no reason
     assert exchange(clock, nodes, grid=grid)[0] == [1]
@@ -355,13 +357,13 @@ def test_whose_replies_are_of_no_use_repeatedly_is_left_out_for_a_while(clock, l
         "3 of its 4 parts did not come"
     )
     told = {"clients": [2], "until": until, "reason": "3 of its 4 parts did not come"}
-    assert grid.last.notes()["suspended"] == {"2": told}
+    assert grid.costs["suspended"] == {"2": told}
     assert Answers(grid, "").at_work(2) == "is left out: 3 of its 4 parts did not come"
     assert rounds(clock, nodes, grid, 5) == [[1]] * 5
-    assert grid.last.notes()["suspended"] == {"2": told}
+    assert grid.costs["suspended"] == {"2": told}
     clock.now += 10
     assert rounds(clock, nodes, grid, 2) == [[1, 2]] * 2
-    assert "suspended" not in grid.last.notes()
+    assert "suspended" not in grid.costs
     trains = [kind for kind in nodes[2].handled if kind == MessageType.TRAIN]
     assert len(trains) == 4
 

@@ -42,7 +42,9 @@ def scripted(method, folder):
     """Runs it with clients that come and go; returns its results, and the clients' memories."""
     e, store = settings(method), RamStore()
     members, cohorts = ({n: frozenset(SCRIPT[n][i]) for n in SCRIPT} for i in (0, 1))
-    grid = ReplayedGrid(host_of(Opening(e, store)), e, Participation(3, members, cohorts, None))
+    grid = ReplayedGrid(
+        host_of(Opening(e, store)), CLIENTS, Participation(3, members, cohorts, None)
+    )
     found = run_on(grid, e, folder, engine="vectorized", memories=store)
     return found, {client: store.load(client, before=99) for client in range(CLIENTS)}
 

@@ -18,21 +18,11 @@ from engram.server.run import run as run_on
 from engram.server.stopping import stop_run
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.logs import VERDICT
-from engram.simulations.grid import InProcessGrid
-from engram.wire.bundle import unbundle
 from tests.link.server.federations import make
+from tests.server.nodes import Unbundling
 from tests.support import small, trainer
 
 SERVER = Path("fed/server")
-
-
-class Unbundling(InProcessGrid):
-    """Nodes that take messages as they travel."""
-
-    def _answer(self, kind, requests):
-        for request in requests:
-            request.message.content = unbundle(request.message.content)
-        return super()._answer(kind, requests)
 
 
 def patient(e, store=None, *, stops=True, hosts=((range(20)),)):

@@ -1,4 +1,4 @@
-"""Runs of hosts that each have one client's rows alone, as nodes do."""
+"""Nodes that each have a host of their own, and runs where that has one client's rows alone."""
 
 from engram.api import Run
 from engram.client.hosts import Opening, host_of
@@ -9,12 +9,10 @@ from engram.simulations.grid import InProcessGrid
 
 
 class Apart:
-    def __init__(self, experiment, own):
-        opened = [
-            Opening(experiment, RamStore(), Source(own(client)), client, [client])
-            for client in range(experiment.num_clients)
-        ]
-        self.hosts = [host_of(opening) for opening in opened]
+    """Answers each node by the host of its first client."""
+
+    def __init__(self, hosts):
+        self.hosts = hosts
 
     def describe(self, hosted):
         return self.hosts[hosted[0]].describe(hosted)
@@ -28,6 +26,8 @@ class Apart:
 
 def run_apart(folder, experiment, own=lambda client: ""):
     """Runs an experiment, with a data set of each client where ``own`` names one."""
-    grid = InProcessGrid(Apart(experiment, own), [[c] for c in range(experiment.num_clients)])
+    clients = range(experiment.num_clients)
+    opened = [Opening(experiment, RamStore(), Source(own(c)), c, [c]) for c in clients]
+    grid = InProcessGrid(Apart([*map(host_of, opened)]), [[client] for client in clients])
     run_on(grid, experiment, folder, engine="vectorized")
     return Run(folder)

@@ -11,7 +11,6 @@ from flwr.serverapp.strategy import FedAvg
 from engram.core.slots import flat, unflat
 from engram.guards.noise import secret_noise
 from engram.server.roster import query_roster
-from engram.server.run import train_round
 from engram.settings.errors import REFUSED
 from engram.strategies.network_strategy import Federated
 from engram.wire import wire
@@ -64,7 +63,7 @@ def test_a_round_in_one_process_writes_no_bytes(setup, monkeypatch):
     strategy = Federated.build(t.experiment, query_roster(g, 8), secret_noise)
     slots = to_params(strategy.init())
     monkeypatch.delattr(wire, "_bytes")  # which writes those of an array
-    slots, _ = train_round(g, strategy, 1, slots, {"durable": 0}, timeout=60)
+    slots, _ = g.train(strategy, 1, slots, {"durable": 0}, timeout=60)
     assert not torch.equal(slots["model/dense0.bias"], model["model/dense0.bias"])
     scored = strategy.configure_evaluate(1, to_record(slots), ConfigRecord(), g)
     assert strategy.aggregate_evaluate(1, g.send_and_receive(scored))["clients"] == 8

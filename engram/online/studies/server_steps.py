@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedYogi, Strategy
 
 from engram.client.hosts.local import LocalHost
@@ -22,8 +21,8 @@ from engram.core.types import Params
 from engram.data.federated import FederatedData, model_for
 from engram.guards.merge import merge_of
 from engram.online.server_step import universal_step
+from engram.server.engine import Engine
 from engram.server.roster import query_roster
-from engram.server.run import train_round
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import server_side
@@ -42,13 +41,13 @@ class ServerStep(NamedTuple):
     title: str  # its name in tables
     default: float  # its default step size or radius
     # ``(size, experiment, grid) -> strategy``, with a step size or radius.
-    build: Callable[[float, Experiment, Grid], Strategy]
+    build: Callable[[float, Experiment, Engine], Strategy]
 
 
 def _ours(
     stepping: Callable[[Method, float], Method],
-) -> Callable[[float, Experiment, Grid], Strategy]:
-    def build(size: float, e: Experiment, grid: Grid) -> Strategy:
+) -> Callable[[float, Experiment, Engine], Strategy]:
+    def build(size: float, e: Experiment, grid: Engine) -> Strategy:
         roster = query_roster(grid, e.num_clients)
         method, shapes, running = server_side(e, roster.kind)
         method = stepping(method, size)
@@ -69,7 +68,7 @@ def _part_of_the_way(method: Method, size: float) -> Method:
 
 
 def _flowers(kind: type[FedAdam | FedYogi]) -> ServerStep:
-    def build(size: float, e: Experiment, grid: Grid) -> Strategy:
+    def build(size: float, e: Experiment, grid: Engine) -> Strategy:
         del e, grid
         # One node hosts all clients.
         return kind(eta=size, min_train_nodes=1, min_available_nodes=1)
@@ -116,7 +115,7 @@ def train_rounds(
     else:
         slots = flat({"model": first_model(e, data)})
     for server_round in range(1, e.num_rounds + 1):
-        done = train_round(grid, strategy, server_round, slots, {}, timeout=e.timeout)
+        done = grid.train(strategy, server_round, slots, {}, timeout=e.timeout)
         before, after = (unflat(each)["model"] for each in (slots, done.model))
         yield RoundModels(server_round, before, after)
         slots = done.model

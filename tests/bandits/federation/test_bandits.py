@@ -12,7 +12,7 @@ from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.core.streams import Stream, generator
 from engram.runs.record import RunRecord
-from engram.server import run as module
+from engram.server.engine import Engine
 from engram.settings.errors import DataError, Refused, RunStopped
 from engram.tables.bandits.environments import regret
 from engram.tables.bandits.policies import batches, close_tasks
@@ -102,7 +102,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, disk, mon
         return DiskStore(tmp_path / name) if disk else RamStore()
 
     whole, kept = run(tmp_path / "whole", store=store("a"))
-    other, train, calls = store("b"), module.train_round, []
+    other, train, calls = store("b"), Engine.train, []
 
     def dies(*args, **options):
         calls.append(args)
@@ -110,7 +110,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, disk, mon
             raise KeyboardInterrupt
         return train(*args, **options)
 
-    monkeypatch.setattr(module, "train_round", dies)
+    monkeypatch.setattr(Engine, "train", dies)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", store=other)
     monkeypatch.undo()

@@ -15,7 +15,7 @@ from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.data.source import data
 from engram.runs.record import RunRecord
-from engram.server import run as module
+from engram.server.engine import Engine
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError, Refused
 from engram.simulations.engine import simulate
@@ -114,7 +114,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, mon
     e = settings(checkpoint_every=4)
     whole, _ = run(tmp_path / "whole", checkpoint_every=4)
     store = RamStore() if kind == "ram" else DiskStore(tmp_path / "memory")
-    host, train, calls = host_of(Opening(e, store)), module.train_round, []
+    host, train, calls = host_of(Opening(e, store)), Engine.train, []
 
     def go(host, store, **special):
         g = InProcessGrid(host, [range(n, COUNT, 2) for n in range(2)])
@@ -128,7 +128,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, mon
             raise KeyboardInterrupt
         return train(*args, **options)
 
-    monkeypatch.setattr(module, "train_round", dies)
+    monkeypatch.setattr(Engine, "train", dies)
     with pytest.raises(KeyboardInterrupt):
         go(host, store)
     monkeypatch.undo()

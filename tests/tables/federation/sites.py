@@ -1,5 +1,7 @@
 """Sites with simulated tables on grids that may change what they send."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -92,11 +94,9 @@ def odd(change, kind=MessageType.TRAIN):
     """Returns a grid that changes replies of a kind; ``change`` returns None for none at all."""
 
     def of_kind(client, reply):
-        if reply.metadata.message_type != kind:
-            return reply
-        return change(client, reply)
+        return change(client, reply) if reply.metadata.message_type == kind else reply
 
-    return lambda host, hosts: Odd(host, hosts, of_kind)
+    return partial(Odd, change=of_kind)
 
 
 def with_arrays(reply, **arrays):

@@ -21,6 +21,7 @@ from engram.tables.federation.strategy import Exchange
 from engram.tables.site import SiteEstimate
 from tests.samples import entry
 from tests.server.late import Late
+from tests.simulations.apart import Apart
 from tests.support import write_npz
 from tests.tables.federation.sites import (
     SITES_THERE,
@@ -136,21 +137,6 @@ def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, warning
     assert "Miller" in warnings_of_engram.text
 
 
-class Different(InProcessGrid):
-    """A grid whose nodes host tables of their own."""
-
-    def __init__(self, hosts, hosted):
-        super().__init__(hosts[0], hosted)
-        self._each = hosts
-
-    def push_messages(self, messages):
-        names = []
-        for message in messages:
-            self._host = self._each[message.metadata.dst_node_id - 1]
-            names += super().push_messages([message])
-        return names
-
-
 def test_a_site_with_other_columns_is_left_out_and_named(tmp_path):
     experiment = settings(num_clients=4)
     data = table_data(experiment)
@@ -158,7 +144,7 @@ def test_a_site_with_other_columns_is_left_out_and_named(tmp_path):
     own = [rows and rows._replace(x=rows.x[:, :19]) for rows in data.train]
     other = TableData(own, own, Schema.of_numbers(columns), data.names)
     hosts = [TableSites(experiment, each, RamStore()) for each in (other, data, data, data)]
-    grid = Different(hosts, [[0], [1], [2], [3]])
+    grid = InProcessGrid(Apart(hosts), [[0], [1], [2], [3]])
     found = run_on(grid, experiment, tmp_path / "run", engine="vectorized")
     assert list(found["left-out"]) == ["0"]
     assert "it lacks the inputs x1, x19, and has age besides" in found["left-out"]["0"]
@@ -221,7 +207,7 @@ def test_clients_that_nobody_asked_for_have_no_vote(tmp_path):
         experiment, data._replace(schema=Schema.of_numbers(f"q{k}" for k in range(20))), RamStore()
     )
 
-    grid = Different([honest, honest, other], [[0], [1], [2, 3, 4, 5]])
+    grid = InProcessGrid(Apart([honest, honest, other]), [[0], [1], [2, 3, 4, 5]])
     found = run_on(grid, experiment, tmp_path / "run", engine="vectorized")
     assert (found["sites"], found["left-out"]) == (2, {})
     assert found["shared"]["names"][0] == "x0"

@@ -1,29 +1,48 @@
-"""Runs whose clients are trained without messages are those of clients that get messages."""
+"""Every engine gives the run of one that sends no messages."""
 
 from copy import deepcopy
+from functools import partial
 
 import pytest
 from torch import nn
 
 import engram
+from engram.client.hosts.local import LocalHost
+from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
+from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
+from engram.server.grid import PatientGrid
+from engram.server.run import run
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
-from tests.support import small
+from tests.server.nodes import Unbundling
+from tests.support import small, trainer
 
-_TIMES = {"ms", "checksum"}
+_COSTS = ("ms", "checksum", "bytes-", "seconds-")  # beginnings of entries that differ
 
 
-def outcome(e, folder, **how):
+def on_a_node(e, folder):
+    """Runs an experiment on a node with all clients, by messages as they travel."""
+    store, noise = RamStore(), simulated_noise(e.seed)
+    nodes = Unbundling(LocalHost(trainer(e, store, noise=noise)), [range(e.num_clients)])
+    grid = PatientGrid(nodes, least=1)
+    grid.joins = False  # as of Ray's nodes, so that clocks may be simulated
+    run(grid, e, folder, engine="flower", memories=store, noise=noise)
+
+
+messages = partial(simulate, through=lambda host: host)
+
+
+def outcome(e, folder, runs=simulate):
     """A run's error, its rows without times, and its last model and memories."""
     try:
-        simulate(e, folder, **how)
+        runs(e, folder)
         stopped = ""
     except RunStopped as error:
         stopped = str(error).replace(str(folder), "")
     record = RunRecord.open(folder)
-    rows = [{k: v for k, v in row.items() if k not in _TIMES} for row in record.rows()]
+    rows = [{k: v for k, v in row.items() if not k.startswith(_COSTS)} for row in record.rows()]
     last = record.load_checkpoint()
     model = {name: leaf.tolist() for name, leaf in last.model.items()}
     return stopped, rows, model, last.memories
@@ -32,9 +51,8 @@ def outcome(e, folder, **how):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"method": "ditto"},
-        {"method": "fedpac"},
-        {"method": "pfedhn"},
+        *({"method": method} for method in ("ditto", "fedpac", "pfedhn")),
+        {"method": "scaffold", "clock": "drawn,stragglers=0.25,speed-spread=0.5", "buffer_size": 2},
         {"method": "fedavg", "merge": "median"},
         {"method": "fedavg", "unseen_clients": 3, "max_weight": 1.0},
         {"method": "ditto", "clip": 0.5, "privacy": "local", "noise_multiplier": 1.0},
@@ -42,13 +60,16 @@ def outcome(e, folder, **how):
         {"method": "fedavg", "eta": 1e30, "merge": "median"},
     ],
 )
-def test_a_run_without_messages_is_that_with_messages(tmp_path, settings, warnings_of_engram):
+def test_every_engine_gives_the_same_run(tmp_path, settings, warnings_of_engram):
     e = small(**settings)
     direct = outcome(e, tmp_path / "direct")
-    warned = warnings_of_engram.text
-    warnings_of_engram.clear()
-    assert outcome(e, tmp_path / "messages", through=lambda host: host) == direct
-    assert warnings_of_engram.text == warned
+    warned = warnings_of_engram.messages
+    # Of means alone, which one node sends in this process, too.
+    for runs in (messages, *([on_a_node] if e.own.combines(e) else [])):
+        warnings_of_engram.clear()
+        assert outcome(e, tmp_path / str(runs), runs) == direct
+        told = warnings_of_engram.messages
+        assert [line for line in told if not line.startswith("roster: 20 clients")] == warned
     assert ("diverged" in direct[0]) == (settings.get("eta", 0) > 1)
 
 
@@ -61,7 +82,7 @@ def test_an_error_of_training_is_told_as_one_in_a_reply(tmp_path, monkeypatch):
     stopped, *_ = direct = outcome(e, tmp_path / "direct")
     assert "no usable reply" in stopped
     assert "memory" in stopped
-    assert outcome(e, tmp_path / "messages", through=lambda host: host) == direct
+    assert outcome(e, tmp_path / "messages", messages) == direct
 
 
 def test_a_run_that_is_resumed_goes_on_in_the_way_in_which_it_was_trained(tmp_path, monkeypatch):

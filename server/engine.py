@@ -1,0 +1,128 @@
+"""The protocol of engines, which ask the clients of a run."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from engram.core.types import Params
+from engram.data.schema.columns import Kind
+from engram.guards.presets import client_guards
+from engram.link.flower import Run
+from engram.link.server.membership import Membership
+from engram.settings.errors import RunStopped
+from engram.settings.experiment import Experiment
+from engram.strategies.base import Round, Row
+from engram.strategies.drop_outs import train_securely
+from engram.wire.wire import to_params, to_record
+
+
+class Engine(Grid):
+    """A Flower grid that trains rounds, and knows who is there.
+
+    Strategies ask, and have replies, by ``Grid``; the loop of rounds and the attendance use the
+    rest. Defaults are those of nodes in this process, which neither come nor go.
+
+    Attributes:
+        joins: Whether nodes may join later; else they have shares of the run's data.
+        still: Whether nodes neither come nor go, so that none is waited for between rounds.
+        fixed: Whether all nodes are waited for, which have to load their data first.
+        replays: Whether nodes come and go as another run's record says.
+        kind: Kind of the data, with their units, if it is known before nodes are asked.
+        membership: The federation that the nodes are of; None if there is none.
+        at_work: Nodes with a message to train that a later round waits for.
+        trains: Trains rounds in another way than ``train``, with the same arguments; or None.
+        costs: The costs of a round so far, for its record.
+        said: Replies to roster queries that came between rounds, by node.
+    """
+
+    joins = False
+    still = False
+    fixed = False
+    replays = False
+    kind: Kind | None = None
+    membership: Membership | None = None
+    at_work: frozenset[int] = frozenset()
+    trains: Callable[..., Round] | None = None
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.said: dict[int, Message] = {}
+        self.costs: Row = {}
+
+    def set_run(self, run: Run) -> None:
+        """Sets the run that the grid operates in."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run that the grid operates in."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Creates a message; ``Message(...)`` does the same."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `engram stop` has asked for an end of the run after its current round."""
+        return False
+
+    def on_line(self) -> set[int]:
+        """Returns all online nodes, also those that cannot be asked now."""
+        return {*self.get_node_ids()}
+
+    def excuse(self, node: int) -> str:
+        """Returns why an online node is not asked, as the end of a sentence; "" if unknown."""
+        del node
+        return ""
+
+    def begin(self, experiment: Experiment, folder: Path) -> None:
+        """Begins a run in a folder."""
+        del folder
+        if client_guards(experiment).masks:
+            self.trains = partial(train_securely, self)
+
+    def stage(self, server_round: int, *, training: bool) -> None:
+        """Begins a round, or its evaluation."""
+
+    def train(
+        self,
+        strategy: Strategy,
+        server_round: int,
+        model: Params,
+        config: Mapping[str, Any],
+        before: Callable[[], None] | None = None,
+        *,
+        timeout: float,
+    ) -> Round:
+        """Trains one round by messages: no evaluation, no record.
+
+        ``config`` is sent to every client: the training's name; ``durable``, the round of the
+        oldest checkpoint, from which a run may be resumed; ``way``, in which it was trained before
+        that; and ``losses``, whether training losses are wanted. ``before`` is called once the
+        cohort is drawn, before anybody is asked.
+
+        Raises:
+            RunStopped: Too few replies were usable, or the run diverged.
+        """
+        sent, settings = to_record(model), ConfigRecord({**config})
+        messages = strategy.configure_train(server_round, sent, settings, self)
+        if before is not None:
+            before()
+        replies = self.send_and_receive(messages, timeout=timeout)
+        merged, metrics = strategy.aggregate_train(server_round, replies)
+        if merged is None:
+            raise RunStopped(f"round {server_round}: the strategy made no model")
+        return Round(to_params(merged), dict(metrics or {}))
