@@ -291,7 +291,7 @@ def test_an_interrupted_comparison_writes_nothing(tmp_path, monkeypatch):
         return real(*arguments, **more)
 
     monkeypatch.setattr(comparison, "compare_once", interrupted)
-    stopped = invoke(csv(frame(rows=12)), *H, "--splits", 3, "--out", "run")
+    stopped = invoke(csv(frame(rows=12)), *PAPER, "--splits", 3, "--out", "run")
     assert stopped.exit_code == 130
     assert "interrupted; nothing has been written" in stopped.stderr
     assert not (tmp_path / "run").exists()
