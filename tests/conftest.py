@@ -1,5 +1,6 @@
 """Deterministic tests: no deadlines, the same examples every time, one thread."""
 
+import gc
 import logging
 import os
 import sys
@@ -33,6 +34,12 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(items):
     """Begins with late files that take long, so that no process is alone with one in the end."""
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_collection_finish():
+    """Spares the garbage collector what stays to the end: modules, and tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

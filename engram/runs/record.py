@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from engram.data.file_models import of_kind
 from engram.runs.checkpoints import (
     DamagedCheckpoint,
     OtherModel,
@@ -33,9 +32,8 @@ from engram.settings.base import Method
 from engram.settings.errors import Refused
 from engram.settings.experiment import FORMER, Experiment, without_former
 from engram.settings.families import METHODS
-from engram.settings.files import read_json
 from engram.settings.network import NetworkMethod
-from engram.wire.checksums import Journal, Row, checked, summed
+from engram.wire.checksums import Journal, Row, summed
 
 if TYPE_CHECKING:
     from engram.core.types import Params
@@ -111,13 +109,8 @@ class RunRecord(RunFolder):
         path = self.folder / "results.json"
         if not path.exists():
             return None
-        results = checked(read_json(path))
-        if results is None:
-            raise Refused(
-                f"{path} is damaged: its checksum is missing or wrong; --resume makes it again"
-            )
-        last = of_kind(Results, results, path).last_client
-        if last >= self.clients:
+        results, known = self._contents(path.name, Results, "--resume makes it again")
+        if (last := known.last_client) >= self.clients:
             raise Refused(f"{path} is damaged: client {last} is none of this run's")
         return results
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from engram.data.digests import Rows, read_rows
-from engram.data.file_models import of_kind
+from engram.data.file_models import S, of_kind
 from engram.runs.folder_records import Config
 from engram.settings.errors import Refused, brief, few_names, one_line
 from engram.settings.experiment import Experiment
@@ -18,6 +18,8 @@ from engram.settings.families import METHODS
 from engram.settings.files import (
     NEW,
     is_locked,
+    json_bytes,
+    json_object,
     locked,
     open_file,
     read_json,
@@ -45,6 +47,7 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._intact: dict[str, tuple[bytes, Any]] = {}  # files whose bytes were found intact
 
     @classmethod
     def create(
@@ -175,14 +178,7 @@ class RunFolder:
         Raises:
             Refused: If they are damaged, or of an unknown method.
         """
-        path = self.folder / _CONFIG
-        config = checked(read_json(path))
-        if config is None:
-            raise Refused(
-                f"{path} is damaged: its checksum is missing or wrong; settings are changed by "
-                "--set, not here"
-            )
-        of_kind(Config, config, path)
+        config, _ = self._contents(_CONFIG, Config, "settings are changed by --set, not here")
         method = config["settings"]["method"]
         if method not in METHODS:
             raise Refused(
@@ -190,6 +186,22 @@ class RunFolder:
                 "the plug-in that has it, engram --plugin NAME"
             )
         return config
+
+    def _contents(self, name: str, kind: type[S], remedy: str) -> tuple[Row, S]:
+        """Reads a file's contents, and their model, which are checked where its bytes have changed.
+
+        Raises:
+            Refused: If they are damaged; ``remedy`` says what to do.
+        """
+        path = self.folder / name
+        data = json_bytes(path)
+        intact = name in self._intact and data == self._intact[name][0]
+        contents = checked(json.loads(data) if intact else json_object(data, path), intact=intact)
+        if contents is None:
+            raise Refused(f"{path} is damaged: its checksum is missing or wrong; {remedy}")
+        if not intact:
+            self._intact[name] = data, of_kind(kind, contents, path)
+        return contents, self._intact[name][1]
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:

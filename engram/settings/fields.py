@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -198,9 +199,10 @@ class Settings(BaseModel):
     )
 
     @classmethod
-    def all_keys(cls) -> list[str]:
+    @cache
+    def all_keys(cls) -> tuple[str, ...]:
         """Returns the keys of all settings of the group, in their order."""
-        return [key_of(name) for name in cls.model_fields]
+        return tuple(map(key_of, cls.model_fields))
 
     @classmethod
     def defaults(cls) -> dict[str, Scalar]:

@@ -25,10 +25,10 @@ def summed(contents: Mapping[str, Any]) -> Row:
     return {**contents, _SUM: _checksum(contents)}
 
 
-def checked(contents: Row) -> Row | None:
-    """Returns an object without its checksum; None if that is missing or wrong."""
+def checked(contents: Row, *, intact: bool = False) -> Row | None:
+    """Returns an object without its checksum; None if it is missing or wrong, unless ``intact``."""
     rest = {key: value for key, value in contents.items() if key != _SUM}
-    return rest if contents.get(_SUM) == _checksum(rest) else None
+    return rest if intact or contents.get(_SUM) == _checksum(rest) else None
 
 
 def _checksum(contents: Mapping[str, Any]) -> str:

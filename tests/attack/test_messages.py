@@ -23,15 +23,15 @@ def clients(rows=8):
     }
 
 
-def seen(tmp_path, **settings):
+def seen(tmp_path, attacked=(0,), **settings):
     run = engram.simulate(
         clients(), out=tmp_path / "run", progress=False, clients_per_round=4, **settings
     )
-    return messages(run.learned, [0, 2])
+    return messages(run.learned, attacked)
 
 
 def test_a_message_of_one_row_is_this_row(tmp_path):
-    first, third, members = seen(tmp_path, method="fedavg", **ONE)
+    first, third, members = seen(tmp_path, (0, 2), method="fedavg", **ONE)
     assert [first.client, third.client] == ["a", "c"]
     for each in (first, third):
         assert (each.by, each.rows, each.layer, each.chance) == ("server", 1, 1.0, 0.0)
@@ -43,7 +43,7 @@ def test_a_message_of_one_row_is_this_row(tmp_path):
 @pytest.mark.parametrize("privacy", ["local", "central"])
 def test_noise_hides_rows_from_whom_it_is_for(tmp_path, privacy):
     noisy = {"privacy": privacy, "noise_multiplier": 5.0, "clip": 0.1, "delta": 1e-3}
-    first, _, members = seen(tmp_path, method="fedavg", **ONE, **noisy)
+    first, members = seen(tmp_path, method="fedavg", **ONE, **noisy)
     assert members.told == 0
     assert first.told == (0 if privacy == "local" else 1)  # clipped rows keep their direction
 

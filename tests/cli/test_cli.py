@@ -166,7 +166,6 @@ def test_the_app_for_flower_has_the_keys_of_its_run_config(engram, plug_ins):
     )
 
 
-@pytest.mark.usefixtures("drawn")
 def test_compare_runs_algorithms_side_by_side(engram):
     status, out, _ = engram(
         *("compare", "fedavg", "pfedme", "--seeds", "2", *SETS, "--out", "c", "--json"),
@@ -271,7 +270,7 @@ def test_the_demo_compares_eight_methods_with_settings_of_their_own(engram):
     methods = re.search(r"^DEMO := (.*)$", makefile, re.MULTILINE)[1].split()
     status, out, _ = engram(
         *("compare", *methods, "--config", PRESETS / "demo.toml", "--seeds", "1", "--out", "demo"),
-        *("--set", "num-rounds=2", "--set", "local-steps=2"),
+        *let("num-rounds=2", "local-steps=2", "num-clients=12", "clients-per-round=6"),
     )
     assert status == 0
     assert "recorded in demo: gains.png" in out

@@ -17,7 +17,7 @@ from engram.settings.network import method
 from engram.simulations.engine import simulate
 from engram.tune.runs import LockStep
 from tests.networks.networks import Normed
-from tests.samples import EIGHT
+from tests.samples import EIGHT, sampled
 from tests.support import small_of_any
 
 ROUNDS = 2
@@ -41,6 +41,7 @@ NETWORKS = {
 # All train a module, by vmap, and two a network with each way of its own.
 CASES = [(name, "module") for name in EIGHT]
 CASES += product(("local-moml", "fedavg"), ("mlp", "wide", "features"))
+QUICK = [case for case in CASES if case[0] != "fedavg"]
 
 
 def alone(experiment, folder):
@@ -83,7 +84,7 @@ def settings_in_twos(name):
     return [{key: field.default * factor for key, field in own.items()} for factor in (0.5, 0.9)]
 
 
-@pytest.mark.parametrize(("name", "network"), CASES)
+@pytest.mark.parametrize(("name", "network"), sampled(CASES, QUICK))
 def test_a_run_in_a_stack_is_the_run_by_itself(name, network, tmp_path):
     shared = {"method": name, "num_rounds": ROUNDS, "num_clients": 8, "adapt_steps": 2}
     shared |= NETWORKS[network]

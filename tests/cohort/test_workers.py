@@ -118,7 +118,7 @@ CASES = {
 
 WAYS = (10, "others"), (None, "hasty")
 TABLE = [(name, *way) for name in CASES for way in WAYS]
-QUICK = [(name, *WAYS[i % 2]) for i, name in enumerate(CASES)]
+QUICK = [(name, *WAYS[i % 2]) for i, name in enumerate(CASES) if name not in ("fedavg", "local")]
 
 
 @pytest.mark.parametrize(("name", "combine", "who"), sampled(TABLE, QUICK))
@@ -127,11 +127,11 @@ def test_neither_the_number_of_processes_nor_who_trains_changes_a_bit(
 ):
     request.getfixturevalue(who)
     e = small_of_any(num_clients=12, clients_per_round=12, **CASES[name])
-    (one, kept, _), *others = (rounds_of(e, cores, combine=combine) for cores in (1, 2, 3))
-    for (found, memories, processes), count in zip(others, (2, 3), strict=True):
-        assert processes == count
-        assert memories == kept
-        assert_bits(found, one)
+    (one, kept, _), (found, memories, processes) = (
+        rounds_of(e, cores, combine=combine) for cores in (1, 3)
+    )
+    assert (processes, memories) == (3, kept)
+    assert_bits(found, one)
 
 
 @pytest.mark.parametrize("code", [signal.SIGKILL, signal.SIGTERM])

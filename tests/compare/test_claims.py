@@ -224,8 +224,8 @@ def federation(kind, clients=12):
     ("kind", "winner", "seeds"),
     [
         ("classes", CONSTANT, 1),
-        ("values", CONSTANT, 2),
-        ("own lines", LINEAR, 2),
+        pytest.param("values", CONSTANT, 2, marks=pytest.mark.full),
+        pytest.param("own lines", LINEAR, 2, marks=pytest.mark.full),
         ("one line", POOLED, 2),
     ],
 )

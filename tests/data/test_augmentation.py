@@ -38,8 +38,10 @@ def trained(folder, *, engine="vectorized", **settings):
     return record.load_checkpoint().model, record.rows()
 
 
-@pytest.mark.parametrize("method", ["local-moml", "fedavg"])
-@pytest.mark.parametrize("network", ["mlp", "convolutions", "normed"])
+@pytest.mark.parametrize(
+    ("network", "method"),
+    [("mlp", "local-moml"), ("convolutions", "fedavg"), ("normed", "local-moml")],
+)
 def test_every_engine_draws_the_same(network, method, tmp_path):
     for make in (convolutions, normed):
         model(make)

@@ -394,8 +394,8 @@ def forecast(folder, mean, deviation, **settings):
         y = sd / 1.7 * x.reshape(-1, 6, 2)[:, -3:, 0].sum(1) + 0.3 * rng.normal(size=30)
         data.append((x, mean + deviation * y))
     given = {"task": "regression", "partition": "natural", "num_clients": 4, "num_rounds": 3}
-    given |= {"clients_per_round": 2, "method": "fedavg", "progress": False} | settings
-    return engram.simulate(data, model=Recurrent, out=folder, **given)
+    given |= {"clients_per_round": 2, "method": "fedavg", "model": Recurrent} | settings
+    return engram.simulate(data, out=folder, progress=False, **given)
 
 
 def test_training_does_not_depend_on_the_targets_units(tmp_path):
@@ -417,9 +417,13 @@ def test_training_does_not_depend_on_the_targets_units(tmp_path):
 METHODS = ("ditto", "fedem", "fedper", "ifca", "pfedme", "scaffold")
 
 
+def layers():
+    return nn.Sequential(nn.Linear(12, 6), nn.Tanh(), nn.Linear(6, 1))
+
+
 def test_no_method_depends_on_the_targets_units(tmp_path):
     for method in METHODS:
-        given = {"method": method, "clients_per_round": 4, "num_rounds": 2}
+        given = {"method": method, "clients_per_round": 4, "num_rounds": 2, "model": layers}
         far, near = (
             forecast(tmp_path / f"{method}-{unit}", 300 * unit, 1 + unit, **given)
             for unit in (1, 0)

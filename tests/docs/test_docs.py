@@ -83,9 +83,9 @@ def examples(language):
 
 
 def sample_of(examples):
-    """Returns parameters of examples, all but every fourth of which run in full only."""
+    """Returns parameters of examples, all but every eighth of which run in full only."""
     return [
-        pytest.param(block, id=name, marks=pytest.mark.full if i % 4 else ())
+        pytest.param(block, id=name, marks=pytest.mark.full if i % 8 else ())
         for i, (block, name) in enumerate(examples.items())
     ]
 

@@ -16,6 +16,7 @@ from tests.samples import sampled
 RECORDED = read()
 NAMES = [name for name in CASES if name not in methods.CASES]
 SLOW = {"study: sinewave, tuned", "study: sinewave, published", "library: learner, metagrad"}
+SLOW |= {"run: per-fedavg, cnn"}
 
 
 @pytest.mark.parametrize("name", sampled(NAMES, set(NAMES[::4]) - SLOW))

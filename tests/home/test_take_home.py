@@ -32,14 +32,15 @@ from tests.support import declared_values, small, small_of_any
 CLIENTS = 5
 PERSONAL = ("fedavg", "fedem", "pfedhn", "ifca", "knn-per", "feddbe")  # and layers of its own
 TABLE = [(method, "") for method in family("local")] + [(name, "dense1.*") for name in PERSONAL]
-QUICK = [(method, personal) for method, personal in TABLE if method in EIGHT]
+QUICK = [(method, "") for method in EIGHT] + [("fedavg", "dense1.*"), ("pfedhn", "dense1.*")]
 
 
 def of_any(**settings):
     shared = {"num_rounds": 2, "num_clients": CLIENTS, "rows_per_class": 4, "adapt_steps": 3}
     shared |= {"clients_per_round": 2, "unseen_clients": 1, "timeout": 5.0}
-    model = "resnet" if settings["method"] == "fedbn" else "mlp"
-    return small_of_any(**shared | {"model": model} | settings)
+    normed = settings["method"] == "fedbn"
+    shared |= {"model": "resnet", "hidden": "4"} if normed else {"model": "mlp"}
+    return small_of_any(**shared | settings)
 
 
 def on_a_node(e, folder, **options):

@@ -35,7 +35,7 @@ TABLES = {
     "molar": {"dataset": "sparse-linear"},
     "molar-bandit": {"dataset": "sparse-linear"},
 }
-QUICK = (*EIGHT, *TABLES)
+QUICK = (*EIGHT[1:], *TABLES)  # of a mean of models, the others are more
 
 
 @pytest.mark.parametrize(

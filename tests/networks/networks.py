@@ -208,7 +208,7 @@ def halving(server_round):
 # Whole numbers that are not uint8, with the channels last, are images here.
 # They are of 64 pixels: batch norm at its last layers, of one pixel and few rows that repeat, would
 # enlarge rounding a hundred thousand times.
-RESNET18 = ("torchvision:resnet18", {"x": whole(3, 64, 64, 3), "y": IMAGES["y"]}, {})
+LARGER = {"x": whole(3, 64, 64, 3)[:40], "y": IMAGES["y"][:40], "task": clients()[::3]}
 
 
 def register_functions():

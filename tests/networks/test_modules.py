@@ -1,5 +1,7 @@
 """Networks of users under every method: both engines compute the same, whatever the network is."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ from engram.simulations.engine import simulate
 from tests.networks.networks import (
     CASES,
     CLIENTS,
-    RESNET18,
+    LARGER,
     clients,
     register_functions,
 )
@@ -38,19 +40,16 @@ def experiment(case, **settings):
     # The third round is trained a third way, if there is one, and by clients who remember.
     given = {"num_clients": CLIENTS, "partition": "natural", "num_rounds": 3, "eval_every": 3}
     given |= {"clients_per_round": 3, "adapt_shots": 3, "adapt_steps": 1, "eta": 0.05}
-    dataset = hold(arrays | {"task": clients()})
+    dataset = hold({"task": clients()} | arrays)
     return small_of_any(**{"model": make, "dataset": dataset} | given | own | settings)
 
 
-# Two methods train every network, one of them in full only.
+# Two methods train every network in full; quickly, one does.
 EVERYWHERE = ("local-moml", "fedavg")
-QUICK = [
-    *((case, "local-moml") for case in CASES),
-    *((case, "fedbn") for case in ("batch norm and dropout", "built-in resnet")),
-    *((case, "ditto") for case in ("recurrent", "convolutions")),
-    *((case, "fedpac") for case in ("sequential", "group norm")),
-]
-TABLE = [*QUICK, *((case, "fedavg") for case in CASES)]
+OTHERS = {"batch norm and dropout": "fedbn", "built-in resnet": "fedbn", "recurrent": "ditto"}
+OTHERS |= {"convolutions": "ditto", "sequential": "fedpac", "group norm": "fedpac"}
+QUICK = [(case, OTHERS.get(case, "local-moml")) for case in CASES]
+TABLE = [*QUICK, *product(CASES, EVERYWHERE)]
 
 
 @pytest.mark.parametrize(("case", "method"), sampled(TABLE, QUICK))
@@ -246,11 +245,15 @@ def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normali
     assert trainer(e).sampler.draw([0], 1).sizes.tolist() == [[17, 1, 17, 1]]
 
 
-def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):
-    monkeypatch.setitem(CASES, "resnet18", RESNET18)
+OF_TORCHVISION = [("resnet18", "fc"), ("squeezenet1_1", "classifier.1")]
+
+
+@pytest.mark.parametrize(("name", "last"), sampled(OF_TORCHVISION, OF_TORCHVISION[1:]))
+def test_a_network_of_torchvision_on_both_engines(name, last, tmp_path, monkeypatch):
+    monkeypatch.setitem(CASES, name, (f"torchvision:{name}", LARGER, {}))
     few = {"num_rounds": 1, "clients_per_round": 2, "adapt_steps": 0, "eval_every": 1}
     few["eta"] = 5e-4  # batch norm of four rows makes rounding grow, the more the longer a step is
-    e = experiment("resnet18", method="fedavg", local_steps=1, batch_size=4, **few)
+    e = experiment(name, method="fedavg", local_steps=1, batch_size=4, **few)
     assert engines_differ(e, tmp_path) == ""
     found = RunRecord.open(tmp_path / "vectorized").load_checkpoint().model
-    assert found["model/fc.weight"].shape == (3, 512)
+    assert found[f"model/{last}.weight"].shape[:2] == (3, 512)

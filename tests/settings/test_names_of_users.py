@@ -7,13 +7,22 @@ import sys
 import pytest
 
 from engram.settings.fingerprint import source_root
+from tests.samples import sampled
 
 NAMES = ("client", "server", "strategies", "simulations", "federation")
 RUN = """
+import torch
 import {names}
-import engram
-run = engram.simulate(method="fedavg", num_rounds=1, local_steps=1, progress=False, out="run")
-assert len(run.clients) == 20
+
+torch.set_default_dtype(torch.float64)
+with torch.inference_mode():
+    import engram
+
+    settings = {{"num_rounds": 1, "num_clients": 2, "clients_per_round": 2, "progress": False}}
+    run = engram.simulate(method="fedavg", out="run", **settings)
+    found = engram.load_model(run.export(0))
+assert len(run.clients) == 2
+print(torch.get_default_dtype(), {{leaf.dtype for leaf in found.parameters()}})
 print(*({name}.MINE for {name} in ({names},)))
 """
 
@@ -32,15 +41,17 @@ def python(folder, *words):
     return done.stdout
 
 
-@pytest.mark.parametrize("place", ["{}.py", "{}/__init__.py"])
-def test_modules_beside_a_script(place, tmp_path):
+@pytest.mark.parametrize("place", sampled(["{}.py", "{}/__init__.py"], ["{}/__init__.py"]))
+def test_modules_beside_a_script_and_modes_before_the_first_import(place, tmp_path):
+    """What a call loads is loaded in its modes, and a warning ends nothing."""
     for name in NAMES:
         file = tmp_path / place.format(name)
         file.parent.mkdir(exist_ok=True)
         file.write_text(f"MINE = {name!r}")
     names = ", ".join(NAMES)
     (tmp_path / "mine.py").write_text(RUN.format(names=names, name="each"))
-    assert python(tmp_path, "mine.py") == " ".join(NAMES) + "\n"
+    said = python(tmp_path, "-W", "error", "mine.py")
+    assert said == f"torch.float64 {{torch.float32}}\n{' '.join(NAMES)}\n"
 
 
 def test_folders_without_modules(tmp_path):

@@ -201,8 +201,6 @@ def test_methods_are_compared(tmp_path, capsys):
         engram.compare(clients(), methods=["molar"])
     with pytest.raises(Refused, match=r"^nu is for a method that does not take part: meta-ban$"):
         engram.compare(clients(), methods=["ditto"], nu=3.0)
-    one = engram.compare(clients(), methods="pfedme", seeds=1, out=tmp_path / "one", **QUICK)
-    assert list(one.runs) == ["fedavg", "local", "pfedme"]
 
 
 def test_calls_from_a_thread_of_the_callers_are_answered(tmp_path):
@@ -242,13 +240,9 @@ def normed():
 COLUMNS = {  # of a network with batch norm: whether there is a common model, and a fine-tuned one
     "local": (False, True),
     "fedavg": (True, True),
-    "ditto": (True, True),
-    "pfedme": (True, True),
     "fedbn": (False, True),
-    "fedrep": (False, True),
     "fedbabu": (True, False),
     "fedem": (False, False),
-    "knn-per": (True, False),
 }
 
 
@@ -258,7 +252,6 @@ def test_the_frame_says_what_the_terminal_does(tmp_path):
         methods=list(COLUMNS),
         model=normed,
         seeds=1,
-        inner_steps=2,
         out=tmp_path / "c",
         **QUICK,
     )

@@ -109,28 +109,15 @@ def test_a_machine_without_the_folder_is_named(tmp_path):
         search_there("fedavg", lambda *told: None)
 
 
-def test_a_trials_score_is_that_of_its_runs(engram, tmp_path):
-    assert tune(engram, "fedavg", "--trials", "1", "--seeds", "2", "--out", "t")[0] == 0
-    (trial,) = read_trials(Path("t/fedavg"))
-    for seed, score in enumerate(trial.scores):
-        engram("run", "fedavg", *SETS, "--set", f"seed={seed}", "--out", f"r{seed}")
-        results = RunRecord.open(Path(f"r{seed}")).results
-        assert score == pytest.approx(results["validation-accuracy"], abs=1e-6)
-
-
 def test_the_step_size_of_fine_tuning_is_the_best_for_what_was_found(engram):
-    words = ("fedavg", "--trials", "1", "--seeds", "2", "--set", "adapt-steps=3", "--out", "t")
+    words = ("fedavg", "--trials", "1", "--seeds", "1", "--set", "adapt-steps=3", "--out", "t")
     assert tune(engram, *words)[0] == 0
     (trial,) = read_trials(Path("t/fedavg"))
     scores = {}
     for size in (0.001, 0.003162, 0.01, 0.03162, 0.1, 0.3162, 1.0):
         own = ("--set", f"adapt-lr={size}", "--set", "adapt-steps=3")
-        found = []
-        for seed in (0, 1):
-            folder = Path(f"r{size}-{seed}")
-            engram("run", "fedavg", *SETS, *own, "--set", f"seed={seed}", "--out", str(folder))
-            found += [RunRecord.open(folder).results["validation-accuracy-tuned"]]
-        scores[size] = np.mean(found)
+        engram("run", "fedavg", *SETS, *own, "--out", f"r{size}")
+        scores[size] = RunRecord.open(Path(f"r{size}")).results["validation-accuracy-tuned"]
     assert trial.settings["adapt-lr"] == max(scores, key=scores.get)
     assert len(set(scores.values())) > 2
     assert tune(engram, *words[:-1], "f", "--set", "adapt-lr=0.5")[0] == 0
@@ -166,6 +153,7 @@ def test_ctrl_c_keeps_what_is_known_and_resume_goes_on(engram, monkeypatch):
         assert one == other
 
 
+@pytest.mark.full
 def test_a_comparison_of_tuned_methods_is_on_other_seeds(engram):
     words = ("compare", "fedavg", "--tuned", "--trials", "4", "--seeds", "2", *SETS)
     assert engram(*words, "--out", "c")[0] == 0

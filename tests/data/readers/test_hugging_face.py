@@ -21,7 +21,7 @@ from engram.settings.errors import DataError, Refused
 from engram.settings.experiment import Experiment
 from engram.tune.runs import LockStep
 from tests.data.readers.test_own_data import arrays_of, everything, read
-from tests.samples import entry
+from tests.samples import entry, sampled
 from tests.support import write_npz
 
 WRITERS = {"target_column": "character", "task_column": "writer_id", "input_columns": "image"}
@@ -179,7 +179,10 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "parquet folder", "arrow folder", "arrow stream"])
+KINDS = ["parquet", "parquet folder", "arrow folder", "arrow stream"]
+
+
+@pytest.mark.parametrize("kind", sampled(KINDS, ["parquet", "arrow stream"]))
 def test_missing_values_are_refused_before_anything_is_drawn(tmp_path, kind):
     kinds = {"a": Value("float64"), "b": Value("int32"), "list": List(Value("int64"))}
     kinds |= {"pair": List(Value("float32"), length=2), "grid": List(List(Value("float32")))}

@@ -58,6 +58,7 @@ def _case(row):
     return row["tasks"], row["local-steps"], row["method"]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("drawn")
 def test_the_table_has_the_papers_figures_beside_ours(images, tmp_path):
     s = settings(images, tasks=(1, 5), local_steps=(4,))

@@ -182,6 +182,7 @@ def test_a_row_of_classes_is_needed_to_match_prototypes(waves):
         METHODS["protonet"].build(arguments, torch.ones(1), torch.ones(1))
 
 
+@pytest.mark.full
 def test_memory_beats_maml_at_the_same_step(waves):
     # Without Hessians, as the paper's figures are; with K = 1, MAML's adaptation is mostly noise.
     errors = {}

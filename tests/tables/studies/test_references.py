@@ -6,7 +6,8 @@ import pytest
 from engram.data.tables.tables import Table
 from engram.tables.baselines import DebiasedRegressor
 from engram.tables.simulation import sparse_parameters
-from engram.tables.studies.comparison import Shares, compare_once
+from engram.tables.studies import comparison
+from engram.tables.studies.comparison import Shares, compare_once, methods_for
 from engram.tables.studies.preparation import independent, of_columns, site_level
 from engram.tables.studies.references import FixedEffects, Mixed, Robust
 from tests.tables.studies.test_comparison import simulated
@@ -21,6 +22,7 @@ def rare(tasks=12, rows=40):
     return Table(x, y, task, list("abcde"))
 
 
+@pytest.mark.full
 def test_rare_classes_are_compared_with_what_knows_next_to_nothing():
     table = rare()
     found = compare_once(table, "logistic", Shares(0.6, 0.2), np.random.default_rng(0))
@@ -41,6 +43,7 @@ def test_every_reference_of_a_family_is_fitted_or_says_why_not():
     for family, y in (
         ("linear", eta + rng.normal(size=160)),
         ("poisson", rng.poisson(np.exp(eta))),
+        ("logistic", rng.random(160) < 1 / (1 + np.exp(-eta))),
     ):
         table = Table(x, y.astype(float), task, ["a", "b"])
         found = compare_once(table, family, Shares(0.6, 0.2), np.random.default_rng(0))
@@ -58,7 +61,7 @@ def grouped(rng, tasks=30, rows=8):
     return Table(np.column_stack([x, size, x + size]), y, task, ["dose", "size", "both"])
 
 
-def test_columns_of_tasks_are_for_models_that_can_use_them():
+def test_columns_of_tasks_are_for_models_that_can_use_them(monkeypatch):
     table = grouped(np.random.default_rng(0))
     kept, words = independent(table)
     assert len(words) == 2
@@ -68,6 +71,9 @@ def test_columns_of_tasks_are_for_models_that_can_use_them():
     assert site_level(of_columns(table, ["dose", "both"]), ["dose"]) == ["both"]
     constant = table._replace(x=np.ones((240, 1)), columns=["one"])
     assert site_level(constant, []) == []
+    every = methods_for("linear", paper=False)
+    few = {name: every[name] for name in ("constant", "pooled", "fixed effects", "mixed")}
+    monkeypatch.setattr(comparison, "methods_for", lambda family, paper: few)
     found = compare_once(table, "linear", Shares(0.4, 0.2), np.random.default_rng(1))
     assert found["pooled"].loss < 0.5 * found["constant"].loss
     assert (

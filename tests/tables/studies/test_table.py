@@ -286,7 +286,7 @@ def test_an_interrupted_comparison_writes_nothing(tmp_path, monkeypatch):
         return real(*arguments, **more)
 
     monkeypatch.setattr(comparison, "compare_once", interrupted)
-    words = [csv(frame(rows=12)), *H, "--splits", 3]
+    words = [csv(frame(rows=12)), *PAPER, "--splits", 3]
     stopped = reproduce("molar-table", *words, out="run")
     assert stopped.exit_code == 130
     assert "interrupted; nothing has been written" in stopped.stderr
