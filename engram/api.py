@@ -16,8 +16,7 @@ from engram.client.hosts import Engine, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost, hosted_by
 from engram.client.memory import RamStore
 from engram.compare import plots
-from engram.compare.comparison_folder import Runs, is_evaluated, trains_network
-from engram.compare.report_rows import picked
+from engram.compare.comparison_folder import Runs
 from engram.compare.reports.base import plots_of
 from engram.compare.reports.local import tables_of
 from engram.compare.results import metric_called, results_of
@@ -33,8 +32,7 @@ from engram.home.run_models import Learned
 from engram.link.console import WHOLE
 from engram.python_arguments import settings_of
 from engram.runs.record import RunRecord
-from engram.scoring.best_round import selected_by
-from engram.scoring.score_columns import TUNED
+from engram.scoring.score_columns import TUNED, selected_by
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import FIRST, Experiment, by_key, lists_settings
 from engram.settings.families import METHODS
@@ -110,12 +108,12 @@ class Run:
     def __repr__(self) -> str:
         state = "finished" if self._record.results is not None else "not finished"
         state += ", picked rounds" if self._picked else ""
-        return f"Run({str(self.folder)!r}: {self._record.config['settings']['method']}, {state})"
+        return f"Run({str(self.folder)!r}: {self._record.method.name}, {state})"
 
     def __str__(self) -> str:
         """Returns a line about it, and its table; of a method without a network, its rounds."""
-        runs = {self._record.config["settings"]["method"]: [self._record]}
-        if trains_network(self._record) and is_evaluated(self._record):
+        runs = {self._record.method.name: [self._record]}
+        if self._record.trains_network and self._record.is_evaluated:
             return f"{self!r}\n{shown(self.folder, runs)}"
         return f"{self!r}\n{self.metrics.to_string(max_rows=10)}"
 
@@ -132,7 +130,7 @@ class Run:
                 not know by its name.
         """
         given = {} if self._source is None else {"dataset": self._source}
-        return Experiment.from_config(self._record.config["settings"] | given)
+        return Experiment.from_config(self._record.settings | given)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -141,10 +139,7 @@ class Run:
         Raises:
             Refused: If it is not finished.
         """
-        found = self._record.results
-        if found is None:
-            raise Refused(f"{self.folder} is not finished: resume it first")
-        return found
+        return self._record.finished
 
     @property
     def metrics(self) -> "pd.DataFrame":
@@ -159,11 +154,11 @@ class Run:
         Names that are all whole numbers are numbers in its index. Where methods train networks,
         the column ``unseen`` says which clients never train.
         """
-        found = picked(self._record, TUNED if self._tuned else "") if self._picked else None
+        found = self._record.picked(TUNED if self._tuned else "") if self._picked else None
         columns = dict((found or self.results)["clients"])
         ids = columns.pop("ids", None)
         called = columns.pop("names", ids)
-        if ids is not None and trains_network(self._record):
+        if ids is not None and self._record.trains_network:
             columns["unseen"] = np.isin(ids, self.results.get("unseen", ()))
         numbers = [int(name) for name in called or () if str(name).isdecimal()]
         if [str(name) for name in called or ()] == list(map(str, numbers)):

@@ -24,8 +24,9 @@ from engram.guards.accounting.accountant import PrivacyAccountant, guarantee, is
 from engram.guards.accounting.client_epsilon import ASKED
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.secure.drop_outs import train_securely
-from engram.runs.progress import PROGRESS, RunProgress
-from engram.runs.record import Checkpoint, Memories, RunRecord
+from engram.runs.progress import RunProgress
+from engram.runs.record import PROGRESS, Checkpoint, RunRecord
+from engram.runs.writer import Memories, RunWriter
 from engram.server.grid import PatientGrid
 from engram.server.roster import Attendance, Waiting, attendance_of
 from engram.server.run_start import first_arrays, former_run, kind_of, strategy_of, way_of
@@ -105,7 +106,7 @@ def run(
         _log.info("what clients were at work on is dropped: they are asked anew")
     with ExitStack() as stack:
         if e.resume:
-            record = RunRecord.open(folder)
+            record = RunWriter.open(folder)
             stack.enter_context(record.hold())
             record.check_resumable(e, engine=engine)
             training, rows = record.config["training"], record.rows()
@@ -124,7 +125,7 @@ def run(
         first_arrays(strategy, former)  # refused before anything is written
         if not e.resume:
             read = rows_of(e.own.sources(e)) if simulated else None
-            record = RunRecord.create(folder, e, engine=engine, training=training, rows=read)
+            record = RunWriter.create(folder, e, engine=engine, training=training, rows=read)
             stack.enter_context(record.hold())
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
@@ -141,7 +142,7 @@ class _Run:
     grid: Grid
     strategy: RunStrategy
     experiment: Experiment
-    record: RunRecord
+    record: RunWriter
     training: str
     way: str
     memories: Memories | None

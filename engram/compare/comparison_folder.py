@@ -136,16 +136,6 @@ def read_benchmark(folder: Path) -> dict[str, str]:
     return dict(_read(folder / BENCHMARK, "benchmark", _Benchmark)["federations"])
 
 
-def trains_network(record: RunRecord) -> bool:
-    """Returns whether a run is of a method that trains networks."""
-    return issubclass(METHODS[record.config["settings"]["method"]], NetworkMethod)
-
-
-def is_evaluated(record: RunRecord) -> bool:
-    """Returns whether a round of a run has its main metric; of a method without one, none has."""
-    return any(metric.name in row for metric in record.metrics[:1] for row in record.rows())
-
-
 def find_runs(folder: Path) -> Runs:
     """Returns the runs in the folder of a run or of a comparison.
 
@@ -158,6 +148,6 @@ def find_runs(folder: Path) -> Runs:
     runs: Runs = {}
     for part in parts:
         record = RunRecord.open(part)
-        if is_evaluated(record):
-            runs.setdefault(record.config["settings"]["method"], []).append(record)
+        if record.is_evaluated:
+            runs.setdefault(record.method.name, []).append(record)
     return runs

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from engram.compare.comparison_folder import Runs, find_runs, trains_network
+from engram.compare.comparison_folder import Runs, find_runs
 from engram.compare.differences import Difference
 from engram.compare.report_rows import client_scores, ends, models_of, shown_rounds, told_round
 from engram.compare.results import Results, metrics_of, results_of
@@ -65,7 +65,7 @@ def per_client(runs: Runs, results: Results) -> pd.DataFrame:
     first = next(iter(runs.values()))
     index = pd.MultiIndex.from_tuples(
         [
-            (record.config["settings"]["seed"], record.names.get(client, client))
+            (record.settings["seed"], record.names.get(client, client))
             for record in first
             for client in range(record.clients)
         ],
@@ -102,7 +102,7 @@ def table_for_paper(folder: Path, width: str, which: str, *, as_csv: bool) -> st
     runs = shown_rounds(find_runs(folder), which)
     if not runs:
         raise Refused(f"{folder} has no table yet: no run of it has been evaluated")
-    if not all(map(trains_network, next(iter(runs.values())))):
+    if not all(record.trains_network for record in next(iter(runs.values()))):
         raise Refused(f"{folder} is of a method without a network: --json has what it found")
     found = results_of(folder, runs, metrics_of(runs))
     return str(summary(found).to_csv()) if as_csv else latex(found, width)

@@ -11,7 +11,6 @@ from engram.compare.differences import LEAST_CLIENTS, Scores
 from engram.compare.share_worse import share_worse
 from engram.core.checks import must
 from engram.runs.record import RunRecord
-from engram.scoring.best_round import selected_by
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION
@@ -20,14 +19,6 @@ from engram.settings.errors import Refused
 
 UNTRAINED: Final = "untrained model"
 WORSE: Final = "-worse-than-local"  # after its name: share of clients, in that round
-
-
-class _Last(RunRecord):  # a run's last round
-    @property
-    def results(self) -> dict[str, Any] | None:
-        """The results, without those of rounds that validation rows have picked."""
-        found, marks = super().results, (selected_by(""), selected_by(TUNED))
-        return found and {key: value for key, value in found.items() if key not in marks}
 
 
 def shown_rounds(runs: Runs, which: str) -> Runs:
@@ -40,7 +31,10 @@ def shown_rounds(runs: Runs, which: str) -> Runs:
         raise Refused(must("round", which, "picked or last"))
     if which == "picked":
         return runs
-    return {name: [_Last.open(one.folder) for one in records] for name, records in runs.items()}
+    return {
+        name: [RunRecord(one.folder, picks=False) for one in records]
+        for name, records in runs.items()
+    }
 
 
 def models_of(runs: Runs) -> list[tuple[str, str, str]]:
@@ -169,7 +163,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         else [row for row in rows if metrics[0].name in row][-1]
         for record, rows in zip(records, curves, strict=True)
     ]
-    selected = [picked(record, which) for record in records]
+    selected = [record.picked(which) for record in records]
     shown = [one or other for one, other in zip(selected, last, strict=True)]
     figures: dict[str, float | None] = {}
     for metric in metrics:
@@ -201,7 +195,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
 def _has(record: RunRecord, column: str) -> bool:
     """Whether a finished run's clients have a score, which a failed evaluation may lack."""
     results = record.results or {}
-    return any(column in found["clients"] for found in (picked(record), results) if found)
+    return any(column in found["clients"] for found in (record.picked(), results) if found)
 
 
 def _figures(
@@ -322,18 +316,8 @@ def finished(runs: Runs) -> Runs:
 
 def same_clients(one: RunRecord, other: RunRecord) -> bool:
     """Whether two runs are of the same clients with the same rows."""
-    mine, theirs = one.config["settings"], other.config["settings"]
+    mine, theirs = one.settings, other.settings
     return all(mine.get(key) == theirs.get(key) for key in ("seed", *DataSettings.all_keys()))
-
-
-def picked(record: RunRecord, which: str = "") -> dict[str, Any] | None:
-    """Scores at a model's best round.
-
-    The global model has the best round of the models that serve clients. None if the run is not
-    finished, or has no validation rows.
-    """
-    results = record.results or {}
-    return results.get(selected_by(which), results.get(selected_by("")))
 
 
 def client_scores(
@@ -350,7 +334,7 @@ def client_scores(
     """
     found = []
     for record in records:
-        columns = (picked(record, which) or record.results or {})["clients"]
+        columns = (record.picked(which) or record.results or {})["clients"]
         found.append(_column(record, columns, name + which, unseen=unseen))
     return found
 

@@ -17,6 +17,7 @@ from engram.home.run_models import Learned
 from engram.home.serving import RECALLS, without_medians
 from engram.home.tables import coefficients_of
 from engram.networks.export_modules import Recalling
+from engram.runs.writer import RunWriter
 from engram.settings.errors import DataError, Refused, refusals, told_with
 
 _OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
@@ -29,7 +30,7 @@ def package_of(learned: Learned, client: int | None) -> Package:
         Refused: If the run is not finished, or has no such model, or its memories or rows are
             elsewhere.
     """
-    check_finished(learned)
+    _ = learned.record.finished  # refused before anything is loaded
     return _network(learned, client) if learned.trains_network else _table(learned, client)
 
 
@@ -149,22 +150,10 @@ def written(learned: Learned, package: Package, folder: Path, format_: Format) -
     Raises:
         Refused: One of them cannot be written.
     """
-    row = {"round": learned.checkpoint.server_round, "folder": str(folder.absolute())}
-    try:
-        learned.record.exports.append(row | {"what": package.exported.what})
-    except OSError as error:
-        path = learned.record.exports.path
-        raise Refused(
-            f"{path}, which names exports, cannot be written: {error.strerror}"
-        ) from error
+    record = RunWriter(learned.record.folder)
+    record.append_export(learned.checkpoint.server_round, folder, package.exported.what)
     package.write(folder, format_)
     return Written(folder, package)
-
-
-def check_finished(learned: Learned) -> None:
-    """Refuses a run that is not finished."""
-    if learned.record.results is None:
-        raise Refused(f"{learned.record.folder} is not finished: resume it first")
 
 
 def free_folder(out: Path | None, name: str) -> Path:

@@ -25,7 +25,6 @@ from engram.home.evidence import evidence_of_network, intervals_on
 from engram.home.exported import Package, check_format
 from engram.home.exporting import (
     Written,
-    check_finished,
     common_model,
     free_folder,
     notes_on,
@@ -72,7 +71,7 @@ def adapted_into(
     path = Source(str(data)).path
     name = path.stem
     folder = free_folder(given.out, name)
-    check_finished(learned)
+    _ = learned.record.finished  # refused before anything is loaded
     if learned.trains_network:
         found = _network(learned, path, name)
     else:

@@ -86,7 +86,7 @@ class Learned:
 
     @property
     def _recorded(self) -> Kind | None:
-        return Kind.from_row(next(iter(self.record.rows()), {}))
+        return Kind.from_row(self.record.first_row)
 
     @cached_property
     def data(self) -> FederatedData:
@@ -96,7 +96,7 @@ class Learned:
             DataError: If they cannot be read, or are others: nodes may have had data of their own.
         """
         found, recorded = federated_data(self.experiment), self._recorded
-        if self._on_nodes:
+        if self.record.on_nodes:
             alike = recorded is None or recorded._replace(units=Units()) == found.kind
             key = "queries" if self.experiment.protocol == "standard" else ""
             self._check_rows(key, [len(rows) for rows in found.test.rows], alike=alike)
@@ -110,7 +110,7 @@ class Learned:
             DataError: As for ``data``.
         """
         found = table_data(self.experiment)
-        if self._on_nodes:
+        if self.record.on_nodes:
             sizes = [len(test.y) if test else 0 for test in found.test]
             self._check_rows("rows", sizes, alike=[*self.kind.columns] == found.columns)
         return found
@@ -134,14 +134,9 @@ class Learned:
             elif e.own.plug_in == Molar.plug_in:
                 _ = self.tables
         except DataError:
-            if self._on_nodes:
+            if self.record.on_nodes:
                 return "data that its clients' nodes have"
         return e.source.described
-
-    @property
-    def _on_nodes(self) -> bool:
-        """Whether clients were on Flower's nodes, with rows and memories of their own."""
-        return bool(self.record.config["engine"] == "flower")
 
     @cached_property
     def network(self) -> Model:
@@ -366,7 +361,7 @@ class Learned:
         try:
             return self.data
         except DataError as error:
-            if not self._on_nodes:
+            if not self.record.on_nodes:
                 raise
             raise Refused(
                 f"client {self.called(client)} is served by what is made of its rows, which are "

@@ -86,11 +86,10 @@ _Told = tuple[str, str, str, str]  # an entry's ``about``, ``data``, ``state`` a
 
 def _run(path: Path) -> _Told:
     record = RunRecord.open(path)
-    about = record.config["settings"]["method"], one_line(data_of(record))
+    about = record.method.name, one_line(data_of(record))
     results = record.results
     if results is None:
-        rows = record.rows()
-        return *about, f"{record.state}, {rows[-1]['round'] if rows else 0} rounds are done", ""
+        return *about, f"{record.state}, {record.done} rounds are done", ""
     score = ""
     for main in record.metrics[:1]:  # a method may have none
         value = results.get(main.name)
@@ -101,10 +100,9 @@ def _run(path: Path) -> _Told:
 
 def data_of(record: RunRecord) -> str:
     """Returns a run's data set in words: on nodes, the clients' own where they have some."""
-    first = next(iter(record.rows()), {}) if record.config["engine"] == "flower" else {}
-    if own := first.get("own-data"):
+    if own := record.on_nodes and record.first_row.get("own-data"):
         return f"own data of {own} clients"
-    return Source(record.config["settings"]["dataset"]).described
+    return Source(record.settings["dataset"]).described
 
 
 def _comparison(path: Path) -> _Told:

@@ -90,10 +90,5 @@ def is_selection(name: str) -> bool:
     return name.startswith(_MARK)
 
 
-def selected_by(which: str) -> str:
-    """Returns the key in a run's results of the best evaluation by a model's scores."""
-    return f"selected{which}"
-
-
 def _mark(which: str) -> str:
     return f"{_MARK}{which.removeprefix('-')}/"

@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
 from engram.compare.colors import looks_of
-from engram.compare.comparison_folder import Runs, trains_network
+from engram.compare.comparison_folder import Runs
 from engram.compare.report_rows import client_scores, same_clients
 from engram.compare.reports.gain_plot import gain_lines
 from engram.guards.accounting.client_epsilon import spent_by_client
@@ -34,7 +34,7 @@ def client_rows(name: str, record: RunRecord, beside: Runs, metric: Metric) -> l
     (tuned,) = (
         client_scores([record], metric.name, TUNED) if _has(record, metric, TUNED) else [None]
     )
-    called, seed = record.names, record.config["settings"]["seed"]
+    called, seed = record.names, record.settings["seed"]
     parts = {share.client: share for share in participation(record.rows())}
     rows = []
     for client in np.flatnonzero(np.isfinite(mine)).tolist():
@@ -108,14 +108,14 @@ def one_client(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Comp
     share = next((one for one in participation(record.rows()) if one.client == client), None)
     title = html.H1([called, " of ", dcc.Link(name, href=address("/run", name=name))])
     found = [title, facts(_facts(record, client, share))]
-    if not trains_network(record):
+    if not record.trains_network:
         return found
     found.append(html.H2("Its score after each round"))
     beside = [
         other
         for records in index.around(name).values()
         for other in records
-        if other.config["settings"]["seed"] == record.config["settings"]["seed"]
+        if other.settings["seed"] == record.settings["seed"]
     ]
     if record.scores():
         note = "Thin lines: the same client under the other methods. Dots: rounds it trained in."
@@ -133,7 +133,7 @@ def _number(record: RunRecord, query: Mapping[str, Sequence[str]]) -> int:
 
 
 def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[str, object]:
-    told = _last_scores(record, client) if trains_network(record) else {}
+    told = _last_scores(record, client) if record.trains_network else {}
     if share is not None:
         why = "; ".join(f"{reason} ({times})" for reason, times in share.reasons.items())
         told |= {"asked in": f"{share.asked} rounds", "took part in": f"{share.took_part} rounds"}
@@ -157,18 +157,18 @@ def _epsilon(record: RunRecord, client: int) -> str:
     spent = spent_by_client(record).get(client)
     if spent is None:
         return ""
-    delta = Experiment.from_config(record.config["settings"]).delta
+    delta = Experiment.from_config(record.settings).delta
     return f"epsilon {spent:.3g} at delta {delta:g}"
 
 
 def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Figure:
     main, figure = record.metrics[0], Figure()
     others = [other for other in beside if other.folder != record.folder]
-    looks = looks_of(one.config["settings"]["method"] for one in (record, *others))
+    looks = looks_of(one.method.name for one in (record, *others))
     first = min(1, len(others))  # see curve_points
     for other in others:
         if points := _curve(other, client, "", first):
-            method = other.config["settings"]["method"]
+            method = other.method.name
             thin = {"width": 1, "color": looks[method].color}
             figure.add_trace(_line(points, method, line=thin, opacity=0.8, hoverinfo="name+y"))
     everyone = [
@@ -177,7 +177,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
         if row["round"] >= first and any(value is not None for value in row.get(main.name, ()))
     ]
     lines = {f"{main.center} of all clients": (everyone, "#888", "dot")}
-    own = looks[record.config["settings"]["method"]].color
+    own = looks[record.method.name].color
     lines["global model"] = (_curve(record, client, COMMON, first), own, "dash")
     lines["as it is served"] = (_curve(record, client, "", first), own, "solid")
     for name, (points, color, dash) in lines.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from dash import html
 from dash.development.base_component import Component
 
-from engram.compare.comparison_folder import Runs, runs_of, trains_network
+from engram.compare.comparison_folder import Runs, runs_of
 from engram.compare.report_rows import finished
 from engram.compare.reports.gain_plot import gain_lines
 from engram.compare.reports.local import tables_of
@@ -22,7 +22,7 @@ def comparing(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compo
     """Shows runs side by side: a table, curves with bands over seeds, gains, and each client."""
     folder, names = _asked(index, query)
     title = query["name"][0] if "name" in query else f"{len(names)} runs"
-    others = [name for name in names if not trains_network(index.record(name))]
+    others = [name for name in names if not index.record(name).trains_network]
     runs = index.runs(name for name in names if name not in others)
     found: list[Component] = [html.H1(title)]
     if others:

@@ -8,7 +8,6 @@ from typing import Final
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from engram.compare.comparison_folder import is_evaluated, trains_network
 from engram.runs.record import RunRecord
 from engram.server.status import Member, members
 from engram.settings.errors import EngramError, Refused
@@ -66,7 +65,7 @@ def federation(index: RunIndex, live: Federation) -> list[Component]:
         if one.entry.kind == "run" and one.entry.state.startswith("running")
     ]
     records = {name: index.record(name) for name in going}
-    records = {name: r for name, r in records.items() if r.config["engine"] == "flower"}
+    records = {name: r for name, r in records.items() if r.on_nodes}
     if not records:
         return [*found, html.P(f"No run of {index.folder} goes on at this moment.")]
     for name, record in records.items():
@@ -96,17 +95,17 @@ def _nodes(live: Federation) -> list[Component]:
 
 def _run(index: RunIndex, name: str, record: RunRecord) -> list[Component]:
     found = [html.H2(dcc.Link(name, href=address("/run", name=name))), progress(record)]
-    if (epsilon := next(reversed(record.rows()), {}).get("epsilon")) is not None:
+    if (epsilon := record.last_row.get("epsilon")) is not None:
         found.append(facts({"privacy spent": f"epsilon {epsilon:.3g}"}))
     if nodes := node_rows(record):
         found.append(grid(f"nodes-{name}", nodes))
     if away := absences(record):
         found += [html.H3("Had no part"), grid(f"absent-{name}", away)]
-    if is_evaluated(record):
+    if record.is_evaluated:
         main = record.metrics[0]
         shown = (
             curves(index.runs([name]), main)
-            if trains_network(record)
+            if record.trains_network
             else drawn_column(record, main.name)
         )
         found.append(graph(f"curve-{name}", shown))

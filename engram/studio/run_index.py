@@ -3,16 +3,13 @@
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from engram.compare.comparison_folder import PLAN, SEARCHED, Runs, is_evaluated, runs_of
-from engram.runs.progress import PROGRESS
-from engram.runs.record import RunRecord
+from engram.compare.comparison_folder import PLAN, SEARCHED, Runs, runs_of
+from engram.runs.record import PROGRESS, RunRecord
 from engram.runs.run_list import Entry, entry_of
 from engram.settings.errors import Refused, one_line
-from engram.wire.checksums import Row
 
 _PARTS: Final = ("config.json", "metrics.jsonl", "results.json", PROGRESS, PLAN, SEARCHED)
 _APART: Final = frozenset({"seed", "resume", "method", "dataset"})  # shown in columns of their own
@@ -37,32 +34,6 @@ class IndexedFolder(NamedTuple):
     stamp: Stamp
 
 
-class _Snapshot(RunRecord):
-    """A run that reads each of its files once."""
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        return super().config
-
-    @cached_property
-    def results(self) -> dict[str, Any] | None:
-        return super().results
-
-    @cached_property
-    def _rows(self) -> list[Row]:
-        return super().rows()
-
-    def rows(self) -> list[Row]:
-        return self._rows
-
-    @cached_property
-    def _client_scores(self) -> list[Row]:
-        return super().scores()
-
-    def scores(self) -> list[Row]:
-        return self._client_scores
-
-
 class RunIndex:
     """The runs, comparisons and searches of a folder, and the runs of its comparisons.
 
@@ -78,7 +49,7 @@ class RunIndex:
             raise Refused(f"FOLDER must be a folder of runs, got {folder}: there is none")
         self.folder = folder
         self._known: dict[str, IndexedFolder] = {}
-        self._read: dict[str, tuple[Stamp, _Snapshot]] = {}
+        self._opened: dict[str, RunRecord] = {}
 
     def everything(self) -> list[IndexedFolder]:
         """Returns all that is there, the newest first; a comparison before its runs."""
@@ -111,7 +82,7 @@ class RunIndex:
         settings: Mapping[str, Any] = {}
         if entry.kind == "run" and not path.is_symlink():
             with contextlib.suppress(Refused):
-                settings = RunRecord.open(path).config["settings"]
+                settings = RunRecord.open(path).settings
         return IndexedFolder(name, entry, settings, stamp)
 
     def stamp(self, name: str) -> Stamp:
@@ -154,17 +125,17 @@ class RunIndex:
         return path
 
     def record(self, name: str) -> RunRecord:
-        """Returns a run's record, as it is now; it does not change afterwards.
+        """Returns a run's record.
 
         Raises:
             Refused: If there is no such run.
         """
-        path, stamp = self.path(name), self.stamp(name)
-        if name not in self._read or self._read[name][0] != stamp:
-            while len(self._read) >= _KEPT:
-                self._read.pop(next(iter(self._read)), None)
-            self._read[name] = stamp, _Snapshot.open(path)
-        return self._read[name][1]
+        path = self.path(name)
+        if name not in self._opened:
+            while len(self._opened) >= _KEPT:
+                self._opened.pop(next(iter(self._opened)), None)
+            self._opened[name] = RunRecord.open(path)
+        return self._opened[name]
 
     def runs(self, names: Iterable[str]) -> Runs:
         """Returns runs by method, and by the settings that differ between those of a method.
@@ -174,8 +145,8 @@ class RunIndex:
         Raises:
             Refused: If one of them is not there.
         """
-        records = [record for name in names if is_evaluated(record := self.record(name))]
-        settings = [record.config["settings"] for record in records]
+        records = [record for name in names if (record := self.record(name)).is_evaluated]
+        settings = [record.settings for record in records]
         apart = {
             method: differing(own for own in settings if own["method"] == method)
             for method in {own["method"] for own in settings}
@@ -185,7 +156,7 @@ class RunIndex:
             special = [f"{key}={own.get(key)}" for key in apart[own["method"]]]
             found.setdefault(" ".join([own["method"], *special]), []).append(record)
         for label, same in found.items():
-            found[label] = sorted(same, key=lambda record: record.config["settings"]["seed"])
+            found[label] = sorted(same, key=lambda record: record.settings["seed"])
         return found
 
     def around(self, name: str) -> Runs:

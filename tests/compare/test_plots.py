@@ -6,16 +6,17 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from engram.compare.colors import looks_of
 from engram.compare.plots import CLOCK, draw_clients, draw_metric
+from engram.runs.record import RunRecord
 from engram.scoring.metrics import METRICS
 from engram.studio.pages.figures import curves
 
 ACCURACY = METRICS["accuracy"]
 
 
-class Record:
+class Record(RunRecord):
     """An evaluated run of two rounds; the common model is right half as often as what is served."""
 
-    metrics = (ACCURACY,)
+    metrics, picks = (ACCURACY,), True
 
     def __init__(self, *served, common=0.5, tuned=None):
         self.served = served

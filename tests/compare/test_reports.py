@@ -21,7 +21,6 @@ from engram.compare.report_rows import (
     figures_of,
     models_of,
     others,
-    picked,
     report_rows,
 )
 from engram.compare.reports.gain_plot import draw_gains
@@ -29,6 +28,7 @@ from engram.compare.reports.local import client_lines
 from engram.compare.reports.sites import draw_curve
 from engram.compare.text_tables import method_table, share_in_words
 from engram.data.schema.columns import Schema
+from engram.runs.record import RunRecord
 from engram.scoring.metrics import METRICS
 from engram.settings.experiment import Experiment
 from engram.tables.federation.coefficients import linear
@@ -38,11 +38,12 @@ ACCURACY = METRICS["accuracy"]
 CLIENTS = 6
 
 
-class Record:
+class Record(RunRecord):
     """A finished run, whose clients' scores are given, by the suffix of their columns."""
 
     metrics = (ACCURACY,)
     clients = members = CLIENTS
+    config, results, picks = None, None, True
 
     def __init__(self, seed, validation, unseen=(), **models):
         settings = {"seed": seed, "num-clients": CLIENTS, "unseen-clients": len(unseen)}
@@ -110,7 +111,7 @@ def test_scores_are_those_of_the_round_that_is_picked_for_a_model():
         (found,) = client_scores([one], "accuracy", which)
         assert found.mean() == pytest.approx(mean)
         key = "selected-tuned" if which == "-tuned" else "selected"
-        assert picked(one, which) is one.results[key]
+        assert one.picked(which) is one.results[key]
 
 
 def test_a_metric_whose_name_is_the_beginning_of_anothers_keeps_its_figures():

@@ -18,6 +18,7 @@ import engram as front
 from engram.cli.options import data_name, new_folder
 from engram.data.source import Source
 from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused
 from engram.settings.files import locked
 from tests.runs.interleaved import interleave
@@ -45,7 +46,7 @@ def together(act):
 def test_one_of_many_records_gets_a_folder(tmp_path):
     def begin(number):
         experiment = small(seed=number)
-        return RunRecord.create(tmp_path / "one", experiment, engine="vectorized", training="x")
+        return RunWriter.create(tmp_path / "one", experiment, engine="vectorized", training="x")
 
     found = together(begin)
     (winner,) = (number for number, one in enumerate(found) if isinstance(one, RunRecord))
@@ -58,7 +59,7 @@ def test_a_folder_of_others_is_left_as_it_is(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").touch()
     with pytest.raises(Refused, match="is not empty"):
-        RunRecord.create(tmp_path / "mine", small(), engine="vectorized", training="x")
+        RunWriter.create(tmp_path / "mine", small(), engine="vectorized", training="x")
     with pytest.raises(Refused, match="is there already"), new_folder(tmp_path / "mine", ""):
         pass
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
@@ -206,7 +207,7 @@ def test_a_run_is_resumed_by_one(monkeypatch):
     run = front.simulate(method="fedavg", num_rounds=1, hidden="4", progress=False)
     before = (run.folder / "config.json").read_bytes()
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)
-    monkeypatch.setattr("engram.runs.run_folder.time", clock)  # whose patience is over at once
-    with RunRecord.open(run.folder).hold(), pytest.raises(Refused, match="by another process"):
+    monkeypatch.setattr("engram.runs.writer.time", clock)  # whose patience is over at once
+    with RunWriter.open(run.folder).hold(), pytest.raises(Refused, match="by another process"):
         front.simulate(resume=run.folder, num_rounds=2, progress=False)
     assert (run.folder / "config.json").read_bytes() == before

@@ -18,7 +18,7 @@ from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows, shown_rounds
 from engram.runs import checkpoints
 from engram.runs.record import RunRecord
-from engram.runs.run_folder import Taken
+from engram.runs.writer import RunWriter, Taken
 from engram.server import run as module
 from engram.server.run import run as run_on
 from engram.server.status import participation
@@ -273,7 +273,7 @@ def test_a_diverging_run_stops_and_keeps_its_last_good_checkpoint(tmp_path):
 
 def test_a_run_is_one_processes_at_a_time(tmp_path):
     run(tmp_path / "run", num_rounds=2)
-    record = RunRecord.open(tmp_path / "run")
+    record = RunWriter.open(tmp_path / "run")
     before = record.config
     assert not record.held
     with record.hold():

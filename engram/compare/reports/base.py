@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from engram.runs.record import RunRecord
 from engram.settings.base import Families
-from engram.settings.families import METHODS
 from engram.settings.network import NetworkMethod
 from engram.strategies import Row
 
@@ -35,8 +34,7 @@ def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
 
 def plots_of(record: RunRecord) -> Mapping[str, Figure]:
     """Draws a finished run; nothing where its family has no plots of its own."""
-    found, method = record.results, METHODS[record.config["settings"]["method"]]
-    draw = PLOTS[method.plug_in]
+    found, draw = record.results, PLOTS[record.method.plug_in]
     return draw(record, found) if draw and found is not None else {}
 
 
@@ -50,5 +48,5 @@ def show_runs(folder: Path, as_json: bool) -> None:
     """Shows the results of a run, or of a comparison of methods that train networks."""
     plug_in = NetworkMethod.plug_in
     if (folder / "config.json").is_file():
-        plug_in = METHODS[RunRecord.open(folder).config["settings"]["method"]].plug_in
+        plug_in = RunRecord.open(folder).method.plug_in
     REPORTS[plug_in](folder, as_json)

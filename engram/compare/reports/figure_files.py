@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from engram.compare.comparison_folder import Runs, find_runs, trains_network
+from engram.compare.comparison_folder import Runs, find_runs
 from engram.compare.plots import CLOCK, draw_clients, draw_metric, save
 from engram.compare.report_rows import comparable
 from engram.compare.reports.base import plots_of
@@ -104,7 +104,7 @@ def figures_of(folder: Path, *, narrow: bool = False) -> dict[str, Figure]:
     """Returns the figures of a run or a comparison, by name."""
     if (folder / "config.json").is_file():
         record = RunRecord.open(folder)
-        if not trains_network(record):
+        if not record.trains_network:
             return dict(plots_of(record))
     runs = find_runs(folder)
     return network_figures(folder, runs, narrow=narrow) if runs else {}

@@ -134,7 +134,7 @@ def _dots(
     for line, (label, (method, seeds)) in enumerate(values.items()):
         x, names = [], []
         for record, scores in zip(runs[method], seeds, strict=True):
-            seed = record.config["settings"]["seed"]
+            seed = record.settings["seed"]
             for client in np.flatnonzero(np.isfinite(scores)).tolist():
                 x.append(float(scores[client]))
                 names.append(f"{record.names.get(client, f'client {client}')}, seed {seed}")

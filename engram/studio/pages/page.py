@@ -9,7 +9,7 @@ from markupsafe import Markup
 from plotly.graph_objects import Figure
 from plotly.offline import get_plotlyjs
 
-from engram.compare.comparison_folder import Runs, find_runs, trains_network
+from engram.compare.comparison_folder import Runs, find_runs
 from engram.compare.plots import image_of
 from engram.compare.reports.base import plots_of
 from engram.compare.reports.local import tables_of
@@ -106,14 +106,12 @@ def page(folder: Path) -> str:
     runs = find_runs(folder)
     found: dict[str, Any] = {"parts": [], "tables": [], "pictures": {}, "answer": ""}
     alone = RunRecord.open(folder) if (folder / "config.json").is_file() else None
-    if alone is not None and not trains_network(alone):
+    if alone is not None and not alone.trains_network:
         first = alone
-        if alone.results is None:
-            raise Refused(f"{folder} is not finished: resume it first")
         # Drawn from its record: a picture beside it may be anybody's.
         drawn = {name: image_of(figure) for name, figure in plots_of(alone).items()}
         found["pictures"] = {name: base64.b64encode(data).decode() for name, data in drawn.items()}
-        found["tables"] = [results_table(alone.results)]
+        found["tables"] = [results_table(alone.finished)]
     elif runs:
         first = next(iter(runs.values()))[0]
         found |= _of_networks(folder, runs)
