@@ -10,7 +10,7 @@ from engram.compare.comparison_folder import Runs, is_reference
 from engram.compare.differences import LEAST_CLIENTS, Scores
 from engram.compare.share_worse import share_worse
 from engram.core.checks import must
-from engram.runs.record import RunRecord
+from engram.runs.record import RunRecord, took_part
 from engram.scoring.evaluation import center_key
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION
@@ -215,8 +215,7 @@ def _figures(
 
 def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
     """Returns the number of clients that have taken part in training, without those that left."""
-    each = (set(row.get("cohort", ())) - {int(c) for c in row.get("absent", ())} for row in rows)
-    trained = set[int]().union(*each)
+    trained = set[int]().union(*map(took_part, rows))
     return len(trained.intersection(rows[-1].get("members", trained)))
 
 

@@ -112,7 +112,7 @@ def intervals_on(e: Experiment, outputs: Outputs, targets: Tensor) -> list[Inter
     return intervals_of(outputs, targets) if values and alike else []
 
 
-# --- Of a run's models ----------------------------------------------------------------------------
+# --- Of models of a run or a node -----------------------------------------------------------------
 
 
 def evidence_of_network(
@@ -142,8 +142,8 @@ def _means(learned: Learned) -> dict[str, list[ScoreEstimate]]:
 
 
 def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
-    e, found = learned.experiment, learned.results["clients"]
-    if client not in found["ids"]:
+    e, found = learned.experiment, learned.results.get("clients", {})
+    if client not in found.get("ids", ()):
         return {}
     at = found["ids"].index(client)
     metrics = e.of(NetworkMethod).metrics(e)
@@ -154,9 +154,9 @@ def _told(learned: Learned, client: int) -> dict[str, list[ScoreEstimate]]:
 
 def of_coefficients(learned: Learned, found: Coefficients, client: int | None) -> Evidence:
     """Evaluates a client's coefficients, or the common ones, by the run and the rows."""
-    e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
+    e, clients = learned.experiment, learned.results.get("clients", {})
     scores: dict[str, list[ScoreEstimate]] = {}
-    if client is not None:
+    if client is not None and clients:
         at = clients.get("ids", range(e.num_clients)).index(client)
         figures = {key: each[at] for key, each in clients.items() if key not in ("ids", "names")}
         scores["the run's"] = [ScoreEstimate(name, value) for name, value in figures.items()]

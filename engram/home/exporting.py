@@ -10,7 +10,7 @@ from engram.cli.arguments import arguments
 from engram.core.slots import is_known, unknown
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind, Schema
-from engram.home.card import Origin, of_network, of_table
+from engram.home.card import of_network, of_table
 from engram.home.evidence import evidence_of_network, of_coefficients
 from engram.home.exported import Format, Package, check_format
 from engram.home.run_models import Learned
@@ -24,34 +24,25 @@ _OWN_UNITS = "It takes columns that are standardized by their client's own train
 
 
 def package_of(learned: Learned, client: int | None) -> Package:
-    """Returns a client's model of a finished run, or the common one.
+    """Returns the model that serves a client, or the common one.
 
     Raises:
-        Refused: If the run is not finished, or has no such model, or its memories or rows are
-            elsewhere.
+        Refused: If there is no such model, or its memories or rows are elsewhere.
     """
-    _ = learned.record.finished  # refused before anything is loaded
-    return _network(learned, client) if learned.trains_network else _table(learned, client)
-
-
-def _network(learned: Learned, client: int | None) -> Package:
-    e, rows, kind = learned.experiment, _rows(learned), learned.kind
+    if not learned.trains_network:
+        found = coefficients_of(learned, client)
+        kind = Kind(schema=found.schema, classes=learned.kind.classes)
+        evidence = of_coefficients(learned, found, client)
+        return of_table(learned.origin(client), found, kind, evidence)
     if client is None:
-        module, rows = common_model(learned), f"{rows}, {e.num_clients} clients"
+        module, kind = common_model(learned), learned.kind
     else:
         module = learned.module(learned.personal(client), learned.network_of(client), client)
         kind = learned.kind_of(client)
-        rows = f"{rows}: rows of client {learned.called(client)}, and others'"
     notes = notes_on(learned, module, common=client is None)
-    schema = schema_here(learned, client if e.partition == "natural" else None)
-    found = evidence_of_network(learned, module, client, schema)
-    origin = origin_of(learned, client, rows)
-    return of_network(origin, module, kind._replace(schema=schema), found, notes)
-
-
-def _rows(learned: Learned) -> str:
-    e, said = learned.experiment, learned.rows_in_words
-    return f"{said}, partition {e.partition}" if said == e.source.described else said
+    kind = kind._replace(schema=schema_here(learned, client))
+    evidence = evidence_of_network(learned, module, client, kind.schema)
+    return of_network(learned.origin(client), module, kind, evidence, notes)
 
 
 def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
@@ -64,7 +55,7 @@ def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
     return notes
 
 
-def schema_here(learned: Learned, owner: int | None) -> Schema | None:
+def schema_here(learned: Learned, client: int | None) -> Schema | None:
     """Returns the schema of inputs, with the client's values for missing ones.
 
     Where the table is elsewhere, that is unknown: then the schema refuses missing values.
@@ -73,10 +64,9 @@ def schema_here(learned: Learned, owner: int | None) -> Schema | None:
     if (elsewhere := without_medians(schema)) == schema:
         return schema
     try:
-        return learned.data.schema_of(owner)
-    except DataError:  # the rows are on the nodes alone, or were those of another process
-        here = learned.checkpoint.memories is not None
-        if here and not learned.experiment.source.in_memory:
+        return learned.data.schema_of(client if learned.by_task else None)
+    except DataError:
+        if not learned.may_lack_rows:
             raise
         return elsewhere
 
@@ -89,29 +79,6 @@ def common_model(learned: Learned, kind: Kind | None = None) -> nn.Module:
     """
     network = learned.network if kind is None else model_for(learned.experiment, kind)
     return learned.module(learned.common, network, 0)
-
-
-def origin_of(learned: Learned, client: int | str | None, rows: str) -> Origin:
-    """Returns the origin of a client's model, by number or name; None for the common one."""
-    record, config = learned.record, learned.record.config
-    name = learned.called(client) if isinstance(client, int) else client or ""
-    after = ", fine-tuned" if learned.tuned else ""
-    what = f"personal model of {name}{after}" if name else "common model"
-    made = {
-        "run": f"{record.folder.name}, {learned.when}",
-        "engine": config["engine"],
-        "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
-    }
-    why, now = record.other_rows, "what is said of rows is true of those that are there now."
-    about = learned.experiment, what, name, config["settings"], config["sources"][-1], made, rows
-    return Origin(*about, record.results or {}, [f"{why}: {now}"] if why else [])
-
-
-def _table(learned: Learned, client: int | None) -> Package:
-    found = coefficients_of(learned, client)
-    origin = origin_of(learned, client, learned.rows_in_words)
-    kind = Kind(schema=found.schema, classes=learned.kind.classes)
-    return of_table(origin, found, kind, of_coefficients(learned, found, client))
 
 
 class Written(NamedTuple):
@@ -141,6 +108,7 @@ def exported_into(
     wrong += refusals(lambda: check_format(format_))
     number = told_with(wrong, lambda: None if client is None else learned.number(client))
     folder = free_folder(given.out, "common" if number is None else learned.called(number))
+    _ = learned.record.finished  # refused before anything is loaded
     return written(learned, package_of(learned, number), folder, check_format(format_))
 
 

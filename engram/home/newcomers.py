@@ -28,7 +28,6 @@ from engram.home.exporting import (
     common_model,
     free_folder,
     notes_on,
-    origin_of,
     written,
 )
 from engram.home.prediction_intervals import Interval, outputs_of
@@ -77,7 +76,7 @@ def adapted_into(
     else:
         coefficients, evidence, notes = transferred(learned, path)
         kind = Kind(schema=coefficients.schema, classes=learned.kind.classes)
-        origin = origin_of(learned, name, learned.rows_in_words)
+        origin = learned.origin(name)
         found = of_table(origin, coefficients, kind, evidence, notes)
     return written(learned, found, folder, checked)
 
@@ -109,7 +108,7 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
         ranges = ranges_of(inputs_in(newcomer.x, newcomer.kind.schema))
         found = Evidence(scores, ranges, intervals)
         notes = notes_on(learned, module, common=False)
-    origin = origin_of(learned, name, f"{newcomer.size} rows of {path}, and the run's")
+    origin = learned.origin(name, f"{newcomer.size} rows of {path}, and the run's")
     return of_network(origin, module, kind, found, notes)
 
 

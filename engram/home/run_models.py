@@ -27,6 +27,7 @@ from engram.data.readers.in_memory import read_given
 from engram.data.schema.columns import Kind
 from engram.data.standardize import in_units, own_units, standardized_by
 from engram.data.tables.tables import TableData, table_data
+from engram.home.card import Origin
 from engram.home.prediction_intervals import Columns, columns_of, outputs_of, targets_as_columns
 from engram.home.serving import check_finite, is_settled, plain_module, served_of, settled
 from engram.networks.base import Model
@@ -34,7 +35,7 @@ from engram.networks.export_modules import Shifted
 from engram.networks.layer_units import InUnits
 from engram.runs.record import Checkpoint, RunRecord
 from engram.scoring.tasks import TASKS
-from engram.settings.errors import DataError, Refused, few_names
+from engram.settings.errors import DataError, Names, Refused, few_names
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import server_side
 from engram.settings.network import NetworkMethod
@@ -51,19 +52,21 @@ class Learned:
         pick: The key of the results, such as ``selected``, whose round's models are wanted; empty
             for those of the last round.
         tuned: Whether clients' models are wanted after fine-tuning.
+
+    Attributes:
+        picked: Whether they are of the round that validation rows picked.
+        by_task: Whether each client has a schema of its own, by its task in the data.
     """
+
+    picked = tuned = False
 
     def __init__(
         self, record: RunRecord, experiment: Experiment, pick: str = "", *, tuned: bool = False
     ) -> None:
-        self.record, self._pick, self.tuned = record, pick, tuned
+        self.record, self._pick, self.tuned, self.picked = record, pick, tuned, bool(pick)
         given = {"device": "cpu", "num_clients": record.clients}
         self.experiment = experiment.model_copy(update=given)
-
-    @property
-    def picked(self) -> bool:
-        """Whether these are models of the round that validation rows picked."""
-        return bool(self._pick)
+        self.by_task = experiment.partition == "natural"
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -125,18 +128,19 @@ class Learned:
             raise DataError(f"{dataset} has other rows here than on the run's nodes")
 
     @property
-    def rows_in_words(self) -> str:
-        """The rows that it has learned from: the data set, unless nodes had data of their own."""
-        e = self.experiment
-        try:
-            if self.trains_network:
-                _ = self.data
-            elif e.own.plug_in == Molar.plug_in:
-                _ = self.tables
-        except DataError:
-            if self.record.on_nodes:
-                return "data that its clients' nodes have"
-        return e.source.described
+    def names(self) -> Names:
+        """The names that clients have."""
+        return self.record.names
+
+    @property
+    def trains_network(self) -> bool:
+        """Whether the method trains networks."""
+        return isinstance(self.experiment.own, NetworkMethod)
+
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether rows are on nodes alone, or were those of another process."""
+        return self.checkpoint.memories is None or self.experiment.source.in_memory
 
     @cached_property
     def network(self) -> Model:
@@ -155,11 +159,11 @@ class Learned:
         """Returns the kind of a client's rows, with its own units if it has any.
 
         Raises:
-            DataError: If it has, and its rows are elsewhere.
+            Refused: If it has, and its rows are elsewhere.
         """
         if not self.standardizes_by_client:
             return self.kind
-        return self.kind._replace(units=own_units(self.experiment, self.data, client))
+        return self.kind._replace(units=own_units(self.experiment, self.rows_of(client), client))
 
     @property
     def standardizes_by_client(self) -> bool:
@@ -173,18 +177,13 @@ class Learned:
             return e.privacy != "none" and standardized_by(e, self.data) == "client"
         return e.standardize == "client"
 
-    @property
-    def trains_network(self) -> bool:
-        """Whether the method trains networks."""
-        return isinstance(self.experiment.own, NetworkMethod)
-
     def number(self, client: int | str) -> int:
         """Returns a client's number, given its name: that number, where it has no other name.
 
         Raises:
             Refused: If there is no such client.
         """
-        names = self.record.names
+        names = self.names
         numbers = {names.get(n, str(n)): n for n in range(self.experiment.num_clients)}
         if (name := shown_name(client)) not in numbers:
             all_of = f"in 0..{len(numbers) - 1}" if not names else f"one of {few_names(numbers)}"
@@ -193,7 +192,7 @@ class Learned:
 
     def called(self, client: int) -> str:
         """Returns a client's name, or its number."""
-        return self.record.names.get(client, str(client))
+        return self.names.get(client, str(client))
 
     @property
     def _store(self) -> MemoryStore:
@@ -243,7 +242,7 @@ class Learned:
     def results(self) -> dict[str, Any]:
         """Results of the run about these models; empty while it is not finished."""
         found = self.record.results or {}
-        return found[self._pick] if self._pick else found
+        return found.get(self._pick, {}) if self._pick else found
 
     @property
     def when(self) -> str:
@@ -313,20 +312,70 @@ class Learned:
             Refused: If its memory is elsewhere, or its rows are and its model is chosen by them or
                 fine-tuned on them; or fine-tuning diverges.
         """
+        found = settled(self.served(client), lambda: self._trainer_with(client), client)
+        check_finite(self.experiment, found, self.called(client))
+        return found
+
+    def served(self, client: int) -> Served:
+        """Returns a client's served model, as the method says.
+
+        Raises:
+            Refused: If its memory is elsewhere.
+        """
         if why := (self.record.results or {}).get("left-out", {}).get(self.called(client)):
             raise Refused(f"client {self.called(client)} had no part in the run: {why}")
         e, method = self.experiment, self.method
         received = received_by(method, self.slots, client)
         given = self.network, self._store, received, client
-        when, names = self.checkpoint.server_round + 1, self.record.names
-        served = served_of(e, method, *given, before=when, names=names)
+        when = self.checkpoint.server_round + 1
+        found = served_of(e, method, *given, before=when, names=self.names)
         if self.tuned:
-            if not has_tuned(replace(served, tuned=False)):
+            if not has_tuned(replace(found, tuned=False)):
                 raise Refused(must("method", e.method, "one that serves a network, for tuned"))
-            served = replace(served, tuned=True)
-        found = settled(served, lambda: self._trainer_with(client), client)
-        check_finite(e, found, self.called(client))
+            found = replace(found, tuned=True)
         return found
+
+    def origin(self, client: int | str | None, rows: str = "") -> Origin:
+        """Returns the origin of a client's model, by number or name; None for the common one.
+
+        ``rows`` are those that it has learned from, by default the run's.
+        """
+        record, config = self.record, self.record.config
+        name = self.called(client) if isinstance(client, int) else client or ""
+        after = ", fine-tuned" if self.tuned else ""
+        what = f"personal model of {name}{after}" if name else "common model"
+        made = {
+            "run": f"{record.folder.name}, {self.when}",
+            "engine": config["engine"],
+            "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
+        }
+        why, now = record.other_rows, "what is said of rows is true of those that are there now."
+        about = self.experiment, what, name, record.settings, config["sources"][-1], made
+        notes = [f"{why}: {now}"] if why else []
+        return Origin(*about, rows or self._rows_in_words(name), record.results or {}, notes)
+
+    def _rows_in_words(self, name: str) -> str:
+        e, found = self.experiment, self.experiment.source.described
+        if self.record.on_nodes and self.unreadable is not None:
+            found = "data that its clients' nodes have"
+        elif self.trains_network:
+            found += f", partition {e.partition}"
+        if not self.trains_network:
+            return found
+        whose = f": rows of client {name}, and others'" if name else f", {e.num_clients} clients"
+        return found + whose
+
+    @property
+    def unreadable(self) -> DataError | None:
+        """Why the rows by which a model is described cannot be read here; None if they can."""
+        try:
+            if self.trains_network:
+                _ = self.data
+            elif self.experiment.own.plug_in == Molar.plug_in:
+                _ = self.tables
+        except DataError as error:
+            return error
+        return None
 
     def split(self, client: int) -> dict[str, RowNumbers]:
         """Returns the numbers of a client's training, validation and test rows; see ``Run``.
@@ -357,7 +406,12 @@ class Learned:
         outputs, classes = outputs_of(module, x, len(rows)), self.kind.class_names
         return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)
 
-    def _rows_of(self, client: int) -> FederatedData:
+    def rows_of(self, client: int) -> FederatedData:
+        """Returns data with the rows that a client's model is made of, too.
+
+        Raises:
+            Refused: If they are on its node.
+        """
         try:
             return self.data
         except DataError as error:
@@ -369,7 +423,7 @@ class Learned:
             ) from error
 
     def _trainer_with(self, client: int) -> Trainer:
-        self._rows_of(client)
+        self.rows_of(client)
         return self._trainer
 
     @cached_property
@@ -395,7 +449,7 @@ class Learned:
     def module(self, served: Served, network: Model, client: int) -> nn.Module:
         """Returns the served model as one plain module; see ``plain_module``."""
         targets = TASKS[self.experiment.task].targets
-        return plain_module(network, served, targets, lambda: self._rows_of(client), client)
+        return plain_module(network, served, targets, lambda: self.rows_of(client), client)
 
     def parameters(self, served: Served, some: Set[str]) -> Params:
         """Returns a network's parameters by the names that its module has for them.

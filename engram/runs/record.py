@@ -108,7 +108,7 @@ class RunRecord:
         return cls(folder)
 
     def _once(self, path: Path, read: Callable[[], Any]) -> Any:
-        """Returns the contents of a file, which is read again only once it has changed."""
+        """Reads a file, but only once until it changes; returns its contents."""
         try:
             now = path.stat()
         except OSError:
@@ -305,6 +305,15 @@ class RunRecord:
         """
         return list(self._once(self._scores.path, self._scores.rows))
 
+    def scores_of(self, client: int, column: str) -> list[tuple[int, float]]:
+        """Returns a client's scores in a column of all evaluations that have one, with rounds."""
+        found = []
+        for row in self.scores():
+            if client in row["ids"] and column in row:
+                value = row[column][row["ids"].index(client)]
+                found += [] if value is None else [(int(row["round"]), float(value))]
+        return found
+
     @property
     def members(self) -> int:
         """Number of clients that were members in the last round; all, if they do not change."""
@@ -432,6 +441,11 @@ class RunRecord:
         if server_round and not any(row["round"] == server_round for row in self.rows()):
             raise DamagedCheckpoint("metrics.jsonl lacks its round")
         return Checkpoint(server_round, *found, files.get(MEMORIES), clients)
+
+
+def took_part(row: Row) -> set[int]:
+    """Returns the clients that a round's model has learned from."""
+    return {*row.get("cohort", ())} - {*map(int, row.get("absent", ()))}
 
 
 def _elsewhere(outputs: object, targets: object) -> float:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
@@ -60,6 +61,10 @@ class Memories(Protocol):
 
 class RunWriter(RunRecord):
     """One run's folder, to be written. Get one from ``create`` or ``open``."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.append = self._metrics.append  # of a round's metrics
 
     @classmethod
     def create(
@@ -177,10 +182,6 @@ class RunWriter(RunRecord):
 
     # --- Rounds --------------------------------------------------------------------------------
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a round's metrics."""
-        self._metrics.append(row)
-
     def append_scores(self, server_round: int, scores: Mapping[str, Any]) -> None:
         """Adds the clients' scores after a round, in columns."""
         self._scores.append({"round": server_round, **scores})
@@ -203,6 +204,7 @@ class RunWriter(RunRecord):
 
         ``damaged`` is what is wrong with checkpoints, which is noted in the record.
         """
+        vars(self).pop("durable", None)  # it is looked up again
         (self.folder / RESULTS).unlink(missing_ok=True)
         if damaged:
             config = self.config
@@ -236,7 +238,7 @@ class RunWriter(RunRecord):
 
     # --- Checkpoints ---------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def durable(self) -> int:
         """The round of the oldest checkpoint, the earliest from which a run may be resumed."""
         return min(self.checkpoints(), default=0)
@@ -261,6 +263,7 @@ class RunWriter(RunRecord):
             write_checkpoint(self.folder / "picked" / key, pick.server_round, _files(pick))
         kept = None if memories is None else memories.dump()
         checkpoint = Checkpoint(server_round, model, state, kept, clients)
+        vars(self).pop("durable", None)  # it is looked up again
         write_checkpoint(self.folder / "checkpoints", server_round, _files(checkpoint))
         return checkpoint
 

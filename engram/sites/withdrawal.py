@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from engram.core.checks import must
 from engram.runs.checkpoints import checkpoints_in
-from engram.runs.record import RunRecord
+from engram.runs.record import RunRecord, took_part
 from engram.runs.writer import RunWriter
 from engram.settings.errors import EngramError, Refused
 from engram.settings.experiment import Experiment
@@ -84,8 +84,7 @@ def withdrawal_of(run: Path, client: str, places: Iterable[Path]) -> Withdrawal:
     if came is None and former is None:
         raise Refused(f"{run} has nothing of client {client}, which was never a member of it")
     since = 0 if came is None or former is not None else came
-    merged = (r for r in rows if number in r.get("cohort", ()))
-    took_part = sum(str(number) not in row.get("absent", {}) for row in merged)
+    learned = sum(number in took_part(row) for row in rows)
     kept = [record.checkpoints(), *map(checkpoints_in, record.picked_folders())]
     first = since if former is not None else max(since, 1)  # a run's initial model is nobody's
     models = [path for each in kept for at, path in each.items() if at >= first]
@@ -95,7 +94,7 @@ def withdrawal_of(run: Path, client: str, places: Iterable[Path]) -> Withdrawal:
     for heir in heirs:
         exports += [Path(row["folder"]) for row in RunRecord.open(heir.folder).exports.rows()]
     known = list(dict.fromkeys(exports))
-    return Withdrawal(run, number, since, took_part, models, heirs, before, former, known)
+    return Withdrawal(run, number, since, learned, models, heirs, before, former, known)
 
 
 def settings_without(found: Withdrawal, start_from: Path | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from engram.compare.comparison_folder import Runs
 from engram.compare.report_rows import client_scores, same_clients
 from engram.compare.reports.gain_plot import gain_lines
 from engram.guards.accounting.client_epsilon import spent_by_client
-from engram.runs.record import RunRecord
+from engram.runs.record import RunRecord, took_part
 from engram.scoring.evaluation import center
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
@@ -142,14 +142,12 @@ def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[st
 
 
 def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
-    rows, main = record.scores(), record.metrics[0]
+    main, last = record.metrics[0], next(reversed(record.scores()), {}).get("round")
     told: dict[str, object] = {}
-    if rows and client in rows[-1]["ids"]:
-        at = rows[-1]["ids"].index(client)
-        for title, which in ((f"{main.name}, last round", ""), ("of the global model", COMMON)):
-            value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
-            if value is not None:
-                told[title] = main.with_unit(value, 1)
+    for title, which in ((f"{main.name}, last round", ""), ("of the global model", COMMON)):
+        found = dict(record.scores_of(client, main.name + which))
+        if last in found:
+            told[title] = main.with_unit(found[last], 1)
     return told
 
 
@@ -183,11 +181,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     for name, (points, color, dash) in lines.items():
         if points:
             figure.add_trace(_line(points, name, line={"color": color, "dash": dash, "width": 2.5}))
-    took = [
-        row["round"]
-        for row in record.rows()
-        if client in row.get("cohort", ()) and str(client) not in row.get("absent", {})
-    ]
+    took = [row["round"] for row in record.rows() if client in took_part(row)]
     low = min([y for points, *_ in lines.values() for _, y in points], default=0.0)
     marks = {"symbol": "circle", "size": 4, "color": own}
     figure.add_trace(
@@ -212,13 +206,8 @@ def _line(points: Sequence[tuple[int, float]], name: str, **more: Any) -> Scatte
 
 
 def _curve(record: RunRecord, client: int, which: str, first: int) -> list[tuple[int, float]]:
-    column, found = record.metrics[0].name + which, []
-    for row in record.scores():
-        if row["round"] >= first and client in row["ids"] and column in row:
-            value = row[column][row["ids"].index(client)]
-            if value is not None:
-                found.append((row["round"], value))
-    return found
+    points = record.scores_of(client, record.metrics[0].name + which)
+    return [point for point in points if point[0] >= first]
 
 
 def _gains(index: RunIndex, name: str, record: RunRecord, client: int) -> list[Component]:

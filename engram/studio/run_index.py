@@ -80,9 +80,9 @@ class RunIndex:
         if entry is None:
             return None
         settings: Mapping[str, Any] = {}
-        if entry.kind == "run" and not path.is_symlink():
+        if entry.kind == "run":
             with contextlib.suppress(Refused):
-                settings = RunRecord.open(path).settings
+                settings = self.record(name).settings
         return IndexedFolder(name, entry, settings, stamp)
 
     def stamp(self, name: str) -> Stamp:

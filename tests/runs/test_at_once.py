@@ -18,7 +18,7 @@ import engram as front
 from engram.cli.options import data_name, new_folder
 from engram.data.source import Source
 from engram.runs.record import RunRecord
-from engram.runs.writer import RunWriter
+from engram.runs.writer import RunWriter, Taken
 from engram.settings.errors import Refused
 from engram.settings.files import locked
 from tests.runs.interleaved import interleave
@@ -208,6 +208,9 @@ def test_a_run_is_resumed_by_one(monkeypatch):
     before = (run.folder / "config.json").read_bytes()
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)
     monkeypatch.setattr("engram.runs.writer.time", clock)  # whose patience is over at once
-    with RunWriter.open(run.folder).hold(), pytest.raises(Refused, match="by another process"):
+    record = RunWriter.open(run.folder)
+    with record.hold(), pytest.raises(Taken, match="is being run by another process at this"):
         front.simulate(resume=run.folder, num_rounds=2, progress=False)
+    assert not record.held
     assert (run.folder / "config.json").read_bytes() == before
+    assert front.simulate(resume=run.folder, num_rounds=2, progress=False).results["rounds"] == 2

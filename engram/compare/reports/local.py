@@ -89,7 +89,7 @@ def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints missing rounds and clients, and the privacy spent."""
     for record in (record for records in runs.values() for record in records):
         if record.results is None:
-            done, total = record.rows()[-1]["round"], record.settings["num-rounds"]
+            done, total = record.done, record.settings["num-rounds"]
             err.print(f"{record.folder}: not finished, {done} of {total} rounds", soft_wrap=True)
     for line in dict.fromkeys(client_lines(runs, rows)):
         err.print(one_line(line), soft_wrap=True)
