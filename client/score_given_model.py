@@ -27,7 +27,6 @@ from engram.client.training_description import Training, read_training
 from engram.core.standardization import Units
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.data.tables.tables import own_table, table_data
 from engram.home.card import ScoreEstimate
 from engram.home.evidence import of_test, on_test_rows
 from engram.home.exported import Exported, rebuilt
@@ -220,9 +219,8 @@ def _in_words(kind: Kind) -> str:
 
 
 def _coefficients(training: Training, module: nn.Module, client: int) -> _Scores:
-    e = training.experiment
-    tables = own_table(e, e.source, client) if training.own else table_data(e, [client])
+    tables = training.tables(client)
     _check_alike(Kind(schema=tables.schema, classes=tables.classes), training.kind)
     test, model = tables.test[client], Coefficients(dict(module.state_dict()), tables.schema, [])
-    scores, _ = of_test(e, model, test)
+    scores, _ = of_test(training.experiment, model, test)
     return 0 if test is None else len(test.y), next(iter(scores.values()), [])

@@ -32,7 +32,8 @@ from engram.home.run_models import Learned
 from engram.link.console import WHOLE
 from engram.python_arguments import settings_of
 from engram.runs.record import RunRecord
-from engram.scoring.score_columns import TUNED, selected_by
+from engram.scoring.metrics import selected_by
+from engram.scoring.score_columns import TUNED
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import FIRST, Experiment, by_key, lists_settings
 from engram.settings.families import METHODS

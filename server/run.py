@@ -24,12 +24,13 @@ from engram.guards.accounting.accountant import PrivacyAccountant, guarantee, is
 from engram.guards.accounting.client_epsilon import ASKED
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.secure.drop_outs import train_securely
+from engram.runs.checkpoints import Checkpoint
 from engram.runs.progress import RunProgress
-from engram.runs.record import PROGRESS, Checkpoint, RunRecord
+from engram.runs.record import PROGRESS, RunRecord
 from engram.runs.writer import Memories, RunWriter
 from engram.server.grid import PatientGrid
 from engram.server.roster import Attendance, Waiting, attendance_of
-from engram.server.run_start import first_arrays, former_run, kind_of, strategy_of, way_of
+from engram.server.run_start import first_arrays, former_run, strategy_of, way_of
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
@@ -110,14 +111,14 @@ def run(
             stack.enter_context(record.hold())
             record.check_resumable(e, engine=engine)
             training, rows = record.config["training"], record.rows()
-            kind, way = kind_of(rows), way_of(rows)
+            kind, way = Kind.from_row(record.first_row), way_of(rows)
             open_ = "members" in rows[0] if rows else None
         if e.privacy != "none":
             _log.log(WARNING if is_weak(e) else INFO, "%s", guarantee(e))
         begun = e.resume and record.checkpoints()
         former = former_run(e) if e.start_from and not begun else None
         if former is not None and kind is None:  # whose units its models are in
-            kind = kind_of(former.rows())
+            kind = Kind.from_row(former.first_row)
         attendance = attendance_of(grid, e, training=training, kind=kind, open_=open_)
         everyone = attendance.grows and not e.min_clients and not e.resume
         attendance.wait(e.least_clients, everyone=everyone)

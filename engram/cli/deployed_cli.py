@@ -1,6 +1,6 @@
 """Runs on federations: of processes on this machine, or of nodes elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -170,7 +170,7 @@ def _follow(
 
     tell(f"submitting the run to the SuperLink of {server}")
     run_all({folder: experiment}, execute, again, at_once=True)
-    for line in _without_a_part(RunRecord.open(folder)):
+    for line in _without_a_part(RunRecord.open(folder).rows()):
         tell(line)
 
 
@@ -182,11 +182,12 @@ def _count(counters: Counters, row: Mapping[str, Any]) -> None:
         counters.add(f"{kind}_bytes", row.get(f"bytes-{kind}", 0))
 
 
-def _without_a_part(record: RunRecord) -> list[str]:
+def _without_a_part(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     missing: dict[str, list[str]] = {}
-    for share in participation(record.rows()):
+    rounds = rows[-1]["round"] if rows else 0
+    for share in participation(rows):
         if not share.took_part:
-            why = (f"{each} ({n} of {record.done} rounds)" for each, n in share.reasons.items())
+            why = (f"{each} ({n} of {rounds} rounds)" for each, n in share.reasons.items())
             missing.setdefault(", ".join(why), []).append(share.name)
     return [
         f"without a part in the run: clients [{few_names(clients)}]: {why}"

@@ -13,7 +13,7 @@ from engram.core.slots import flat, is_known, unflat, unknown
 from engram.core.types import Params
 from engram.data.federated import FederatedData
 from engram.data.schema.columns import Kind
-from engram.data.tables.tables import TableData, own_table, table_data
+from engram.data.tables.tables import TableData
 from engram.home.card import Origin
 from engram.home.exported import Package
 from engram.home.exporting import package_of
@@ -90,8 +90,7 @@ class Remembered(Learned):
     @cached_property
     def tables(self) -> TableData:
         """The client's table."""
-        e, client = self.experiment, self.client
-        return own_table(e, e.source, client) if self.training.own else table_data(e, [client])
+        return self.training.tables(self.client)
 
     @property
     def standardizes_by_client(self) -> bool:

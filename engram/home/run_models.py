@@ -33,7 +33,8 @@ from engram.home.serving import check_finite, is_settled, plain_module, served_o
 from engram.networks.base import Model
 from engram.networks.export_modules import Shifted
 from engram.networks.layer_units import InUnits
-from engram.runs.record import Checkpoint, RunRecord
+from engram.runs.checkpoints import Checkpoint
+from engram.runs.record import RunRecord
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import DataError, Names, Refused, few_names
 from engram.settings.experiment import Experiment
@@ -85,11 +86,7 @@ class Learned:
     @cached_property
     def kind(self) -> Kind:
         """Shapes and types of the data's rows."""
-        return self._recorded or self.data.kind
-
-    @property
-    def _recorded(self) -> Kind | None:
-        return Kind.from_row(self.record.first_row)
+        return Kind.from_row(self.record.first_row) or self.data.kind
 
     @cached_property
     def data(self) -> FederatedData:
@@ -98,7 +95,8 @@ class Learned:
         Raises:
             DataError: If they cannot be read, or are others: nodes may have had data of their own.
         """
-        found, recorded = federated_data(self.experiment), self._recorded
+        found = federated_data(self.experiment)
+        recorded = Kind.from_row(self.record.first_row)
         if self.record.on_nodes:
             alike = recorded is None or recorded._replace(units=Units()) == found.kind
             key = "queries" if self.experiment.protocol == "standard" else ""
@@ -244,13 +242,6 @@ class Learned:
         found = self.record.results or {}
         return found.get(self._pick, {}) if self._pick else found
 
-    @property
-    def when(self) -> str:
-        """The round of these models, in words."""
-        if self._pick:
-            return f"after round {self.checkpoint.server_round}, which validation rows pick"
-        return f"after {self.results['rounds']} rounds"
-
     @cached_property
     def method(self) -> Method:
         """The method on the network, without data.
@@ -344,8 +335,11 @@ class Learned:
         name = self.called(client) if isinstance(client, int) else client or ""
         after = ", fine-tuned" if self.tuned else ""
         what = f"personal model of {name}{after}" if name else "common model"
+        when = f"after {self.results.get('rounds')} rounds"
+        if self.picked:
+            when = f"after round {self.checkpoint.server_round}, which validation rows pick"
         made = {
-            "run": f"{record.folder.name}, {self.when}",
+            "run": f"{record.folder.name}, {when}",
             "engine": config["engine"],
             "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
         }

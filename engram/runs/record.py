@@ -11,21 +11,19 @@ import contextlib
 from collections.abc import Callable, Mapping
 from logging import getLogger
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from engram.data.digests import read_rows
 from engram.data.file_models import of_kind, read_stored
 from engram.runs.checkpoints import (
+    Checkpoint,
     DamagedCheckpoint,
+    Like,
     OtherModel,
     checkpoints_in,
-    read_checkpoint,
-    tensors_of,
 )
 from engram.runs.folder_records import Config, ExportRow, MetricsRow, Progress, Results, ScoresRow
-from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import selected_by
+from engram.scoring.metrics import Metric, selected_by
 from engram.settings.base import Method
 from engram.settings.errors import Refused, brief, few_names, one_line
 from engram.settings.experiment import FORMER, Experiment, without_former
@@ -34,41 +32,12 @@ from engram.settings.files import is_locked, open_file, read_json
 from engram.settings.network import NetworkMethod
 from engram.wire.checksums import Journal, Row, checked
 
-if TYPE_CHECKING:
-    from engram.core.types import Params
-
 _log = getLogger("flwr.engram")
 
 CONFIG, RESULTS, PROGRESS = "config.json", "results.json", "progress.json"
 LOCK, WATCHED = "lock", "federation"
 FORMAT: Final = 2  # of run folders; raised when columns or checkpoints change their meaning
-MODEL, STATE, MEMORIES = (f"{part}.safetensors" for part in ("model", "state", "memory"))
-CLIENTS: Final = "clients"  # a checkpoint's file of their number
 _LONGEST: Final = 2**12  # bytes of the path of a federation's folder
-_NONE: Final[Mapping[str, str]] = MappingProxyType({})
-
-Like = Callable[[int | None], tuple["Params | None", "Params | None"]]
-"""Model and state of a run, by its number of clients, whose names, shapes and types are wanted."""
-
-
-class Checkpoint(NamedTuple):
-    """Everything that a run needs to continue after a round.
-
-    Attributes:
-        server_round: The round; 0 before the first.
-        model: The model after it.
-        state: The aggregate's state.
-        memories: The clients' memories from ``Memories.dump``, if they are kept here.
-        clients: Number of clients that the state is of, if clients come while the run goes on.
-        damaged: What is wrong with later, damaged checkpoints, by name.
-    """
-
-    server_round: int
-    model: "Params"
-    state: "Params"
-    memories: bytes | None = None
-    clients: int | None = None
-    damaged: Mapping[str, str] = _NONE
 
 
 class RunRecord:
@@ -117,8 +86,6 @@ class RunRecord:
         if path.name not in self._read or self._read[path.name][0] != stamp:
             self._read[path.name] = stamp, read()
         return self._read[path.name][1]
-
-    # --- Configuration -----------------------------------------------------------------------
 
     @property
     def config(self) -> dict[str, Any]:
@@ -224,8 +191,6 @@ class RunRecord:
                 f"{self.folder} was run by `{how}`, which keeps its memories: resume it by that"
             )
 
-    # --- The process that runs it --------------------------------------------------------------
-
     @property
     def held(self) -> bool:
         """Whether a living process runs this run."""
@@ -252,8 +217,6 @@ class RunRecord:
         with contextlib.suppress(Refused):
             return read_stored(path, Progress) if path.is_file() else {}
         return {}
-
-    # --- Rounds --------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
         """Returns the metrics of all rounds so far; warns if there are checkpoints of later ones.
@@ -324,8 +287,6 @@ class RunRecord:
         """The names that clients had when the run began; those without a name are left out."""
         return {int(client): name for client, name in self.first_row.get("names", {}).items()}
 
-    # --- Results -------------------------------------------------------------------------------
-
     @property
     def results(self) -> dict[str, Any] | None:
         """The contents of ``results.json``, or None while the run is not finished.
@@ -369,8 +330,6 @@ class RunRecord:
         results = self.results if self.picks else None
         return results and results.get(selected_by(which), results.get(selected_by("")))
 
-    # --- Checkpoints ---------------------------------------------------------------------------
-
     def checkpoints(self) -> dict[int, Path]:
         """Returns the checkpoints' folders, by round in ascending order."""
         return checkpoints_in(self.folder / "checkpoints")
@@ -392,15 +351,15 @@ class RunRecord:
         server_round = int(self.finished[key]["round"])
         folder = self.folder / "picked" / key / f"round-{server_round}"
         try:
-            return self._load(server_round, folder, lambda clients: (None, None))
+            return self._load(server_round, folder)
         except DamagedCheckpoint as error:
             raise Refused(f"{folder} is damaged, or missing: {error}") from error
 
-    def load_checkpoint(self, like: "Like" = lambda clients: (None, None)) -> Checkpoint | None:
+    def load_checkpoint(self, like: Like | None = None) -> Checkpoint | None:
         """Returns the newest intact checkpoint, or None if there is no checkpoint yet.
 
         ``like`` returns what has the names, shapes and types that its model and the aggregate's
-        state must have; None to take any.
+        state must have.
 
         Raises:
             Refused: If all checkpoints are damaged, or of another model.
@@ -433,17 +392,14 @@ class RunRecord:
             f"remove {root}, and the run begins anew when it is resumed"
         )
 
-    def _load(self, server_round: int, folder: Path, like: Like) -> Checkpoint:
-        files = read_checkpoint(folder, server_round)
-        clients = int(files[CLIENTS]) if CLIENTS in files else None
-        model, state = like(clients)
-        found = tensors_of(files, MODEL, model), tensors_of(files, STATE, state)
+    def _load(self, server_round: int, folder: Path, like: Like | None = None) -> Checkpoint:
+        found = Checkpoint.read(folder, server_round, like)
         if server_round and not any(row["round"] == server_round for row in self.rows()):
             raise DamagedCheckpoint("metrics.jsonl lacks its round")
-        return Checkpoint(server_round, *found, files.get(MEMORIES), clients)
+        return found
 
 
-def took_part(row: Row) -> set[int]:
+def took_part(row: Mapping[str, Any]) -> set[int]:
     """Returns the clients that a round's model has learned from."""
     return {*row.get("cohort", ())} - {*map(int, row.get("absent", ()))}
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from engram.compare.comparison_folder import (
@@ -36,6 +37,7 @@ class Entry(NamedTuple):
         score: The main metric of a finished run, of the models that clients are served by, in
             words; "" if there is none.
         begun: When it began.
+        settings: A run's settings, where they are wanted.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Entry(NamedTuple):
     state: str
     score: str
     begun: str
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 def entries(folder: Path) -> list[Entry]:

@@ -12,24 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from engram.data.digests import Rows, read_rows
 from engram.runs.checkpoints import (
+    Checkpoint,
     checkpoints_in,
     drop_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
-from engram.runs.record import (
-    CLIENTS,
-    CONFIG,
-    FORMAT,
-    LOCK,
-    MEMORIES,
-    MODEL,
-    RESULTS,
-    STATE,
-    WATCHED,
-    Checkpoint,
-    RunRecord,
-)
+from engram.runs.record import CONFIG, FORMAT, LOCK, RESULTS, WATCHED, RunRecord
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.files import NEW, locked, refusing, replace_file
@@ -96,12 +85,8 @@ class RunWriter(RunRecord):
     def _refuse_used(self) -> None:
         """Refuses a folder that holds more than a killed process may leave."""
         if any(p.name != LOCK and not p.name.startswith(NEW) for p in self.folder.iterdir()):
-            kind = Taken if self._exists else Refused
+            kind = Taken if (self.folder / CONFIG).is_file() else Refused
             raise kind(f"{self.folder} is not empty: name another folder, or resume the run in it")
-
-    @property
-    def _exists(self) -> bool:
-        return (self.folder / CONFIG).is_file()
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
@@ -132,8 +117,6 @@ class RunWriter(RunRecord):
             (self.folder / WATCHED).write_text(str(server), encoding="utf-8")
             yield
 
-    # --- Configuration -----------------------------------------------------------------------
-
     def write_config(
         self, experiment: Experiment, *, engine: str, training: str, rows: Rows | None = None
     ) -> None:
@@ -142,7 +125,7 @@ class RunWriter(RunRecord):
         ``rows`` are the data sets as they are now, where this machine reads them; None for those
         that are written already.
         """
-        before = self.config if self._exists else {}
+        before = self.config if (self.folder / CONFIG).is_file() else {}
         config = {
             "format": FORMAT,
             "settings": experiment.to_config() | {"resume": ""},
@@ -180,8 +163,6 @@ class RunWriter(RunRecord):
         if clients > self.clients:
             self._write_config(self.config | {"clients": clients})
 
-    # --- Rounds --------------------------------------------------------------------------------
-
     def append_scores(self, server_round: int, scores: Mapping[str, Any]) -> None:
         """Adds the clients' scores after a round, in columns."""
         self._scores.append({"round": server_round, **scores})
@@ -196,8 +177,7 @@ class RunWriter(RunRecord):
         """Writes the results, a key a line: those of many clients take no line for each number."""
         pairs = summed(results).items()
         lines = (f"  {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in pairs)
-        text = "{\n" + ",\n".join(lines) + "\n}"
-        replace_file(self.folder / RESULTS, text.encode())
+        replace_file(self.folder / RESULTS, ("{\n" + ",\n".join(lines) + "\n}").encode())
 
     def forget_after(self, server_round: int, damaged: Mapping[str, str] | None = None) -> None:
         """Deletes the results, and metrics and checkpoints of later rounds, which are repeated.
@@ -205,6 +185,7 @@ class RunWriter(RunRecord):
         ``damaged`` is what is wrong with checkpoints, which is noted in the record.
         """
         vars(self).pop("durable", None)  # it is looked up again
+        self._read.clear()  # scores of many clients take room
         (self.folder / RESULTS).unlink(missing_ok=True)
         if damaged:
             config = self.config
@@ -236,8 +217,6 @@ class RunWriter(RunRecord):
             if picked := checkpoints_in(root).get(server_round):
                 drop_checkpoint(picked)
 
-    # --- Checkpoints ---------------------------------------------------------------------------
-
     @cached_property
     def durable(self) -> int:
         """The round of the oldest checkpoint, the earliest from which a run may be resumed."""
@@ -260,11 +239,11 @@ class RunWriter(RunRecord):
         the checkpoint before.
         """
         for key, pick in (picked or {}).items():
-            write_checkpoint(self.folder / "picked" / key, pick.server_round, _files(pick))
+            pick.write(self.folder / "picked" / key)
         kept = None if memories is None else memories.dump()
         checkpoint = Checkpoint(server_round, model, state, kept, clients)
         vars(self).pop("durable", None)  # it is looked up again
-        write_checkpoint(self.folder / "checkpoints", server_round, _files(checkpoint))
+        checkpoint.write(self.folder / "checkpoints")
         return checkpoint
 
     def begin_as(self, other: RunRecord, server_round: int) -> None:
@@ -286,10 +265,3 @@ def _keep(journal: Journal, wanted: Callable[[Row], bool]) -> None:
     """Replaces a journal by its rows that are wanted, if there is one."""
     if journal.path.exists():
         journal.replace(filter(wanted, journal.rows()))
-
-
-def _files(checkpoint: Checkpoint) -> "dict[str, bytes | Params]":
-    found: dict[str, bytes | Params] = {MODEL: checkpoint.model, STATE: checkpoint.state}
-    if checkpoint.clients is not None:
-        found[CLIENTS] = str(checkpoint.clients).encode()
-    return found if checkpoint.memories is None else found | {MEMORIES: checkpoint.memories}

@@ -328,3 +328,8 @@ def r2(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 
 
 BUILT_IN.update(METRICS)
+
+
+def selected_by(which: str) -> str:
+    """Returns the key in a run's results of the best evaluation by a model's scores."""
+    return f"selected{which}"

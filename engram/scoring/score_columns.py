@@ -74,8 +74,3 @@ def columns_of(metrics: Iterable[Metric], models: Mapping[str, bool]) -> list[Co
         for metric in metrics
         for suffix, lacking in models.items()
     ]
-
-
-def selected_by(which: str) -> str:
-    """Returns the key in a run's results of the best evaluation by a model's scores."""
-    return f"selected{which}"

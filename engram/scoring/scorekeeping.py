@@ -17,16 +17,8 @@ from engram.data.clients import all_unseen
 from engram.guards.accounting.calibration import noise_multiplier, noise_of
 from engram.scoring.best_round import Selection
 from engram.scoring.evaluation import Evaluation, Scored, outlying, summary
-from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import (
-    COMMON,
-    TUNED,
-    UNSEEN,
-    VALIDATION,
-    Column,
-    selected_by,
-    told,
-)
+from engram.scoring.metrics import Metric, selected_by
+from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column, told
 from engram.settings.errors import Names, RunStopped, few
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod

@@ -62,7 +62,7 @@ def federation(index: RunIndex, live: Federation) -> list[Component]:
     going = [
         one.name
         for one in index.everything()
-        if one.entry.kind == "run" and one.entry.state.startswith("running")
+        if one.kind == "run" and one.state.startswith("running")
     ]
     records = {name: index.record(name) for name in going}
     records = {name: r for name, r in records.items() if r.on_nodes}

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from engram.compare.comparison_folder import PLAN, SEARCHED, Runs, runs_of
 from engram.runs.record import PROGRESS, RunRecord
@@ -16,22 +16,6 @@ _APART: Final = frozenset({"seed", "resume", "method", "dataset"})  # shown in c
 _KEPT: Final = 256  # runs whose files are kept in memory
 
 Stamp = tuple[Any, ...]
-
-
-class IndexedFolder(NamedTuple):
-    """Contents of one folder.
-
-    Attributes:
-        name: The folder, below the index's, such as ``demo/fedavg-seed0``.
-        entry: What it is.
-        settings: A run's settings; empty of others.
-        stamp: Differs when its files have changed.
-    """
-
-    name: str
-    entry: Entry
-    settings: Mapping[str, Any]
-    stamp: Stamp
 
 
 class RunIndex:
@@ -48,42 +32,44 @@ class RunIndex:
         if not folder.is_dir():
             raise Refused(f"FOLDER must be a folder of runs, got {folder}: there is none")
         self.folder = folder
-        self._known: dict[str, IndexedFolder] = {}
+        self._known: dict[str, tuple[Stamp, Entry]] = {}
         self._opened: dict[str, RunRecord] = {}
 
-    def everything(self) -> list[IndexedFolder]:
-        """Returns all that is there, the newest first; a comparison before its runs."""
+    def everything(self) -> list[Entry]:
+        """Returns all that is there, the newest first, with runs of comparisons and settings.
+
+        The name of an entry is its path in this folder, such as ``demo/fedavg-seed0``.
+        """
         found = []
         for name in sorted(os.listdir(self.folder)):
             one = self._look(name) if os.path.isdir(self.folder / name) else None
             if one is not None:
                 found.append(one)
                 found += self._inside(one)
-        self._known = {one.name: one for one in found}
-        return sorted(found, key=lambda one: one.entry.begun, reverse=True)
+        known = self._known
+        self._known = {one.name: known[one.name] for one in found if one.name in known}
+        return sorted(found, key=lambda one: one.begun, reverse=True)
 
-    def _inside(self, one: IndexedFolder) -> list[IndexedFolder]:
-        if one.entry.kind != "comparison":
+    def _inside(self, one: Entry) -> list[Entry]:
+        if one.kind != "comparison":
             return []
         with contextlib.suppress(Refused):
             names = [f"{one.name}/{run.name}" for run in runs_of(self.folder / one.name)]
             return [run for name in names if (run := self._look(name)) is not None]
         return []
 
-    def _look(self, name: str) -> IndexedFolder | None:
+    def _look(self, name: str) -> Entry | None:
         stamp = self.stamp(name)
-        known = self._known.get(name)
-        if known is not None and known.stamp == stamp:
-            return known
-        path = self.folder / name
-        entry = entry_of(path)
-        if entry is None:
+        if name in self._known and self._known[name][0] == stamp:
+            return self._known[name][1]
+        if (entry := entry_of(self.folder / name)) is None:
             return None
-        settings: Mapping[str, Any] = {}
+        entry = entry._replace(name=name)
         if entry.kind == "run":
             with contextlib.suppress(Refused):
-                settings = self.record(name).settings
-        return IndexedFolder(name, entry, settings, stamp)
+                entry = entry._replace(settings=self.record(name).settings)
+        self._known[name] = stamp, entry
+        return entry
 
     def stamp(self, name: str) -> Stamp:
         """Returns a stamp that changes with any file of the folder."""

@@ -100,17 +100,6 @@ def test_no_name_is_cut_or_a_digest():
             assert data_name(SimpleNamespace(source=Source.of(dataset))) == name
 
 
-def test_one_folder_is_one_calls():
-    def take(number):
-        with new_folder(Path("out"), "") as folder:
-            (folder / str(number)).touch()
-        return number
-
-    found = together(take)
-    (winner,) = (one for one in found if isinstance(one, int))
-    assert [path.name for path in Path("out").iterdir()] == [str(winner)]
-
-
 def take_at(place, inside):
     """Takes a folder for itself, and notes who is in it at the same time."""
 

@@ -39,7 +39,7 @@ def runs(tmp_path):
 def states(folder):
     """Returns the states that the list and the board give, which are the same."""
     listed = {entry.name: entry.state for entry in entries(folder)}
-    assert {one.name: one.entry.state for one in RunIndex(folder).everything()} == listed
+    assert {one.name: one.state for one in RunIndex(folder).everything()} == listed
     assert listed.pop("sound") == "stopped, 1 rounds are done"
     return listed
 

@@ -56,7 +56,7 @@ def folder(tmp_path):
 
 
 def test_runs_are_listed_with_their_states_the_newest_first(folder):
-    found = {entry.name: entry[1:-1] for entry in entries(folder)}
+    found = {entry.name: entry[1:6] for entry in entries(folder)}
     assert list(found) == ["plan", "tuning", "comparison", "damaged", "cut", "done", "fresh"]
     assert found["fresh"] == ("run", "local-moml", "digits", "stopped, 0 rounds are done", "")
     assert found["cut"][3] == "stopped, 2 rounds are done"

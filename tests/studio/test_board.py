@@ -89,7 +89,7 @@ def test_runs_are_read_again_only_when_they_have_changed(folder, tmp_path, monke
     (tmp_path / "alone" / "results.json").unlink()
     (one,) = index.everything()
     assert len(reads) > before
-    assert one.entry.state.startswith("stopped")
+    assert one.state.startswith("stopped")
 
 
 def test_gains_are_differences_of_the_same_clients_scores(folder):
