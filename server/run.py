@@ -25,11 +25,13 @@ from engram.guards.accounting.client_epsilon import ASKED
 from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.secure.drop_outs import train_securely
-from engram.runs.progress import PROGRESS, RunProgress
-from engram.runs.record import Checkpoint, Memories, RunRecord
+from engram.runs.checkpoints import Checkpoint
+from engram.runs.progress import RunProgress
+from engram.runs.record import PROGRESS, RunRecord
+from engram.runs.writer import Memories, RunWriter
 from engram.server.grid import PatientGrid
 from engram.server.roster import Attendance, Waiting, attendance_of
-from engram.server.run_start import first_arrays, former_run, kind_of, strategy_of, way_of
+from engram.server.run_start import first_arrays, former_run, strategy_of, way_of
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
@@ -106,18 +108,18 @@ def run(
         _log.info("what clients were at work on is dropped: they are asked anew")
     with ExitStack() as stack:
         if e.resume:
-            record = RunRecord.open(folder)
+            record = RunWriter.open(folder)
             stack.enter_context(record.hold())
             record.check_resumable(e, engine=engine)
             training, rows = record.config["training"], record.rows()
-            kind, way = kind_of(rows), way_of(rows)
+            kind, way = Kind.from_row(record.first_row), way_of(rows)
             open_ = "members" in rows[0] if rows else None
         if e.is_private:
             _log.log(WARNING if is_weak(e) else INFO, "%s", guarantee(e))
         begun = e.resume and record.checkpoints()
         former = former_run(e) if e.start_from and not begun else None
         if former is not None and kind is None:  # whose units its models are in
-            kind = kind_of(former.rows())
+            kind = Kind.from_row(former.first_row)
         attendance = attendance_of(grid, e, training=training, kind=kind, open_=open_)
         everyone = attendance.grows and not e.min_clients and not e.resume
         attendance.wait(e.least_clients, everyone=everyone)
@@ -125,7 +127,7 @@ def run(
         first_arrays(strategy, former)  # refused before anything is written
         if not e.resume:
             read = rows_of(e.own.sources(e)) if simulated else None
-            record = RunRecord.create(folder, e, engine=engine, training=training, rows=read)
+            record = RunWriter.create(folder, e, engine=engine, training=training, rows=read)
             stack.enter_context(record.hold())
         if isinstance(grid, PatientGrid):
             grid.progress = RunProgress(folder / PROGRESS)
@@ -142,7 +144,7 @@ class _Run:
     grid: Grid
     strategy: RunStrategy
     experiment: Experiment
-    record: RunRecord
+    record: RunWriter
     training: str
     way: str
     memories: Memories | None
