@@ -15,7 +15,7 @@ from engram.data.digests import Rows, digest_of, keyed, rows_of
 from engram.data.source import Source
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import Refused
-from engram.settings.files import read_file, replace_file
+from engram.settings.files import read_file, refusing, replace_file
 
 _log = getLogger("flwr.engram")
 
@@ -70,10 +70,8 @@ def _say_once(text: str) -> None:
 
 def _key(state: Path) -> bytes:
     path = state / _KEY
-    try:
+    with refusing(f"{path} cannot be used"):
         if not path.exists():
             state.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(path, secrets.token_bytes(_BYTES))
         return read_file(path, most=_BYTES, links=False)
-    except OSError as error:
-        raise Refused(f"{path} cannot be used: {error.strerror}") from error

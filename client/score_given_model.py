@@ -27,7 +27,6 @@ from engram.client.training_description import Training, read_training
 from engram.core.standardization import Units
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.data.tables.tables import own_table, table_data
 from engram.home.card import ScoreEstimate
 from engram.home.evidence import on_test_rows
 from engram.home.exported import Exported, rebuilt
@@ -35,7 +34,7 @@ from engram.home.node_export import remembered_package
 from engram.link.node_config import NodeConfig, hosted_clients
 from engram.settings.errors import DataError, EngramError, Refused, few_names, one_line
 from engram.settings.experiment import Experiment
-from engram.settings.files import parse_json, read_json, replace_file
+from engram.settings.files import parse_json, read_json, refusing, replace_file
 from engram.settings.network import NetworkMethod
 from engram.settings.plugins import plugins
 from engram.sites.approvals import APPROVALS, Request, require
@@ -170,11 +169,9 @@ def _drawn(visit: Visit) -> Training:
             "this node has no data of its own (engram node --data), and scores those models alone "
             "that serve its clients in a training"
         )
-    try:
+    with refusing(f"{path} cannot be written"):
         if not path.exists():
             replace_file(path, json.dumps({"key": randbits(128), "fraction": _SHARE}).encode())
-    except OSError as error:
-        raise Refused(f"{path} cannot be written: {error.strerror}") from error
     match read_json(path):
         case {"key": int(key), "fraction": float(share)} if key >= 0 and 0 < share < 1:
             split = {"seed": key, "test_fraction": share, "protocol": "standard"}
@@ -221,9 +218,8 @@ def _in_words(kind: Kind) -> str:
 
 
 def _coefficients(training: Training, module: nn.Module, client: int) -> _Scores:
-    e = training.experiment
-    tables = own_table(e, e.source, client) if training.own else table_data(e, [client])
+    tables = training.tables(client)
     _check_alike(Kind(schema=tables.schema, classes=tables.classes), training.kind)
     test, model = tables.test[client], Coefficients(dict(module.state_dict()), tables.schema, [])
-    scores, _ = of_test(e, model, test)
+    scores, _ = of_test(training.experiment, model, test)
     return 0 if test is None else len(test.y), next(iter(scores.values()), [])

@@ -101,7 +101,7 @@ class Run:
     def __repr__(self) -> str:
         state = "finished" if self._record.results is not None else "not finished"
         state += ", picked rounds" if self._picked else ""
-        return f"Run({str(self.folder)!r}: {self._record.config['settings']['method']}, {state})"
+        return f"Run({str(self.folder)!r}: {self._record.method.name}, {state})"
 
     @_in_its_names
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class Run:
                 not know by its name.
         """
         given = {} if self._source is None else {"dataset": self._source}
-        return Experiment.from_config(self._record.config["settings"] | given)
+        return Experiment.from_config(self._record.settings | given)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -132,10 +132,7 @@ class Run:
         Raises:
             Refused: If it is not finished.
         """
-        found = self._record.results
-        if found is None:
-            raise Refused(f"{self.folder} is not finished: resume it first")
-        return found
+        return self._record.finished
 
     @property
     def metrics(self) -> "pd.DataFrame":

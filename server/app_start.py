@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from engram.core.machine import end_with_parent
 from engram.link.flower import simulated
 from engram.link.node_config import run_folder
-from engram.runs.run_folder import Taken
+from engram.runs.writer import Taken
 from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
 from engram.settings.logs import VERDICT, begin_log

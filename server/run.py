@@ -16,14 +16,17 @@ from flwr.app import ConfigRecord
 from engram.core.checks import must
 from engram.core.types import Params
 from engram.data.digests import rows_of
+from engram.data.schema.columns import Kind
 from engram.guards.accounting.accountant import PrivacyAccountant, noised_by
 from engram.guards.accounting.client_epsilon import ASKED
 from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
-from engram.runs.record import Checkpoint, Memories, RunRecord
+from engram.runs.checkpoints import Checkpoint
+from engram.runs.record import RunRecord
+from engram.runs.writer import Memories, RunWriter
 from engram.server.engine import Engine
 from engram.server.roster import Attendance, Waiting, attendance_of
-from engram.server.run_start import first_arrays, former_run, kind_of, strategy_of, way_of
+from engram.server.run_start import first_arrays, former_run, strategy_of, way_of
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
@@ -83,18 +86,18 @@ def run(
         _log.info("what clients were at work on is dropped: they are asked anew")
     with ExitStack() as stack:
         if e.resume:
-            record = RunRecord.open(folder)
+            record = RunWriter.open(folder)
             stack.enter_context(record.hold())
             record.check_resumable(e, engine=engine)
             training, rows = record.config["training"], record.rows()
-            kind, way = kind_of(rows), way_of(rows)
+            kind, way = Kind.from_row(record.first_row), way_of(rows)
             open_ = "members" in rows[0] if rows else None
         if e.is_private:
             _log.log(WARNING if is_weak(e) else INFO, "%s", guarantee(e))
         begun = e.resume and record.checkpoints()
         former = former_run(e) if e.start_from and not begun else None
         if former is not None and kind is None:  # whose units its models are in
-            kind = kind_of(former.rows())
+            kind = Kind.from_row(former.first_row)
         attendance = attendance_of(grid, e, training=training, kind=kind, open_=open_)
         everyone = grid.joins and not e.min_clients and not e.resume
         attendance.wait(e.least_clients, everyone=everyone)
@@ -102,7 +105,7 @@ def run(
         first_arrays(strategy, former)  # refused before anything is written
         if not e.resume:
             read = None if grid.joins else rows_of(e.own.sources(e))
-            record = RunRecord.create(folder, e, engine=engine, training=training, rows=read)
+            record = RunWriter.create(folder, e, engine=engine, training=training, rows=read)
             stack.enter_context(record.hold())
         grid.begin(e, folder)
         what = grid, strategy, e, record, training, way, memories
@@ -117,7 +120,7 @@ class _Run:
     grid: Engine
     strategy: RunStrategy
     experiment: Experiment
-    record: RunRecord
+    record: RunWriter
     training: str
     way: str
     memories: Memories | None

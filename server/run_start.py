@@ -5,7 +5,6 @@ from pathlib import Path
 
 from engram.core.checks import must
 from engram.core.types import Params
-from engram.data.schema.columns import Kind
 from engram.guards.noise import Noise
 from engram.guards.presets import noise_multiplier
 from engram.runs.record import RunRecord
@@ -56,11 +55,6 @@ def strategy_of(experiment: Experiment, roster: Roster, noise: Noise) -> RunStra
         changed = {"num_clients": clients, "clients_per_round": asked, **noised}
         e = e.model_copy(update=changed)
     return STRATEGIES[e.own.plug_in].build(e, roster, noise)
-
-
-def kind_of(rows: Sequence[Row]) -> Kind | None:
-    """Returns the kind of the run's data from its first row; None if there is none."""
-    return Kind.from_row(next(iter(rows), {}))
 
 
 def way_of(rows: Sequence[Row]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from engram.link.credentials import read_server
 from engram.link.server.control import ask
 from engram.link.server.registration import names
+from engram.runs.record import took_part
 from engram.wire.counters import silence
 
 STARTER, FLEET = "superexec.alive", "fleet.alive"  # files in ``FLWR_HOME``, touched as they answer
@@ -63,7 +64,7 @@ def silent_parts(folder: Path) -> str:
 def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
     """Counts the rounds in which each client was asked, took part, or did not."""
     asked: Counter[int] = Counter()
-    took_part: Counter[int] = Counter()
+    learned: Counter[int] = Counter()
     reasons: dict[int, Counter[str]] = {}
     names: dict[str, str] = {}
     ever = set[int]()
@@ -71,7 +72,7 @@ def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
         names |= row.get("names", {})
         cohort, absent = row.get("cohort", []), row.get("absent", {})
         asked.update(cohort)
-        took_part.update(client for client in cohort if str(client) not in absent)
+        learned.update(took_part(row))
         for client, reason in absent.items():
             reasons.setdefault(int(client), Counter())[reason] += 1
         ever |= (members := {*row.get("members", ())})
@@ -82,7 +83,7 @@ def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
             client,
             names.get(str(client), str(client)),
             asked[client],
-            took_part[client],
+            learned[client],
             dict(reasons.get(client, {})),
         )
         for client in sorted(asked.keys() | reasons.keys())

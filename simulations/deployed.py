@@ -22,6 +22,7 @@ from typing import Any, Final
 from engram.link.server.control import Declined, ask, reason
 from engram.link.server.launch import flwr_command
 from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from engram.settings.errors import EngramError, RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.logs import VERDICT, read_said
@@ -87,7 +88,7 @@ def run_deployed(
 
         def row_came(row: dict[str, Any]) -> None:
             with contextlib.suppress(OSError):  # another process watches it, or this one does
-                stack.enter_context(RunRecord(folder).watch(server))
+                stack.enter_context(RunWriter(folder).watch(server))
             on_round(row)
 
         while not _finished(folder, experiment):

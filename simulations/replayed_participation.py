@@ -36,7 +36,7 @@ class Participation(NamedTuple):
         """
         e, folder = experiment, Path(experiment.participation)
         record = RunRecord.open(folder)
-        rows, clients = record.rows(), int(record.config["settings"]["num-clients"])
+        rows, clients = record.rows(), int(record.settings["num-clients"])
         everyone = range(clients)
         members = {row["round"]: frozenset(row.get("members", everyone)) for row in rows}
         cohorts = {

@@ -138,7 +138,7 @@ def _follow(
         tell(line)
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
-        counted = max((row["round"] for row in RunRecord(folder).rows()), default=0)
+        counted = RunRecord(folder).done
 
         def count(row: dict[str, Any]) -> None:
             nonlocal counted

@@ -47,7 +47,7 @@ def _after(folder: Path) -> str:
     record = RunRecord.open(folder)
     if record.results is None:
         return "" if lacks(record.config) else f"run --resume {place}"
-    exported = "clients" in record.results and record.config["engine"] != "flower"
+    exported = "clients" in record.results and not record.on_nodes
     first = shlex.quote(record.names.get(0, "0"))
     usable = exported and not lacks(record.config)
     return f"export {place} --client {first}" if usable else f"report {place}"

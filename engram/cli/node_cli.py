@@ -37,7 +37,7 @@ from engram.link.node.node import check_there, only_one, run_node, run_together
 from engram.link.node.node import leave as give_up_key
 from engram.settings.errors import Refused, say
 from engram.settings.fields import wrong_values
-from engram.settings.files import replace_file
+from engram.settings.files import refusing, replace_file
 from engram.settings.logs import begin_log
 from engram.settings.plugins import load_plugins
 from engram.settings.run import MachineSettings
@@ -305,10 +305,8 @@ def export(
 
 
 def _write_memory(out: Path, memory: dict[str, Any]) -> None:
-    try:
+    with refusing(f"{out} cannot be written"):
         replace_file(out, work.tensors_to_bytes(memory))
-    except OSError as error:
-        raise Refused(f"{out} cannot be written: {error.strerror}") from error
 
 
 @memory.command()

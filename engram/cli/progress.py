@@ -179,7 +179,7 @@ def run_all(
                     raise
                 stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
             else:
-                report(RunRecord.open(folder).rows()[-1])
+                report(RunRecord.open(folder).last_row)
     return stopped
 
 

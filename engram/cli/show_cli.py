@@ -33,11 +33,13 @@ def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
     """List the runs, comparisons and searches of a folder, the newest first."""
     found = entries(folder)
     if found:
-        out.print(table_of(("name", "kind", "of", "data", "state", "score", "begun"), found))
+        columns = ("name", "kind", "of", "data", "state", "score", "begun")
+        out.print(table_of(columns, [one[:-1] for one in found]))
     else:
         out.print(f"There is no run in {folder}.", soft_wrap=True)
     if as_json:
-        print(json.dumps({"runs": [one._asdict() for one in found]}))
+        told = [dict(zip(one._fields[:-1], one[:-1], strict=True)) for one in found]
+        print(json.dumps({"runs": told}))
         return
     shown = (one.name for one in found if one.kind != "study" or one.state == "finished")
     newest = next(shown, None)

@@ -105,14 +105,13 @@ def _of_run(target: Path, as_json: bool) -> None:
         found = {"clients": [share._asdict() for share in shares], "costs": cost}
         print(json.dumps(found | ({"epsilon": spent} if spent else {})))
         return
-    done = rows[-1]["round"] if rows else 0
     columns, told = ["client", "asked", "took part", *["epsilon"] * bool(spent)], []
     for share in shares:
         why = ", ".join(f"{reason}: {times}" for reason, times in share.reasons.items())
         counts = [str(share.asked), str(share.took_part)]
         counts += [f"{spent.get(share.client, 0.0):.4g}"] if spent else []
         told.append([share.name, *counts, why])
-    title = f"{target}: {done} rounds"
+    title = f"{target}: {record.done} rounds"
     out.print(table_of([*columns, "did not, because"], told, title=title, right=columns))
     for kind, total in cost.items():
         unit = f"{total / 2**20:.2f} MiB" if "bytes" in kind else f"{total:.1f} s"

@@ -74,7 +74,7 @@ def withdraw(
 
 def _check_place(record: RunRecord, client: int, server: Path | None) -> None:
     """Refuses a run of another engine, an unfinished one, and a client that is still a member."""
-    folder, on_nodes = record.folder, record.config["engine"] == "flower"
+    folder, on_nodes = record.folder, record.on_nodes
     if on_nodes and server is None:
         raise Refused(
             f"{folder} was run on nodes, which have its rows: name the federation, --federation "

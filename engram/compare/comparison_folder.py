@@ -143,5 +143,5 @@ def find_runs(folder: Path) -> Runs:
     for part in parts:
         record = RunRecord.open(part)
         if record.is_evaluated:
-            runs.setdefault(record.config["settings"]["method"], []).append(record)
+            runs.setdefault(record.method.name, []).append(record)
     return runs

@@ -64,7 +64,7 @@ def per_client(runs: Runs, results: Results) -> pd.DataFrame:
     first = next(iter(runs.values()))
     index = pd.MultiIndex.from_tuples(
         [
-            (record.config["settings"]["seed"], record.names.get(client, client))
+            (record.settings["seed"], record.names.get(client, client))
             for record in first
             for client in range(record.clients)
         ],

@@ -59,7 +59,7 @@ def ranks(comparisons: Mapping[str, Comparison], control: str, *, metric: str = 
 
 def _scores(comparison: Comparison, metric: str) -> "tuple[pd.Series[float], int]":
     (first, *_), *_ = comparison.runs.values()
-    chosen = metric_called(metric, RunRecord.open(first.folder).metrics)
+    chosen = metric_called(metric, RunRecord(first.folder).metrics)
     return comparison.table[chosen.name].astype(float), chosen.sign
 
 

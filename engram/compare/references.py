@@ -229,9 +229,7 @@ def read_references(
     compared on.
     """
     held = _read(folder)
-    seeds = {
-        str(r.config["settings"]["seed"]): (r.results or {}).get("unseen", ()) for r in records
-    }
+    seeds = {str(r.settings["seed"]): (r.results or {}).get("unseen", ()) for r in records}
     found: dict[str, list[npt.NDArray[np.float64]]] = {}
     for name in NAMES:
         if all(metric in held.get(seed, {}).get(name, {}) for seed in seeds):

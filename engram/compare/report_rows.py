@@ -9,24 +9,16 @@ import numpy.typing as npt
 from engram.compare.comparison_folder import Runs, is_reference
 from engram.compare.differences import LEAST_CLIENTS, Scores, share_worse
 from engram.core.checks import must
-from engram.runs.record import RunRecord
+from engram.runs.record import RunRecord, took_part
 from engram.scoring.evaluation import center_key, figures_of
 from engram.scoring.intervals import deviation
 from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, selected_by
+from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION
 from engram.settings.data import DataSettings
 from engram.settings.errors import Refused
 
 UNTRAINED: Final = "untrained model"
 WORSE: Final = "-worse-than-local"  # after its name: share of clients, in that round
-
-
-class _Last(RunRecord):  # a run's last round
-    @property
-    def results(self) -> dict[str, Any] | None:
-        """The results, without those of rounds that validation rows have picked."""
-        found, marks = super().results, (selected_by(""), selected_by(TUNED))
-        return found and {key: value for key, value in found.items() if key not in marks}
 
 
 def shown_rounds(runs: Runs, which: str) -> Runs:
@@ -39,7 +31,10 @@ def shown_rounds(runs: Runs, which: str) -> Runs:
         raise Refused(must("round", which, "picked or last"))
     if which == "picked":
         return runs
-    return {name: [_Last.open(one.folder) for one in records] for name, records in runs.items()}
+    return {
+        name: [RunRecord(one.folder, picks=False) for one in records]
+        for name, records in runs.items()
+    }
 
 
 def models_of(runs: Runs) -> list[tuple[str, str, str]]:
@@ -220,8 +215,7 @@ def _figures(
 
 def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
     """Returns the number of clients that have taken part in training, without those that left."""
-    each = (set(row.get("cohort", ())) - {int(c) for c in row.get("absent", ())} for row in rows)
-    trained = set[int]().union(*each)
+    trained = set[int]().union(*map(took_part, rows))
     return len(trained.intersection(rows[-1].get("members", trained)))
 
 
@@ -309,7 +303,7 @@ def finished(runs: Runs) -> Runs:
 
 def same_clients(one: RunRecord, other: RunRecord) -> bool:
     """Whether two runs are of the same clients with the same rows."""
-    mine, theirs = one.config["settings"], other.config["settings"]
+    mine, theirs = one.settings, other.settings
     return all(mine.get(key) == theirs.get(key) for key in ("seed", *DataSettings.all_keys()))
 
 

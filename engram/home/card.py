@@ -13,7 +13,7 @@ from engram.core.arrays import Array
 from engram.data.ranges import Range, inputs_in, ranges_of
 from engram.data.schema.columns import Kind, Schema
 from engram.home.exported import Exported, Package
-from engram.home.learned import Learned
+from engram.home.learned import Origin
 from engram.home.prediction_intervals import Interval
 from engram.home.serving import form_of
 from engram.networks.base import Outputs
@@ -21,7 +21,6 @@ from engram.scoring.intervals import of_draws, of_mean, of_proportion
 from engram.scoring.metrics import Metric
 from engram.scoring.score_metrics import measure
 from engram.scoring.tasks import TASKS
-from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
 from engram.settings.run import MachineSettings
 
@@ -162,38 +161,6 @@ def mean_of(name: str, rows: Tensor) -> ScoreEstimate:
     if not np.isfinite(values).all():
         return ScoreEstimate(name, None)
     return ScoreEstimate(name, float(values.mean()), *(of_mean(values) or (None, None)))
-
-
-class Origin(NamedTuple):
-    """The owner of a model, and its making."""
-
-    experiment: Experiment
-    what: str  # the model in a few words
-    client: str  # empty if it is nobody's
-    settings: dict[str, Any]
-    source: str  # fingerprint of the source that trained it
-    made: Mapping[str, str]  # more lines of the card's table, by heading
-    rows: str  # the data that it was trained on
-    # ``epsilon`` and ``delta``; empty without differential privacy; None if only the coordinator
-    # knows.
-    privacy: Mapping[str, Any] | None
-    notes: Sequence[str] = ()
-
-
-def origin_of(learned: Learned, client: int | str | None, rows: str) -> Origin:
-    """Returns the origin of a client's model, by number or name; None for the common one."""
-    record, config = learned.record, learned.record.config
-    name = learned.called(client) if isinstance(client, int) else client or ""
-    after = ", fine-tuned" if learned.tuned else ""
-    what = f"personal model of {name}{after}" if name else "common model"
-    made = {
-        "run": f"{record.folder.name}, {learned.when}",
-        "engine": config["engine"],
-        "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
-    }
-    why, now = record.other_rows, "what is said of rows is true of those that are there now."
-    about = learned.experiment, what, name, config["settings"], config["sources"][-1], made, rows
-    return Origin(*about, record.results or {}, [f"{why}: {now}"] if why else [])
 
 
 def of_network(

@@ -89,7 +89,7 @@ def intervals_on(outputs: Outputs, targets: Tensor, *, values: bool) -> list[Int
     return intervals_of(outputs, targets) if values and alike else []
 
 
-# --- Of a run's models ----------------------------------------------------------------------------
+# --- Of models of a run or a node -----------------------------------------------------------------
 
 
 def evidence_of_network(
@@ -119,8 +119,8 @@ def _means(learned: LearnedNetworks) -> dict[str, list[ScoreEstimate]]:
 
 
 def _told(learned: LearnedNetworks, client: int) -> dict[str, list[ScoreEstimate]]:
-    e, found = learned.experiment, learned.results["clients"]
-    if client not in found["ids"]:
+    e, found = learned.experiment, learned.results.get("clients", {})
+    if client not in found.get("ids", ()):
         return {}
     at = found["ids"].index(client)
     metrics = e.of(NetworkMethod).metrics(e)

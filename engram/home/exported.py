@@ -36,7 +36,7 @@ from engram.networks.export_modules import Mixture, Recalling, Shifted, layered
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import Refused, brief, one_line
 from engram.settings.experiment import Experiment
-from engram.settings.files import open_file, read_json, replace_file
+from engram.settings.files import open_file, read_json, refusing, replace_file
 from engram.wire.checksums import checked, summed
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
@@ -147,13 +147,11 @@ class Package(NamedTuple):
         sums = {"format": format_, "sha256": hashlib.sha256(data).hexdigest()}
         about = json.dumps(summed(self.exported.to_json() | sums), indent=2)
         texts = {"card.md": self.card} | ({"coefficients.csv": self.table} if self.table else {})
-        try:
+        with refusing(f"{folder} cannot be written"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(folder / FORMATS[format_], data)
             for name, text in (texts | {_ABOUT: about}).items():
                 replace_file(folder / name, text.encode())
-        except OSError as error:
-            raise Refused(f"{folder} cannot be written: {error.strerror}") from error
 
 
 def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
@@ -176,13 +174,10 @@ def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
     except _UNFIT as error:
         raise Refused(f"{folder / _ABOUT} is of another version: {brief(error)}") from error
     path = folder / FORMATS[format_]
-    try:
-        with open_file(path, links=False) as file:
-            size = os.fstat(file.fileno()).st_size
-            check_room(str(path), _COPIES * size, "take a smaller model, or a larger machine")
-            data = file.read(size)
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    with refusing(f"{path} cannot be read"), open_file(path, links=False) as file:
+        size = os.fstat(file.fileno()).st_size
+        check_room(str(path), _COPIES * size, "take a smaller model, or a larger machine")
+        data = file.read(size)
     if hashlib.sha256(data).hexdigest() != about["sha256"]:
         raise Refused(f"{path} has been altered: its checksum is not the one in {_ABOUT}")
     return exported, format_, data

@@ -9,6 +9,7 @@ from engram.arguments import arguments
 from engram.core.checks import must
 from engram.data.source import Source
 from engram.home.learned import Learned, models_of
+from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused, refusals, told_with
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def exported_into(
     wrong += refusals(lambda: check_format(format_))
     number = told_with(wrong, lambda: None if client is None else learned.number(client))
     folder = free_folder(given.out, "common" if number is None else learned.called(number))
-    check_finished(learned)
+    _ = learned.record.finished  # refused before anything is loaded
     package = models_of(learned.experiment).package(learned, number)
     return written(learned, package, folder, check_format(format_))
 
@@ -56,7 +57,7 @@ def adapted_into(
     checked = told_with(wrong, lambda: check_format(format_))
     path = Source(str(data)).path
     folder = free_folder(given.out, path.stem)
-    check_finished(learned)
+    _ = learned.record.finished  # refused before anything is loaded
     found = models_of(learned.experiment).adapted(learned, path, path.stem)
     return written(learned, found, folder, checked)
 
@@ -67,22 +68,10 @@ def written(learned: Learned, package: "Package", folder: Path, format_: Format)
     Raises:
         Refused: One of them cannot be written.
     """
-    row = {"round": learned.checkpoint.server_round, "folder": str(folder.absolute())}
-    try:
-        learned.record.exports.append(row | {"what": package.exported.what})
-    except OSError as error:
-        path = learned.record.exports.path
-        raise Refused(
-            f"{path}, which names exports, cannot be written: {error.strerror}"
-        ) from error
+    record = RunWriter(learned.record.folder)
+    record.append_export(learned.checkpoint.server_round, folder, package.exported.what)
     package.write(folder, format_)
     return Written(folder, package)
-
-
-def check_finished(learned: Learned) -> None:
-    """Refuses a run that is not finished."""
-    if learned.record.results is None:
-        raise Refused(f"{learned.record.folder} is not finished: resume it first")
 
 
 def free_folder(out: Path | None, name: str) -> Path:

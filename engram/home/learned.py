@@ -1,6 +1,6 @@
 """The models of a run, opened by the family of its method."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,14 +12,31 @@ from engram.core.types import Params
 from engram.data.clients import shown_name
 from engram.data.lazy import RowNumbers
 from engram.data.schema.columns import Kind
-from engram.runs.record import Checkpoint, RunRecord
+from engram.runs.checkpoints import Checkpoint
+from engram.runs.record import RunRecord
 from engram.settings.base import Families
-from engram.settings.errors import DataError, Refused, few_names
+from engram.settings.errors import DataError, Names, Refused, few_names
 from engram.settings.experiment import Experiment
 
 if TYPE_CHECKING:
     from engram.home.exported import Package
     from engram.home.prediction_intervals import Columns
+
+
+class Origin(NamedTuple):
+    """The owner of a model, and its making."""
+
+    experiment: Experiment
+    what: str  # the model in a few words
+    client: str  # empty if it is nobody's
+    settings: dict[str, Any]
+    source: str  # fingerprint of the source that trained it
+    made: Mapping[str, str]  # more lines of the card's table, by heading
+    rows: str  # the data that it was trained on
+    # ``epsilon`` and ``delta``; empty without differential privacy; None if only the coordinator
+    # knows.
+    privacy: Mapping[str, Any] | None
+    notes: Sequence[str] = ()
 
 
 class Learned:
@@ -31,19 +48,19 @@ class Learned:
         pick: The key of the results, such as ``selected``, whose round's models are wanted; empty
             for those of the last round.
         tuned: Whether clients' models are wanted after fine-tuning.
+
+    Attributes:
+        picked: Whether they are of the round that validation rows picked.
     """
+
+    picked = tuned = False
 
     def __init__(
         self, record: RunRecord, experiment: Experiment, pick: str = "", *, tuned: bool = False
     ) -> None:
-        self.record, self._pick, self.tuned = record, pick, tuned
+        self.record, self._pick, self.tuned, self.picked = record, pick, tuned, bool(pick)
         given = {"device": "cpu", "num_clients": record.clients}
         self.experiment = experiment.model_copy(update=given)
-
-    @property
-    def picked(self) -> bool:
-        """Whether these are models of the round that validation rows picked."""
-        return bool(self._pick)
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -61,24 +78,52 @@ class Learned:
 
     @property
     def _recorded(self) -> Kind | None:
-        return Kind.from_row(next(iter(self.record.rows()), {}))
+        return Kind.from_row(self.record.first_row)
 
     @cached_property
     def kind(self) -> Kind:
         """Shapes and types of the data's rows."""
         return self._recorded or Kind()
 
-    @property
-    def rows_in_words(self) -> str:
-        """The rows that it has learned from: the data set, unless nodes had data of their own."""
-        try:
-            self.check_data()
-        except DataError:
-            if self._on_nodes:
-                return "data that its clients' nodes have"
+    def origin(self, client: int | str | None, rows: str = "") -> Origin:
+        """Returns the origin of a client's model, by number or name; None for the common one.
+
+        ``rows`` are those that it has learned from, by default the run's.
+        """
+        record, config = self.record, self.record.config
+        name = self.called(client) if isinstance(client, int) else client or ""
+        after = ", fine-tuned" if self.tuned else ""
+        what = f"personal model of {name}{after}" if name else "common model"
+        when = f"after {self.results.get('rounds')} rounds"
+        if self.picked:
+            when = f"after round {self.checkpoint.server_round}, which validation rows pick"
+        made = {
+            "run": f"{record.folder.name}, {when}",
+            "engine": config["engine"],
+            "versions": ", ".join(f"{name} {found}" for name, found in config["versions"].items()),
+        }
+        why, now = record.other_rows, "what is said of rows is true of those that are there now."
+        about = self.experiment, what, name, record.settings, config["sources"][-1], made
+        notes = [f"{why}: {now}"] if why else []
+        return Origin(*about, rows or self._rows_in_words(name), record.results or {}, notes)
+
+    def _rows_in_words(self, name: str) -> str:
+        """Returns the rows of its model, in words: the data set, unless nodes had their own."""
+        del name
+        if self.record.on_nodes and self.unreadable is not None:
+            return "data that its clients' nodes have"
         return self.experiment.source.described
 
-    def check_data(self) -> None:
+    @property
+    def unreadable(self) -> DataError | None:
+        """Why the rows by which a model is described cannot be read here; None if they can."""
+        try:
+            self._check_data()
+        except DataError as error:
+            return error
+        return None
+
+    def _check_data(self) -> None:
         """Raises ``DataError`` if the clients' data cannot be read, or are others."""
 
     @property
@@ -120,9 +165,9 @@ class Learned:
             raise DataError(f"{dataset} has other rows here than on the run's nodes")
 
     @property
-    def _on_nodes(self) -> bool:
-        """Whether clients were on Flower's nodes, with rows and memories of their own."""
-        return bool(self.record.config["engine"] == "flower")
+    def names(self) -> Names:
+        """The names that clients have."""
+        return self.record.names
 
     def number(self, client: int | str) -> int:
         """Returns a client's number, given its name: that number, where it has no other name.
@@ -130,7 +175,7 @@ class Learned:
         Raises:
             Refused: If there is no such client.
         """
-        names = self.record.names
+        names = self.names
         numbers = {names.get(n, str(n)): n for n in range(self.experiment.num_clients)}
         if (name := shown_name(client)) not in numbers:
             all_of = f"in 0..{len(numbers) - 1}" if not names else f"one of {few_names(numbers)}"
@@ -139,7 +184,7 @@ class Learned:
 
     def called(self, client: int) -> str:
         """Returns a client's name, or its number."""
-        return self.record.names.get(client, str(client))
+        return self.names.get(client, str(client))
 
     @property
     def _store(self) -> MemoryStore:
@@ -185,14 +230,7 @@ class Learned:
     def results(self) -> dict[str, Any]:
         """Results of the run about these models; empty while it is not finished."""
         found = self.record.results or {}
-        return found[self._pick] if self._pick else found
-
-    @property
-    def when(self) -> str:
-        """The round of these models, in words."""
-        if self._pick:
-            return f"after round {self.checkpoint.server_round}, which validation rows pick"
-        return f"after {self.results['rounds']} rounds"
+        return found.get(self._pick, {}) if self._pick else found
 
 
 class Models(NamedTuple):

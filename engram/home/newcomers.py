@@ -19,15 +19,7 @@ from engram.data.new_rows import Newcomer, read_newcomer
 from engram.data.ranges import inputs_in, ranges_of
 from engram.data.schema.columns import Kind
 from engram.data.standardize import own_units, standardized_by
-from engram.home.card import (
-    FOLDS,
-    UNLABELED,
-    Evidence,
-    ScoreEstimate,
-    of_network,
-    origin_of,
-    scored,
-)
+from engram.home.card import FOLDS, UNLABELED, Evidence, ScoreEstimate, of_network, scored
 from engram.home.evidence import evidence_of_network, intervals_on
 from engram.home.exported import Package
 from engram.home.prediction_intervals import Interval, outputs_of
@@ -99,7 +91,7 @@ def adapted_package(learned: LearnedNetworks, path: Path, name: str) -> Package:
         ranges = ranges_of(inputs_in(newcomer.x, newcomer.kind.schema))
         found = Evidence(scores, ranges, intervals)
         notes = notes_on(learned, module, common=False)
-    origin = origin_of(learned, name, f"{newcomer.size} rows of {path}, and the run's")
+    origin = learned.origin(name, f"{newcomer.size} rows of {path}, and the run's")
     return of_network(origin, module, kind, found, notes)
 
 

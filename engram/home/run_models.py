@@ -38,6 +38,16 @@ from engram.wire.tensors import difference
 class LearnedNetworks(Learned):
     """The models of a run that trains networks."""
 
+    @property
+    def by_task(self) -> bool:
+        """Whether each client has a schema of its own, by its task in the data."""
+        return self.experiment.partition == "natural"
+
+    @property
+    def may_lack_rows(self) -> bool:
+        """Whether rows are on nodes alone, or were those of another process."""
+        return self.checkpoint.memories is None or self.experiment.source.in_memory
+
     @cached_property
     def kind(self) -> Kind:
         """Shapes and types of the data's rows."""
@@ -51,15 +61,22 @@ class LearnedNetworks(Learned):
             DataError: If they cannot be read, or are others: nodes may have had data of their own.
         """
         found, recorded = federated_data(self.experiment), self._recorded
-        if self._on_nodes:
+        if self.record.on_nodes:
             alike = recorded is None or recorded._replace(units=Units()) == found.kind
             key = "queries" if self.experiment.protocol == "standard" else ""
             self._check_rows(key, [len(rows) for rows in found.test.rows], alike=alike)
         return found if recorded is None else in_units(found, recorded.units)
 
-    def check_data(self) -> None:
+    def _check_data(self) -> None:
         """Raises ``DataError`` if the clients' data cannot be read, or are others."""
         _ = self.data
+
+    def _rows_in_words(self, name: str) -> str:
+        e, found = self.experiment, super()._rows_in_words(name)
+        if found == e.source.described:
+            found += f", partition {e.partition}"
+        whose = f": rows of client {name}, and others'" if name else f", {e.num_clients} clients"
+        return found + whose
 
     @cached_property
     def network(self) -> Model:
@@ -78,11 +95,11 @@ class LearnedNetworks(Learned):
         """Returns the kind of a client's rows, with its own units if it has any.
 
         Raises:
-            DataError: If it has, and its rows are elsewhere.
+            Refused: If it has, and its rows are elsewhere.
         """
         if not self.standardizes_by_client:
             return self.kind
-        return self.kind._replace(units=own_units(self.experiment, self.data, client))
+        return self.kind._replace(units=own_units(self.experiment, self.rows_of(client), client))
 
     @property
     def standardizes_by_client(self) -> bool:
@@ -164,19 +181,27 @@ class LearnedNetworks(Learned):
             Refused: If its memory is elsewhere, or its rows are and its model is chosen by them or
                 fine-tuned on them; or fine-tuning diverges.
         """
+        found = settled(self.served(client), lambda: self._trainer_with(client), client)
+        check_finite(self.experiment, found, self.called(client))
+        return found
+
+    def served(self, client: int) -> Served:
+        """Returns a client's served model, as the method says.
+
+        Raises:
+            Refused: If its memory is elsewhere.
+        """
         if why := (self.record.results or {}).get("left-out", {}).get(self.called(client)):
             raise Refused(f"client {self.called(client)} had no part in the run: {why}")
         e, method = self.experiment, self.method
         received = received_by(method, self.slots, client)
         given = self.network, self._store, received, client
-        when, names = self.checkpoint.server_round + 1, self.record.names
-        served = served_of(e, method, *given, before=when, names=names)
+        when = self.checkpoint.server_round + 1
+        found = served_of(e, method, *given, before=when, names=self.names)
         if self.tuned:
-            if not has_tuned(replace(served, tuned=False)):
+            if not has_tuned(replace(found, tuned=False)):
                 raise Refused(must("method", e.method, "one that serves a network, for tuned"))
-            served = replace(served, tuned=True)
-        found = settled(served, lambda: self._trainer_with(client), client)
-        check_finite(e, found, self.called(client))
+            found = replace(found, tuned=True)
         return found
 
     def split(self, client: int) -> dict[str, RowNumbers]:
@@ -214,11 +239,16 @@ class LearnedNetworks(Learned):
         outputs, classes = outputs_of(module, x, len(rows)), self.kind.class_names
         return targets_as_columns(targets, y, classes) | columns_of(targets, outputs, classes)
 
-    def _rows_of(self, client: int) -> FederatedData:
+    def rows_of(self, client: int) -> FederatedData:
+        """Returns data with the rows that a client's model is made of, too.
+
+        Raises:
+            Refused: If they are on its node.
+        """
         try:
             return self.data
         except DataError as error:
-            if not self._on_nodes:
+            if not self.record.on_nodes:
                 raise
             raise Refused(
                 f"client {self.called(client)} is served by what is made of its rows, which are "
@@ -226,7 +256,7 @@ class LearnedNetworks(Learned):
             ) from error
 
     def _trainer_with(self, client: int) -> Trainer:
-        self._rows_of(client)
+        self.rows_of(client)
         return self._trainer
 
     @cached_property
@@ -250,7 +280,7 @@ class LearnedNetworks(Learned):
     def module(self, served: Served, network: Model, client: int) -> nn.Module:
         """Returns the served model as one plain module; see ``plain_module``."""
         targets = TASKS[self.experiment.task].targets
-        return plain_module(network, served, targets, lambda: self._rows_of(client), client)
+        return plain_module(network, served, targets, lambda: self.rows_of(client), client)
 
     def parameters(self, served: Served, some: Set[str]) -> Params:
         """Returns a network's parameters by the names that its module has for them.

@@ -8,9 +8,10 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from engram.data.file_models import Count, Stored, fits
 from engram.settings.errors import EngramError, Refused, one_line
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 _MANIFEST: Final = "manifest.json"
 _KEPT: Final = 2
+_MODEL, _STATE, _MEMORIES = (f"{part}.safetensors" for part in ("model", "state", "memory"))
+_CLIENTS: Final = "clients"  # the file of their number
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _NAME: Final = re.compile(r"round-(0|[1-9]\d{0,17})", re.ASCII)
 
 
@@ -40,6 +44,51 @@ class DamagedCheckpoint(EngramError):
 
 class OtherModel(DamagedCheckpoint):
     """An intact checkpoint of another model than the run's settings make now."""
+
+
+Like = Callable[[int | None], tuple["Params | None", "Params | None"]]
+"""Model and state of a run, by its number of clients, whose names, shapes and types are wanted."""
+
+
+class Checkpoint(NamedTuple):
+    """Everything that a run needs to continue after a round.
+
+    Attributes:
+        server_round: The round; 0 before the first.
+        model: The model after it.
+        state: The aggregate's state.
+        memories: The clients' memories from ``Memories.dump``, if they are kept here.
+        clients: Number of clients that the state is of, if clients come while the run goes on.
+        damaged: What is wrong with later, damaged checkpoints, by name.
+    """
+
+    server_round: int
+    model: "Params"
+    state: "Params"
+    memories: bytes | None = None
+    clients: int | None = None
+    damaged: Mapping[str, str] = _NONE
+
+    @classmethod
+    def read(cls, folder: Path, server_round: int, like: Like | None = None) -> Self:
+        """Reads a checkpoint; its model and state must be like those of ``like``, if given.
+
+        Raises:
+            DamagedCheckpoint: It is damaged.
+            OtherModel: It is of another model.
+        """
+        files = read_checkpoint(folder, server_round)
+        clients = int(files[_CLIENTS]) if _CLIENTS in files else None
+        model, state = like(clients) if like else (None, None)
+        found = tensors_of(files, _MODEL, model), tensors_of(files, _STATE, state)
+        return cls(server_round, *found, files.get(_MEMORIES), clients)
+
+    def write(self, root: Path) -> None:
+        """Adds it to a folder of checkpoints; see ``write_checkpoint``."""
+        files: dict[str, bytes | Params] = {_MODEL: self.model, _STATE: self.state}
+        files |= {} if self.clients is None else {_CLIENTS: str(self.clients).encode()}
+        files |= {} if self.memories is None else {_MEMORIES: self.memories}
+        write_checkpoint(root, self.server_round, files)
 
 
 def checkpoints_in(root: Path) -> dict[int, Path]:

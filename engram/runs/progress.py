@@ -15,7 +15,6 @@ from engram.runs.folder_records import Progress
 from engram.settings.errors import Refused
 from engram.settings.files import NEW
 
-PROGRESS: Final = "progress.json"
 _EVERY: Final = 0.5  # least seconds between two writes while replies come in
 _ZEROS: Final[dict[str, float]] = {
     "bytes-sent": 0,

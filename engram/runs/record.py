@@ -1,4 +1,4 @@
-"""A run's folder: its configuration, metrics, checkpoints and results.
+"""A run's folder, read: its configuration, metrics, checkpoints and results.
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round), ``scores.jsonl``
 (each client's, one line an evaluation), ``checkpoints/round-N/`` (the last two), ``results.json``
@@ -7,117 +7,124 @@ on nodes also has ``progress.json`` (see ``engram.runs.progress``), and a privat
 ``clients-asked.txt`` (see ``engram.guards.accounting.accountant``).
 """
 
-import json
+import contextlib
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from logging import getLogger
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Final, Self
 
+from engram.data.digests import read_rows
+from engram.data.file_models import of_kind, read_stored
 from engram.runs.checkpoints import (
+    Checkpoint,
     DamagedCheckpoint,
+    Like,
     OtherModel,
     checkpoints_in,
-    drop_checkpoint,
-    read_checkpoint,
-    tensors_of,
-    write_checkpoint,
 )
-from engram.runs.folder_records import ExportRow, MetricsRow, Results, ScoresRow
-from engram.runs.run_folder import RunFolder
+from engram.runs.folder_records import Config, ExportRow, MetricsRow, Progress, Results, ScoresRow
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import selected_by
 from engram.settings.base import Method
-from engram.settings.errors import Refused
+from engram.settings.errors import Refused, brief, few_names, one_line
 from engram.settings.experiment import FORMER, Experiment, without_former
 from engram.settings.families import METHODS
+from engram.settings.files import is_locked, open_file, read_json
 from engram.settings.network import NetworkMethod
-from engram.wire.checksums import Journal, Row, summed
-
-if TYPE_CHECKING:
-    from engram.core.types import Params
-
+from engram.wire.checksums import Journal, Row, checked
 
 _log = getLogger("flwr.engram")
 
-_NONE: Mapping[str, str] = MappingProxyType({})
-_PICKED = "picked"  # folder of the checkpoints of picked rounds, in a folder for each key
-_MODEL, _STATE, _MEMORIES = (f"{part}.safetensors" for part in ("model", "state", "memory"))
-_CLIENTS = "clients"  # a checkpoint's file of their number
-
-Like = Callable[[int | None], tuple["Params | None", "Params | None"]]
-"""Model and state of a run, by its number of clients, whose names, shapes and types are wanted."""
+CONFIG, RESULTS, PROGRESS = "config.json", "results.json", "progress.json"
+LOCK, WATCHED = "lock", "federation"
+FORMAT: Final = 2  # of run folders; raised when columns or checkpoints change their meaning
+_LONGEST: Final = 2**12  # bytes of the path of a federation's folder
 
 
-class Memories(Protocol):
-    """Clients' memories that live in the coordinator's process, and so in its checkpoints."""
+class RunRecord:
+    """One run's folder, from which files are read again only once they have changed.
 
-    def dump(self) -> bytes:
-        """Serializes them."""
-
-    def restore(self, data: bytes) -> None:
-        """Replaces them by those that ``dump`` serialized."""
-
-
-class Checkpoint(NamedTuple):
-    """Everything that a run needs to continue after a round.
-
-    Attributes:
-        server_round: The round; 0 before the first.
-        model: The model after it.
-        state: The aggregate's state.
-        memories: The clients' memories from ``Memories.dump``, if they are kept here.
-        clients: Number of clients that the state is of, if clients come while the run goes on.
-        damaged: What is wrong with later, damaged checkpoints, by name.
+    Args:
+        folder: The folder; see ``open``.
+        picks: Whether the rounds that validation rows pick count; else the last one does.
     """
 
-    server_round: int
-    model: "Params"
-    state: "Params"
-    memories: bytes | None = None
-    clients: int | None = None
-    damaged: Mapping[str, str] = _NONE
-
-
-_NOTHING: Mapping[str, Checkpoint] = MappingProxyType({})
-
-
-class RunRecord(RunFolder):
-    """One run's folder, with its rounds. Get one from ``create`` or ``open``."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, *, picks: bool = True) -> None:
+        self.folder, self.picks = folder, picks
         self._metrics = Journal(folder / "metrics.jsonl", MetricsRow)
         self._scores = Journal(folder / "scores.jsonl", ScoresRow)
-        self.append = self._metrics.append  # of a round's metrics
         self.exports = Journal(folder / "exports.jsonl", ExportRow)
-        self._told = 0  # number of lost rounds that was warned of
+        self._read: dict[str, tuple[tuple[int, ...], Any]] = {}
 
-    @property
-    def metrics(self) -> list[Metric]:
-        """The metrics of the run, the main one first; their functions are not recorded."""
-        return [Metric(name, _elsewhere, **known) for name, known in self.config["metrics"].items()]
-
-    @property
-    def results(self) -> dict[str, Any] | None:
-        """The contents of ``results.json``, or None while the run is not finished.
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Opens the folder of an existing run.
 
         Raises:
-            Refused: If they are damaged.
+            Refused: If it is not the folder of a run, or is one of another version.
         """
-        path = self.folder / "results.json"
-        if not path.exists():
-            return None
-        results, known = self._contents(path.name, Results, "--resume makes it again")
-        if (last := known.last_client) >= self.clients:
-            raise Refused(f"{path} is damaged: client {last} is none of this run's")
-        return results
+        if not (folder / CONFIG).is_file():
+            for inside in sorted(folder.glob(f"*/{CONFIG}")):
+                raise Refused(
+                    f"{folder} is not the folder of a run, but of several, as of a comparison: "
+                    f"name one of them, such as {inside.parent}"
+                )
+            raise Refused(f"{folder} is not the folder of a run: it has no config.json")
+        if read_json(folder / CONFIG).get("format") != FORMAT:
+            raise Refused(
+                f"{folder} was written by another version of Engram, whose runs this one neither "
+                "shows nor goes on with: run it again, or use that version"
+            )
+        return cls(folder)
+
+    def _once(self, path: Path, read: Callable[[], Any]) -> Any:
+        """Reads a file, but only once until it changes; returns its contents."""
+        try:
+            now = path.stat()
+        except OSError:
+            return read()
+        stamp = now.st_ino, now.st_mtime_ns, now.st_size
+        if path.name not in self._read or self._read[path.name][0] != stamp:
+            self._read[path.name] = stamp, read()
+        return self._read[path.name][1]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The contents of ``config.json``.
+
+        Raises:
+            Refused: If they are damaged, or of an unknown method.
+        """
+        found: dict[str, Any] = self._once(self.folder / CONFIG, self._config)
+        return found
+
+    def _config(self) -> dict[str, Any]:
+        path = self.folder / CONFIG
+        config = checked(read_json(path))
+        if config is None:
+            raise Refused(
+                f"{path} is damaged: its checksum is missing or wrong; settings are changed by "
+                "--set, not here"
+            )
+        of_kind(Config, config, path)
+        method = config["settings"]["method"]
+        if method not in METHODS:
+            raise Refused(
+                f"{self.folder} is a run of {brief(method)}, which is no method known here: name "
+                "the plug-in that has it, engram --plugin NAME"
+            )
+        return config
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The run's settings by key."""
+        found: dict[str, Any] = self.config["settings"]
+        return found
 
     @property
     def method(self) -> type[Method]:
         """The settings of its method, which name its family."""
-        return METHODS[self.config["settings"]["method"]]
+        return METHODS[self.settings["method"]]
 
     @property
     def trains_network(self) -> bool:
@@ -125,18 +132,39 @@ class RunRecord(RunFolder):
         return issubclass(self.method, NetworkMethod)
 
     @property
-    def is_evaluated(self) -> bool:
-        """Whether a round has the main metric; of a method without one, none has."""
-        return any(metric.name in row for metric in self.metrics[:1] for row in self.rows())
+    def on_nodes(self) -> bool:
+        """Whether clients were on Flower's nodes, with rows and memories of their own."""
+        return bool(self.config["engine"] == "flower")
 
-    def picked(self, which: str = "") -> dict[str, Any] | None:
-        """Returns scores at a model's best round.
+    @property
+    def clients(self) -> int:
+        """Number of clients that have been in the run, as far as it has come."""
+        return max(int(self.settings["num-clients"]), int(self.config.get("clients", 0)))
 
-        The global model has the best round of the models that serve clients. None if the run is
-        not finished, or has no validation rows.
+    @property
+    def metrics(self) -> list[Metric]:
+        """The metrics of the run, the main one first; their functions are not recorded."""
+        return [Metric(name, _elsewhere, **known) for name, known in self.config["metrics"].items()]
+
+    @property
+    def other_rows(self) -> str:
+        """Sentence that data have changed since the run read them; "" if not, as far as is known.
+
+        Files that are gone, or that nodes alone have, are not known.
         """
-        results = self.results or {}
-        return results.get(selected_by(which), results.get(selected_by("")))
+        rows = read_rows(self.config.get("rows"))
+        if rows is None or rows.now().digest == rows.digest:
+            return ""
+        names = few_names(rows.sources)
+        return f"{names} has other rows now than those that {self.folder} has learned from"
+
+    def check_rows(self) -> None:
+        """Refuses to go on with other rows than those that the run has learned from."""
+        if why := self.other_rows:
+            raise Refused(
+                f"{why}: put them back, or begin a new run, as with --from {self.folder} from its "
+                "models"
+            )
 
     def check_resumable(self, experiment: Experiment, *, engine: str) -> None:
         """Checks that the run can be resumed with these settings.
@@ -145,7 +173,7 @@ class RunRecord(RunFolder):
             Refused: If a setting that affects results or the data's rows differ, fewer rounds are
                 asked for than are done, or the run's memories are kept by another kind of engine.
         """
-        settings, now = without_former(self.config["settings"]), experiment.identity()
+        settings, now = without_former(self.settings), experiment.identity()
         gone = settings.keys() & FORMER.keys()
         changed = sorted({key for key in now if now[key] != settings.get(key)} | gone)
         if changed:
@@ -158,22 +186,38 @@ class RunRecord(RunFolder):
                 f"num-rounds must be at least {done}, the rounds that {self.folder} already has, "
                 f"got {experiment.num_rounds}"
             )
-        before = self.config["engine"]
-        if (before == "flower") != (engine == "flower"):
-            how = "flwr run" if before == "flower" else "engram run"
+        if self.on_nodes != (engine == "flower"):
+            how = "flwr run" if self.on_nodes else "engram run"
             raise Refused(
                 f"{self.folder} was run by `{how}`, which keeps its memories: resume it by that"
             )
 
-    def check_rows(self) -> None:
-        """Refuses to go on with other rows than those that the run has learned from."""
-        if why := self.other_rows:
-            raise Refused(
-                f"{why}: put them back, or begin a new run, as with --from {self.folder} from its "
-                "models"
-            )
+    @property
+    def held(self) -> bool:
+        """Whether a living process runs this run."""
+        return is_locked(self.folder / LOCK)
 
-    # --- Metrics ---------------------------------------------------------------------------
+    @property
+    def state(self) -> str:
+        """State of an unfinished run: ``running``, ``waiting`` to be resumed, or ``stopped``."""
+        if self.held:
+            return "running"
+        return "waiting" if is_locked(self.folder / WATCHED) else "stopped"
+
+    @property
+    def federation(self) -> str:
+        """The folder of the federation that it ran on last; "" if on none, or if unknown."""
+        with contextlib.suppress(OSError), open_file(self.folder / WATCHED, links=False) as file:
+            return one_line(file.read(_LONGEST).decode(errors="replace"), longest=_LONGEST)
+        return ""
+
+    @property
+    def progress(self) -> Mapping[str, Any]:
+        """The contents of ``progress.json``; empty where there are none, or damaged ones."""
+        path = self.folder / PROGRESS
+        with contextlib.suppress(Refused):
+            return read_stored(path, Progress) if path.is_file() else {}
+        return {}
 
     def rows(self) -> list[Row]:
         """Returns the metrics of all rounds so far; warns if there are checkpoints of later ones.
@@ -181,10 +225,13 @@ class RunRecord(RunFolder):
         Raises:
             Refused: If they cannot be read.
         """
+        return list(self._once(self._metrics.path, self._rows))
+
+    def _rows(self) -> list[Row]:
         newest = max(self.checkpoints(), default=0)  # first, since rows are written before them
         rows = self._metrics.rows()
         lost = newest - (rows[-1]["round"] if rows else 0)
-        if lost > 0 and lost != self._told:
+        if lost > 0:
             _log.warning(
                 "%s is damaged: it lacks the last %d of %d rounds; --resume repeats them if an "
                 "earlier checkpoint is left",
@@ -192,12 +239,27 @@ class RunRecord(RunFolder):
                 lost,
                 newest,
             )
-        self._told = lost
         return rows
 
-    def append_scores(self, server_round: int, scores: Mapping[str, Any]) -> None:
-        """Adds the clients' scores after a round, in columns."""
-        self._scores.append({"round": server_round, **scores})
+    @property
+    def done(self) -> int:
+        """The last round that is recorded; 0 before the first."""
+        return int(self.last_row.get("round", 0))
+
+    @property
+    def first_row(self) -> Row:
+        """The metrics of the first round, which tell the clients' names and kind; maybe none."""
+        return next(iter(self.rows()), {})
+
+    @property
+    def last_row(self) -> Row:
+        """The metrics of the last round so far; maybe none."""
+        return next(reversed(self.rows()), {})
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether a round has the main metric; of a method without one, none has."""
+        return any(metric.name in row for metric in self.metrics[:1] for row in self.rows())
 
     def scores(self) -> list[Row]:
         """Returns the clients' scores of all evaluations so far, in columns.
@@ -205,89 +267,77 @@ class RunRecord(RunFolder):
         Raises:
             Refused: If they cannot be read.
         """
-        return self._scores.rows()
+        return list(self._once(self._scores.path, self._scores.rows))
+
+    def scores_of(self, client: int, column: str) -> list[tuple[int, float]]:
+        """Returns a client's scores in a column of all evaluations that have one, with rounds."""
+        found = []
+        for row in self.scores():
+            if client in row["ids"] and column in row:
+                value = row[column][row["ids"].index(client)]
+                found += [] if value is None else [(int(row["round"]), float(value))]
+        return found
 
     @property
     def members(self) -> int:
         """Number of clients that were members in the last round; all, if they do not change."""
-        return len([*self.rows(), {}][-2:][0].get("members", ())) or self.clients
+        return len(self.last_row.get("members", ())) or self.clients
 
     @property
     def names(self) -> dict[int, str]:
         """The names that clients had when the run began; those without a name are left out."""
-        first: Row = next(iter(self.rows()), {})
-        return {int(client): name for client, name in first.get("names", {}).items()}
+        return {int(client): name for client, name in self.first_row.get("names", {}).items()}
 
-    def forget_after(self, server_round: int, damaged: Mapping[str, str] = _NONE) -> None:
-        """Deletes the results, and metrics and checkpoints of later rounds, which are repeated.
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """The contents of ``results.json``, or None while the run is not finished.
 
-        ``damaged`` is what is wrong with checkpoints, which is noted in the record.
+        Raises:
+            Refused: If they are damaged.
         """
-        vars(self).pop("durable", None)  # it is looked up again
-        (self.folder / "results.json").unlink(missing_ok=True)
-        if damaged:
-            config = self.config
-            noted = {"resumed-from": server_round, "checkpoints": dict(damaged)}
-            self._write_config(config | {"damaged": [*config.get("damaged", []), noted]})
-        for root in [self.folder / "checkpoints", *(self.folder / _PICKED).glob("*")]:
-            for number, path in checkpoints_in(root).items():
-                if number > server_round:
-                    drop_checkpoint(path)
-        for journal in (self._metrics, self._scores):
-            if journal.path.exists():
-                journal.replace(row for row in journal.rows() if row["round"] <= server_round)
+        path = self.folder / RESULTS
+        found: dict[str, Any] | None = self._once(path, self._results) if path.exists() else None
+        return found
 
-    def forget_scores(
-        self, server_round: int, unscored: Callable[[Row], Row] | None = None
-    ) -> None:
-        """Deletes each client's scores after a round.
+    def _results(self) -> dict[str, Any]:
+        path = self.folder / RESULTS
+        results = checked(read_json(path))
+        if results is None:
+            raise Refused(
+                f"{path} is damaged: its checksum is missing or wrong; --resume makes it again"
+            )
+        last = of_kind(Results, results, path).last_client
+        if last >= self.clients:
+            raise Refused(f"{path} is damaged: client {last} is none of this run's")
+        return results
 
-        ``unscored`` returns its metrics without the evaluation, of which nothing stays then; None
-        if they stay, since the evaluation is repeated.
+    @property
+    def finished(self) -> dict[str, Any]:
+        """The results.
+
+        Raises:
+            Refused: If the run is not finished, or they are damaged.
         """
-        if self._scores.path.exists():
-            self._scores.replace(row for row in self.scores() if row["round"] != server_round)
-        if unscored is None:
-            return
-        rows = self.rows()
-        self._metrics.replace(
-            unscored(row) if row["round"] == server_round else row for row in rows
-        )
-        for root in (self.folder / _PICKED).glob("*"):
-            if picked := checkpoints_in(root).get(server_round):
-                drop_checkpoint(picked)
+        if (found := self.results) is None:
+            raise Refused(f"{self.folder} is not finished: resume it first")
+        return found
 
-    def finish(self, results: Mapping[str, Any]) -> None:
-        """Writes the results, a key a line: those of many clients take no line for each number."""
-        pairs = summed(results).items()
-        lines = (f"  {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in pairs)
-        self._write("results.json", "{\n" + ",\n".join(lines) + "\n}")
+    def picked(self, which: str = "") -> dict[str, Any] | None:
+        """Returns the results at a model's best round, by its suffix.
 
-    # --- Checkpoints -----------------------------------------------------------------------
-
-    def save_checkpoint(
-        self,
-        server_round: int,
-        model: "Params",
-        state: "Params",
-        memories: Memories | None,
-        picked: Mapping[str, Checkpoint] = _NOTHING,
-        *,
-        clients: int | None = None,
-    ) -> Checkpoint:
-        """Adds a checkpoint atomically, and keeps the last two; arguments are as in ``Checkpoint``.
-
-        ``picked`` is what there was after rounds since the last checkpoint that validation rows
-        pick, by key of the results. Of each key, the last two are kept, since a run may go on from
-        the checkpoint before.
+        The global model has the best round of the models that serve clients. None if the run is not
+        finished, has no validation rows, or its last round counts.
         """
-        for key, pick in picked.items():
-            write_checkpoint(self.folder / _PICKED / key, pick.server_round, _files(pick))
-        kept = None if memories is None else memories.dump()
-        checkpoint = Checkpoint(server_round, model, state, kept, clients)
-        vars(self).pop("durable", None)  # it is looked up again
-        write_checkpoint(self.folder / "checkpoints", server_round, _files(checkpoint))
-        return checkpoint
+        results = self.results if self.picks else None
+        return results and results.get(selected_by(which), results.get(selected_by("")))
+
+    def checkpoints(self) -> dict[int, Path]:
+        """Returns the checkpoints' folders, by round in ascending order."""
+        return checkpoints_in(self.folder / "checkpoints")
+
+    def picked_folders(self) -> list[Path]:
+        """Returns the folders of the checkpoints of picked rounds, named by key of the results."""
+        return sorted((self.folder / "picked").glob("*"))
 
     def load_pick(self, key: str) -> Checkpoint:
         """Returns the checkpoint of the round that validation rows pick in the end.
@@ -297,22 +347,20 @@ class RunRecord(RunFolder):
         Raises:
             Refused: The run is not finished, picks no round, or its checkpoint is damaged.
         """
-        if (results := self.results) is None:
-            raise Refused(f"{self.folder} is not finished: resume it first")
-        if key not in results:
+        if key not in self.finished:
             raise Refused(f"{self.folder} picks no round: it has no validation rows")
-        server_round = int(results[key]["round"])
-        folder = self.folder / _PICKED / key / f"round-{server_round}"
+        server_round = int(self.finished[key]["round"])
+        folder = self.folder / "picked" / key / f"round-{server_round}"
         try:
-            return self._load(server_round, folder, lambda clients: (None, None))
+            return self._load(server_round, folder)
         except DamagedCheckpoint as error:
             raise Refused(f"{folder} is damaged, or missing: {error}") from error
 
-    def load_checkpoint(self, like: "Like" = lambda clients: (None, None)) -> Checkpoint | None:
+    def load_checkpoint(self, like: Like | None = None) -> Checkpoint | None:
         """Returns the newest intact checkpoint, or None if there is no checkpoint yet.
 
         ``like`` returns what has the names, shapes and types that its model and the aggregate's
-        state must have; None to take any.
+        state must have.
 
         Raises:
             Refused: If all checkpoints are damaged, or of another model.
@@ -345,30 +393,16 @@ class RunRecord(RunFolder):
             f"remove {root}, and the run begins anew when it is resumed"
         )
 
-    def _load(self, server_round: int, folder: Path, like: Like) -> Checkpoint:
-        files = read_checkpoint(folder, server_round)
-        clients = int(files[_CLIENTS]) if _CLIENTS in files else None
-        model, state = like(clients)
-        found = tensors_of(files, _MODEL, model), tensors_of(files, _STATE, state)
-        if server_round and not any(row["round"] == server_round for row in self._metrics.rows()):
+    def _load(self, server_round: int, folder: Path, like: Like | None = None) -> Checkpoint:
+        found = Checkpoint.read(folder, server_round, like)
+        if server_round and not any(row["round"] == server_round for row in self.rows()):
             raise DamagedCheckpoint("metrics.jsonl lacks its round")
-        return Checkpoint(server_round, *found, files.get(_MEMORIES), clients)
-
-    def checkpoints(self) -> dict[int, Path]:
-        """Returns the checkpoints' folders, by round in ascending order."""
-        return checkpoints_in(self.folder / "checkpoints")
-
-    @cached_property
-    def durable(self) -> int:
-        """The round of the oldest checkpoint, the earliest from which a run may be resumed."""
-        return min(self.checkpoints(), default=0)
+        return found
 
 
-def _files(checkpoint: Checkpoint) -> "dict[str, bytes | Params]":
-    found: dict[str, bytes | Params] = {_MODEL: checkpoint.model, _STATE: checkpoint.state}
-    if checkpoint.clients is not None:
-        found[_CLIENTS] = str(checkpoint.clients).encode()
-    return found if checkpoint.memories is None else found | {_MEMORIES: checkpoint.memories}
+def took_part(row: Mapping[str, Any]) -> set[int]:
+    """Returns the clients that a round's model has learned from."""
+    return {*row.get("cohort", ())} - {*map(int, row.get("absent", ()))}
 
 
 def _elsewhere(outputs: object, targets: object) -> float:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from engram.compare.comparison_folder import (
@@ -36,6 +37,7 @@ class Entry(NamedTuple):
         score: The main metric of a finished run, of the models that clients are served by, in
             words; "" if there is none.
         begun: When it began.
+        settings: A run's settings, where they are wanted.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Entry(NamedTuple):
     state: str
     score: str
     begun: str
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 def entries(folder: Path) -> list[Entry]:
@@ -86,11 +89,10 @@ _Told = tuple[str, str, str, str]  # an entry's ``about``, ``data``, ``state`` a
 
 def _run(path: Path) -> _Told:
     record = RunRecord.open(path)
-    about = record.config["settings"]["method"], one_line(data_of(record))
+    about = record.method.name, one_line(data_of(record))
     results = record.results
     if results is None:
-        rows = record.rows()
-        return *about, f"{record.state}, {rows[-1]['round'] if rows else 0} rounds are done", ""
+        return *about, f"{record.state}, {record.done} rounds are done", ""
     score = ""
     for main in record.metrics[:1]:  # a method may have none
         value = results.get(main.name)
@@ -101,10 +103,9 @@ def _run(path: Path) -> _Told:
 
 def data_of(record: RunRecord) -> str:
     """Returns a run's data set in words: on nodes, the clients' own where they have some."""
-    first = next(iter(record.rows()), {}) if record.config["engine"] == "flower" else {}
-    if own := first.get("own-data"):
+    if own := record.on_nodes and record.first_row.get("own-data"):
         return f"own data of {own} clients"
-    return Source(record.config["settings"]["dataset"]).described
+    return Source(record.settings["dataset"]).described
 
 
 def _comparison(path: Path) -> _Told:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused, brief
 from engram.settings.experiment import Experiment
-from engram.settings.files import locked
+from engram.settings.files import locked, refusing
 
 if TYPE_CHECKING:
     from engram.client.hosts import Engine
@@ -99,10 +99,8 @@ def _remove_empty(folder: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Makes a folder and its parents."""
-    try:
+    with refusing(f"{folder} cannot be made"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refused(f"{folder} cannot be made: {error.strerror}") from error
 
 
 def find_run(run: str) -> Path:

@@ -72,19 +72,10 @@ def read_json(path: Path, *, most: int = _LARGEST) -> dict[str, Any]:
     Raises:
         Refused: If the file cannot be read, is too large, or does not hold an object.
     """
-    return json_object(json_bytes(path, most=most), path)
-
-
-def json_bytes(path: Path, *, most: int = _LARGEST) -> bytes:
-    """Reads a file for ``json_object``; links are refused, as are other files than regular ones."""
-    with refusing(f"{path} cannot be read"):
-        return read_file(path, most=most, links=False)
-
-
-def json_object(data: bytes, path: Path) -> dict[str, Any]:
-    """Parses the JSON object that a file holds; refuses all else."""
     try:
-        contents = parse_json(data)
+        contents = parse_json(read_file(path, most=most, links=False))
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise Refused(f"{path} is damaged: {one_line(str(error))}") from error
     if not isinstance(contents, dict):

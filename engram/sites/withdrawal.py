@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.core.checks import must
-from engram.runs.checkpoints import checkpoints_in, read_checkpoint, write_checkpoint
-from engram.runs.record import RunRecord
+from engram.runs.checkpoints import checkpoints_in
+from engram.runs.record import RunRecord, took_part
+from engram.runs.writer import RunWriter
 from engram.settings.errors import EngramError, Refused
 from engram.settings.experiment import Experiment
 from engram.settings.files import replace_file
@@ -83,9 +84,8 @@ def withdrawal_of(run: Path, client: str, places: Iterable[Path]) -> Withdrawal:
     if came is None and former is None:
         raise Refused(f"{run} has nothing of client {client}, which was never a member of it")
     since = 0 if came is None or former is not None else came
-    merged = (r for r in rows if number in r.get("cohort", ()))
-    took_part = sum(str(number) not in row.get("absent", {}) for row in merged)
-    kept = [record.checkpoints(), *map(checkpoints_in, _picked(record))]
+    learned = sum(number in took_part(row) for row in rows)
+    kept = [record.checkpoints(), *map(checkpoints_in, record.picked_folders())]
     first = since if former is not None else max(since, 1)  # a run's initial model is nobody's
     models = [path for each in kept for at, path in each.items() if at >= first]
     before = max((at for at in record.checkpoints() if at < since), default=None)
@@ -94,7 +94,7 @@ def withdrawal_of(run: Path, client: str, places: Iterable[Path]) -> Withdrawal:
     for heir in heirs:
         exports += [Path(row["folder"]) for row in RunRecord.open(heir.folder).exports.rows()]
     known = list(dict.fromkeys(exports))
-    return Withdrawal(run, number, since, took_part, models, heirs, before, former, known)
+    return Withdrawal(run, number, since, learned, models, heirs, before, former, known)
 
 
 def settings_without(found: Withdrawal, start_from: Path | None) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def settings_without(found: Withdrawal, start_from: Path | None) -> dict[str, An
         Refused: There is a former run with the client's updates, and none to start from in its
             place, or that has them, too; or there is none.
     """
-    settings: dict[str, Any] = RunRecord.open(found.run).config["settings"]
+    settings: dict[str, Any] = RunRecord.open(found.run).settings
     gone = {int(each) for each in settings.get("without", "").split(",") if each}
     settings |= {"without": ",".join(map(str, sorted(gone | {found.client})))}
     settings["participation"] = settings.get("participation") or str(found.run.absolute())
@@ -140,7 +140,8 @@ def begin(found: Withdrawal, folder: Path, experiment: Experiment, *, engine: st
     """
     if found.base is None:
         return experiment
-    _fork(RunRecord.open(found.run), found.base, folder, experiment, engine)
+    new = RunWriter.create(folder, experiment, engine=engine, training=secrets.token_hex(8))
+    new.begin_as(RunRecord.open(found.run), found.base)
     return experiment.model_copy(update={"resume": str(folder)})
 
 
@@ -155,26 +156,6 @@ def noted(found: Withdrawal, folder: Path) -> Iterator[None]:
             replace_file(folder / _NOTE, text.encode())
 
 
-def _fork(record: RunRecord, base: int, folder: Path, experiment: Experiment, engine: str) -> None:
-    """Makes a run's folder of the first rounds of another, up to one that has a checkpoint."""
-    new = RunRecord.create(folder, experiment, engine=engine, training=secrets.token_hex(8))
-    for row in record.rows():
-        if row["round"] <= base:
-            new.append(row)
-    for scores in record.scores():
-        if scores["round"] <= base:
-            new.append_scores(scores["round"], scores)
-    kept = [Path("checkpoints"), *(p.relative_to(record.folder) for p in _picked(record))]
-    for place in kept:
-        for at, path in checkpoints_in(record.folder / place).items():
-            if at <= base:
-                write_checkpoint(folder / place, at, read_checkpoint(path, at))
-
-
-def _picked(record: RunRecord) -> list[Path]:
-    return sorted((record.folder / "picked").glob("*"))
-
-
 def _number(record: RunRecord, client: str) -> int:
     named = [number for number, name in record.names.items() if name == client]
     digits = re.fullmatch(r"(?:client-)?(\d{1,6})", client, re.ASCII)
@@ -187,14 +168,14 @@ def _number(record: RunRecord, client: str) -> int:
 
 def _came(record: RunRecord, client: int) -> int | None:
     """First round of a client's membership; None if it never was a member."""
-    everyone = range(int(record.config["settings"]["num-clients"]))
+    everyone = range(int(record.settings["num-clients"]))
     rounds = (row["round"] for row in record.rows() if client in row.get("members", everyone))
     return next(rounds, None)
 
 
 def _tainted(record: RunRecord, client: int) -> Path | None:
     """Returns the run that another started from, if it has a client's updates."""
-    named = record.config["settings"].get("start-from")
+    named = record.settings.get("start-from")
     if not named:
         return None
     former = RunRecord.open(Path(named))
@@ -208,7 +189,7 @@ def _heirs(run: Path, client: int, places: Iterable[Path]) -> Iterator[Heir]:
     for folder in folders.values():
         with suppress(EngramError, OSError):  # what cannot be read says so elsewhere
             record = RunRecord.open(folder)
-            settings = record.config["settings"]
+            settings = record.settings
             if _came(record, client) is not None or _tainted(record, client) is not None:
                 for key, link in _LINKS.items():
                     if settings.get(key):

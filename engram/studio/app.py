@@ -109,7 +109,7 @@ def board(index: RunIndex, live: Federation | None) -> Dash:
         names = [*query.get("name", ()), *query.get("run", ())]
         found: list[Any] = [path, sorted(query.items())]
         if not names:
-            found += [one.stamp for one in index.everything()]
+            found += [one[:-1] for one in index.everything()]
         for name in names:
             found += index.stamps_around(name)
         if path == "/federation" and live is not None:

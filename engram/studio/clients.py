@@ -13,7 +13,7 @@ from engram.compare.comparison_folder import Runs
 from engram.compare.report_rows import client_scores, same_clients
 from engram.compare.reports.gain_plot import gain_lines
 from engram.guards.accounting.client_epsilon import spent_by_client
-from engram.runs.record import RunRecord
+from engram.runs.record import RunRecord, took_part
 from engram.scoring.evaluation import center
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
@@ -34,7 +34,7 @@ def client_rows(name: str, record: RunRecord, beside: Runs, metric: Metric) -> l
     (tuned,) = (
         client_scores([record], metric.name, TUNED) if _has(record, metric, TUNED) else [None]
     )
-    called, seed = record.names, record.config["settings"]["seed"]
+    called, seed = record.names, record.settings["seed"]
     parts = {share.client: share for share in participation(record.rows())}
     rows = []
     for client in np.flatnonzero(np.isfinite(mine)).tolist():
@@ -115,7 +115,7 @@ def one_client(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Comp
         other
         for records in index.around(name).values()
         for other in records
-        if other.config["settings"]["seed"] == record.config["settings"]["seed"]
+        if other.settings["seed"] == record.settings["seed"]
     ]
     if record.scores():
         note = "Thin lines: the same client under the other methods. Dots: rounds it trained in."
@@ -142,14 +142,12 @@ def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[st
 
 
 def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
-    rows, main = record.scores(), record.metrics[0]
+    main, last = record.metrics[0], next(reversed(record.scores()), {}).get("round")
     told: dict[str, object] = {}
-    if rows and client in rows[-1]["ids"]:
-        at = rows[-1]["ids"].index(client)
-        for title, which in ((f"{main.name}, last round", ""), ("of the global model", COMMON)):
-            value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
-            if value is not None:
-                told[title] = main.with_unit(value, 1)
+    for title, which in ((f"{main.name}, last round", ""), ("of the global model", COMMON)):
+        found = dict(record.scores_of(client, main.name + which))
+        if last in found:
+            told[title] = main.with_unit(found[last], 1)
     return told
 
 
@@ -157,18 +155,18 @@ def _epsilon(record: RunRecord, client: int) -> str:
     spent = spent_by_client(record).get(client)
     if spent is None:
         return ""
-    delta = Experiment.from_config(record.config["settings"]).delta
+    delta = Experiment.from_config(record.settings).delta
     return f"epsilon {spent:.3g} at delta {delta:g}"
 
 
 def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Figure:
     main, figure = record.metrics[0], Figure()
     others = [other for other in beside if other.folder != record.folder]
-    looks = looks_of(one.config["settings"]["method"] for one in (record, *others))
+    looks = looks_of(one.method.name for one in (record, *others))
     first = min(1, len(others))  # see curve_points
     for other in others:
         if points := _curve(other, client, "", first):
-            method = other.config["settings"]["method"]
+            method = other.method.name
             thin = {"width": 1, "color": looks[method].color}
             figure.add_trace(_line(points, method, line=thin, opacity=0.8, hoverinfo="name+y"))
     everyone = [
@@ -177,17 +175,13 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
         if row["round"] >= first and any(value is not None for value in row.get(main.name, ()))
     ]
     lines = {f"{main.center} of all clients": (everyone, "#888", "dot")}
-    own = looks[record.config["settings"]["method"]].color
+    own = looks[record.method.name].color
     lines["global model"] = (_curve(record, client, COMMON, first), own, "dash")
     lines["as it is served"] = (_curve(record, client, "", first), own, "solid")
     for name, (points, color, dash) in lines.items():
         if points:
             figure.add_trace(_line(points, name, line={"color": color, "dash": dash, "width": 2.5}))
-    took = [
-        row["round"]
-        for row in record.rows()
-        if client in row.get("cohort", ()) and str(client) not in row.get("absent", {})
-    ]
+    took = [row["round"] for row in record.rows() if client in took_part(row)]
     low = min([y for points, *_ in lines.values() for _, y in points], default=0.0)
     marks = {"symbol": "circle", "size": 4, "color": own}
     figure.add_trace(
@@ -211,13 +205,8 @@ def _line(points: Sequence[tuple[int, float]], name: str, **more: Any) -> Scatte
 
 
 def _curve(record: RunRecord, client: int, which: str, first: int) -> list[tuple[int, float]]:
-    column, found = record.metrics[0].name + which, []
-    for row in record.scores():
-        if row["round"] >= first and client in row["ids"] and column in row:
-            value = row[column][row["ids"].index(client)]
-            if value is not None:
-                found.append((row["round"], value))
-    return found
+    points = record.scores_of(client, record.metrics[0].name + which)
+    return [point for point in points if point[0] >= first]
 
 
 def _gains(index: RunIndex, name: str, record: RunRecord, client: int) -> list[Component]:

@@ -30,10 +30,10 @@ def holdings(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compon
     """Shows how many rows of each class, or of each kind, every client of a run holds."""
     name = query["name"][0]
     record = index.record(name)
-    settings, title = record.config["settings"], html.H1(f"Who holds which rows in {name}")
+    settings, title = record.settings, html.H1(f"Who holds which rows in {name}")
     source = Source.of(settings["dataset"])
     here = source == "digits" or source.kind in _LOCAL
-    if record.config["engine"] == "flower" or not here:
+    if record.on_nodes or not here:
         words = "The rows are with the clients, or elsewhere: engram data shows those of settings."
         return [title, html.P(words)]
     try:
@@ -72,7 +72,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 def _counted(record: RunRecord) -> _Held:
     """Counts once for each set of settings, however many look at the same time."""
     with _LOCK:
-        return _counts(json.dumps(record.config["settings"], sort_keys=True))
+        return _counts(json.dumps(record.settings, sort_keys=True))
 
 
 @lru_cache(maxsize=4)

@@ -6,7 +6,8 @@ from typing import Any, Final
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from engram.studio.run_index import IndexedFolder, RunIndex, differing
+from engram.runs.run_list import Entry
+from engram.studio.run_index import RunIndex, differing
 from engram.studio.widgets import address, escaped, grid, linked
 
 _PAGES: Final = {"run": "/run", "comparison": "/compare", "search": "/search"}
@@ -16,8 +17,8 @@ def listing(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compone
     """Lists the comparisons, searches, studies and runs of the folder."""
     del query
     found = index.everything()
-    runs = [one for one in found if one.entry.kind == "run"]
-    groups = [one for one in found if one.entry.kind != "run"]
+    runs = [one for one in found if one.kind == "run"]
+    groups = [one for one in found if one.kind != "run"]
     shown: list[Component] = [html.H1(str(index.folder))]
     if not found:
         return [*shown, html.P("There is no run here yet: engram run begins one.")]
@@ -29,15 +30,15 @@ def listing(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compone
     return shown
 
 
-def _groups(groups: Sequence[IndexedFolder]) -> Component:
+def _groups(groups: Sequence[Entry]) -> Component:
     rows = [
         {
             "name": _link(one),
-            "kind": one.entry.kind,
-            "of": one.entry.about,
-            "data": one.entry.data,
-            "state": one.entry.state,
-            "begun": one.entry.begun,
+            "kind": one.kind,
+            "of": one.about,
+            "data": one.data,
+            "state": one.state,
+            "begun": one.begun,
         }
         for one in groups
     ]
@@ -45,7 +46,7 @@ def _groups(groups: Sequence[IndexedFolder]) -> Component:
     return grid("groups", rows, columns)
 
 
-def _runs(runs: Sequence[IndexedFolder]) -> Component:
+def _runs(runs: Sequence[Entry]) -> Component:
     apart = differing(one.settings for one in runs)
     rows = [_row(one, apart) for one in runs]
     columns: list[dict[str, Any]] = [{"field": key, "link": key == "name"} for key in rows[0]]
@@ -56,25 +57,24 @@ def _runs(runs: Sequence[IndexedFolder]) -> Component:
     return grid("runs", rows, columns, rowSelection=several)
 
 
-def _row(one: IndexedFolder, apart: Sequence[str]) -> dict[str, Any]:
-    entry = one.entry
+def _row(one: Entry, apart: Sequence[str]) -> dict[str, Any]:
     first = {
         "id": one.name,
         "name": _link(one),
-        "method": entry.about,
-        "data": entry.data,
+        "method": one.about,
+        "data": one.data,
         "seed": one.settings.get("seed"),
-        "state": entry.state,
-        "score, last round": entry.score,
-        "begun": entry.begun,
+        "state": one.state,
+        "score, last round": one.score,
+        "begun": one.begun,
     }
     return first | {key: one.settings.get(key) for key in apart}
 
 
-def _link(one: IndexedFolder) -> str:
-    if one.entry.kind not in _PAGES:
+def _link(one: Entry) -> str:
+    if one.kind not in _PAGES:
         return escaped(one.name)
-    return linked(one.name, address(_PAGES[one.entry.kind], name=one.name))
+    return linked(one.name, address(_PAGES[one.kind], name=one.name))
 
 
 def chosen_runs(rows: Sequence[Mapping[str, Any]] | None) -> tuple[str, str]:

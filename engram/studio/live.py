@@ -62,10 +62,10 @@ def federation(index: RunIndex, live: Federation) -> list[Component]:
     going = [
         one.name
         for one in index.everything()
-        if one.entry.kind == "run" and one.entry.state.startswith("running")
+        if one.kind == "run" and one.state.startswith("running")
     ]
     records = {name: index.record(name) for name in going}
-    records = {name: r for name, r in records.items() if r.config["engine"] == "flower"}
+    records = {name: r for name, r in records.items() if r.on_nodes}
     if not records:
         return [*found, html.P(f"No run of {index.folder} goes on at this moment.")]
     for name, record in records.items():
@@ -95,7 +95,7 @@ def _nodes(live: Federation) -> list[Component]:
 
 def _run(index: RunIndex, name: str, record: RunRecord) -> list[Component]:
     found = [html.H2(dcc.Link(name, href=address("/run", name=name))), progress(record)]
-    if (epsilon := next(reversed(record.rows()), {}).get("epsilon")) is not None:
+    if (epsilon := record.last_row.get("epsilon")) is not None:
         found.append(facts({"privacy spent": f"epsilon {epsilon:.3g}"}))
     if nodes := node_rows(record):
         found.append(grid(f"nodes-{name}", nodes))

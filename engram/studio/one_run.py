@@ -9,14 +9,10 @@ from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
 from engram.compare.text_tables import TextTable, results_table
-from engram.data.file_models import read_stored
-from engram.runs.folder_records import Progress
-from engram.runs.progress import PROGRESS
 from engram.runs.record import RunRecord
 from engram.runs.run_list import data_of, entry_of
 from engram.scoring.metrics import Metric
 from engram.server.status import participation
-from engram.settings.errors import Refused
 from engram.studio.clients import client_columns, client_rows
 from engram.studio.pages.figures import clients, curves
 from engram.studio.pages.reproduce_command import repeating, settings_of
@@ -49,7 +45,7 @@ def one_run(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compone
 def _facts(record: RunRecord) -> dict[str, object]:
     config, results = record.config, record.results or {}
     settings, entry = config["settings"], entry_of(record.folder)
-    last = next(reversed(record.rows()), {})
+    last = record.last_row
     epsilon = results.get("epsilon", last.get("epsilon"))
     delta = results.get("delta", last.get("delta"))
     speed = results.get("ms-per-round")
@@ -139,12 +135,11 @@ def _is_number(value: object) -> bool:
 
 def progress(record: RunRecord) -> Component:
     """Shows how many rounds are done, and whom the present one waits for."""
-    settings, rows = record.config["settings"], record.rows()
-    done, total = (rows[-1]["round"] if rows else 0), settings.get("num-rounds", 1)
+    done, total = record.done, record.settings.get("num-rounds", 1)
     if record.results is not None:
         return html.Div(hidden=True)
     words = [f"{done} of {total} rounds are done"]
-    told, state = _told(record), record.state
+    told, state = record.progress, record.state
     if state == "waiting":
         words.append("it waits to be started again")
     elif state == "stopped":
@@ -163,11 +158,11 @@ def progress(record: RunRecord) -> Component:
 
 def node_rows(record: RunRecord) -> list[dict[str, Any]]:
     """Returns a row for each node of a run on nodes; none of a run in one process."""
-    told, names = _told(record), record.names
+    told, names = record.progress, record.names
     if not record.held:
         told = {**told, "kind": "", "waiting": []}  # nobody asks them any more
     shares = {share.client: share for share in participation(record.rows())}
-    suspended = next(reversed(record.rows()), {}).get("suspended", {})
+    suspended = record.last_row.get("suspended", {})
     rows = []
     for node, own in told.get("nodes", {}).items():
         clients = [shares[client] for client in own["clients"] if client in shares]
@@ -208,14 +203,6 @@ def absences(record: RunRecord) -> list[dict[str, Any]]:
             going[client, why]["to round"] = row["round"]
         going = {key: spell for key, spell in going.items() if key in away}
     return sorted(found, key=lambda spell: spell["to round"], reverse=True)[:_LAST]
-
-
-def _told(record: RunRecord) -> Mapping[str, Any]:
-    path = record.folder / PROGRESS
-    try:
-        return read_stored(path, Progress) if path.is_file() else {}
-    except Refused:
-        return {}
 
 
 def _now(told: Mapping[str, Any], node: int) -> str:

@@ -3,64 +3,19 @@
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from engram.compare.comparison_folder import PLAN, SEARCHED, Runs, runs_of
-from engram.runs.progress import PROGRESS
-from engram.runs.record import RunRecord
+from engram.runs.record import PROGRESS, RunRecord
 from engram.runs.run_list import Entry, entry_of
 from engram.settings.errors import Refused, one_line
-from engram.wire.checksums import Row
 
 _PARTS: Final = ("config.json", "metrics.jsonl", "results.json", PROGRESS, PLAN, SEARCHED)
 _APART: Final = frozenset({"seed", "resume", "method", "dataset"})  # shown in columns of their own
 _KEPT: Final = 256  # runs whose files are kept in memory
 
 Stamp = tuple[Any, ...]
-
-
-class IndexedFolder(NamedTuple):
-    """Contents of one folder.
-
-    Attributes:
-        name: The folder, below the index's, such as ``demo/fedavg-seed0``.
-        entry: What it is.
-        settings: A run's settings; empty of others.
-        stamp: Differs when its files have changed.
-    """
-
-    name: str
-    entry: Entry
-    settings: Mapping[str, Any]
-    stamp: Stamp
-
-
-class _Snapshot(RunRecord):
-    """A run that reads each of its files once."""
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        return super().config
-
-    @cached_property
-    def results(self) -> dict[str, Any] | None:
-        return super().results
-
-    @cached_property
-    def _rows(self) -> list[Row]:
-        return super().rows()
-
-    def rows(self) -> list[Row]:
-        return self._rows
-
-    @cached_property
-    def _client_scores(self) -> list[Row]:
-        return super().scores()
-
-    def scores(self) -> list[Row]:
-        return self._client_scores
 
 
 class RunIndex:
@@ -77,42 +32,44 @@ class RunIndex:
         if not folder.is_dir():
             raise Refused(f"FOLDER must be a folder of runs, got {folder}: there is none")
         self.folder = folder
-        self._known: dict[str, IndexedFolder] = {}
-        self._read: dict[str, tuple[Stamp, _Snapshot]] = {}
+        self._known: dict[str, tuple[Stamp, Entry]] = {}
+        self._opened: dict[str, RunRecord] = {}
 
-    def everything(self) -> list[IndexedFolder]:
-        """Returns all that is there, the newest first; a comparison before its runs."""
+    def everything(self) -> list[Entry]:
+        """Returns all that is there, the newest first, with runs of comparisons and settings.
+
+        The name of an entry is its path in this folder, such as ``demo/fedavg-seed0``.
+        """
         found = []
         for name in sorted(os.listdir(self.folder)):
             one = self._look(name) if os.path.isdir(self.folder / name) else None
             if one is not None:
                 found.append(one)
                 found += self._inside(one)
-        self._known = {one.name: one for one in found}
-        return sorted(found, key=lambda one: one.entry.begun, reverse=True)
+        known = self._known
+        self._known = {one.name: known[one.name] for one in found if one.name in known}
+        return sorted(found, key=lambda one: one.begun, reverse=True)
 
-    def _inside(self, one: IndexedFolder) -> list[IndexedFolder]:
-        if one.entry.kind != "comparison":
+    def _inside(self, one: Entry) -> list[Entry]:
+        if one.kind != "comparison":
             return []
         with contextlib.suppress(Refused):
             names = [f"{one.name}/{run.name}" for run in runs_of(self.folder / one.name)]
             return [run for name in names if (run := self._look(name)) is not None]
         return []
 
-    def _look(self, name: str) -> IndexedFolder | None:
+    def _look(self, name: str) -> Entry | None:
         stamp = self.stamp(name)
-        known = self._known.get(name)
-        if known is not None and known.stamp == stamp:
-            return known
-        path = self.folder / name
-        entry = entry_of(path)
-        if entry is None:
+        if name in self._known and self._known[name][0] == stamp:
+            return self._known[name][1]
+        if (entry := entry_of(self.folder / name)) is None:
             return None
-        settings: Mapping[str, Any] = {}
-        if entry.kind == "run" and not path.is_symlink():
+        entry = entry._replace(name=name)
+        if entry.kind == "run":
             with contextlib.suppress(Refused):
-                settings = RunRecord.open(path).config["settings"]
-        return IndexedFolder(name, entry, settings, stamp)
+                entry = entry._replace(settings=self.record(name).settings)
+        self._known[name] = stamp, entry
+        return entry
 
     def stamp(self, name: str) -> Stamp:
         """Returns a stamp that changes with any file of the folder."""
@@ -154,17 +111,17 @@ class RunIndex:
         return path
 
     def record(self, name: str) -> RunRecord:
-        """Returns a run's record, as it is now; it does not change afterwards.
+        """Returns a run's record.
 
         Raises:
             Refused: If there is no such run.
         """
-        path, stamp = self.path(name), self.stamp(name)
-        if name not in self._read or self._read[name][0] != stamp:
-            while len(self._read) >= _KEPT:
-                self._read.pop(next(iter(self._read)), None)
-            self._read[name] = stamp, _Snapshot.open(path)
-        return self._read[name][1]
+        path = self.path(name)
+        if name not in self._opened:
+            while len(self._opened) >= _KEPT:
+                self._opened.pop(next(iter(self._opened)), None)
+            self._opened[name] = RunRecord.open(path)
+        return self._opened[name]
 
     def runs(self, names: Iterable[str]) -> Runs:
         """Returns runs by method, and by the settings that differ between those of a method.
@@ -175,7 +132,7 @@ class RunIndex:
             Refused: If one of them is not there.
         """
         records = [record for name in names if (record := self.record(name)).is_evaluated]
-        settings = [record.config["settings"] for record in records]
+        settings = [record.settings for record in records]
         apart = {
             method: differing(own for own in settings if own["method"] == method)
             for method in {own["method"] for own in settings}
@@ -185,7 +142,7 @@ class RunIndex:
             special = [f"{key}={own.get(key)}" for key in apart[own["method"]]]
             found.setdefault(" ".join([own["method"], *special]), []).append(record)
         for label, same in found.items():
-            found[label] = sorted(same, key=lambda record: record.config["settings"]["seed"])
+            found[label] = sorted(same, key=lambda record: record.settings["seed"])
         return found
 
     def around(self, name: str) -> Runs:

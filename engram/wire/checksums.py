@@ -25,10 +25,10 @@ def summed(contents: Mapping[str, Any]) -> Row:
     return {**contents, _SUM: _checksum(contents)}
 
 
-def checked(contents: Row, *, intact: bool = False) -> Row | None:
-    """Returns an object without its checksum; None if it is missing or wrong, unless ``intact``."""
+def checked(contents: Row) -> Row | None:
+    """Returns an object without its checksum; None if that is missing or wrong."""
     rest = {key: value for key, value in contents.items() if key != _SUM}
-    return rest if intact or contents.get(_SUM) == _checksum(rest) else None
+    return rest if contents.get(_SUM) == _checksum(rest) else None
 
 
 def _checksum(contents: Mapping[str, Any]) -> str:
@@ -41,7 +41,6 @@ class Journal:
     def __init__(self, path: Path, kind: type[Stored]) -> None:
         self.path = path
         self._kind = kind
-        self._told: list[int] = []  # damaged lines already warned of
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, and waits until it is on the disk."""
@@ -67,9 +66,8 @@ class Journal:
             raise Refused(f"{self.path} cannot be read: {error.strerror}") from error
         rows = [self._read(line) for line in lines]
         damaged = [number for number, row in enumerate(rows[:-1], 1) if row is None]
-        if damaged and damaged != self._told:
+        if damaged:
             _log.warning("%s: lines %s are damaged, and left out", self.path, few(damaged))
-        self._told = damaged
         return [row for row in rows if row is not None]
 
     def _read(self, line: bytes) -> Row | None:

@@ -131,7 +131,7 @@ def test_resume_keeps_the_engine(engram):
 
 def test_resume_by_another_source_is_said(engram, monkeypatch):
     engram("run", *SETS, "--set", "num-rounds=2", "--out", "parts")
-    monkeypatch.setattr("engram.runs.run_folder.fingerprint", lambda: "another")
+    monkeypatch.setattr("engram.runs.writer.fingerprint", lambda: "another")
     _, _, err = engram("run", "--resume", "parts", "--set", "num-rounds=4")
     assert "goes on with another, whose numbers may differ" in err
     assert RunRecord.open(Path("parts")).config["sources"][1:] == ["another"]

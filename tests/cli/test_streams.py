@@ -12,7 +12,7 @@ import pytest
 import engram.link.flower
 from engram.cli import console
 from engram.cli.__main__ import main
-from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from tests.support import small
 
 RUN = ["run", "fedavg", "--set", "num-rounds=2", "--set", "hidden=4", "--out"]
@@ -75,7 +75,7 @@ def test_a_run_with_closed_streams_ends_well(tmp_path, closed):
 
 @pytest.mark.processes
 def test_names_are_read_as_utf8_where_python_was_told_not_to():
-    record = RunRecord.create(Path("größe"), small(), engine="vectorized", training="x")
+    record = RunWriter.create(Path("größe"), small(), engine="vectorized", training="x")
     record.append({"round": 1, "names": {"0": "東京"}, "cohort": [0], "absent": {}})
     bare = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PYTHONUTF8": "0"}
     command = [Path(sys.executable).parent / "engram", "status", "größe", "--json"]

@@ -16,10 +16,10 @@ from engram.studio.pages.figures import curves
 ACCURACY = METRICS["accuracy"]
 
 
-class Record:
+class Record(RunRecord):
     """An evaluated run of two rounds; the common model is right half as often as what is served."""
 
-    metrics = (ACCURACY,)
+    metrics, picks = (ACCURACY,), True
 
     def __init__(self, *served, common=0.5, tuned=None):
         self.served = served

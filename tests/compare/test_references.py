@@ -274,5 +274,5 @@ def test_names_of_older_files_are_read(tmp_path):
     held = {"0": {"constant, own": {"accuracy": [0.5]}}, "notes": {"linear model, own": "none"}}
     (tmp_path / "references.json").write_text(json.dumps(held))
     assert read_notes(tmp_path) == {LINEAR: "none"}
-    record = SimpleNamespace(config={"settings": {"seed": 0}}, results={})
+    record = SimpleNamespace(settings={"seed": 0}, results={})
     assert [*read_references(tmp_path, [record], "accuracy")] == [CONSTANT]

@@ -38,12 +38,12 @@ ACCURACY = METRICS["accuracy"]
 CLIENTS = 6
 
 
-class Record:
+class Record(RunRecord):
     """A finished run, whose clients' scores are given, by the suffix of their columns."""
 
     metrics = (ACCURACY,)
     clients = members = CLIENTS
-    picked = RunRecord.picked
+    config, results, picks = None, None, True
 
     def __init__(self, seed, validation, unseen=(), **models):
         settings = {"seed": seed, "num-clients": CLIENTS, "unseen-clients": len(unseen)}

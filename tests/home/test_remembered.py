@@ -96,12 +96,13 @@ def test_a_run_on_ray_has_its_memories_in_its_folder(tmp_path):
         ray.personal_model(1)
 
 
+def edit(path, **entries):
+    path.write_text(json.dumps(summed(checked(read_json(path)) | entries)))
+
+
 def on_flower(run):
     """The run as if Flower's nodes had trained it, whose memories are not in its checkpoint."""
-    config = run.folder / "config.json"
-    about = checked(read_json(config))
-    about.pop("crc32", None)
-    config.write_text(json.dumps(summed(about | {"engine": "flower"})))
+    edit(run.folder / "config.json", engine="flower")
     there = engram.load_run(run.folder)
     there.learned.checkpoint = there.learned.checkpoint._replace(memories=None)
     return there
@@ -117,11 +118,9 @@ def test_what_is_served_without_memories_is_made_of_data_at_hand(method, tmp_pat
 def test_rows_of_nodes_own_are_not_taken_from_the_coordinators_data(tmp_path):
     run = finished(tmp_path / "run", method="per-fedavg")
     data, there = run.learned.data, on_flower(run)
-    results = run.folder / "results.json"
-    about = checked(read_json(results))
-    about.pop("crc32", None)
-    about["clients"]["queries"][2] += 1
-    results.write_text(json.dumps(summed(about)))
+    clients = run.results["clients"]
+    queries = [count + (client == 2) for client, count in enumerate(clients["queries"])]
+    edit(run.folder / "results.json", clients=clients | {"queries": queries})
     what = r"client 1 is served by .* not here \(.* has other rows here than on the run's nodes\): "
     with pytest.raises(Refused, match=what + "on its node, engram memory export writes its model"):
         there.export(1, out="model")

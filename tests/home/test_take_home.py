@@ -21,17 +21,15 @@ from engram.home.node_export import remembered_package
 from engram.home.predicting import predict
 from engram.server.run import run as run_on
 from engram.settings.errors import Refused
-from engram.settings.families import family
 from engram.simulations.engine import simulate
 from engram.sites.encrypted_file import new_key
+from tests.home.test_networks import TABLE
 from tests.hospitals import write_hospitals
 from tests.samples import EIGHT, sampled
 from tests.server.nodes import NodesGrid
 from tests.support import declared_values, small, small_of_any
 
 CLIENTS = 5
-PERSONAL = ("fedavg", "fedem", "pfedhn", "ifca", "knn-per", "feddbe")  # and layers of its own
-TABLE = [(method, "") for method in family("local")] + [(name, "dense1.*") for name in PERSONAL]
 QUICK = [(method, "") for method in EIGHT] + [("fedavg", "dense1.*"), ("pfedhn", "dense1.*")]
 
 

@@ -18,6 +18,7 @@ import engram as front
 from engram.data.source import Source
 from engram.runs.record import RunRecord
 from engram.runs.run_places import data_name, new_folder
+from engram.runs.writer import RunWriter, Taken
 from engram.settings.errors import Refused
 from engram.settings.files import locked
 from tests.runs.interleaved import interleave
@@ -45,7 +46,7 @@ def together(act):
 def test_one_of_many_records_gets_a_folder(tmp_path):
     def begin(number):
         experiment = small(seed=number)
-        return RunRecord.create(tmp_path / "one", experiment, engine="vectorized", training="x")
+        return RunWriter.create(tmp_path / "one", experiment, engine="vectorized", training="x")
 
     found = together(begin)
     (winner,) = (number for number, one in enumerate(found) if isinstance(one, RunRecord))
@@ -58,7 +59,7 @@ def test_a_folder_of_others_is_left_as_it_is(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").touch()
     with pytest.raises(Refused, match="is not empty"):
-        RunRecord.create(tmp_path / "mine", small(), engine="vectorized", training="x")
+        RunWriter.create(tmp_path / "mine", small(), engine="vectorized", training="x")
     with pytest.raises(Refused, match="is there already"), new_folder(tmp_path / "mine", ""):
         pass
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
@@ -97,17 +98,6 @@ def test_no_name_is_cut_or_a_digest():
     ]:
         with entry(dataset, name):
             assert data_name(SimpleNamespace(source=Source.of(dataset))) == name
-
-
-def test_one_folder_is_one_calls():
-    def take(number):
-        with new_folder(Path("out"), "") as folder:
-            (folder / str(number)).touch()
-        return number
-
-    found = together(take)
-    (winner,) = (one for one in found if isinstance(one, int))
-    assert [path.name for path in Path("out").iterdir()] == [str(winner)]
 
 
 def take_at(place, inside):
@@ -206,7 +196,10 @@ def test_a_run_is_resumed_by_one(monkeypatch):
     run = front.simulate(method="fedavg", num_rounds=1, hidden="4", progress=False)
     before = (run.folder / "config.json").read_bytes()
     clock = SimpleNamespace(monotonic=count(0, 10).__next__, sleep=lambda seconds: None)
-    monkeypatch.setattr("engram.runs.run_folder.time", clock)  # whose patience is over at once
-    with RunRecord.open(run.folder).hold(), pytest.raises(Refused, match="by another process"):
+    monkeypatch.setattr("engram.runs.writer.time", clock)  # whose patience is over at once
+    record = RunWriter.open(run.folder)
+    with record.hold(), pytest.raises(Taken, match="is being run by another process at this"):
         front.simulate(resume=run.folder, num_rounds=2, progress=False)
+    assert not record.held
     assert (run.folder / "config.json").read_bytes() == before
+    assert front.simulate(resume=run.folder, num_rounds=2, progress=False).results["rounds"] == 2

@@ -41,15 +41,15 @@ def test_a_run_goes_on_with_the_rows_that_it_has_learned_from_alone(
 
 
 def test_rows_that_change_while_a_run_goes_on_are_told(tmp_path, warnings_of_engram, monkeypatch):
-    from engram.runs.record import RunRecord
+    from engram.runs.writer import RunWriter
 
-    finish = RunRecord.finish
+    finish = RunWriter.finish
 
     def changed(record, results):
         finish(record, results)
         hospitals(seed=1).to_csv(tmp_path / "hospitals.csv", index=False)
 
-    monkeypatch.setattr(RunRecord, "finish", changed)
+    monkeypatch.setattr(RunWriter, "finish", changed)
     run_on(hospitals(), tmp_path, method="fedavg")
     assert sum("has other rows now" in line for line in warnings_of_engram.messages) == 1
 

@@ -18,6 +18,7 @@ from engram.runs.checkpoints import (
     write_checkpoint,
 )
 from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused
 from engram.wire.checksums import summed
 from tests.server.test_run import Counter, Killed, numbers, run
@@ -202,7 +203,7 @@ def test_durable_is_the_older_of_the_two(tmp_path):
 
 @pytest.fixture
 def record(tmp_path):
-    made = RunRecord.create(tmp_path / "run", small(), engine="vectorized", training="0" * 16)
+    made = RunWriter.create(tmp_path / "run", small(), engine="vectorized", training="0" * 16)
     for number in range(4):
         made.append({"round": number, "accuracy": 0.1 * number, "absent": {3: "no reply"}})
     return made

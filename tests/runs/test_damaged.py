@@ -11,8 +11,8 @@ import pytest
 
 from engram.data.file_models import Clients, Name, Stored, of_kind
 from engram.runs.folder_records import ScoresRow
-from engram.runs.record import RunRecord
 from engram.runs.run_list import entries
+from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused
 from engram.studio.pages.page import page
 from engram.studio.run_index import RunIndex
@@ -24,7 +24,7 @@ DEEP = '{"runs": ' + "[" * 100_000
 
 
 def run_in(folder, **settings):
-    record = RunRecord.create(folder, small(**settings), engine="vectorized", training="x")
+    record = RunWriter.create(folder, small(**settings), engine="vectorized", training="x")
     record.append({"round": 1})
     return record
 
@@ -39,7 +39,7 @@ def runs(tmp_path):
 def states(folder):
     """Returns the states that the list and the board give, which are the same."""
     listed = {entry.name: entry.state for entry in entries(folder)}
-    assert {one.name: one.entry.state for one in RunIndex(folder).everything()} == listed
+    assert {one.name: one.state for one in RunIndex(folder).everything()} == listed
     assert listed.pop("sound") == "stopped, 1 rounds are done"
     return listed
 
@@ -112,7 +112,9 @@ def test_configurations_and_results_with_a_right_checksum_may_be_forged(runs):
         (runs / name / "config.json").write_text(text)
     for number, found in enumerate(FORGED_RESULTS):
         record = run_in(runs / f"results-{number}")
-        record._write("results.json", json.dumps(summed({"method": "local-moml", **found})))
+        (record.folder / "results.json").write_text(
+            json.dumps(summed({"method": "local-moml", **found}))
+        )
     told = states(runs)
     assert len(told) == len(FORGED) + len(FORGED_RESULTS)
     for name, state in told.items():
@@ -163,7 +165,7 @@ def test_neither_pipes_nor_devices_hang(runs):
     found = states(runs)
     assert len(found) == 8
     assert all(state and "finished" not in state for state in found.values())
-    with pytest.raises(OSError, match="Not a regular file"), RunRecord(runs / "sound").hold():
+    with pytest.raises(OSError, match="Not a regular file"), RunWriter(runs / "sound").hold():
         pass
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engram.compare.reports.base import pictures_of
-from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from engram.studio.pages.page import page
 from engram.studio.tracking.sending import _Sending, send
 from tests.support import small
@@ -18,7 +18,7 @@ SECRET = b"\x89PNG\r\n the key of somebody"
 def record(tmp_path):
     """A finished run, beside whose record are files that it has not written."""
     (tmp_path / "key").write_bytes(SECRET)
-    made = RunRecord.create(tmp_path / "run", small(), engine="vectorized", training="a1b2")
+    made = RunWriter.create(tmp_path / "run", small(), engine="vectorized", training="a1b2")
     made.append({"round": 1, "accuracy": 0.5})
     made.finish({"method": "local-moml", "accuracy": 0.5})
     (made.folder / "zz.png").symlink_to(tmp_path / "key")

@@ -12,7 +12,7 @@ from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from engram.wire.checksums import Journal
 from tests.samples import entry
-from tests.support import small
+from tests.support import assert_same, small
 
 RUN = {
     "num_rounds": 10,
@@ -35,11 +35,6 @@ def clients():
         x = rng.normal(size=(40, 6)).astype(np.float32)
         found.append((x, (x[:, 0] + 1.5 * rng.normal(size=40) > 0).astype(int)))
     return found
-
-
-def assert_same(a, b):
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def ends(run):

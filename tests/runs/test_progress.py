@@ -2,7 +2,8 @@
 
 import json
 
-from engram.runs.progress import PROGRESS, RunProgress
+from engram.runs.progress import RunProgress
+from engram.runs.record import PROGRESS
 
 
 def read(folder):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engram.runs.record import RunRecord
 from engram.runs.run_list import entries
+from engram.runs.writer import RunWriter
 from tests.support import small
 
 
@@ -21,7 +21,7 @@ def folder(tmp_path):
     """A run of each state, and one of each other kind."""
     for number, name in enumerate(("fresh", "done", "cut", "damaged")):
         settings = {"method": "fedavg"} if name == "done" else {}
-        record = RunRecord.create(
+        record = RunWriter.create(
             tmp_path / name, small(**settings), engine="vectorized", training=name
         )
         if name == "done":
@@ -56,7 +56,7 @@ def folder(tmp_path):
 
 
 def test_runs_are_listed_with_their_states_the_newest_first(folder):
-    found = {entry.name: entry[1:-1] for entry in entries(folder)}
+    found = {entry.name: entry[1:6] for entry in entries(folder)}
     assert list(found) == ["plan", "tuning", "comparison", "damaged", "cut", "done", "fresh"]
     assert found["fresh"] == ("run", "local-moml", "digits", "stopped, 0 rounds are done", "")
     assert found["cut"][3] == "stopped, 2 rounds are done"
@@ -69,7 +69,7 @@ def test_runs_are_listed_with_their_states_the_newest_first(folder):
 
 
 def test_a_run_that_goes_on_says_so(folder):
-    with RunRecord.open(folder / "cut").hold():
+    with RunWriter.open(folder / "cut").hold():
         (state,) = [entry.state for entry in entries(folder) if entry.name == "cut"]
     assert state == "running, 2 rounds are done"
 

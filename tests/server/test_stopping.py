@@ -9,7 +9,7 @@ from engram.client.disk_memory import DiskStore
 from engram.client.hosts.local import LocalHost
 from engram.link.server.membership import Membership
 from engram.runs.record import RunRecord
-from engram.runs.run_folder import Taken
+from engram.runs.writer import RunWriter, Taken
 from engram.server import app_start as module
 from engram.server import stopping
 from engram.server.app_start import opened
@@ -98,7 +98,7 @@ def begins(monkeypatch, tmp_path):
 
     def begin():
         with opened(None, context) as (_, folder):
-            RunRecord.create(folder, small(), engine="flower", training="x")
+            RunWriter.create(folder, small(), engine="flower", training="x")
 
     return begin
 
@@ -106,8 +106,8 @@ def begins(monkeypatch, tmp_path):
 def test_a_folder_that_another_coordinator_has_is_no_verdict_on_the_run(
     begins, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr("engram.runs.run_folder._PATIENCE", 0.0)
-    other = RunRecord(tmp_path / "run")
+    monkeypatch.setattr("engram.runs.writer._PATIENCE", 0.0)
+    other = RunWriter(tmp_path / "run")
     other.folder.mkdir()
     with other.hold(), pytest.raises(Taken):
         begins()

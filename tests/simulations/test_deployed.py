@@ -15,6 +15,7 @@ from engram.cli.progress import progress_lines
 from engram.link.server.control import Declined
 from engram.link.server.launch import Launch
 from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.simulations import deployed
@@ -188,7 +189,7 @@ def test_a_run_that_another_process_holds_says_so(flwr, tmp_path, monkeypatch):
         assert line == f"waiting for another process that runs {folder}"
         raise KeyboardInterrupt
 
-    held = RunRecord.create(folder, experiment, engine="flower", training="x").hold()
+    held = RunWriter.create(folder, experiment, engine="flower", training="x").hold()
     with held, pytest.raises(KeyboardInterrupt):
         run(tmp_path, on_word=note)
 
@@ -202,7 +203,7 @@ def test_a_run_whose_folder_another_coordinator_has_goes_on_with_that_one(
     monkeypatch.setattr(deployed, "_RETRY", 0.01)
     monkeypatch.setattr(deployed, "_LOOK", 0.01)
     stopping(monkeypatch, [{"success": True}] * 9)
-    other = RunRecord.create(folder, experiment, engine="flower", training="x")
+    other = RunWriter.create(folder, experiment, engine="flower", training="x")
     holding = contextlib.ExitStack()
 
     def begin(line):
@@ -268,7 +269,7 @@ def test_rounds_that_were_told_before_are_not_told_again(tmp_path):
     # A run that goes on after a crash: rows 0 to 3 are there, and 4 and 5 are new.
     def add(*rounds):
         for number in rounds:
-            RunRecord(tmp_path).append({"round": number})
+            RunWriter(tmp_path).append({"round": number})
 
     def goes_on():
         add(4, 5)
@@ -283,7 +284,7 @@ def test_rounds_that_were_told_before_are_not_told_again(tmp_path):
 def test_each_round_is_counted_once_by_a_resumed_run_that_was_disturbed(tmp_path, monkeypatch):
     # Rounds 0 to 2 are there; each attempt begins by telling the last one again.
     for number in range(3):
-        RunRecord(tmp_path).append({"round": number})
+        RunWriter(tmp_path).append({"round": number})
     made, told = [], []
 
     def attempts(experiment, folder, server, *, on_round, **others):

@@ -11,6 +11,7 @@ import pytest
 import engram as front
 from engram.runs.record import RunRecord
 from engram.runs.run_list import entries
+from engram.runs.writer import RunWriter
 from engram.settings.base import Method
 from engram.settings.families import METHODS
 from engram.settings.network import NetworkMethod
@@ -138,7 +139,7 @@ def test_the_page_of_a_federation_shows_it_while_it_goes_on(folder, name, tmp_pa
     whole = RunRecord.open(folder / name)
     experiment = front.load_run(folder / name).experiment
     monkeypatch.setattr(type(experiment.own), "metrics", lambda own, shared: whole.metrics)
-    record = RunRecord.create(tmp_path / name, experiment, engine="flower", training="a")
+    record = RunWriter.create(tmp_path / name, experiment, engine="flower", training="a")
     for row in whole.rows():
         record.append(row)
     with record.hold():

@@ -13,8 +13,9 @@ from flask import Flask
 
 from engram.guards.accounting.gaussian import epsilon
 from engram.link.addresses import Address
-from engram.runs.progress import PROGRESS, RunProgress
-from engram.runs.record import RunRecord
+from engram.runs.progress import RunProgress
+from engram.runs.record import PROGRESS, RunRecord
+from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused
 from engram.studio.app import board
 from engram.studio.clients import client_rows, one_client
@@ -52,7 +53,7 @@ def grid_of(parts, name):
 @pytest.fixture
 def going(tmp_path):
     """A run on nodes that has not finished."""
-    record = RunRecord.create(tmp_path / "going", small(), engine="flower", training="a")
+    record = RunWriter.create(tmp_path / "going", small(), engine="flower", training="a")
     names = {"0": "park", "1": "hill"}
     record.append({"round": 0, "names": names})
     record.append({"round": 1, "cohort": [0, 1], "absent": {}})
@@ -88,7 +89,7 @@ def test_runs_are_read_again_only_when_they_have_changed(folder, tmp_path, monke
     (tmp_path / "alone" / "results.json").unlink()
     (one,) = index.everything()
     assert len(reads) > before
-    assert one.entry.state.startswith("stopped")
+    assert one.state.startswith("stopped")
 
 
 def test_gains_are_differences_of_the_same_clients_scores(folder):
@@ -169,7 +170,7 @@ def test_a_clients_page_says_what_its_rows_have_spent(tmp_path):
     """A row is in each of six releases: two rounds of three steps, which sum all 16 rows."""
     private = {"privacy": "example", "clip": 0.5, "noise_multiplier": 8.0, "batch_size": 16}
     e = small(method="fedavg", local_steps=3, **private)
-    record = RunRecord.create(tmp_path / "rows", e, engine="flower", training="a")
+    record = RunWriter.create(tmp_path / "rows", e, engine="flower", training="a")
     for number in (1, 2):
         spent = {"epsilon": epsilon(8.0, 3 * number, e.delta), "training-rows": {"0": 16}}
         record.append({"round": number, "cohort": [0], **spent, "absent": {}})
@@ -252,7 +253,7 @@ def test_a_run_that_is_watched_waits_and_its_federation_is_known_afterwards(goin
 
 def test_a_run_on_a_federation_of_its_own_is_repeated_with_a_new_one(tmp_path):
     e = small(method="ditto", num_clients=4, clients_per_round=2)
-    record = RunRecord.create(tmp_path / "run", e, engine="flower", training="a")
+    record = RunWriter.create(tmp_path / "run", e, engine="flower", training="a")
     with record.watch(tmp_path / "federation" / "server"):
         pass
     command = repeating(record.folder, record.config)
@@ -261,7 +262,7 @@ def test_a_run_on_a_federation_of_its_own_is_repeated_with_a_new_one(tmp_path):
 
 def test_a_run_on_clients_own_data_says_so_and_not_the_default(going, tmp_path):
     roster = Roster([1, 2], [5, 5], own_data=2).to_row()
-    record = RunRecord.create(tmp_path / "own", small(), engine="flower", training="a")
+    record = RunWriter.create(tmp_path / "own", small(), engine="flower", training="a")
     record.append({"round": 0, **roster})
     page, index = said(one_run(RunIndex(tmp_path), {"name": ["own"]})), RunIndex(tmp_path)
     assert "own data of 2 clients" in page

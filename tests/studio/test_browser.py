@@ -11,6 +11,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from engram.link.addresses import Address
 from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from engram.simulations.engine import simulate
 from engram.studio import app
 from engram.studio.app import board
@@ -199,7 +200,7 @@ def test_many_runs_and_ten_thousand_clients(folder, tmp_path, page):
         for name in ("config.json", "metrics.jsonl", "results.json"):
             (tmp_path / f"run{number:04}" / name).symlink_to(runs[number % len(runs)] / name)
     clients, rng = 10_000, np.random.default_rng(0)
-    record = RunRecord.create(
+    record = RunWriter.create(
         tmp_path / "large", small(num_clients=clients), engine="vectorized", training="a"
     )
     (first, *_, last) = RunRecord.open(runs[0]).rows()

@@ -21,6 +21,7 @@ from engram.compare.report_rows import client_scores
 from engram.compare.reports.gain_plot import gain_lines
 from engram.compare.results import references_of
 from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.studio.pages.figures import clients, curves, gains
@@ -149,7 +150,7 @@ def test_no_button_sends_the_figures_away(compared):
 
 
 def test_what_cannot_be_reported_is_refused(engram, tmp_path, compared):
-    record = RunRecord.create(tmp_path / "new", small(), engine="vectorized", training="a")
+    record = RunWriter.create(tmp_path / "new", small(), engine="vectorized", training="a")
     with pytest.raises(Refused, match="nothing to report yet"):
         page(record.folder)
     status, _, said = engram("report", compared, "--html", tmp_path / "none" / "x.html")

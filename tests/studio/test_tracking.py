@@ -10,6 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from engram.settings import errors
 from engram.settings.errors import Refused
 from engram.studio.tracking.sending import TRACKERS, check_tracker, follow, send
@@ -40,7 +41,7 @@ def row(number):
 @pytest.fixture
 def record(tmp_path):
     """A run of five rounds, of which the last is not scored."""
-    made = RunRecord.create(tmp_path / "run", small(), engine="vectorized", training="a1b2")
+    made = RunWriter.create(tmp_path / "run", small(), engine="vectorized", training="a1b2")
     for number in range(5):
         made.append(row(number))
     made.append({"round": 5, "train-loss": 0.375})

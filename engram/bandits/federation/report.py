@@ -39,7 +39,7 @@ def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
         return {}
     labels = {"xlabel": "turns that clients have reported", "ylabel": TOTAL.meaning}
     told, regret = ([row[name] for row in (*rows, found)] for name in ("told", TOTAL.name))
-    others = references(Experiment.from_config(record.config["settings"]))
+    others = references(Experiment.from_config(record.settings))
     beside = {title: own[: len(rows)] for title, own in others.items()}
     return {TOTAL.name: draw_curve(told, regret, "-", labels, beside)}
 

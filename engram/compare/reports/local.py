@@ -106,7 +106,7 @@ def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
     """Prints missing rounds and clients, and the privacy spent."""
     for record in (record for records in runs.values() for record in records):
         if record.results is None:
-            done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
+            done, total = record.done, record.settings["num-rounds"]
             err.print(f"{record.folder}: not finished, {done} of {total} rounds", soft_wrap=True)
     for line in dict.fromkeys(client_lines(runs, rows)):
         err.print(one_line(line), soft_wrap=True)
@@ -138,7 +138,7 @@ def client_lines(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
                 yield f"client {name} {words}: {why}"
     for row in rows:
         first = next(iter(runs.values()))[0]
-        unseen = first.config["settings"]["unseen-clients"]
+        unseen = first.settings["unseen-clients"]
         scored, seen = row["scored"] - unseen, row["members"] - unseen
         for metric in first.metrics:
             count = row.get(f"{metric.name}-clients")

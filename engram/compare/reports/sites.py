@@ -16,7 +16,6 @@ from engram.compare.reports.base import plots_of
 from engram.core.arrays import Array
 from engram.runs.record import RunRecord
 from engram.settings.errors import one_line
-from engram.settings.families import METHODS
 from engram.strategies import STRATEGIES, Row
 
 MANY: Final = 60  # rows that a table on the screen shows
@@ -28,7 +27,7 @@ def show_sites(
 ) -> None:
     """Draws the plots of a run between sites, and prints its table and its files."""
     record = RunRecord.open(folder)
-    found, settings = record.results, record.config["settings"]
+    found, settings = record.results, record.settings
     if found is None:
         err.print(f"{folder}: not finished; go on with --resume", soft_wrap=True)
         return
@@ -38,7 +37,7 @@ def show_sites(
         for client, reason in clients.items():
             called = names.get(int(client), client)
             err.print(one_line(f"client {called} {kind}: {reason}"), soft_wrap=True)
-    strategy = STRATEGIES[METHODS[settings["method"]].plug_in]
+    strategy = STRATEGIES[record.method.plug_in]
     out.print(strategy.in_words(found), soft_wrap=True)
     plots = {f"{name}.png": figure for name, figure in plots_of(record).items()}
     with as_allowed(folder):

@@ -119,7 +119,7 @@ def _dots(runs: Runs, values: Mapping[str, Dots], metric: Metric) -> Figure:
     for line, (label, (method, seeds, mean)) in enumerate(values.items()):
         x, names = [], []
         for record, scores in zip(runs[method], seeds, strict=True):
-            seed = record.config["settings"]["seed"]
+            seed = record.settings["seed"]
             for client in np.flatnonzero(np.isfinite(scores)).tolist():
                 x.append(float(scores[client]))
                 names.append(f"{record.names.get(client, f'client {client}')}, seed {seed}")

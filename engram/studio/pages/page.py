@@ -108,12 +108,10 @@ def page(folder: Path) -> str:
     alone = RunRecord.open(folder) if (folder / "config.json").is_file() else None
     if alone is not None and not alone.trains_network:
         first = alone
-        if alone.results is None:
-            raise Refused(f"{folder} is not finished: resume it first")
         # Drawn from its record: a picture beside it may be anybody's.
         drawn = {name: image_of(figure) for name, figure in plots_of(alone).items()}
         found["pictures"] = {name: base64.b64encode(data).decode() for name, data in drawn.items()}
-        found["tables"] = [results_table(alone.results)]
+        found["tables"] = [results_table(alone.finished)]
     elif runs:
         first = next(iter(runs.values()))[0]
         found |= _of_networks(folder, runs)

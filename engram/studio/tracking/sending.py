@@ -7,7 +7,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from importlib import import_module
 from logging import getLogger
@@ -128,11 +128,8 @@ def send(folder: Path, kind: str, group: str = "") -> int:
     check_sendable(folder, kind)
     record = RunRecord.open(folder)
     try:
-        sending = _Sending(record, kind, group)
-        try:
+        with closing(_Sending(record, kind, group)) as sending:
             return sum(sending.row(row) for row in record.rows())
-        finally:
-            sending.close()
     except Refused:
         raise
     except Exception as error:  # of any kind: they are the tracker's own
@@ -159,20 +156,13 @@ def follow(folder: Path, kind: str, group: str = "") -> Iterator[Callable[[Row],
             act()
         except Exception as error:  # of any kind: no tracker ends a run
             failed = True
-            said = one_line(str(error))
-            _log.warning(
-                "%s is told nothing more: %s; engram track %s --to %s sends the rest",
-                kind,
-                said,
-                folder,
-                kind,
-            )
+            rest = f"engram track {folder} --to {kind} sends the rest"
+            _log.warning("%s is told nothing more: %s; %s", kind, one_line(str(error)), rest)
 
     def begin(row: Row) -> None:
         nonlocal sending
         if sending is None:
-            record = RunRecord.open(folder)
-            sending = _Sending(record, kind, group)
+            sending = _Sending(record := RunRecord.open(folder), kind, group)
             for earlier in record.rows()[:-1]:
                 sending.row(earlier)
         sending.row(row)
@@ -201,17 +191,11 @@ class _Sending:
     def __init__(self, record: RunRecord, kind: str, group: str) -> None:
         self._record, self._kind = record, kind
         self._path = record.folder / _SENT
-        config = record.config
-        self._about = About(
-            config["training"],
-            record.folder.name,
-            group,
-            record.folder.absolute(),
-            config["settings"],
-        )
+        folder, key = record.folder, record.config["training"]
+        self._about = About(key, folder.name, group, folder.absolute(), record.settings)
         for name in _TRACKERS_OWN:
-            if (record.folder / name).is_symlink():
-                raise Refused(f"{record.folder / name} is a link, which is not followed: remove it")
+            if (folder / name).is_symlink():
+                raise Refused(f"{folder / name} is a link, which is not followed: remove it")
         sent = self._sent().get(kind, {})
         self._finished = bool(sent.get("finished", False))
         self._told: int = sent.get("round", -1)

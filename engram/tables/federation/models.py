@@ -22,10 +22,8 @@ from engram.home.card import (
     FOLDS,
     UNLABELED,
     Evidence,
-    Origin,
     ScoreEstimate,
     mean_of,
-    origin_of,
     packaged,
 )
 from engram.home.evidence import intervals_on
@@ -56,42 +54,42 @@ class LearnedTables(Learned):
             DataError: If they cannot be read, or are others: nodes may have had data of their own.
         """
         found = table_data(self.experiment)
-        if self._on_nodes:
+        if self.record.on_nodes:
             sizes = [len(test.y) if test else 0 for test in found.test]
             self._check_rows("rows", sizes, alike=[*self.kind.columns] == found.columns)
         return found
 
-    def check_data(self) -> None:
+    def _check_data(self) -> None:
         """Raises ``DataError`` if the clients' tables cannot be read, or are others."""
         if self.experiment.own.plug_in == Molar.plug_in:
             _ = self.tables
 
 
 def package_of(learned: LearnedTables, client: int | None) -> Package:
-    """Returns a client's coefficients of a finished run, or the common ones, with their card.
+    """Returns a client's coefficients, or the common ones, with their card.
 
     Raises:
         Refused: If there are none, or its memories are elsewhere.
     """
     found = coefficients_of(learned, client)
-    origin = origin_of(learned, client, learned.rows_in_words)
-    kind = Kind(schema=found.schema, classes=learned.kind.classes)
-    return of_table(origin, found, kind, of_coefficients(learned, found, client))
+    return _of_table(learned, client, found, of_coefficients(learned, found, client))
 
 
 def adapted_package(learned: LearnedTables, path: Path, name: str) -> Package:
     """Returns coefficients for a client that never took part, by its rows, with their card."""
-    coefficients, evidence, notes = transferred(learned, path)
-    kind = Kind(schema=coefficients.schema, classes=learned.kind.classes)
-    origin = origin_of(learned, name, learned.rows_in_words)
-    return of_table(origin, coefficients, kind, evidence, notes)
+    return _of_table(learned, name, *transferred(learned, path))
 
 
-def of_table(
-    origin: Origin, found: Coefficients, kind: Kind, evidence: Evidence, notes: Sequence[str] = ()
+def _of_table(
+    learned: LearnedTables,
+    client: int | str | None,
+    found: Coefficients,
+    evidence: Evidence,
+    notes: Sequence[str] = (),
 ) -> Package:
-    """Returns a model of columns of a kind, with its evidence and its card."""
-    module = layered(found.state, family_of(origin.experiment))
+    """Returns coefficients of a client, by number or name, with their evidence and card."""
+    origin, module = learned.origin(client), layered(found.state, family_of(learned.experiment))
+    kind = Kind(schema=found.schema, classes=learned.kind.classes)
     about = "values", found.outputs, origin.client, origin.source
     exported = Exported(origin.what, origin.settings, kind, "layers", *about)
     return packaged(origin, exported, module, evidence, notes, found.table)
@@ -239,9 +237,9 @@ def _at_a_site(
 
 def of_coefficients(learned: LearnedTables, found: Coefficients, client: int | None) -> Evidence:
     """Evaluates a client's coefficients, or the common ones, by the run and the rows."""
-    e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
+    e, clients = learned.experiment, learned.results.get("clients", {})
     scores: dict[str, list[ScoreEstimate]] = {}
-    if client is not None:
+    if client is not None and clients:
         at = clients.get("ids", range(e.num_clients)).index(client)
         figures = {key: each[at] for key, each in clients.items() if key not in ("ids", "names")}
         scores["the run's"] = [ScoreEstimate(name, value) for name, value in figures.items()]

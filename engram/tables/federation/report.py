@@ -87,7 +87,7 @@ def _draw_regret(record: RunRecord, found: Row) -> dict[str, Figure]:
     rows = [row for row in record.rows() if REGRETS.name in row]
     if not rows:  # damaged, which has been warned of
         return {}
-    first = record.config["settings"][f"{MolarBandit.name}.first-batch"]
+    first = record.settings[f"{MolarBandit.name}.first-batch"]
     turns = [first << (row["round"] - 1) for row in rows]
     labels = {"xlabel": "turn (a dot ends a batch)", "ylabel": REGRETS.metric.meaning}
     regrets = [row[REGRETS.name] for row in rows]

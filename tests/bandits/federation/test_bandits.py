@@ -12,6 +12,7 @@ from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.core.streams import Stream, generator
 from engram.runs.record import RunRecord
+from engram.runs.writer import RunWriter
 from engram.server.engine import Engine
 from engram.settings.errors import DataError, Refused, RunStopped
 from engram.tables.bandits.environments import regret
@@ -126,14 +127,14 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, disk, mon
 
 def test_killed_at_the_last_checkpoint_it_plays_the_last_batch_again(tmp_path, monkeypatch):
     whole, _ = run(tmp_path / "whole", store=DiskStore(tmp_path / "a"), checkpoint_every=4)
-    save = RunRecord.save_checkpoint
+    save = RunWriter.save_checkpoint
 
     def dies(record, number, *args, **options):
         if number == 9:
             raise KeyboardInterrupt
         return save(record, number, *args, **options)
 
-    monkeypatch.setattr(RunRecord, "save_checkpoint", dies)
+    monkeypatch.setattr(RunWriter, "save_checkpoint", dies)
     store = DiskStore(tmp_path / "b")
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", store=store, checkpoint_every=4)
