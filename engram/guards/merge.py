@@ -139,10 +139,7 @@ class Merge:
 
 
 def merge_of(
-    settings: Experiment,
-    method: Method,
-    running: frozenset[str],
-    noise: Noise = secret_noise,
+    settings: Experiment, method: Method, running: frozenset[str], noise: Noise = secret_noise
 ) -> Merge:
     """Builds the server's merge of a method.
 

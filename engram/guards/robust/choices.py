@@ -121,9 +121,5 @@ class Buckets:
             return [mean_of(part, "clients") for part in parts]
 
         return Guard(
-            "buckets",
-            needs=_COMPARED | {Fact.MEAN},
-            per=self.size,
-            alike=True,
-            gather=gather,
+            "buckets", needs=_COMPARED | {Fact.MEAN}, per=self.size, alike=True, gather=gather
         )
