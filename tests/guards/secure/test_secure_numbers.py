@@ -7,7 +7,7 @@ from engram.runs.record import RunRecord
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.wire.wire import config_of
-from tests.guards.secure.test_secure import Between, Spoiled, experiment
+from tests.guards.secure.test_secure import Between, experiment, spoiled
 from tests.samples import entry
 from tests.support import assert_same
 
@@ -165,11 +165,7 @@ def test_a_site_whose_signature_is_anothers_is_named_where_the_round_stops(tmp_p
 )
 def test_a_site_refuses_a_list_of_parties_that_is_not_theirs(tmp_path, stage, spoil, told):
     between = []
-
-    def through(host):
-        between.append(Spoiled(host, stage, spoil))
-        return between[0]
-
+    through = spoiled(between, stage, spoil)
     with pytest.raises(RunStopped) as stopped:
         simulate(experiment(aggregation="secure"), tmp_path, through=through)
     assert "\n" not in str(stopped.value)
