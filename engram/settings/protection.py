@@ -207,15 +207,15 @@ class AttackSettings(Settings):
             raise Refused(must("attack", self.attack, expected))
 
 
+_COMPRESS: Final = AfterValidator(
+    choice_with_number(none=0, **{"8-bit": 0, "4-bit": 0}, top_k=0.5, low_rank=10**6)
+)
+
+
 class CompressionSettings(Settings):
     """Messages in fewer bytes, in both directions."""
 
-    compress: Annotated[
-        str,
-        AfterValidator(
-            choice_with_number(none=0, **{"8-bit": 0, "4-bit": 0}, top_k=0.5, low_rank=10**6)
-        ),
-    ] = Field(
+    compress: Annotated[str, _COMPRESS] = Field(
         "none",
         description="how models travel, in both directions: none (as they are), 8-bit or 4-bit "
         "(rounded at random to so many bits), top-k (the largest changes alone: top-k:0.05 of an "

@@ -35,11 +35,7 @@ class Asked(NamedTuple):
 
 
 class Stages:
-    """Answers a secure round's stages for the parties of a host.
-
-    Sums of fewer than ``least`` parties do not leave. The node's ``state`` remembers sums;
-    without it they are kept in memory.
-    """
+    """Answers a secure round's stages for the parties of a host: see ``MaskingHost``."""
 
     def __init__(
         self, experiment: Experiment, parties: Parties, least: int, state: Path | None
