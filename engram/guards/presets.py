@@ -222,13 +222,11 @@ def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
     """
     if e.compress == "none":
         return
-    if flat(shapes.own):
-        why = "which sends each client a model of its own"
-    elif not Layout.of(_coder(e), shapes.method.kinds, shapes.sent, running).coded:
+    why = "which sends each client a model of its own" if flat(shapes.own) else ""
+    if not why and not Layout.of(_coder(e), shapes.method.kinds, shapes.sent, running).coded:
         why = "whose clients send no model"
-    else:
-        return
-    raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
+    if why:
+        raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
 
 
 def _broadcast(e: Experiment, running: Set[str] = frozenset()) -> Guard:

@@ -35,12 +35,7 @@ _BEFORE: Final = (
     _Row("buffer-size", lambda e: e.buffer_size, needs={Fact.MEAN}, ends={Fact.CURRENT}),
     _Row("sampling", lambda e: e.secret_cohorts, needs={Fact.CURRENT}, ends={Fact.KNOWN}),
     # A fast client would put a slower one out.
-    _Row(
-        "over-selection",
-        lambda e: e.over_selection,
-        needs={Fact.CURRENT, Fact.KNOWN},
-        ends={Fact.SUM},
-    ),
+    _Row("over-selection", lambda e: e.over_selection, {Fact.CURRENT, Fact.KNOWN}, {Fact.SUM}),
     _Row("clip", lambda e: e.clip, gives={Fact.BOUNDED}),
 )
 _AFTER: Final = (

@@ -159,19 +159,15 @@ class ProtectionSettings(Settings):
             yield clash("noise-multiplier", self.noise_multiplier, expected, "epsilon")
 
 
-_ATTACKS: Final = {"none": 0.0} | dict.fromkeys(
-    [
-        *("sign-flip", "scaled", "alie", "ipm", "label-flip", "backdoor"),
-        *("false-rows", "false-statistics", "false-scores"),
-    ],
-    1e6,
-)
+_ATTACKS: Final = "sign-flip", "scaled", "alie", "ipm", "label-flip", "backdoor"
+_LIES: Final = "false-rows", "false-statistics", "false-scores"
+_SCALES: Final = {"none": 0.0} | dict.fromkeys([*_ATTACKS, *_LIES], 1e6)
 
 
 class AttackSettings(Settings):
     """Attacks, in simulations alone."""
 
-    attack: Annotated[str, AfterValidator(choice_with_number(**_ATTACKS))] = Field(
+    attack: Annotated[str, AfterValidator(choice_with_number(**_SCALES))] = Field(
         "none",
         description="what attackers do, in a simulation that measures how much harm it does, and "
         "after a colon how many times as far their updates go (sign-flip:60): see the "
