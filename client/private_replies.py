@@ -1,6 +1,6 @@
 """Answers of a node under local privacy: all in them has noise, or is not sent.
 
-``engram.guards.outgoing_updates`` clips and noises the slots of an update. Here is the rest
+``engram.cohort.trainer.sending`` clips and noises the slots of an update. Here is the rest
 of an answer. How many rows a client has, its training losses and its seconds are not sent: it says
 that it has one row, and counts as much as any other client. Scores of metrics whose range is
 bounded get noise, others are not sent.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
 from engram.core.method import Method, Slots
@@ -113,11 +113,10 @@ def outgoing(
             key, code = traffic.code(server, arrays, clients)
             if key not in made:
                 made[key] = to_record({CODE: code})
-        records: dict[str, ArrayRecord | MetricRecord | ConfigRecord]
-        records = {ARRAYS: made[key], CONFIG: config}
+        records = RecordDict({ARRAYS: made[key], CONFIG: config})
         if own := flat(method.server.send(server, clients)[1]):
             records[OWN] = to_record(own)
-        return RecordDict(records)
+        return records
 
     return content
 

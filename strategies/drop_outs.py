@@ -65,7 +65,6 @@ def train_securely(
 def _summed(
     sites: Exchange, strategy: Federated, registry: Mapping[str, bytes]
 ) -> tuple[dict[int, Accepted], Words]:
-    """Goes through the stages; returns those who have trained, and the sum of their updates."""
     keys = own(sites.query("keys", [*sites.messages], registry, check=Advert.read))
     shares = sites.query("shares", keys, to_entries(keys), keys)
     asked = {party: sites.messages[party] for party in shares}
@@ -111,7 +110,6 @@ def _read(
 def _replies(
     sites: Exchange, strategy: Federated, trained: Mapping[int, Accepted], total: Words
 ) -> TrainReplies:
-    """Returns the mean of updates, as the one reply of all their clients, and the others."""
     rounds, session, replies = strategy.rounds, sites.session, trained.values()
     for party in sorted(sites.lost.keys() & trained.keys()):
         if why := sites.lost[party]:

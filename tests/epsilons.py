@@ -6,6 +6,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from engram.guards.accounting.composition import spent
+from engram.guards.accounting.gaussian import epsilon_of
 from engram.guards.accounting.releases import Release
 
 DELTA = 1e-5
@@ -19,6 +20,11 @@ def gaussian(mu, delta=DELTA):
         return norm.cdf(mu / 2 - value / mu) - math.exp(value + lower) - delta
 
     return brentq(excess, 0, mu**2 / 2 + 20 * mu, xtol=1e-13, rtol=1e-14)
+
+
+def epsilon(multiplier, releases, delta):
+    """That of a number of Gaussian releases."""
+    return epsilon_of(math.sqrt(releases) / multiplier, delta)
 
 
 def poisson_epsilon(multiplier, rate, releases, delta):

@@ -51,18 +51,10 @@ class AdaptiveClip:
             number = torch.tensor(self.count * bound * (within - 0.5))
             return near._replace(slots=near.slots | {_WITHIN: number})
 
-        def bound(at: At) -> float:
-            return math.hypot(1, self.count / 2) * float(at.server[BOUND])
-
-        return Guard(
-            "adaptive-clip",
-            needs={Fact.EACH, Fact.MEAN},
-            gives={Fact.BOUNDED},
-            alike=True,
-            admit=admit,
-            method=self._method,
-            bound=bound,
-        )
+        reach = math.hypot(1, self.count / 2)
+        needs, gives = {Fact.EACH, Fact.MEAN}, {Fact.BOUNDED}
+        guard = Guard("adaptive-clip", needs, gives=gives, alike=True, method=self._method)
+        return guard._replace(admit=admit, bound=lambda at: reach * float(at.server[BOUND]))
 
     def _method(self, method: Method) -> Method:
         server, inner = method.server, method.server.merge

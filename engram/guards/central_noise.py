@@ -46,12 +46,6 @@ class CentralNoise:
             moved = 2 if plan.neighbors == "replaced" else 1
             return (Release(self.multiplier / moved, plan.rate, neighbors=plan.neighbors),)
 
-        return Guard(
-            "central-noise",
-            needs={Fact.MEAN, Fact.SUM, Fact.BOUNDED, Fact.CURRENT},
-            ends={Fact.OPEN},
-            gives={Fact.NOISY},
-            alike=True,
-            gather=gather,
-            releases=releases,
-        )
+        needs = {Fact.MEAN, Fact.SUM, Fact.BOUNDED, Fact.CURRENT}
+        guard = Guard("central-noise", needs, ends={Fact.OPEN}, gives={Fact.NOISY}, alike=True)
+        return guard._replace(gather=gather, releases=releases)

@@ -12,7 +12,7 @@ from engram.core.slots import flat
 from engram.core.streams import Stream
 from engram.core.tree import add_scaled, multiplied, norm
 from engram.core.types import Params
-from engram.guards.accounting.releases import Plan, Release
+from engram.guards.accounting.releases import Release
 from engram.guards.changes import acted_on, arrays_of, change_of, shortened, size_of
 from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard
@@ -63,7 +63,7 @@ class LocalNoise:
         """Builds the guard. Clients do not say how many rows they have, and all count alike."""
         deviation = self.multiplier * self.bound
 
-        def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
+        def leave(at: At, update: Update, _: Slots) -> tuple[Update, Slots]:
             def noised(change: Params) -> Params:
                 finite = norm(change).isfinite()
                 clipped = {
@@ -73,7 +73,6 @@ class LocalNoise:
                 xi = at.normal(size_of(change), Stream.CLIENT_NOISE)
                 return add_scaled(clipped, deviation, arrays_of(xi, change))
 
-            del kept
             if len(change_of(at, update)) < len(flat(update.slots)):
                 raise EngramError("running statistics have no noise: they must not leave a client")
             return acted_on(at, update, noised), {}
@@ -87,23 +86,15 @@ class LocalNoise:
             share = self.multiplier * math.sqrt(len(bounded)) / 2
             return {name: share * size for name, size in bounded.items()}
 
-        def releases(plan: Plan) -> tuple[Release, ...]:
-            del plan
-            update = Release(self.multiplier / 2, neighbors="replaced")
-            return update, update._replace(each="report")
-
-        return Guard(
-            "local-noise",
-            needs={Fact.BOUNDED},
-            ends={Fact.BOUNDED, Fact.EXACT, Fact.OPEN},
-            gives={Fact.COVERED},
-            alike=True,
-            hides=True,
+        update = Release(self.multiplier / 2, neighbors="replaced")
+        ends = {Fact.BOUNDED, Fact.EXACT, Fact.OPEN}
+        guard = Guard("local-noise", {Fact.BOUNDED}, ends, {Fact.COVERED}, alike=True, hides=True)
+        return guard._replace(
             leave=leave,
             admit=admit,
             report=report,
             bound=lambda at: math.inf,
-            releases=releases,
+            releases=lambda plan: (update, update._replace(each="report")),
         )
 
 

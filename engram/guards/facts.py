@@ -39,17 +39,7 @@ ALWAYS: Final = frozenset(Fact) - {Fact.BOUNDED, Fact.NOISY, Fact.COVERED, Fact.
 
 
 class Part(NamedTuple):
-    """A setting that needs facts, ends them or gives them.
-
-    Attributes:
-        key: Key of the setting.
-        value: Its value.
-        needs: Facts that must hold where it acts.
-        ends: Facts that do not hold after it.
-        gives: Facts that hold after it.
-        asks: Fewest clients that a round must ask.
-        per: Updates that it makes one of.
-    """
+    """A setting, by its key, that needs facts, ends or gives them: see ``Guard``."""
 
     key: str
     value: object

@@ -12,7 +12,8 @@ handed from guard to guard.
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +24,8 @@ from engram.core.method import Method, Objective, Slots, Update
 from engram.core.streams import Stream
 from engram.core.types import Batch, Params
 from engram.guards.accounting.releases import Plan, Release
+from engram.guards.compression.delta_broadcast import Broadcast
 from engram.guards.facts import Fact
-
-if TYPE_CHECKING:
-    from engram.guards.compression.delta_broadcast import Broadcast
 
 
 class Refusal(NamedTuple):
@@ -107,29 +106,20 @@ Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
 a batch, of the gradients of their losses by the parameters of these names."""
 
 
-def _pass(at: At, x: Any) -> Any:
-    del at
+def _pass(_: At, x: Any) -> Any:
     return x
 
 
-def _stay(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
-    del at, kept
+def _stay(_: At, update: Update, _kept: Slots) -> tuple[Update, Slots]:
     return update, {}
 
 
-def _plain(objective: Objective, sums: Sums) -> Objective:
-    del sums
+def _plain(objective: Objective, _: Sums) -> Objective:
     return objective
 
 
-def _exact(ranges: Mapping[str, float]) -> Mapping[str, float]:
-    del ranges
+def _exact(_: Mapping[str, float]) -> Mapping[str, float]:
     return {}
-
-
-def same(x: Any) -> Any:
-    """Returns its argument."""
-    return x
 
 
 class Guard(NamedTuple):
@@ -187,8 +177,8 @@ class Guard(NamedTuple):
     arrive: Callable[[At, Update], Update | Refusal] = _pass
     admit: Callable[[At, Update], Update | Refusal] = _pass
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
-    method: Callable[[Method], Method] = same
-    broadcast: "Broadcast | None" = None
+    method: Callable[[Method], Method] = lambda method: method
+    broadcast: Broadcast | None = None
     report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
     bound: Callable[[At], float] = lambda at: at.bound
     releases: Callable[[Plan], tuple[Release, ...]] = lambda plan: ()
@@ -236,32 +226,23 @@ def chain(*guards: Guard) -> Guard:
     What guards have encoded at a client is decoded at the server from the last to the first.
     """
 
-    def standing(at: At) -> list[tuple[Guard, At]]:
-        found = list[tuple[Guard, At]]()
-        for guard in guards:
-            found.append((guard, at))
-            at = at._replace(bound=guard.bound(at))
-        return found
+    def after(at: At, guard: Guard) -> At:
+        return at._replace(bound=guard.bound(at))
 
-    def rows(objective: Objective, sums: Sums) -> Objective:
-        return reduce(lambda x, guard: guard.rows(x, sums), guards, objective)
+    def standing(at: At) -> list[tuple[Guard, At]]:
+        return [*zip(guards, accumulate(guards, after, initial=at), strict=False)]
 
     def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
-        after: Slots = {}
+        found: Slots = {}
         for guard in guards:
             update, more = guard.leave(at, update, {n: kept[n] for n in guard.keeps & kept.keys()})
-            after |= more
-        return update, after
+            found |= more
+        return update, found
 
     def send(at: At, update: Update) -> Update:
         for guard, place in standing(at):
             update = guard.send(place, update)
         return update
-
-    def form(at: At, slots: Slots) -> Slots:
-        for guard in guards:
-            slots = guard.form(at, slots)
-        return slots
 
     def arrive(at: At, update: Update) -> Update | Refusal:
         for guard, place in reversed(standing(at)):
@@ -272,32 +253,23 @@ def chain(*guards: Guard) -> Guard:
         return update
 
     def admit(at: At, update: Update) -> Update | Refusal:
-        for guard in guards:
-            left, refused = parted([guard.admit(at, update)])
+        for guard, place in standing(at):
+            left, refused = parted([guard.admit(place, update)])
             if refused:
                 return refused[0]
-            (update,), at = left, at._replace(bound=guard.bound(at))
+            (update,) = left
         return update
 
     def gather(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
         refused = list[Refusal]()
-        for guard in guards:
+        for guard, place in standing(at):
             if len(updates) >= guard.least:
-                updates, more = parted(guard.gather(at, updates))
+                updates, more = parted(guard.gather(place, updates))
                 refused += more
-            at = at._replace(bound=guard.bound(at))
         return [*updates, *refused]
 
-    def bound(at: At) -> float:
-        for guard in guards:
-            at = at._replace(bound=guard.bound(at))
-        return at.bound
-
-    def method(method: Method) -> Method:
-        return reduce(lambda x, guard: guard.method(x), guards, method)
-
-    def releases(plan: Plan) -> tuple[Release, ...]:
-        return sum((guard.releases(plan) for guard in guards), ())
+    def rows(objective: Objective, sums: Sums) -> Objective:
+        return reduce(lambda x, guard: guard.rows(x, sums), guards, objective)
 
     masks = any(guard.masks for guard in guards)
     return Guard(
@@ -308,14 +280,14 @@ def chain(*guards: Guard) -> Guard:
         keeps=frozenset[str]().union(*(guard.keeps for guard in guards)),
         rows=rows if any(guard.by_rows for guard in guards) else _plain,
         leave=leave if any(guard.leaves for guard in guards) else _stay,
-        form=form,
+        form=lambda at, slots: reduce(lambda x, guard: guard.form(at, x), guards, slots),
         send=send if masks else _pass,
         arrive=arrive if any(guard.arrive is not _pass for guard in guards) else _pass,
         admit=admit if any(guard.admit is not _pass for guard in guards) and not masks else _pass,
         gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
-        method=method,
+        method=lambda method: reduce(lambda x, guard: guard.method(x), guards, method),
         broadcast=next((x.broadcast for x in guards if x.broadcast), None),
         report=next((guard.report for guard in guards if guard.reports), _exact),
-        bound=bound,
-        releases=releases,
+        bound=lambda at: reduce(after, guards, at).bound,
+        releases=lambda plan: sum((guard.releases(plan) for guard in guards), ()),
     )

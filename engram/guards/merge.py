@@ -139,17 +139,13 @@ class Merge:
 
 
 def merge_of(
-    settings: Experiment,
-    method: Method,
-    running: frozenset[str],
-    noise: Noise = secret_noise,
+    e: Experiment, method: Method, running: frozenset[str], noise: Noise = secret_noise
 ) -> Merge:
     """Builds the server's merge of a method.
 
     Raises:
         Refused: ``server-step`` is universal, and the method's server has a step of its own.
     """
-    e = settings
     if e.weighting != "paper":
         method = weighed(method, e.weighting)
     merge = method.server.merge

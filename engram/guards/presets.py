@@ -84,7 +84,7 @@ def at_clients(
         yield "clip", Clip(e.clip).build()
     yield from (("guards", guard) for guard in _own(e) if guard.leaves)
     if e.aggregation == "secure":
-        yield "aggregation", secure_sum(e, multiplier).build()
+        yield "aggregation", SecureSum(multiplier if e.privacy == "central" else 0.0).build()
     if e.compress != "none":
         ends = frozenset[Fact]() if _is_whole(e) else {Fact.CLOSE, Fact.SIZED}
         yield "compress", encoded(e.compress, _coder(e))._replace(ends=ends)
@@ -110,7 +110,6 @@ def at_server(
 
 
 def _noise(e: SharedSettings, own: MethodSettings, multiplier: float) -> Noise | None:
-    """Returns the noise of the setting ``privacy``."""
     if e.privacy == "local":
         return LocalNoise(e.clip, multiplier)
     if e.privacy == "central":
@@ -118,11 +117,6 @@ def _noise(e: SharedSettings, own: MethodSettings, multiplier: float) -> Noise |
     if e.privacy == "example":
         return RowStatistics(multiplier) if own.tables else RowNoise(e.clip, multiplier)
     return None
-
-
-def secure_sum(e: SharedSettings, multiplier: float) -> SecureSum:
-    """Returns the secure sum of settings, in which sites add the noise of central privacy."""
-    return SecureSum(multiplier if e.privacy == "central" else 0.0)
 
 
 def _own(e: SharedSettings) -> list[Guard]:
@@ -228,17 +222,14 @@ def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
     """
     if e.compress == "none":
         return
-    if flat(shapes.own):
-        why = "which sends each client a model of its own"
-    elif not Layout.of(_coder(e), shapes.method.kinds, shapes.sent, running).coded:
+    why = "which sends each client a model of its own" if flat(shapes.own) else ""
+    if not why and not Layout.of(_coder(e), shapes.method.kinds, shapes.sent, running).coded:
         why = "whose clients send no model"
-    else:
-        return
-    raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
+    if why:
+        raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
 
 
 def _broadcast(e: Experiment, running: Set[str] = frozenset()) -> Guard:
-    """Returns the guard of slots that the server sends in code."""
     # Clients are numbered from 0, so that the server has a stream of its own.
     draw = partial(uniform, e.seed, Stream.COMPRESSION)
     coder = quantized(8) if _is_whole(e) else _coder(e)  # 4 bits are too few for a model

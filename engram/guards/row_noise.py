@@ -37,7 +37,7 @@ from engram.guards.facts import Fact
 from engram.guards.guard import Guard, Sums
 
 _NEEDS: Final = frozenset({Fact.BOUNDED, Fact.GRADIENTS, Fact.SAMPLED, Fact.APART, Fact.CURRENT})
-_ENDS: Final = frozenset({Fact.BOUNDED, Fact.OPEN})
+_GUARD: Final = Guard("row-noise", _NEEDS, ends={Fact.BOUNDED, Fact.OPEN}, gives={Fact.ROWS})
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,7 @@ class RowNoise:
     def build(self) -> Guard:
         """Builds the guard; of a client's objective the gradient is left."""
 
-        def rows(objective: Objective, sums: Sums) -> Objective:
-            del objective
-
+        def rows(_: Objective, sums: Sums) -> Objective:
             def gradient(w: Params, batch: Sampled, names: Set[str] | None = None) -> Params:
                 total = sums(w, batch.batch, batch.taken, self.bound, names)
                 xi, deviation = arrays_of(batch.normal, total), self.multiplier * self.bound
@@ -66,8 +64,7 @@ class RowNoise:
         def releases(plan: Plan) -> tuple[Release, ...]:
             return (Release(self.multiplier, plan.row_rate, plan.steps, unit="row"),)
 
-        guard = Guard("row-noise", rows=rows, releases=releases)
-        return guard._replace(needs=_NEEDS, ends=_ENDS, gives={Fact.ROWS})
+        return _GUARD._replace(rows=rows, releases=releases)
 
 
 @dataclass(frozen=True)
@@ -87,12 +84,10 @@ class RowStatistics:
                 return (Release(self.multiplier / sqrt(2), unit="row", neighbors="replaced"),)
             return (Release(self.multiplier, unit="row"),)
 
-        guard = Guard("row-statistics", releases=releases)
-        return guard._replace(needs=_NEEDS, ends=_ENDS, gives={Fact.ROWS})
+        return _GUARD._replace(name="row-statistics", releases=releases)
 
 
-def _refused(*args: Any, **kwargs: Any) -> Any:
-    del args, kwargs
+def _refused(*_: Any, **_named: Any) -> Any:
     raise ValueError("where privacy is example, a step takes one gradient of its rows alone")
 
 
@@ -134,8 +129,7 @@ def dense_sums(row_loss: Callable[[Tensor, Tensor], Tensor], layers: int) -> Sum
         for i in range(layers - 1):
             inputs.append(_affine(w, i, inputs[-1]).relu())
         z = _affine(w, layers - 1, inputs[-1])
-        delta = vmap(grad(lambda z, y: row_loss(z[None], y[None])))(z, y)
-        deltas = [delta]
+        deltas = [vmap(grad(lambda z, y: row_loss(z[None], y[None])))(z, y)]
         for i in range(layers - 1, 0, -1):
             deltas.insert(0, (deltas[0] @ w[f"dense{i}.weight"]) * inputs[i].sign())
         moving = {name for name in w if names is None or name in names}

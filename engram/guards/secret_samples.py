@@ -9,7 +9,6 @@ missing of a cohort counts as clients that changed nothing, and the cohort may b
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,13 +20,11 @@ from engram.core.streams import Stream
 from engram.data.federated import Split
 from engram.guards.noise import Noise
 from engram.guards.presets import plan_of
-
-if TYPE_CHECKING:
-    from engram.settings.experiment import Experiment
+from engram.settings.experiment import Experiment
 
 
 def secret_cohort(
-    e: "Experiment",
+    e: Experiment,
     server_round: int,
     num_clients: int,
     noise: Noise,
@@ -49,9 +46,8 @@ def secret_cohort(
 
 def poisson_cohort(rate: float, server_round: int, num_clients: int, noise: Noise) -> list[int]:
     """Draws each of ``0..num_clients-1`` with probability ``rate``, independently; ascending."""
-    normal = noise(num_clients, Stream.COHORT, server_round)
-    drawn: list[int] = np.flatnonzero(_taken(normal, rate)).tolist()
-    return drawn
+    taken = _taken(noise(num_clients, Stream.COHORT, server_round), rate)
+    return [client for client, drawn in enumerate(taken.tolist()) if drawn]
 
 
 def subset_cohort(
@@ -66,7 +62,7 @@ def subset_cohort(
 
 
 def row_samples(
-    experiment: "Experiment",
+    e: Experiment,
     train: Split,
     clients: Sequence[int],
     server_round: int,
@@ -80,14 +76,11 @@ def row_samples(
     Returns:
         Numbers of the rows (c, steps k) with padding, k, and the samples.
     """
-    e, drawn = experiment, list[list[Ints]]()
+    drawn, numbers = list[list[Ints]](), range(1, e.local_steps + 1)
     for client in clients:
         own = train.rows[client]
         rate = plan_of(e, len(own)).row_rate
-        normal = [
-            noise(len(own), Stream.LOCAL_STEPS, server_round, client, step)
-            for step in range(1, e.local_steps + 1)
-        ]
+        normal = (noise(len(own), Stream.LOCAL_STEPS, server_round, client, h) for h in numbers)
         drawn.append([own[_taken(x, rate)] for x in normal])
     size = max(1, *(len(rows) for steps in drawn for rows in steps))
     rows = np.zeros((len(clients), e.local_steps, size), dtype=np.int64)
@@ -98,11 +91,10 @@ def row_samples(
             rows[i, h, : len(some)], mask[i, h, : len(some)] = some, 1
     expected = [float(min(e.batch_size, len(train.rows[client]))) for client in clients]
     drawn_by = partial(noise, parameters, Stream.CLIENT_NOISE, server_round)
-    each = [partial(drawn_by, client) for client in clients]
     sample = Sample(
         torch.from_numpy(mask.reshape(len(clients), -1)).to(e.device),
         torch.tensor(expected, device=e.device),
-        each,
+        [partial(drawn_by, client) for client in clients],
     )
     return rows.reshape(len(clients), -1), size, sample
 

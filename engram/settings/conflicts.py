@@ -9,6 +9,9 @@ from engram.guards.facts import Fact, Part, conflicts, facts_after
 if TYPE_CHECKING:
     from engram.settings.base import Method, SharedSettings
 
+_NAMES: Final = "privacy", "merge", "aggregation", "compress", "clip", "clip_quantile", "guards"
+"""Settings that name protections."""
+
 
 class _Row(NamedTuple):
     """A setting that is no protection, but bears on facts if it is set."""
@@ -24,17 +27,6 @@ class _Row(NamedTuple):
         return Part(self.key, value, self.needs, self.ends, self.gives)
 
 
-_PLAIN: Final[dict[str, object]] = {
-    "privacy": "none",
-    "merge": "mean",
-    "aggregation": "plain",
-    "compress": "none",
-    "clip": 0.0,
-    "clip_quantile": 0.0,
-    "guards": "",
-}
-"""Settings that name protections, as they are by default."""
-
 _BEFORE: Final = (
     _Row("local-epochs", lambda e: e.local_epochs, ends={Fact.SAMPLED}),
     _Row("order", lambda e: e.order == "stream", ends={Fact.SAMPLED}),
@@ -43,12 +35,7 @@ _BEFORE: Final = (
     _Row("buffer-size", lambda e: e.buffer_size, needs={Fact.MEAN}, ends={Fact.CURRENT}),
     _Row("sampling", lambda e: e.secret_cohorts, needs={Fact.CURRENT}, ends={Fact.KNOWN}),
     # A fast client would put a slower one out.
-    _Row(
-        "over-selection",
-        lambda e: e.over_selection,
-        needs={Fact.CURRENT, Fact.KNOWN},
-        ends={Fact.SUM},
-    ),
+    _Row("over-selection", lambda e: e.over_selection, {Fact.CURRENT, Fact.KNOWN}, {Fact.SUM}),
     _Row("clip", lambda e: e.clip, gives={Fact.BOUNDED}),
 )
 _AFTER: Final = (
@@ -93,9 +80,9 @@ def combines(shared: "SharedSettings", own: "Method") -> bool:
 
 
 def _parts(shared: "SharedSettings", own: "Method") -> list[Part]:
-    """Returns all settings that bear on facts, in their order of action."""
     found = [row.part(shared) for row in _BEFORE if row.is_set(shared)]
-    if any(getattr(shared, name) != default for name, default in _PLAIN.items()):
+    fields = type(shared).model_fields
+    if any(getattr(shared, name) != fields[name].default for name in _NAMES):
         from engram.guards.presets import at_clients, at_server  # noqa: PLC0415 - loads torch
 
         given = shared, own, shared.noise_multiplier

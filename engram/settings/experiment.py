@@ -298,11 +298,8 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
         unowned = {key: value for key, value in others.items() if not owners_of(key)}
         raise Refused(unknown_method("method", name), *wrong, *_strange(unowned, None))
     prefix = f"{name}."
-    own = {
-        key.removeprefix(prefix): value
-        for key, value in others.items()
-        if key.removeprefix(prefix) in method.all_keys()
-    }
+    bare = {key.removeprefix(prefix): value for key, value in others.items()}
+    own = {key: value for key, value in bare.items() if key in method.all_keys()}
     chosen, invalid_own, wrong_own = validated(method, own, prefix)
     unknown = {key: value for key, value in others.items() if key.removeprefix(prefix) not in own}
     strange = _strange(unknown, method)
@@ -333,7 +330,6 @@ def without_former(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fitted(shared: SharedSettings, given: Mapping[str, Any]) -> SharedSettings:
-    """Returns settings with the numbers of clients that follow from others that are given."""
     unseen, asked = shared.unseen_clients, shared.clients_per_round
     if shared.unseen and "unseen-clients" not in given:
         unseen = len(shared.unseen_names)
@@ -372,11 +368,8 @@ def _strange(settings: Mapping[str, Any], method: type[Method] | None) -> list[F
     found = []
     for key, value in [*settings.items()][:_TOLD]:
         owners, meant = owners_of(key), list[str]()
-        known = [
-            *SharedSettings.all_keys(),
-            *Folders.all_keys(),
-            *(method.all_keys() if method is not None else ()),
-        ]
+        known = [*SharedSettings.all_keys(), *Folders.all_keys()]
+        known += method.all_keys() if method is not None else ()
         known += default_config() if "." in key else ()
         if method is not None and owners:
             default = " (the default)" if method.name == FIRST else ""

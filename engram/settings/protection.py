@@ -159,19 +159,15 @@ class ProtectionSettings(Settings):
             yield clash("noise-multiplier", self.noise_multiplier, expected, "epsilon")
 
 
-_ATTACKS: Final = {"none": 0.0} | dict.fromkeys(
-    [
-        *("sign-flip", "scaled", "alie", "ipm", "label-flip", "backdoor"),
-        *("false-rows", "false-statistics", "false-scores"),
-    ],
-    1e6,
-)
+_ATTACKS: Final = "sign-flip", "scaled", "alie", "ipm", "label-flip", "backdoor"
+_LIES: Final = "false-rows", "false-statistics", "false-scores"
+_SCALES: Final = {"none": 0.0} | dict.fromkeys([*_ATTACKS, *_LIES], 1e6)
 
 
 class AttackSettings(Settings):
     """Attacks, in simulations alone."""
 
-    attack: Annotated[str, AfterValidator(choice_with_number(**_ATTACKS))] = Field(
+    attack: Annotated[str, AfterValidator(choice_with_number(**_SCALES))] = Field(
         "none",
         description="what attackers do, in a simulation that measures how much harm it does, and "
         "after a colon how many times as far their updates go (sign-flip:60): see the "
@@ -207,15 +203,15 @@ class AttackSettings(Settings):
             raise Refused(must("attack", self.attack, expected))
 
 
+_COMPRESS: Final = AfterValidator(
+    choice_with_number(none=0, **{"8-bit": 0, "4-bit": 0}, top_k=0.5, low_rank=10**6)
+)
+
+
 class CompressionSettings(Settings):
     """Messages in fewer bytes, in both directions."""
 
-    compress: Annotated[
-        str,
-        AfterValidator(
-            choice_with_number(none=0, **{"8-bit": 0, "4-bit": 0}, top_k=0.5, low_rank=10**6)
-        ),
-    ] = Field(
+    compress: Annotated[str, _COMPRESS] = Field(
         "none",
         description="how models travel, in both directions: none (as they are), 8-bit or 4-bit "
         "(rounded at random to so many bits), top-k (the largest changes alone: top-k:0.05 of an "

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from engram.attack.attacks import (
-    TARGET,
-    attackers_of,
-    backdoor_success,
-    poisoned,
-    triggered,
-)
+from engram.attack.attacks import TARGET, attackers_of, backdoor_success, poisoned, triggered
 from engram.data.load_federation import federated_data
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused

@@ -8,7 +8,6 @@ import pytest
 from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows
 from engram.guards.accounting.accountant import PrivacyAccountant
-from engram.guards.accounting.gaussian import epsilon
 from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
 from engram.server import run as coordinator
@@ -16,7 +15,7 @@ from engram.settings.errors import Refused, RunStopped
 from engram.simulations import engine
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import draw_cohort
-from tests.epsilons import poisson_epsilon, subset_epsilon
+from tests.epsilons import epsilon, poisson_epsilon, subset_epsilon
 from tests.support import assert_same, grid, small, trainer
 
 CENTRAL = {"privacy": "central", "clip": 0.1, "noise_multiplier": 3.0}
@@ -132,6 +131,23 @@ def test_a_damaged_file_is_one_line(tmp_path):
             PrivacyAccountant(small(**CENTRAL), 2, tmp_path / "begun")
 
 
+def stopped(monkeypatch, e, folder, at):
+    """Simulates until a round fails; returns the rounds that have begun."""
+    train, calls = engine.train_directly, []
+
+    def fails(*args, **options):
+        calls.append(args[3])
+        if args[3] == at:
+            raise RunStopped("power failure")
+        return train(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "train_directly", fails)
+        with pytest.raises(RunStopped):
+            simulate(e, folder)
+    return calls
+
+
 @pytest.mark.parametrize("privacy", ["local", "central"])
 def test_a_private_simulation_tells_what_it_spent_and_resumed_gives_the_same_numbers(
     tmp_path, monkeypatch, privacy
@@ -145,20 +161,9 @@ def test_a_private_simulation_tells_what_it_spent_and_resumed_gives_the_same_num
     (row,) = report_rows(find_runs(tmp_path / "whole"))
     assert (row["epsilon"], row["delta"]) == (spent[-1], 1e-5)
     assert not (tmp_path / "whole" / "clients-asked.txt").exists()  # a simulation
-    train, calls = engine.train_directly, []
-
-    def fails(*args, **options):
-        calls.append(args[3])
-        if args[3] == 4:
-            raise RunStopped("power failure")
-        return train(*args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "train_directly", fails)
-        with pytest.raises(RunStopped):
-            simulate(e, tmp_path / "part")  # the last checkpoint is that of round 2
+    # The last checkpoint is that of round 2.
+    assert stopped(monkeypatch, e, tmp_path / "part", 4) == [1, 2, 3, 4]
     resumed = simulate(e.model_copy(update={"resume": str(tmp_path / "part")}), tmp_path / "part")
-    assert calls == [1, 2, 3, 4]
     one, two = (RunRecord.open(tmp_path / name).load_checkpoint() for name in ("whole", "part"))
     assert_same(one.model, two.model)
     assert whole["epsilon"] == resumed["epsilon"]
@@ -167,17 +172,8 @@ def test_a_private_simulation_tells_what_it_spent_and_resumed_gives_the_same_num
 @pytest.mark.parametrize("stop", range(1, 7))
 def test_wherever_a_run_stops_epsilon_is_that_of_a_run_that_does_not(tmp_path, monkeypatch, stop):
     e = small(**CENTRAL, method="fedavg", num_rounds=6, unseen_clients=14, checkpoint_every=2)
-    train, folder = engine.train_directly, tmp_path / "run"
-
-    def fails(*args, **options):
-        if args[3] == stop:
-            raise RunStopped("power failure")
-        return train(*args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "train_directly", fails)
-        with pytest.raises(RunStopped):
-            simulate(e, folder)
+    folder = tmp_path / "run"
+    stopped(monkeypatch, e, folder, stop)
     found = simulate(e.model_copy(update={"resume": str(folder)}), folder)
     rows = RunRecord.open(folder).rows()[1:]
     asked: Counter[int] = Counter()

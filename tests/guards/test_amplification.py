@@ -9,9 +9,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from engram.guards.accounting.gaussian import epsilon
 from engram.settings.errors import Refused
-from tests.epsilons import poisson_epsilon, subset_epsilon
+from tests.epsilons import epsilon, poisson_epsilon, subset_epsilon
 from tests.samples import entry
 
 MNIST = 256 / 60000  # batches of 256 of 60,000 rows, as TensorFlow Privacy's tutorial has them

@@ -92,13 +92,6 @@ def check_bound_and_noise(name, method, received, sent):
     }
 
 
-def test_noise_does_not_depend_on_the_order_of_names():
-    change = flat({"model": W, "change": W})
-    normal = torch.randn(size_of(change), generator=torch.Generator().manual_seed(3))
-    found = arrays_of(normal, dict(reversed(change.items())))
-    assert_close(found, arrays_of(normal, change), rtol=0, atol=0)
-
-
 def test_running_statistics_are_passed_over():
     at = at_of(built(FedAvg()), {"model": W}, running={"dense0.bias"})
     update = Update({"model": draw(9)}, 1)
@@ -110,12 +103,15 @@ def test_running_statistics_are_passed_over():
     assert not torch.equal(found["dense0.weight"], update.slots["model"]["dense0.weight"])
 
 
-def test_a_center_takes_the_place_of_the_mean():
+def test_a_center_takes_the_place_of_the_mean_and_a_server_s_step_is_taken_towards_it():
+    method = built(PFedMe(server_mix=0.25))
     updates = [Update({"model": draw(c)}, 10.0 * c, 1, c) for c in (1, 2, 3)]
-    (found,) = RobustCenter("median").build().gather(at_of(built(FedAvg()), {"model": W}), updates)
+    (center,) = RobustCenter("median").build().gather(at_of(method, {"model": W}), updates)
     middle = {n: torch.stack([draw(c)[n] for c in (1, 2, 3)]).median(0).values for n in W}
-    assert_close(found.slots["model"], middle)
-    assert (found.rows, found.clients) == (60.0, 3)
+    assert_close(center.slots["model"], middle)
+    assert (center.rows, center.clients) == (60.0, 3)
+    found = merged(method, {"model": W}, [center])["model"]
+    assert_close(found, plus(W, 0.25, plus(middle, -1.0, W)))
 
 
 ENDS = [draw(7), draw(8), W, {n: leaf + 1e-3 for n, leaf in W.items()}]
@@ -180,16 +176,6 @@ def test_it_is_flowers_wrapper_around_the_mean(monkeypatch):
     ]
     theirs = to_params(wrapper.aggregate_train(1, replies)[0])
     assert_close(private(ends, normal=torch.ones, multiplier=0.8), theirs, rtol=0, atol=1e-6)
-
-
-def test_a_server_s_step_is_taken_towards_the_center():
-    method = built(PFedMe(server_mix=0.25))
-    updates = [Update({"model": draw(c)}, 10.0 * c, 1, c) for c in (1, 2, 3)]
-
-    center = RobustCenter("median").build().gather(at_of(method, {"model": W}), updates)
-    found = merged(method, {"model": W}, center)["model"]
-    middle = {n: torch.stack([draw(c)[n] for c in (1, 2, 3)]).median(0).values for n in W}
-    assert_close(found, plus(W, 0.25, plus(middle, -1.0, W)))
 
 
 def test_changes_of_older_slots_become_changes_of_newer_ones():

@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from engram.core.method import Update
+from engram.core.slots import flat, unflat
 from engram.guards.robust.claims import bounded, impossible, projected
 from tests.samples import entry
 
@@ -18,9 +19,7 @@ def sent(*, sums=SUMS, shares=SHARES, trace=1.0):
 
 
 def update(**of):
-    each = sent(**of)
-    slots = {"p": {"sums": each["p/sums"], "shares": each["p/shares"]}, "trace": each["trace"]}
-    return Update(slots, 1.0, client=0)
+    return Update(unflat(sent(**of)), 1.0, client=0)
 
 
 def test_impossible_claims_are_named():
@@ -47,17 +46,7 @@ def test_what_noise_has_moved_out_of_range_is_moved_back():
     assert_close(found["p"]["shares"], torch.tensor([0.75, 0.25, 0.0]))
     assert_close(found["p"]["sums"], torch.tensor([[1.5, 0.5], [0.5, 2.5], [0.0, 0.0]]))
     assert float(found["trace"]) == 0
-    assert (
-        impossible(
-            CLAIMS,
-            {
-                "p/sums": found["p"]["sums"],
-                "p/shares": found["p"]["shares"],
-                "trace": found["trace"],
-            },
-        )
-        == ""
-    )
+    assert impossible(CLAIMS, flat(found)) == ""
 
 
 def test_amounts_are_bounded_by_the_median_amount():

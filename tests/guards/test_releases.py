@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.func import vmap
 
+from engram.cohort.trainer.sending import leave_together
 from engram.core.method import Update
 from engram.core.types import Sampled
 from engram.guards.accounting import accountant, guarantee
@@ -24,7 +25,6 @@ from engram.guards.central_noise import CentralNoise
 from engram.guards.changes import change_of
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.guard import Guard, Sum, chain
-from engram.guards.outgoing_updates import leave_together
 from engram.guards.presets import noise_multiplier, plan_of, protections
 from engram.guards.row_noise import RowNoise, summed
 from engram.guards.secure.noise import deviation, discrete_gaussian
@@ -97,12 +97,6 @@ def test_a_target_beside_a_secure_sum_has_the_noise_of_concentrated_privacy():
         found = noise_multiplier(Experiment(**settings))
         least = math.sqrt(N / (2 * rho))
         assert least <= found <= least * 1.0015  # solved to 1e-4, and rounded up to four digits
-
-
-def test_scores_with_noise_cost_as_a_round_each():
-    e = Experiment(**preset(privacy="local", epsilon=3.0, eval_every=7))
-    z = noise_multiplier(e)
-    assert gaussian(2 * math.sqrt(N + 3) / z) <= 3 < gaussian(2 * math.sqrt(N + 3) / (0.998 * z))
 
 
 # --- Guards that nobody knows --------------------------------------------------------------------

@@ -31,10 +31,6 @@ from tests.support import assert_same, draw
 LINE = [8.0, 1.0, 100.0, 4.0, 2.0]
 
 
-def mean(sent):
-    return {name: torch.stack([m[name] for m in sent]).mean(0) for name in sent[0]}
-
-
 def points(*values):
     return [{"w": torch.tensor([float(v)], dtype=torch.float64)} for v in values]
 
@@ -59,9 +55,8 @@ def test_trimmed_mean():
         ([5.0], 1, 5.0),
     ]:
         with entry(values, cut):
-            assert trimmed_mean(points(*values), cut)["w"].item() == pytest.approx(
-                expected, abs=1e-12
-            )
+            found = trimmed_mean(points(*values), cut)["w"].item()
+            assert found == pytest.approx(expected, abs=1e-12)
 
 
 def test_krum():
@@ -118,9 +113,8 @@ def test_the_geometric_median_has_the_least_sum_of_distances():
                 return np.linalg.norm(x - z, axis=1).sum()
 
             found = total(row_of(geometric_median(of_rows(x), steps=1000)))
-            least = minimize(
-                total, x.mean(0), method="Nelder-Mead", options={"maxiter": 40_000}
-            ).fun
+            most = {"maxiter": 40_000}
+            least = minimize(total, x.mean(0), method="Nelder-Mead", options=most).fun
             assert found <= least * (1 + 1e-4)
 
 
@@ -181,7 +175,7 @@ def test_two_that_lie_leave_the_range_of_the_others(name, honest, lies):
     assert min(honest) - 1e-9 <= center <= max(honest) + 1e-9
 
 
-@given(HONEST.filter(lambda values: len(values) >= 5), ANYTHING)
+@given(HONEST, ANYTHING)
 def test_two_that_lie_make_krum_pick_no_distant_model(honest, lies):
     # Blanchard et al., Sec. 4: with n = honest + 2 and 2 * 2 + 2 < n, an honest model's score is
     # at most (n - 4) D^2, D the width of the honest ones; a liar's has an honest one among its
@@ -226,7 +220,7 @@ ALL = {
 
 def test_one_that_lies_ruins_the_mean_and_nothing_else():
     sent = [*models(8), {"a": torch.full((3, 2), 3e38), "b": torch.full((4,), -3e38)}]
-    assert mean(sent)["a"].abs().min() > 1e37
+    assert torch.stack([m["a"] for m in sent]).mean(0).abs().min() > 1e37
     for name, center in ALL.items():
         with entry(name):
             assert all(leaf.abs().max() < 4 for leaf in center(sent).values())
@@ -302,31 +296,17 @@ def test_the_bound_is_attained():
     assert found[-1] / found.sum() == pytest.approx(5 / 24)
 
 
-@given(WEIGHTS, MULTIPLES, st.randoms())
-def test_the_order_of_clients_is_immaterial(weights, multiple, random):
-    order = random.sample(range(len(weights)), len(weights))
-    found = bounded(weights, multiple)
-    assert np.array_equal(bounded(weights[order], multiple), found[order])
-
-
-@given(WEIGHTS, MULTIPLES, st.sampled_from([0.25, 8.0, 2.0**-40]))
-def test_the_unit_of_weights_is_immaterial(weights, multiple, unit):  # powers of 2: no rounding
-    assert np.array_equal(bounded(weights * unit, multiple), bounded(weights, multiple) * unit)
-
-
-@given(WEIGHTS, MULTIPLES)
-def test_bounding_twice_is_bounding_once(weights, multiple):
-    once = bounded(weights, multiple)
-    assert np.array_equal(bounded(once, multiple), once)
-
-
-@given(WEIGHTS, MULTIPLES)
-def test_who_is_within_the_limit_is_left_as_is_and_nobody_gains(weights, multiple):
+@given(WEIGHTS, MULTIPLES, st.randoms(), st.sampled_from([0.25, 8.0, 2.0**-40]))
+def test_who_is_within_the_limit_is_left_as_is_and_nobody_gains(weights, multiple, random, unit):
     found, limit = bounded(weights, multiple), weight_limit(weights, multiple)
     assert (found <= weights).all()
     assert np.array_equal(found[weights <= limit], weights[weights <= limit])
     assert (found > 0).all()
     assert np.array_equal(bounded(weights, np.inf), weights)
+    assert np.array_equal(bounded(found, multiple), found)  # once more
+    order = random.sample(range(len(weights)), len(weights))
+    assert np.array_equal(bounded(weights[order], multiple), found[order])
+    assert np.array_equal(bounded(weights * unit, multiple), found * unit)  # without rounding
 
 
 def test_refuses_a_multiple_below_one():

@@ -8,7 +8,6 @@ import pytest
 
 from engram.client.disk_memory import DiskStore
 from engram.data.load_federation import federated_data
-from engram.guards.accounting.gaussian import epsilon
 from engram.runs.record import RunRecord
 from engram.server.status import members, participation
 from engram.settings.experiment import Experiment, read_by
@@ -19,7 +18,7 @@ from engram.simulations.loopback import LoopbackFederation
 from engram.studio.live import Federation
 from engram.studio.live import federation as page
 from engram.studio.run_index import RunIndex
-from tests.epsilons import poisson_epsilon
+from tests.epsilons import epsilon, poisson_epsilon
 from tests.golden import federated
 from tests.processes.support import set_dead_proxies, wait_for
 from tests.studio.test_board import said

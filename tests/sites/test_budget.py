@@ -12,11 +12,11 @@ from flwr.app import ConfigRecord, RecordDict
 from engram.client import app as module
 from engram.client.round_log import in_words
 from engram.cohort.trainer.chunks import ClientFailed
+from engram.cohort.trainer.sending import leave_together
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.slots import flat
 from engram.guards.guard import At
 from engram.guards.noise import simulated_noise
-from engram.guards.outgoing_updates import leave_together
 from engram.guards.presets import client_guards
 from engram.settings.errors import REFUSED
 from engram.sites.audit import Audit

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from engram.guards.accounting.gaussian import epsilon
 from engram.runs.record import RunRecord
 from engram.server import run as coordinator
 from engram.settings.errors import RunStopped
+from tests.epsilons import epsilon
 from tests.sites.budgets import books, epsilon_of
 from tests.sites.sites import Sites
 from tests.support import small

@@ -104,9 +104,8 @@ def test_a_secret_cohort_is_another_one_each_time(kind):
 def test_simulations_repeat_cohorts_and_the_normal_numbers_are_those_of_the_stream():
     normal = simulated_noise(3)(200, Stream.COHORT, 1)
     # Phi(-1.2815515655446004) = 0.1, from a table.
-    assert (
-        cohorts(0.1, count=1)[0] == torch.nonzero(normal < -1.2815515655446004).flatten().tolist()
-    )
+    taken = torch.nonzero(normal < -1.2815515655446004).flatten().tolist()
+    assert cohorts(0.1, count=1)[0] == taken
     least = sorted(sorted(range(200), key=normal.tolist().__getitem__)[:7])
     assert subset_cohort(7, 1, 200, simulated_noise(3)) == least
 
@@ -186,37 +185,15 @@ def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_pat
         assert {*spent_by_client(RunRecord(tmp_path / "run")).values()} == {found["epsilon"]}
 
 
-@KINDS
-def test_what_secret_cohorts_do_not_go_with_is_one_line(kind):
-    for settings, says in [
-        (
-            {"privacy": "local"},
-            "sampling = {} needs that the server adds noise to the sum: privacy is not central",
-        ),
-        (
-            {"privacy": "none"},
-            "sampling = {} needs that the server adds noise to the sum: privacy is not central",
-        ),
-        (
-            {"aggregation": "secure"},
-            "aggregation = secure needs that cohorts are no secret: sampling = {} ends that",
-        ),
-        ({"shards": 2}, "shards = 2 needs that cohorts are no secret: sampling = {} ends"),
-        (
-            {"min_clients": 3},
-            "min-clients = 3 needs that cohorts are no secret: sampling = {} ends",
-        ),
-        (
-            {"participation": "runs/a"},
-            "participation = runs/a needs that cohorts are no secret: sampling = {} ends",
-        ),
-        (
-            {"clock": "drawn", "over_selection": 0.5},
-            "over-selection = 0.5 needs that cohorts are no secret: sampling = {} ends",
-        ),
+def test_cohorts_without_replacement_are_as_secret_as_those_of_poisson():
+    by = "sampling = without-replacement"
+    for settings, says in [  # for the others see tests/guards/unfit.txt
+        ({"privacy": "local"}, f"{by} needs that the server adds noise to the sum: privacy is not"),
+        ({"privacy": "none"}, f"{by} needs that the server adds noise to the sum: privacy is not"),
+        ({"shards": 2}, f"shards = 2 needs that cohorts are no secret: {by} ends"),
     ]:
-        with entry(settings, says), pytest.raises(ValueError, match=says.format(kind["sampling"])):
-            small(**kind | settings)
+        with entry(settings), pytest.raises(ValueError, match=says):
+            small(**SUBSET | settings)
 
 
 def test_secret_cohorts_are_recorded_before_they_are_asked_and_count_again(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 from dash import Dash
 from flask import Flask
 
-from engram.guards.accounting.gaussian import epsilon
 from engram.link.addresses import Address
 from engram.runs.progress import RunProgress
 from engram.runs.record import PROGRESS, RunRecord
@@ -29,6 +28,7 @@ from engram.studio.search_page import trials
 from engram.studio.serving import guard, server_of
 from engram.studio.widgets import linked
 from engram.wire.roster import Roster
+from tests.epsilons import epsilon
 from tests.samples import entry
 from tests.support import small
 

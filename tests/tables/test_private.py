@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from engram.guards.accounting.gaussian import epsilon
 from engram.tables.bandits.policies import molar_bandit
 from engram.tables.private import (
     close_private_batch,
@@ -13,6 +12,7 @@ from engram.tables.private import (
     statistics_size,
 )
 from engram.tables.site import Rows, estimate_site
+from tests.epsilons import epsilon
 from tests.samples import entry
 from tests.strategies.test_audit import DELTA, found_by
 

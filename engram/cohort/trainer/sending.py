@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from engram.cohort.round import Held, Outcome
 from engram.cohort.trainer.chunks import Asked, Chunk
@@ -26,12 +27,9 @@ from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
 from engram.guards.guard import At, Guard, parted
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.outgoing_updates import leave_together
 from engram.guards.presets import client_guards
 from engram.settings.errors import EngramError, Names, few
-
-if TYPE_CHECKING:
-    from engram.settings.experiment import Experiment
+from engram.settings.experiment import Experiment
 
 _log = getLogger("flwr.engram")
 
@@ -46,7 +44,7 @@ class Sending:
     noise, and an update that diverged is sent as no change.
     """
 
-    experiment: "Experiment"
+    experiment: Experiment
     method: Method
     shapes: Shapes
     running: Set[str]
@@ -69,10 +67,9 @@ class Sending:
         if not guard.leaves:
             return done, []
         if done.broken and self.covers:
+            who = few([clients[i] for i in done.broken], self.names)
             _log.warning(
-                "clients %s send noise alone in round %d: their training diverged",
-                few([clients[i] for i in done.broken], self.names),
-                number,
+                "clients %s send noise alone in round %d: their training diverged", who, number
             )
         done = done._replace(broken={}) if self.covers else done
         if guard.encodes or guard.keeps:
@@ -109,7 +106,6 @@ class Sending:
         return done._replace(sent=Held(slots)), beside
 
     def _at(self, received: Slots, number: int, client: int) -> At:
-        """Returns the place where guards act on an update of a client that received slots."""
         e, noise = self.experiment, self.noise or secret_noise
         draw = cache(lambda stream: uniform(e.seed, stream, number, client))
         return At(
@@ -151,8 +147,36 @@ class Sending:
         return {path: found[path] for path in flat(common)}  # whose order sums over slots follow
 
 
+def leave_together(guard: Guard, at: At, own: Slots, sent: Slots) -> Slots:
+    """Returns clients' updates as guards let them leave that keep nothing of a client.
+
+    Each depends on its client alone, so that a client's privacy does not depend on who else trains
+    or on how nodes host clients. A client that is asked again answers with new noise, at the same
+    privacy cost; a run reports the cost of what it asked for itself.
+
+    Args:
+        guard: The guards.
+        at: Where they act: ``server`` has the slots that all of the clients received alike, and
+            ``normal`` gives the numbers of all clients, (c, size).
+        own: Their own slots that they received, with a leading client axis.
+        sent: The slots that they send, with a leading client axis.
+    """
+    if not (paths := flat(sent)):
+        return sent
+
+    def leave(client: Tensor, own: Slots, sent: Slots) -> Slots:
+        def normal(size: int, stream: Stream) -> Tensor:
+            return at.normal(size, stream).index_select(0, client.reshape(1))[0]
+
+        received = at.server | own
+        here = at._replace(received=lambda _: received, normal=normal)
+        return guard.leave(here, Update(sent, 0), {})[0].slots
+
+    found: Slots = vmap(leave)(torch.arange(len(next(iter(paths.values())))), own, sent)
+    return found
+
+
 def _base(version: int, memories: Iterable[Mapping[str, Any]]) -> Params:
-    """Returns the slots of a version that one of the clients has received."""
     for memory in memories:
         if _VERSION in memory and int(memory[_VERSION]) == version:
             return flat(memory[_RECEIVED])

@@ -4,6 +4,8 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,23 +48,19 @@ class PrivacyAccountant:
         rows: Sequence[Mapping[str, Any]] = (),
         examples: Callable[[], Sequence[int] | Mapping[int, int]] = tuple,
     ) -> None:
-        self._examples = examples
-        self._experiment = experiment
+        self._experiment, self._file, self._examples = experiment, file, examples
         self._plan = plan_of(experiment)
         hidden = protections(experiment).releases(self._plan)
         self._by_rows = any(release.unit == "row" for release in hidden)
-        self._file = file
         self._asked: Counter[int] = Counter()
         self._rounds, self._repeated = done, 0
-        e = experiment
         if file is None:
             cohorts = {row["round"]: row["cohort"] for row in rows if "cohort" in row}
             for server_round in range(1, done + 1):
-                self._asked.update(cohorts.get(server_round, range(e.num_clients)))
+                self._asked.update(cohorts.get(server_round, range(experiment.num_clients)))
         elif done or file.is_file():
             releases = releases_in(file)
-            for clients in releases:
-                self._asked.update(clients)
+            self._asked.update(chain.from_iterable(releases))
             self._rounds, self._repeated = len(releases), len(releases) - done
             if len(releases) < done:
                 raise Refused(f"{file} is damaged: it has {len(releases)} of {done} rounds")
@@ -151,13 +149,9 @@ class PrivacyAccountant:
         ``adjacency`` names the pairs of federations that cannot be told apart; ``sampling-rate`` is
         there where epsilon is amplified by sampling.
         """
-        rate = {"sampling-rate": self._plan.rate} if self._plan.secret else {}
-        return {
-            **self.spent,
-            "adjacency": adjacency(self._experiment),
-            "noise-multiplier": noise_multiplier(self._experiment),
-            **rate,
-        }
+        e, rate = self._experiment, {"sampling-rate": self._plan.rate} if self._plan.secret else {}
+        noise = {"adjacency": adjacency(e), "noise-multiplier": noise_multiplier(e)}
+        return {**self.spent, **noise, **rate}
 
 
 def spent(e: Experiment, answers: int, rows: int = 1) -> float:
@@ -177,10 +171,7 @@ def noised_by(replies: Iterable[Message], clients: int) -> list[int]:
     found = set[int]()
     for reply in replies:
         record = reply.content.config_records.get(CLIENTS) if reply.has_content() else None
-        if record is None or NOISE not in record:
-            continue
-        try:
-            found.update(read_list(record, "ids", int))
-        except (KeyError, TypeError):  # which screening leaves out
-            continue
+        if record is not None and NOISE in record:
+            with suppress(KeyError, TypeError):  # which screening leaves out
+                found.update(read_list(record, "ids", int))
     return sorted(found & {*range(clients)})

@@ -97,7 +97,6 @@ def composed_epsilon(
 
 @lru_cache
 def _privacy_loss(multiplier: float, rate: float, interval: float) -> Any:
-    """Returns the privacy loss distribution of one release, on a grid of this interval."""
     return _package().pld.privacy_loss_distribution.from_gaussian_mechanism(
         multiplier, sampling_prob=rate, value_discretization_interval=interval
     )

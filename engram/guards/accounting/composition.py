@@ -51,7 +51,6 @@ def _repeated(releases: Sequence[Release], rounds: int, reports: int) -> tuple[R
 
 @lru_cache
 def _composed(releases: tuple[Release, ...], delta: float) -> float:
-    """Returns the epsilon of all these mechanisms together; 0 of none."""
     if not releases:
         return 0.0
     _, neighbors = hidden_by(releases)

@@ -36,37 +36,21 @@ def concentrated_epsilon(rho: float, delta: float) -> float:
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
-def epsilon(multiplier: float, releases: int, delta: float) -> float:
-    """Returns the exact epsilon of a number of Gaussian releases.
-
-    With mu = sqrt(releases) / multiplier they are, together and however each depends on those
-    before, one Gaussian mechanism of sensitivity mu and variance 1 (Dong, Roth, Su. Gaussian
-    Differential Privacy. JRSS B 2022), which is (epsilon, delta)-private if and only if ::
-
-        Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu) <= delta
-
-    (Balle, Wang. Improving the Gaussian Mechanism. ICML 2018, Thm. 8). There is no amplification by
-    sampling, for which see ``engram.guards.accounting.amplification``. One release of multiplier
-    ``sqrt(2 ln(1.25 / delta)) / epsilon``, as Flower's LocalDpMod has it, gives at most that
-    epsilon where it is below 1, and less privacy than that far above.
-
-    Args:
-        multiplier: Standard deviation of the noise, divided by the norm by which a client can move
-            the noised quantity; > 0.
-        releases: Number of releases; >= 0.
-        delta: In (0, 1).
-    """
-    require(multiplier > 0, "noise-multiplier", multiplier, "positive")
-    return epsilon_of(math.sqrt(releases) / multiplier, delta)
-
-
 def epsilon_of(mu: float, delta: float) -> float:
     """Returns the exact epsilon of a Gaussian mechanism of sensitivity ``mu`` and variance 1.
 
-    Gaussian releases of any multipliers z_1, z_2, ... are together one with
-    ``mu^2 = sum 1 / z_i^2``, also where each z_i is chosen after the releases before it, as long as
-    their sum is bounded beforehand (Smith, Thakurta. Fully Adaptive Composition for Gaussian
-    Differential Privacy. 2022, Thm. 1.1). The bound by ``epsilon`` is the case of equal ones.
+    It is (epsilon, delta)-private if and only if ::
+
+        Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu) <= delta
+
+    (Balle, Wang. Improving the Gaussian Mechanism. ICML 2018, Thm. 8). Gaussian releases of any
+    multipliers z_1, z_2, ... are together one with ``mu^2 = sum 1 / z_i^2`` (Dong, Roth, Su.
+    Gaussian Differential Privacy. JRSS B 2022), also where each z_i is chosen after the releases
+    before it, as long as their sum is bounded beforehand (Smith, Thakurta. Fully Adaptive
+    Composition for Gaussian Differential Privacy. 2022, Thm. 1.1). There is no amplification by
+    sampling, for which see ``engram.guards.accounting.amplification``. One release of multiplier
+    ``sqrt(2 ln(1.25 / delta)) / epsilon``, as Flower's LocalDpMod has it, gives at most that
+    epsilon where it is below 1, and less privacy than that far above.
 
     Args:
         mu: The sensitivity; >= 0.
@@ -75,9 +59,8 @@ def epsilon_of(mu: float, delta: float) -> float:
     require(0 < delta < 1, "delta", delta, "in (0, 1)")
 
     def excess(value: float) -> float:
-        upper, lower = torch.special.log_ndtr(
-            torch.tensor([mu / 2 - value / mu, -mu / 2 - value / mu], dtype=torch.float64)
-        ).tolist()
+        ends = torch.tensor([mu / 2 - value / mu, -mu / 2 - value / mu], dtype=torch.float64)
+        upper, lower = torch.special.log_ndtr(ends).tolist()
         return math.exp(upper) - math.exp(value + lower) - delta
 
     if mu == 0 or excess(0.0) <= 0:

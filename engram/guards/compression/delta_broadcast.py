@@ -60,12 +60,9 @@ class Broadcast:
                 arrays |= {p: arrays[p] - before[p] for p in layout.coded}
             code, sent, left = layout.encode(arrays, residual, self.draw(version))
             after = sent if self.whole else advanced(layout, before, sent)
-            return {
-                **unflat(after, common),
-                **unflat({_RESIDUAL + path: x for path, x in left.items()}),
-                WRITTEN: code,
-                VERSION: torch.tensor(version),
-            }
+            later = unflat({_RESIDUAL + path: x for path, x in left.items()})
+            new = {WRITTEN: code, VERSION: torch.tensor(version)}
+            return {**unflat(after, common), **later, **new}
 
         def merged(given: Slots, updates: Update | Sequence[Update]) -> Slots:
             rest = {name: x for name, x in given.items() if name not in ours}

@@ -25,13 +25,11 @@ def encoded(name: str, coder: Coder) -> Guard:
         return known[id(at.like)][1]
 
     def origin(at: At, update: Update) -> Params:
-        """Returns the received models, by path: their changes are written."""
         received, kinds = flat(at.received(update)), at.method.kinds
         models = (path for path in layout(at).coded if kinds[path.partition("/")[0]] == "model")
         return {path: received[path] for path in models}
 
-    def form(at: At, slots: Slots) -> Slots:
-        del slots
+    def form(at: At, _: Slots) -> Slots:
         return {CODE: unfilled((layout(at).size,), torch.uint8)}
 
     def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
@@ -48,11 +46,5 @@ def encoded(name: str, coder: Coder) -> Guard:
         found |= {path: found[path] + x for path, x in origin(at, update).items()}
         return update._replace(slots=unflat(found, at.like))
 
-    return Guard(
-        name,
-        needs={Fact.EACH, Fact.EXACT},
-        keeps={_RESIDUAL},
-        leave=leave,
-        form=form,
-        arrive=arrive,
-    )
+    needs = {Fact.EACH, Fact.EXACT}
+    return Guard(name, needs, keeps={_RESIDUAL}, leave=leave, form=form, arrive=arrive)

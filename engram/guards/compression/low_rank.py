@@ -27,8 +27,7 @@ def low_rank(rank: int) -> Coder:
             return (unfilled(shape),)
         return unfilled((both[0], rank)), unfilled((rank, both[1]))
 
-    def encode(x: Tensor, draw: Draw) -> Code:
-        del draw
+    def encode(x: Tensor, _: Draw) -> Code:
         if (both := sides(tuple(x.shape))) is None:
             return (x,)
         left, values, right = torch.linalg.svd(x.reshape(both), full_matrices=False)

@@ -53,8 +53,7 @@ def quantized(bits: Literal[8, 4]) -> Coder:
         if bits == 4:
             q = torch.stack([q & 0xF, q >> 4], 1).reshape(-1)[:count].view(torch.int8)
             q = torch.where(q > levels, q - 2 * (levels + 1), q)
-        return (
-            (rows(q.view(torch.int8).float()) * scale[:, None]).reshape(-1)[:count].reshape(shape)
-        )
+        x = rows(q.view(torch.int8).float()) * scale[:, None]
+        return x.reshape(-1)[:count].reshape(shape)
 
     return Coder(form, encode, decode)

@@ -29,8 +29,7 @@ def top_k(share: float) -> Coder:
             return (unfilled(shape),)
         return unfilled((some, _width(count)), torch.uint8), unfilled((some,))
 
-    def encode(x: Tensor, draw: Draw) -> Code:
-        del draw
+    def encode(x: Tensor, _: Draw) -> Code:
         y, count = x.reshape(-1), x.numel()
         if kept(count) == count:
             return (x,)

@@ -67,14 +67,9 @@ class RobustCenter:
             rows, clients = sum(u.rows for u in updates), sum(u.clients for u in updates)
             return [Update(slots, rows, clients)]
 
-        return Guard(
-            self.name,
-            needs=_COMPARED | {Fact.MEAN},
-            ends={Fact.SUM},
-            asks=_LEAST[self.name] + 2 * self.malicious if against else 1,
-            alike=True,
-            gather=gather,
-        )
+        asks = _LEAST[self.name] + 2 * self.malicious if against else 1
+        needs, ends = _COMPARED | {Fact.MEAN}, {Fact.SUM}
+        return Guard(self.name, needs, ends, asks=asks, alike=True, gather=gather)
 
 
 @dataclass(frozen=True)
@@ -120,10 +115,5 @@ class Buckets:
             parts = ([updates[i] for i in order[start : start + self.size]] for start in starts)
             return [mean_of(part, "clients") for part in parts]
 
-        return Guard(
-            "buckets",
-            needs=_COMPARED | {Fact.MEAN},
-            per=self.size,
-            alike=True,
-            gather=gather,
-        )
+        needs = _COMPARED | {Fact.MEAN}
+        return Guard("buckets", needs, per=self.size, alike=True, gather=gather)

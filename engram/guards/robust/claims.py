@@ -7,6 +7,7 @@ inside, amounts and means of classes are bounded by comparison with those of oth
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -38,8 +39,7 @@ class ClaimedRanges:
     def build(self) -> Guard:
         """Builds the guard."""
 
-        def admit(at: At, update: Update) -> Update | Refusal:
-            del at
+        def admit(_: At, update: Update) -> Update | Refusal:
             if self.mend:
                 return update._replace(slots=projected(self.claims, update.slots))
             wrong = impossible(self.claims, flat(update.slots))
@@ -65,12 +65,8 @@ class ComparedClaims:
 
     def build(self) -> Guard:
         """Builds the guard."""
-
-        def gather(at: At, updates: Sequence[Update]) -> Sequence[Update]:
-            del at
-            return bounded(self.claims, updates, amount=self.amount, mean=self.mean)
-
-        return Guard("compared-claims", least=2, gather=gather)
+        bound = partial(bounded, self.claims, amount=self.amount, mean=self.mean)
+        return Guard("compared-claims", least=2, gather=lambda at, updates: bound(updates))
 
 
 def impossible(claims: Mapping[str, Claim], sent: Params) -> str:
@@ -107,15 +103,7 @@ def projected(claims: Mapping[str, Claim], slots: Slots) -> Slots:
 def bounded(
     claims: Mapping[str, Claim], updates: Sequence[Update], *, amount: float, mean: float
 ) -> list[Update]:
-    """Bounds the claims of updates, each possible by itself, by comparison.
-
-    Args:
-        claims: The method's claims.
-        updates: The updates of a round.
-        amount: An amount counts at most this many times the median one; see ``weight_limit``.
-        mean: A class's mean is at most this many times as long as the longest mean of the median
-            update.
-    """
+    """Bounds the claims of a round's updates by comparison: see ``ComparedClaims``."""
     sent = [flat(update.slots) for update in updates]
     for path, claim in claims.items():
         if claim == "amount":

@@ -86,7 +86,6 @@ def _bounded(at: At, update: Update, lengths: dict[str, float], limits: dict[str
 
 
 def _lengths(at: At, update: Update) -> dict[str, float]:
-    """Returns the norms of an update's change, by group."""
     begun, sent = origin(at, update), flat(update.slots)
     groups: dict[str, list[str]] = {}
     for path in sent:
@@ -95,7 +94,6 @@ def _lengths(at: At, update: Update) -> dict[str, float]:
 
 
 def _group(at: At, path: str) -> str:
-    """Returns the group of arrays that an array is compared with."""
     if is_running(at.method, at.running, path):
         return "running statistics"
     slot = path.partition("/")[0]

@@ -81,9 +81,9 @@ class MaskingHost:
             terms, told = asked.session, digests(content, self._host.trainer.experiment)
             if told != (terms.work, terms.model):
                 raise Refused(
-                    f"settings and model must be those of which all sites of round {terms.number} "
-                    "were told the digest, got others: a site that trains otherwise can be told "
-                    "apart"
+                    "settings and model must be those of which all sites of round "
+                    f"{terms.number} were told the digest, got others: a site that trains "
+                    "otherwise can be told apart"
                 )
             party.open(read_entries(content.config_records[SECURE]))
         return asked
@@ -92,10 +92,8 @@ class MaskingHost:
         content, session, trainer = reply.content, asked.session, self._host.trainer
         details = content.config_records[CLIENTS]
         rows = read_list(details, "examples", int)
-        received, sent = (
-            unflat(to_params(each.array_records[ARRAYS]))
-            for each in (request.message.content, content)
-        )
+        both = request.message.content, content
+        received, sent = (unflat(to_params(each.array_records[ARRAYS])) for each in both)
         update = Update(sent, sum(min(count, session.most) for count in rows), len(rows))
         with self._stages.party(asked) as party:
             entropy = self._noise(session.number, party.number)

@@ -35,9 +35,8 @@ def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
     Raises:
         ValueError: The public key is no key, or of low order.
     """
-    secret = X25519PrivateKey.from_private_bytes(private).exchange(
-        X25519PublicKey.from_public_bytes(public)
-    )
+    other = X25519PublicKey.from_public_bytes(public)
+    secret = X25519PrivateKey.from_private_bytes(private).exchange(other)
     return HKDF(hashes.SHA256(), SEED, salt=None, info=purpose).derive(secret)
 
 

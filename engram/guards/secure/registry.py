@@ -5,10 +5,10 @@ the server's machine, so that the server can carry a registry to sites, and make
 """
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -60,12 +60,10 @@ def is_signed(data: bytes, authorities: Iterable[x509.Certificate]) -> bool:
     last = data.decode(errors="replace").rpartition(f"\n{_SIGNATURE}")[2]
     for authority in authorities:
         key = authority.public_key()
-        try:
+        with suppress(InvalidSignature, ValueError):
             if isinstance(key, ec.EllipticCurvePublicKey):
                 key.verify(base64.b64decode(last), _words(_body(data)), _ALGORITHM)
                 return True
-        except (InvalidSignature, binascii.Error, ValueError):
-            continue
     return False
 
 

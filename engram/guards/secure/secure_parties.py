@@ -112,9 +112,8 @@ def learn(folder: Path, data: bytes) -> None:
         try:
             replace_file(path, data)
         except OSError as error:
-            raise Refused(
-                f"{path.name} of this site cannot be written: {error.strerror}"
-            ) from error
+            words = f"{path.name} of this site cannot be written: {error.strerror}"
+            raise Refused(words) from error
         told = "engram status FOLDER shows it, which must be alike at all sites"
         _log.info("this site's registry has keys of %d, %s: %s", number, fingerprint(data), told)
     elif data:

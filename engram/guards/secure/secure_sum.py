@@ -1,8 +1,4 @@
-"""Secure aggregation as a guard: the server learns the sum of sites' updates, and no single one.
-
-Here are encoding, weights and noise. Keys, shares of secrets and drop-outs stand around it, in the
-protocol of a round, which hands each site its mask, and takes the masks out of the sum.
-"""
+"""Secure aggregation as a guard: encoding, weights and noise; masks are the protocol's."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +8,7 @@ import torch
 
 from engram.core.method import Update
 from engram.core.slots import over_slots
-from engram.guards.accounting.releases import Plan, Release
+from engram.guards.accounting.releases import Release
 from engram.guards.changes import arrays_of, change_of, changed, shortened, vector_of
 from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard
@@ -55,9 +51,7 @@ class SecureSum:
             return update._replace(slots={MASKED: torch.from_numpy(words.view(np.int32))})
 
         def arrive(at: At, update: Update) -> Update:
-            rows, clients = update.rows, update.clients
-            if noisy:
-                rows = clients = float(at.asked)
+            rows, clients = (float(at.asked),) * 2 if noisy else (update.rows, update.clients)
             words = update.slots[MASKED].numpy().view(np.uint32)
             total = restore(words, bound=at.bound, room=room_of(at.sum, self.multiplier))
             zeros = over_slots(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), at.like)
@@ -66,19 +60,9 @@ class SecureSum:
             found = changed(at, nothing, arrays_of(mean, change_of(at, nothing)))
             return found if noisy else shortened(at, found, at.bound)
 
-        def releases(plan: Plan) -> tuple[Release, ...]:
-            del plan
-            # Shares are discrete, and concentrated privacy is known of their sum.
-            return (Release(self.multiplier, normal=False),) if noisy else ()
-
-        return Guard(
-            "secure-sum",
-            needs=_NEEDS | {Fact.SUM} if noisy else _NEEDS,
-            ends={Fact.EACH, Fact.OPEN} if noisy else {Fact.EACH},
-            gives={Fact.NOISY} if noisy else frozenset(),
-            asks=2,
-            alike=noisy,
-            send=send,
-            arrive=arrive,
-            releases=releases,
-        )
+        # Shares are discrete, and concentrated privacy is known of their sum.
+        releases = (Release(self.multiplier, normal=False),) if noisy else ()
+        ends = {Fact.EACH, Fact.OPEN} if noisy else {Fact.EACH}
+        needs, gives = ({Fact.SUM}, {Fact.NOISY}) if noisy else (set[Fact](), set[Fact]())
+        guard = Guard("secure-sum", _NEEDS | needs, ends, gives, alike=noisy, asks=2)
+        return guard._replace(send=send, arrive=arrive, releases=lambda plan: releases)

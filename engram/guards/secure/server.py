@@ -59,7 +59,6 @@ def _secret(
     public: Callable[[bytes], bytes],
     told: bytes,
 ) -> bytes:
-    """Joins a party's secret, and checks it by its public half, or commitment."""
     with suppress(KeyError, ValueError):
         secret = join({holder: shares[party] for holder, shares in answers.items()})
         if public(secret) == told:

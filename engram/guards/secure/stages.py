@@ -20,14 +20,7 @@ from engram.guards.secure.secure_parties import Parties
 from engram.guards.secure.session import Session
 from engram.guards.secure.signatures import Identity
 from engram.guards.secure.unmasked_sums import Sums
-from engram.guards.secure.wire import (
-    SECURE,
-    STAGE,
-    Stage,
-    read_entries,
-    session_of,
-    to_entries,
-)
+from engram.guards.secure.wire import SECURE, STAGE, Stage, read_entries, session_of, to_entries
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.wire.wire import config_of, read_list
@@ -42,11 +35,7 @@ class Asked(NamedTuple):
 
 
 class Stages:
-    """Answers a secure round's stages for the parties of a host.
-
-    Sums of fewer than ``least`` parties do not leave. The node's ``state`` remembers sums;
-    without it they are kept in memory.
-    """
+    """Answers a secure round's stages for the parties of a host: see ``MaskingHost``."""
 
     def __init__(
         self, experiment: Experiment, parties: Parties, least: int, state: Path | None

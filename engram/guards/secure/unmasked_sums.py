@@ -97,7 +97,6 @@ class Sums:
 
 
 def _names(session: Session) -> tuple[str, str]:
-    """Returns the files of a training's last round, and of the first sum from a model."""
     return f"memory/{session.training}/unmasked", f"sums/{session.model}"
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from flwr.app import ConfigRecord, RecordDict
 
 from engram.core.checks import must
-from engram.guards.presets import noise_multiplier, secure_sum
+from engram.guards.presets import noise_multiplier
 from engram.guards.secure.session import Session, threshold
 from engram.settings.errors import brief, few
 from engram.settings.experiment import Experiment
@@ -99,12 +99,8 @@ def terms(asked: Mapping[int, int], work: str, model: str) -> dict[str, Any]:
 
     ``asked`` has each party's number of clients; the others are of ``digests``.
     """
-    return {
-        "parties-asked": list(asked),
-        "clients-asked": list(asked.values()),
-        "work": work,
-        "model-digest": model,
-    }
+    parties = {"parties-asked": list(asked), "clients-asked": list(asked.values())}
+    return {**parties, "work": work, "model-digest": model}
 
 
 def session_of(config: ConfigRecord, e: Experiment) -> Session:
@@ -124,7 +120,7 @@ def session_of(config: ConfigRecord, e: Experiment) -> Session:
         threshold(len(parties), e.secure_threshold),
         e.clip,
         read_int(config, "most-examples"),
-        secure_sum(e, noise_multiplier(e)).multiplier,
+        noise_multiplier(e) if e.privacy == "central" else 0.0,
         str(config["work"]),
         str(config["model-digest"]),
     )

@@ -10,6 +10,8 @@ from engram.guards.secure.server import unmask
 from engram.guards.secure.session import Session, threshold
 from engram.guards.secure.signatures import Identity
 
+STAGES = ("advertise", "share", "mask", "agree", "reveal")
+
 
 def entropy(seed):
     """A source of bytes that tests can repeat."""
@@ -42,14 +44,17 @@ class Round:
         self.terms, self.updates = terms, updates
         self.keys = keys or {p: ec.generate_private_key(ec.SECP256R1()) for p in updates}
         self.there = {
-            p: Party(
-                terms, Identity(p, self.keys[p]), self.registry, entropy(1000 * (seed + 1) + p)
-            )
-            for p in updates
+            p: Party(terms, Identity(p, key), self.registry, entropy(1000 * (seed + 1) + p))
+            for p, key in self.keys.items()
         }
-        self.adverts = {}
-        self.commitments, self.sealed, self.masked = {}, {}, {}
+        self.adverts, self.commitments, self.sealed, self.masked = {}, {}, {}, {}
         self.signatures, self.revealed = {}, {}
+
+    def to(self, last, **gone):
+        """Goes through the stages to this one; parties in ``gone`` drop out at theirs."""
+        for stage in STAGES[: STAGES.index(last) + 1]:
+            getattr(self, stage)(gone.get(stage, ()))
+        return self
 
     def registry(self, party):
         return self.keys[party].public_key()

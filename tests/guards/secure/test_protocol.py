@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 from engram.guards.secure.masks import agreed, mask, pairwise
 from engram.guards.secure.shares import SHARE, join, split
 from engram.settings.errors import Refused
-from tests.guards.secure.parties import Round, entropy, session, vectors
+from tests.guards.secure.parties import STAGES, Round, entropy, session, vectors
 from tests.samples import entry
 
 
@@ -21,12 +21,6 @@ def modular_sum(updates):
 
 def keys_of(adverts):
     return {party: advert.data for party, advert in adverts.items()}
-
-
-def run(played, **gone):
-    for stage in ("advertise", "share", "mask", "agree", "reveal"):
-        getattr(played, stage)(gone.get(stage, ()))
-    return played.unmask()
 
 
 def test_the_sum_is_that_of_those_whose_updates_have_come():
@@ -42,7 +36,7 @@ def test_the_sum_is_that_of_those_whose_updates_have_come():
     ]:
         with entry(gone):
             updates = vectors(range(7), 50)
-            found = run(Round(session(7), updates), **gone)
+            found = Round(session(7), updates).to("reveal", **gone).unmask()
             missing = {p for stage in ("advertise", "share", "mask") for p in gone.get(stage, ())}
             expected = modular_sum([x for p, x in updates.items() if p not in missing])
             np.testing.assert_array_equal(found, expected)
@@ -51,21 +45,14 @@ def test_the_sum_is_that_of_those_whose_updates_have_come():
 @pytest.mark.parametrize("stage", ["share", "mask", "agree", "reveal"])
 def test_below_the_threshold_a_stage_is_refused_by_the_parties(stage):
     played = Round(session(6), vectors(range(6), 3))  # of whom five must stay
-    order = ["advertise", "share", "mask", "agree", "reveal"]
-    for earlier in order[: order.index(stage)]:
-        last = earlier == order[order.index(stage) - 1]
-        getattr(played, earlier)([0, 1] if last else ())
-        if earlier == "agree":
-            played.signatures = {p: s for p, s in played.signatures.items() if p > 1}
-    if stage == "mask":
-        played.sealed = {p: s for p, s in played.sealed.items() if p > 1}
+    before = STAGES[STAGES.index(stage) - 1]
+    played.to(before, **{before: [0, 1]})
     with pytest.raises(Refused, match="must be"):
         getattr(played, stage)()
 
 
 def test_fewer_shares_than_the_threshold_unmask_nothing():
-    played = Round(session(6), vectors(range(6), 3))
-    run(played)
+    played = Round(session(6), vectors(range(6), 3)).to("reveal")
     played.revealed = {p: played.revealed[p] for p in range(4)}
     with pytest.raises(Refused, match="shares must be 5 parties', got 'those of 4'"):
         played.unmask()
@@ -74,10 +61,7 @@ def test_fewer_shares_than_the_threshold_unmask_nothing():
 def test_a_masked_update_is_uniform_whatever_it_is_of():
     size = 64_000
     zeros = {p: np.zeros(size, dtype=np.uint32) for p in range(4)}
-    played = Round(session(4), zeros)
-    played.advertise()
-    played.share()
-    played.mask()
+    played = Round(session(4), zeros).to("mask")
     for masked in played.masked.values():
         for byte in range(4):
             values = (masked >> np.uint32(8 * byte)) & np.uint32(255)
@@ -89,10 +73,7 @@ def test_a_masked_update_is_uniform_whatever_it_is_of():
 def test_the_server_cannot_subtract_its_way_to_one_update():
     """Without the own mask of a party, all other updates and masks leave it uniform."""
     updates = {p: np.full(64_000, p, dtype=np.uint32) for p in range(4)}
-    played = Round(session(4), updates)
-    played.advertise()
-    played.share()
-    played.mask()
+    played = Round(session(4), updates).to("mask")
     # As if all but party 0 had told the server everything but what they hold of party 0.
     rest = played.masked[0].copy()
     for p in range(1, 4):
@@ -106,11 +87,9 @@ def test_the_server_cannot_subtract_its_way_to_one_update():
 
 
 def test_keys_are_taken_only_with_the_signatures_of_registered_keys():
-    played = Round(session(4), vectors(range(4), 3))
-    played.advertise()
+    played = Round(session(4), vectors(range(4), 3)).to("advertise")
     adverts = dict(played.adverts)
-    other = Round(session(4), vectors(range(4), 3), seed=1)
-    other.advertise()
+    other = Round(session(4), vectors(range(4), 3), seed=1).to("advertise")
 
     def shared(**changes):
         given = adverts | {int(p[1:]): advert for p, advert in changes.items()}
@@ -143,19 +122,15 @@ def test_keys_of_another_round_or_of_other_terms_are_refused():
         {"model": "another model"},
     ]:
         with entry(special):
-            played = Round(session(4), vectors(range(4), 3))
-            played.advertise()
+            played = Round(session(4), vectors(range(4), 3)).to("advertise")
             replayed = Round(session(4, **special), vectors(range(4), 3), keys=played.keys)
-            replayed.advertise()
-            adverts = replayed.adverts | {0: played.adverts[0]}
+            adverts = replayed.to("advertise").adverts | {0: played.adverts[0]}
             with pytest.raises(Refused, match="registered for client-1"):
                 played.there[0].share(keys_of(adverts))
 
 
 def test_shares_are_read_only_by_whom_and_in_the_round_they_are_for():
-    played = Round(session(4), vectors(range(4), 3))
-    played.advertise()
-    played.share()
+    played = Round(session(4), vectors(range(4), 3)).to("share")
     party, mine = played.there[0], played.for_party(0)
     copy(party).open(mine)
     spoiled = bytes([mine[1][0] ^ 1]) + mine[1][1:]
@@ -167,8 +142,7 @@ def test_shares_are_read_only_by_whom_and_in_the_round_they_are_for():
 
 
 def test_parties_who_were_told_different_keys_cannot_read_each_others_shares():
-    played = Round(session(5), vectors(range(5), 3))
-    played.advertise()
+    played = Round(session(5), vectors(range(5), 3)).to("advertise")
     fewer = {p: a for p, a in played.adverts.items() if p != 4}
     played.there[0].share(keys_of(played.adverts))
     others = {p: played.there[p].share(keys_of(fewer))[0] for p in (1, 2, 3)}
@@ -177,9 +151,7 @@ def test_parties_who_were_told_different_keys_cannot_read_each_others_shares():
 
 
 def test_no_party_tells_shares_of_both_secrets_of_another():
-    played = Round(session(5), vectors(range(5), 3))
-    for stage in ("advertise", "share", "mask"):
-        getattr(played, stage)()
+    played = Round(session(5), vectors(range(5), 3)).to("mask")
     masked, everyone = {p: copy(party) for p, party in played.there.items()}, [*range(5)]
     played.agree()
     signed, agreed = dict(played.signatures), played.there[0]
@@ -205,12 +177,8 @@ def test_a_party_takes_each_stage_once_and_in_turn_also_where_it_is_refused():
         "agree": lambda: party.agree(everyone),
         "reveal": lambda: party.reveal(played.signatures),
     }
-    for ahead, done in (
-        ("share", "advertise"),
-        ("open", "share"),
-        ("agree", "mask"),
-        (None, "agree"),
-    ):
+    ahead_of = {"advertise": "share", "share": "open", "mask": "agree", "agree": None}
+    for done, ahead in ahead_of.items():
         getattr(played, done)()
         for stage in stages.keys() - {ahead, "reveal" if ahead is None else ""}:
             with pytest.raises(Refused, match="client-0 is not at this stage of round 1"):
@@ -222,9 +190,7 @@ def test_a_party_takes_each_stage_once_and_in_turn_also_where_it_is_refused():
 
 
 def test_a_party_that_has_sent_its_update_is_a_survivor_or_signs_nothing():
-    played = Round(session(5), vectors(range(5), 3))
-    for stage in ("advertise", "share", "mask"):
-        getattr(played, stage)()
+    played = Round(session(5), vectors(range(5), 3)).to("mask")
     for wrong in ([1, 2, 3, 4], [0, 1, 2], [0, 1, 2, 3, 4, 9]):
         with pytest.raises(Refused, match="survivors must be 4 or more of the 5"):
             copy(played.there[0]).agree(wrong)
@@ -233,9 +199,7 @@ def test_a_party_that_has_sent_its_update_is_a_survivor_or_signs_nothing():
 def test_an_update_that_comes_after_the_others_were_unmasked_stays_masked():
     """By then the server has its pairwise masks, whose key the others have told shares of."""
     size = 64_000
-    played = Round(session(5), {p: np.full(size, p, dtype=np.uint32) for p in range(5)})
-    for stage in ("advertise", "share", "mask"):
-        getattr(played, stage)()
+    played = Round(session(5), {p: np.full(size, p, dtype=np.uint32) for p in range(5)}).to("mask")
     late, party = played.masked.pop(4), played.there.pop(4)
     played.agree()
     played.reveal()
@@ -253,9 +217,7 @@ def test_masks_of_two_rounds_have_nothing_in_common_even_of_the_same_keys():
     size, seen, keys = 64_000, [], set()
     zeros = {p: np.zeros(size, dtype=np.uint32) for p in range(4)}
     for number in (1, 2):
-        played = Round(session(4, number=number), zeros)
-        for stage in ("advertise", "share", "mask"):
-            getattr(played, stage)()
+        played = Round(session(4, number=number), zeros).to("mask")
         party = played.there[0]
         keys.add(party._masking)
         seen.append(played.masked[0] - mask(party._seed, size))  # pairwise masks alone
@@ -267,9 +229,7 @@ def test_masks_of_two_rounds_have_nothing_in_common_even_of_the_same_keys():
 def test_a_false_share_is_noticed():
     for dropped in [(), (4,)]:
         with entry(dropped):
-            played = Round(session(5), vectors(range(5), 3))
-            run(played, mask=dropped)
-            victim = 4
+            played, victim = Round(session(5), vectors(range(5), 3)).to("reveal", mask=dropped), 4
             played.revealed[0][victim] = bytes(66)
             with pytest.raises(Refused, match=f"client-{victim} must give that secret"):
                 played.unmask()

@@ -7,7 +7,7 @@ from engram.runs.record import RunRecord
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.wire.wire import config_of
-from tests.guards.secure.test_secure import Between, Spoiled, experiment
+from tests.guards.secure.test_secure import Between, experiment, spoiled
 from tests.samples import entry
 from tests.support import assert_same
 
@@ -87,24 +87,12 @@ APART = "for each of different parties, which have numbers from 0"
 @pytest.mark.parametrize(
     ("stage", "lie", "told"),
     [
-        (
-            "keys",
-            renamed(LIAR, OTHER),
-            "of client-3, got none of [3], and others of [4]",
-        ),
-        (
-            "keys",
-            renamed(LIAR, NOBODY),
-            "of client-3, got none of [3], and others of [99]",
-        ),
+        ("keys", renamed(LIAR, OTHER), "of client-3, got none of [3], and others of [4]"),
+        ("keys", renamed(LIAR, NOBODY), "of client-3, got none of [3], and others of [99]"),
         ("keys", renamed(LIAR, 2**31), f"{APART}, got something else of [2147483648]"),
         ("keys", twice, f"{APART}, got something else of [3]"),
         ("keys", short, "keys must be more than 64 bytes, got 16"),
-        (
-            "shares",
-            renamed(OTHER, NOBODY),
-            "must be of all 20 parties, got none of [4], and",
-        ),
+        ("shares", renamed(OTHER, NOBODY), "must be of all 20 parties, got none of [4], and"),
         ("shares", renamed(OTHER, LIAR), APART),
         ("train", trained_as(OTHER), "[3] were asked, [4] answered, [] failed"),
         ("train", trained_as(NOBODY), "[3] were asked, [99] answered, [] failed"),
@@ -130,11 +118,7 @@ def test_after_its_update_has_come_its_answer_is_left_out_and_the_sum_is_whole(
         [
             ("survivors", renamed(LIAR, OTHER), "of client-3, got none of [3], and others of [4]"),
             ("survivors", twice, "for each of different parties"),
-            (
-                "unmask",
-                renamed(OTHER, NOBODY),
-                "20 parties, got none of [4], and others of [99",
-            ),
+            ("unmask", renamed(OTHER, NOBODY), "20 parties, got none of [4], and others of [99"),
             ("unmask", renamed(OTHER, LIAR), "for each of different parties"),
         ]
     ):
@@ -181,11 +165,7 @@ def test_a_site_whose_signature_is_anothers_is_named_where_the_round_stops(tmp_p
 )
 def test_a_site_refuses_a_list_of_parties_that_is_not_theirs(tmp_path, stage, spoil, told):
     between = []
-
-    def through(host):
-        between.append(Spoiled(host, stage, spoil))
-        return between[0]
-
+    through = spoiled(between, stage, spoil)
     with pytest.raises(RunStopped) as stopped:
         simulate(experiment(aggregation="secure"), tmp_path, through=through)
     assert "\n" not in str(stopped.value)

@@ -5,12 +5,12 @@ import pytest
 
 from engram.client.memory import RamStore
 from engram.data.tables.tables import table_data
-from engram.guards.accounting.gaussian import epsilon
 from engram.guards.presets import noise_multiplier
 from engram.server.run import run as run_on
 from engram.settings.errors import Refused
 from engram.simulations.grid import InProcessGrid
 from engram.tables.federation.host import TableSites
+from tests.epsilons import epsilon
 from tests.samples import entry
 from tests.tables.federation.sites import SITES_THERE, run, settings
 
