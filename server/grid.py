@@ -12,14 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from engram.link.backoff import Pauses
-from engram.link.flower import (
-    CHUNK,
-    PUSH_SESSION,
-    SUPERLINK,
-    ErrorCode,
-    activations,
-    simulated,
-)
+from engram.link.flower import CHUNK, PUSH_SESSION, SUPERLINK, ErrorCode, activations, simulated
 from engram.link.inbox import Limits, replies
 from engram.link.server.suspensions import Suspensions
 from engram.runs.progress import PROGRESS, RunProgress

@@ -330,12 +330,7 @@ class Attendance:
     def _seat(self, hosts: dict[int, int], nodes: Iterable[int]) -> None:
         entries = self._answers.entries
         self._hosts = seated(
-            hosts,
-            entries,
-            nodes,
-            self._everybody,
-            kind=self._kind,
-            present=self._grid.on_line(),
+            hosts, entries, nodes, self._everybody, kind=self._kind, present=self._grid.on_line()
         )
         self._left_out = short_of_rows(entries, {*self._everybody} - self._hosts.keys())
 

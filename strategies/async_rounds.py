@@ -20,14 +20,7 @@ from engram.scoring.metrics import Metric
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Row
-from engram.strategies.clock import (
-    Flight,
-    Flights,
-    drawn_paces,
-    in_time,
-    landings,
-    traced_paces,
-)
+from engram.strategies.clock import Flight, Flights, drawn_paces, in_time, landings, traced_paces
 from engram.strategies.rounds import Draw, Rounds, Together, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.roster import Roster

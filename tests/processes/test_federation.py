@@ -51,11 +51,7 @@ def run(federation, experiment, folder):
     """Runs it, and returns its record; whatever went wrong on the way fails the test."""
     trouble = []
     run_deployed(
-        experiment,
-        folder,
-        federation.server,
-        control=federation.control,
-        on_trouble=trouble.append,
+        experiment, folder, federation.server, control=federation.control, on_trouble=trouble.append
     )
     assert not trouble
     return RunRecord.open(folder)

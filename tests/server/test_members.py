@@ -52,10 +52,7 @@ def test_a_simulation_replays_who_took_part(tmp_path, method):
     assert cohorts == {number: SCRIPT[number][1] for number in range(1, ROUNDS + 1)}
     assert [row["absent"] for row in rows[1:]] == [{}, {}, {"0": "off line"}, {}, {}]
     e = experiment(
-        method,
-        num_clients=4,
-        clients_per_round=4,
-        participation=str(tmp_path / "there"),
+        method, num_clients=4, clients_per_round=4, participation=str(tmp_path / "there")
     )
     simulate(e, tmp_path / "here")
     here = RunRecord.open(tmp_path / "here")

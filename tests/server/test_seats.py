@@ -187,11 +187,7 @@ START = "start the missing nodes, or lower min-clients"
 SAYS = {
     ("online", "unregistered"): f"{KNOWS.format(1)}(on line: 1, removed: 1); "
     "register the others' keys: `engram register fed/server`",
-    (
-        "online",
-        "offline",
-        "registered",
-    ): f"{KNOWS.format(3)}(on line: 1); {START}",
+    ("online", "offline", "registered"): f"{KNOWS.format(3)}(on line: 1); {START}",
     (): f"{KNOWS.format(0)}(on line: 0); {START}",
 }
 

@@ -248,12 +248,7 @@ COLUMNS = {  # of a network with batch norm: whether there is a common model, an
 
 def test_the_frame_says_what_the_terminal_does(tmp_path):
     found = engram.compare(
-        clients(),
-        methods=list(COLUMNS),
-        model=normed,
-        seeds=1,
-        out=tmp_path / "c",
-        **QUICK,
+        clients(), methods=list(COLUMNS), model=normed, seeds=1, out=tmp_path / "c", **QUICK
     )
     told = re.finditer(r"^ (\S.*?) +(?=[\d-].*$)(.*)$", str(found), re.MULTILINE)
     lines = {match[1]: match[2] for match in told}
