@@ -86,11 +86,7 @@ class ReplayedGrid(InProcessGrid):
     membership: _Members
 
     def __init__(
-        self,
-        host: Host,
-        clients: int,
-        script: Participation,
-        trains: Callable[..., Round] | None = None,
+        self, host: Host, clients: int, script: Participation, trains: Callable[..., Round] | None
     ) -> None:
         super().__init__(host, [[client] for client in range(clients)], trains)
         self._script, self.kind, self.still = script, script.kind, False
