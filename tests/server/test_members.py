@@ -24,16 +24,8 @@ ROUNDS = 5
 
 
 def experiment(method, **change):
-    given = {
-        "num_clients": 3,
-        "clients_per_round": 3,
-        "num_rounds": ROUNDS,
-        "dataset": ROWS,
-        "partition": "natural",
-        "eval_every": 2,
-        "checkpoint_every": 1,
-        "timeout": 5.0,
-    }
+    given = {"num_clients": 3, "clients_per_round": 3, "dataset": ROWS, "partition": "natural"}
+    given |= {"num_rounds": ROUNDS, "eval_every": 2, "checkpoint_every": 1, "timeout": 5.0}
     return small_of_any(method=method, **given | change)
 
 
