@@ -70,11 +70,9 @@ class _Members(Membership):
     now: frozenset[int] = frozenset()
 
     def members(self) -> frozenset[int]:
-        """Returns the members of the present round."""
         return self.now
 
     def is_whole(self, experiment: Experiment) -> bool:
-        """Whether the run's clients are those of the federation."""
         del experiment
         return True
 
