@@ -204,11 +204,7 @@ class _Node(NamedTuple):
         return not total or is_scored(self.experiment, server_round)
 
     def charge(self, message: Message, run: int) -> float | None:
-        """Pays for an answer; returns epsilon after it, None if the site sets no total.
-
-        Raises:
-            Refused: The budget does not suffice, or cannot be written down.
-        """
+        """Pays for an answer; returns epsilon after it, None if the site sets no total."""
         return None if self.account is None else self.account.charge(message, run).epsilon
 
 
@@ -264,11 +260,8 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
     policy = keep_policy(config.policy, config.state) if config.state is not None else UNLIMITED
     rounds = 0 if config.state is None else Audit(config.state / AUDIT).rounds(now())
     if config_of(message.content).get(COLUMNS):
-        rules.check(
-            chain(
-                rules.of_now(policy, ROSTER_QUERY, rounds, now()), rules.of_bytes(policy, received)
-            )
-        )
+        on_time = rules.of_now(policy, ROSTER_QUERY, rounds, now())
+        rules.check(chain(on_time, rules.of_bytes(policy, received)))
         return _Asked(config, policy, received, None)
     if MODEL in config_of(message.content):
         as_a_round = rules.of_now(policy, MessageType.TRAIN, rounds, now())
@@ -330,9 +323,8 @@ def _reply(
     if node.kind is not None and message.metadata.message_type != ROSTER_QUERY:
         kind = node.kind._replace(units=units_of(message.content))
         _note(folder, node.experiment, kind, config.data, context.run_id, node.data)
-    kept = {MessageType.TRAIN: node.replies, MessageType.EVALUATE: node.scores}.get(
-        message.metadata.message_type
-    )
+    by_kind = {MessageType.TRAIN: node.replies, MessageType.EVALUATE: node.scores}
+    kept = by_kind.get(message.metadata.message_type)
     before = kept.find(message) if kept else None
     if counts is not None and before is None:
         counts(message)
@@ -372,20 +364,11 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     withheld = experiment.hides_rows or not policy.evaluate
     withholds = scores_of(experiment) if withheld else ()
     noised = isinstance(covers, Covers) and not withholds
-    return _Node(
-        host,
-        experiment,
-        entry.clients,
-        Replies(folder, key=key),
-        entry.kind,
-        keeps,
-        Replies(folder, name="scores", key=key) if noised else None,
-        covers,
-        Account.of(config, policy, experiment, folder.name, rows),
-        policy,
-        withholds,
-        data,
-    )
+    scores = Replies(folder, name="scores", key=key) if noised else None
+    account = Account.of(config, policy, experiment, folder.name, rows)
+    node = _Node(host, experiment, entry.clients, Replies(folder, key=key), entry.kind, keeps)
+    node = node._replace(scores=scores, covers=covers, account=account)
+    return node._replace(policy=policy, withholds=withholds, data=data)
 
 
 @lru_cache(maxsize=1)  # written once a run

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -141,13 +142,9 @@ class DiskStore:
             MemoryMismatch: If a memory is damaged, or encrypted with another key.
         """
         found = {}
-        for client in self.clients():
-            files = [
-                (path, _label(client, version, what))
-                for what in (_MEMORY, _SERVES)
-                for version, path in self._files(client, what).items()
-            ]
-            for path, label in files:
+        for client, what in product(self.clients(), (_MEMORY, _SERVES)):
+            for version, path in self._files(client, what).items():
+                label = _label(client, version, what)
                 with _named(path):
                     data = read_file(path)
                     try:

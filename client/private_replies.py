@@ -48,13 +48,8 @@ class Covers(NamedTuple):
         clients = len(read_list(content.config_records[CLIENTS], "ids", int))
         details |= {"examples": [1] * clients, "losses": []}
         details.pop(SECONDS, None)
-        return RecordDict(
-            {
-                **content.array_records,
-                METRICS: MetricRecord({"num-examples": clients}),
-                CLIENTS: ConfigRecord(details),
-            }
-        )
+        metrics, told = MetricRecord({"num-examples": clients}), ConfigRecord(details)
+        return RecordDict({**content.array_records, METRICS: metrics, CLIENTS: told})
 
     def scores(self, content: RecordDict) -> RecordDict:
         """Returns an answer to an evaluation with noise on bounded scores, and NaN for others.
@@ -77,12 +72,9 @@ class Covers(NamedTuple):
             scores[column.name] = (values + deviations[column.name] * normal).tolist()
         # Flower's own strategies expect means over clients.
         means = {name: sum(each) / len(each) for name, each in scores.items()}
-        return RecordDict(
-            {
-                METRICS: MetricRecord({"num-examples": len(clients), **means}),
-                CLIENTS: ConfigRecord({**details, NOISE: self.multiplier, **scores}),
-            }
-        )
+        metrics = MetricRecord({"num-examples": len(clients), **means})
+        told = ConfigRecord({**details, NOISE: self.multiplier, **scores})
+        return RecordDict({METRICS: metrics, CLIENTS: told})
 
     def check_scores(self) -> None:
         """Refuses evaluations of which nothing would be sent.
@@ -137,9 +129,5 @@ def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDic
         column.name: [math.nan] * len(clients) for column in columns if column.name in before
     }
     details = {"server-round": before["server-round"], "ids": clients, **missing}
-    return RecordDict(
-        {
-            METRICS: MetricRecord({"num-examples": len(clients)}),
-            CLIENTS: ConfigRecord({**details, "queries": [1] * len(clients), WITHHELD: True}),
-        }
-    )
+    told = ConfigRecord({**details, "queries": [1] * len(clients), WITHHELD: True})
+    return RecordDict({METRICS: MetricRecord({"num-examples": len(clients)}), CLIENTS: told})

@@ -125,13 +125,8 @@ def _scored(visit: Visit, policy: Policy) -> RecordDict:
     each = zip(*(found[client][1] for client in rows), strict=True)
     columns = {some[0].metric: [_figure(one.value) for one in some] for some in each}
     told = ", ".join(f"{name} {values[0]:.4g}" for name, values in columns.items())
-    _log.info(
-        "%s was scored for clients %s on %s rows: %s",
-        visit.exported.what,
-        few_names(rows),
-        few_names(rows.values()),
-        told,
-    )
+    what = visit.exported.what, few_names(rows), few_names(rows.values()), told
+    _log.info("%s was scored for clients %s on %s rows: %s", *what)
     details = {"ids": [*rows], "rows": [*rows.values()], "metrics": [*columns], **columns}
     return RecordDict({CLIENTS: ConfigRecord({**details, HELD_OUT: known is not None})})
 
@@ -178,8 +173,7 @@ def _drawn(visit: Visit) -> Training:
         case _:
             raise Refused(f"{path} must have a key and a fraction: its operator deletes it")
     own = {"dataset": config.data, "num_clients": config.num_partitions, "device": "cpu"}
-    e = visit.experiment.model_copy(update=split | own)
-    e = by_own_schema(e, config)
+    e = by_own_schema(visit.experiment.model_copy(update=split | own), config)
     return Training(e, visit.exported.kind, visit.exported.source, own=True)
 
 

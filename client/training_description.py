@@ -68,12 +68,7 @@ class Training(NamedTuple):
 
 
 def note_training(
-    folder: Path,
-    experiment: Experiment,
-    kind: Kind,
-    dataset: str,
-    run: int = 0,
-    rows: Rows | None = None,
+    folder: Path, e: Experiment, kind: Kind, dataset: str, run: int = 0, rows: Rows | None = None
 ) -> None:
     """Describes a training's models in a file beside its memories; see ``Training``.
 
@@ -82,7 +77,7 @@ def note_training(
     Raises:
         OSError: If it cannot be written.
     """
-    settings = experiment.to_config() | ({"dataset": dataset} if dataset else {})
+    settings = e.to_config() | ({"dataset": dataset} if dataset else {})
     about: dict[str, Any] = {"settings": settings, "kind": kind.to_json()}
     about |= {"source": fingerprint(), "own": bool(dataset), "run": run}
     about |= {"rows": rows._asdict()} if rows else {}

@@ -59,16 +59,10 @@ def listed(found: Iterable[Kept]) -> Table:
     for heading in ("run", "method", "client", "round", "KiB", "written (UTC)", "training"):
         table.add_column(heading, justify="right" if heading in _NUMBERS else "left")
     for entry in found:
+        memory = entry.run or "?", entry.method or "?", entry.client, entry.server_round
         at = datetime.fromtimestamp(entry.written, UTC)
-        table.add_row(
-            str(entry.run or "?"),
-            one_line(entry.method or "?"),
-            str(entry.client),
-            str(entry.server_round),
-            f"{entry.size / 1024:.1f}",
-            f"{at:%Y-%m-%d %H:%M}",
-            one_line(entry.training),
-        )
+        cells = *memory, f"{entry.size / 1024:.1f}", f"{at:%Y-%m-%d %H:%M}", entry.training
+        table.add_row(*(one_line(str(cell)) for cell in cells))
     return table
 
 

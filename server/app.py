@@ -41,10 +41,5 @@ def main(grid: Grid, context: Context) -> None:
                 _log.info("round %d: %s", row["round"], words)
 
         found = run(patient, experiment, folder, engine="flower", on_round=report)
-    _log.info(
-        "%s: %s, %.1f ms a round; recorded in %s",
-        experiment.method,
-        strategy.in_words(found),
-        found["ms-per-round"],
-        folder,
-    )
+    words, ms = strategy.in_words(found), found["ms-per-round"]
+    _log.info("%s: %s, %.1f ms a round; recorded in %s", experiment.method, words, ms, folder)

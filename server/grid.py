@@ -12,14 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from engram.link.backoff import Pauses
-from engram.link.flower import (
-    CHUNK,
-    PUSH_SESSION,
-    SUPERLINK,
-    ErrorCode,
-    activations,
-    simulated,
-)
+from engram.link.flower import CHUNK, PUSH_SESSION, SUPERLINK, ErrorCode, activations, simulated
 from engram.link.inbox import Limits, replies
 from engram.link.server.suspensions import Suspensions
 from engram.runs.progress import RunProgress
@@ -108,6 +101,7 @@ class PatientGrid(Engine):
 
     def stage(self, server_round: int, *, training: bool) -> None:
         """Begins a round, or its evaluation, of which no costs are recorded."""
+        del server_round
         if training:
             self._spent = Counter(dict.fromkeys(self._spent, 0))
 
@@ -125,10 +119,7 @@ class PatientGrid(Engine):
 
     def get_node_ids(self) -> Iterable[int]:
         """Returns the nodes that are online and free for this run."""
-        present: Iterable[int] = self._look()
-        if not self._tells:
-            present = self._grid.get_node_ids()
-        present = list(present)
+        present = [*(self._look() if self._tells else self._grid.get_node_ids())]
         out = self.suspensions.current()
         missed = {n: self._absent[n] for n in present if n in self._absent and n not in out}
         silent = {asked.id: asked for n, asked in missed.items() if n not in self._again}
@@ -149,7 +140,6 @@ class PatientGrid(Engine):
         return [node for node in present if node not in self._absent]
 
     def _note_busy(self, node: int, reply: Message) -> None:
-        """Notes that a node trains for another run, or waits, and is to be asked again soon."""
         reason = one_line(reply.error.reason or "")
         if node not in self.busy:
             _log.warning("node %d is busy: %s", node, reason)
@@ -208,8 +198,7 @@ class PatientGrid(Engine):
         while (waiting or busy) and time.monotonic() < end:
             time.sleep(min(pauses.next(), max(0.0, end - time.monotonic())))
             # At the end, a reply that has been in transit for half of the round is given up.
-            half = max(_SHORTEST, (end - start) / 2)
-            patience = half if time.monotonic() >= end else math.inf
+            patience = max(_SHORTEST, (end - start) / 2) if time.monotonic() >= end else math.inf
             for sealed in self._arrived(waiting, patience):
                 asked = waiting.pop(sealed.metadata.reply_to_message_id)
                 received += self._weigh(sealed, asked.node)
@@ -243,8 +232,7 @@ class PatientGrid(Engine):
         barred = self._note_missing(waiting.values(), busy)
         found = [reply for reply in found if reply.metadata.src_node_id not in barred]
         self._gone &= self._aloft.keys()
-        seconds = time.monotonic() - start
-        self.last = Exchange(seconds, latencies, training, self._sent, received)
+        self.last = Exchange(time.monotonic() - start, latencies, training, self._sent, received)
         self._spent.update(self.last.costs())
         who = {str(node): told for node, told in self.suspensions.current().items()}
         self.costs = {**self._spent, **({"suspended": who} if who else {})}
@@ -280,10 +268,8 @@ class PatientGrid(Engine):
             return
         gone = {asked.node for asked in waiting if self._is_off_line(asked)} - told
         slow = {asked.node for asked in waiting} - gone - told
-        for nodes, after, why in (
-            (gone, _SILENT, "their node is off line"),
-            (slow, _SLOW, "at work"),
-        ):
+        groups = (gone, _SILENT, "their node is off line"), (slow, _SLOW, "at work")
+        for nodes, after, why in groups:
             if nodes and seconds > after:
                 told |= nodes
                 clients = sorted(c for node in nodes for c in self._hosted.get(node, ()))

@@ -78,8 +78,7 @@ class GuardedFleet:
 
     def PushMessages(self, request: Any, context: Any) -> Any:  # noqa: N802 - Flower's name
         """Takes a reply's header and the ids of its parts."""
-        fault = _fault(request)
-        if fault:
+        if fault := _fault(request):
             self._refuse(request.node, context, fault)
         (header,), (tree,) = request.messages_list, request.message_object_trees
         if next(islice(_parts(tree), _MOST_PARTS, None), None):

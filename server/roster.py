@@ -147,11 +147,8 @@ class Attendance:
                 words = (entries[node].told.words or {} for node in self._nodes)
                 self._units = self._units._replace(text=self._tokenizer(words))
         if self._grid.fixed or self._grid.joins:  # else all of them are in this process
-            _log.info(
-                "roster: %d clients on %d nodes, all running this source",
-                len(self._hosts),
-                len(self._nodes),
-            )
+            here = len(self._hosts), len(self._nodes)
+            _log.info("roster: %d clients on %d nodes, all running this source", *here)
         self.away = self.absent()
         if self.away:
             later = "" if self._left_out.keys() == self.away.keys() else ", for now"
@@ -191,9 +188,8 @@ class Attendance:
 
     def _is_over(self, end: float, *, enough: bool) -> bool:
         """Whether to stop waiting for nodes that have not answered."""
-        if not self._answers.silent or time.monotonic() > end:
-            return True
-        return enough and not self._grid.fixed
+        given_up = not self._answers.silent or time.monotonic() > end
+        return given_up or (enough and not self._grid.fixed)
 
     def look(self) -> bool:
         """Asks nodes that have joined since; returns whether clients have joined, left or moved.
@@ -301,8 +297,7 @@ class Attendance:
 
     def too_few(self, least: int) -> str:
         """Describes a lack of clients, and the reasons of those missing."""
-        absent = self.absent()
-        among = len(self.counted)
+        absent, among = self.absent(), len(self.counted)
         there = among - len(absent)
         told = [f"{there} of {among} clients can take part, but {least} are needed"]
         known, remedy = self._answers.in_words()
@@ -330,12 +325,7 @@ class Attendance:
     def _seat(self, hosts: dict[int, int], nodes: Iterable[int]) -> None:
         entries = self._answers.entries
         self._hosts = seated(
-            hosts,
-            entries,
-            nodes,
-            self._everybody,
-            kind=self._kind,
-            present=self._grid.on_line(),
+            hosts, entries, nodes, self._everybody, kind=self._kind, present=self._grid.on_line()
         )
         self._left_out = short_of_rows(entries, {*self._everybody} - self._hosts.keys())
 

@@ -180,11 +180,7 @@ class Answers:
 
 
 def _read(reply: Message) -> NodeEntry:
-    """Returns a node's entry.
-
-    Raises:
-        ValueError: If the node cannot serve; the message is the reason, as the end of a sentence.
-    """
+    """Returns a node's entry; a ``ValueError`` ends a sentence on why the node cannot serve."""
     ours = f"this coordinator runs {fingerprint()} from {source_root()}"
     if reply.has_error():
         reason = one_line(_last_line(reply.error.reason or ""))

@@ -137,18 +137,17 @@ class _Run:
 
     def whole(self, engine: str) -> Row:
         """Runs the remaining rounds, and records and returns the results."""
-        record, e = self.record, self.experiment
         model, rows = self.rounds(engine)
         times = [row["ms"] for row in rows if "ms" in row]
         found = {
-            "method": e.method,
+            "method": self.experiment.method,
             "rounds": rows[-1]["round"],
             "ms-per-round": float(np.median(times)),
             **_named(self.strategy.results(to_record(model), rows[-1]), self._roster()),
             **(self.accountant.claim if self.accountant else {}),
             **self.attendance.notes(),
         }
-        record.finish(found)
+        self.record.finish(found)
         return found
 
     def begin(self, engine: str) -> Checkpoint:
@@ -177,10 +176,7 @@ class _Run:
         return checkpoint
 
     def _like(self, clients: int | None) -> tuple[Params | None, Params]:
-        """Returns the model and state that a checkpoint of so many clients must be like.
-
-        The strategy is one of so many from then on.
-        """
+        """Returns a model and state of so many clients, as the strategy's are from then on."""
         if clients is not None and clients != self.clients:
             self.clients = clients
             self.strategy = strategy_of(self.experiment, self._roster(), self.noise)
@@ -217,11 +213,10 @@ class _Run:
         self._account(last, rows)
         if self.grid.still:
             model = self._await_clients(last + 1, model)
-        total = e.rounds
-        for number in range(last + 1, total + 1):
+        for number in range(last + 1, e.rounds + 1):
             if self.strategy.over:
                 break
-            final, last = number == total, number
+            final, last = number == e.rounds, number
             usual = number % e.eval_every == 0
             due = self.strategy.scored_from is not None and (final or usual)
             model, metrics = self._train(number, model, saved, losses=due)
@@ -245,19 +240,17 @@ class _Run:
         return model, rows
 
     def _account(self, last: int, rows: list[Row]) -> None:
-        e, asked = self.experiment, None
+        e = self.experiment
         if not e.is_private:
             return
-        if self.noise is secret_noise:
-            asked = self.record.folder / ASKED
+        asked = self.record.folder / ASKED if self.noise is secret_noise else None
         self.accountant = PrivacyAccountant(e, last, asked, rows, lambda: self._roster().examples)
         for clients in self.unpaid:
             self.accountant.note(clients)
 
     def _picked(self, number: int, model: Params) -> dict[str, Checkpoint]:
         """Returns a checkpoint for each model of which the round is the best so far."""
-        keys = [key for key, at in self.strategy.picks.items() if at == number]
-        if not keys:
+        if not (keys := [key for key, at in self.strategy.picks.items() if at == number]):
             return {}
         memories = None if self.memories is None else self.memories.dump()
         clients = None if self.members is None else self.clients
@@ -294,11 +287,7 @@ class _Run:
         return Round(after, metrics)
 
     def _await_clients(self, number: int, model: Params) -> Params:
-        """Waits until at least ``min-clients`` clients can be asked; takes in those that have come.
-
-        Returns:
-            The model from which they start.
-        """
+        """Waits for ``min-clients`` clients; returns the model from which they start."""
         self.grid.stage(number, training=True)
         least = self.experiment.least_clients
         end, waiting = time.monotonic() + self.experiment.timeout, Waiting()
@@ -317,7 +306,6 @@ class _Run:
             time.sleep(0.5)
 
     def _note_members(self) -> None:
-        """Notes who is a member, and has the strategy forget those who are no more."""
         now = self.attendance.members
         if now is not None and self.members is not None and (gone := self.members - now):
             self.strategy.forget(sorted(gone))
@@ -376,8 +364,6 @@ def _named(results: Row, roster: Roster) -> Row:
     if not roster.names or "clients" not in results:
         return results
     clients = results["clients"]
-    names = [
-        roster.names.get(client, str(client))
-        for client in clients.get("ids", range(len(roster.nodes)))
-    ]
+    ids = clients.get("ids", range(len(roster.nodes)))
+    names = [roster.names.get(client, str(client)) for client in ids]
     return {**results, "clients": {"names": names, **clients}}

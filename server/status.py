@@ -79,14 +79,8 @@ def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
         for client in (ever - members) if cohort else ():
             reasons.setdefault(client, Counter())["no member any more"] += 1
     return [
-        ClientShare(
-            client,
-            names.get(str(client), str(client)),
-            asked[client],
-            learned[client],
-            dict(reasons.get(client, {})),
-        )
-        for client in sorted(asked.keys() | reasons.keys())
+        ClientShare(c, names.get(str(c), str(c)), asked[c], learned[c], dict(reasons.get(c, {})))
+        for c in sorted(asked.keys() | reasons.keys())
     ]
 
 

@@ -27,12 +27,8 @@ def stop_run(folder: Path, run: str | None = None, *, control: str | None = None
         RunStopped: The SuperLink cannot be reached, or declines.
     """
     home = read_server(folder).folder / "flwr"
-    answer = ask(folder, "list", control=control, what="the runs")
-    going = [
-        str(each["run-id"])
-        for each in answer["runs"]
-        if not str(each["status"]).startswith("finished")
-    ]
+    runs = ask(folder, "list", control=control, what="the runs")["runs"]
+    going = [str(r["run-id"]) for r in runs if not str(r["status"]).startswith("finished")]
     for note in home.glob("stop-*"):  # of runs that ended before they saw it
         if note.name.removeprefix("stop-") not in going:
             note.unlink(missing_ok=True)

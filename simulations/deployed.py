@@ -129,7 +129,6 @@ class _Quiet:
         self.news()
 
     def news(self) -> None:
-        """Ends the silence."""
         self._since, self._told = time.monotonic(), ""
 
     def look(self, awaited: str, seconds: float) -> None:

@@ -78,10 +78,8 @@ def simulate(
         if cluster is not None:
             plain = directly and experiment.attack == "none" and not experiment.participation
             if not (plain and isinstance(host, LocalHost)):
-                expected = (
-                    "left out for methods without a network, secure sums, attacks, participation"
-                )
-                raise Refused(f"ray must be {expected}")
+                others = "methods without a network, secure sums, attacks, participation"
+                raise Refused(f"ray must be left out for {others}")
             workers = cluster(experiment, engine, host.trainer.given)
             share: Share = stack.enter_context(closing(workers))
         elif experiment.cores == 1:

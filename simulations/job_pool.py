@@ -114,10 +114,7 @@ class Pool:
     def _beside(
         self, left: Mapping[str, Job], lost: Sequence[type[Exception]]
     ) -> Iterator[tuple[str, list[Row]]]:
-        """Runs jobs by joblib, and yields each one's rows when it is done.
-
-        ``lost`` are errors, beside joblib's own, that say that a process was lost.
-        """
+        """Runs jobs by joblib; ``lost`` are further errors that say that a process was lost."""
         with contextlib.ExitStack() as stack:
             try:
                 news = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
@@ -157,11 +154,7 @@ class Pool:
 
     @contextlib.contextmanager
     def _watching(self, news: Path) -> Iterator[Callable[[], None]]:
-        """Shows jobs' progress from a thread, which reads the files they write into a folder.
-
-        Yields:
-            A function that reads them at once.
-        """
+        """Shows jobs' progress from a thread; yields a function that reads their files at once."""
         ended, lock = threading.Event(), threading.Lock()
 
         def look() -> None:
@@ -251,11 +244,7 @@ def _signals_later() -> Iterator[None]:
 
 
 def _join(address: str) -> type[Exception]:
-    """Joins a Ray cluster as joblib's backend ``ray``; returns the base class of Ray's errors.
-
-    Raises:
-        Refused: If there is no cluster, or Ray cannot begin one here.
-    """
+    """Joins a Ray cluster as joblib's backend ``ray``; returns the base class of Ray's errors."""
     from ray.exceptions import RayError  # noqa: PLC0415 - slow to import, rarely wanted
     from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 - slow to import, rarely wanted
 
@@ -273,11 +262,7 @@ def _join(address: str) -> type[Exception]:
 
 
 def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[Row]]:
-    """Runs a job, and returns its name and rows.
-
-    Progress is written to the folder ``news``, if this machine has it. ``owner`` is the process
-    that started this one and waits for the job; None on a cluster.
-    """
+    """Writes progress to ``news``, if this machine has it; ``owner`` is None on a cluster."""
     told = -_PAUSE
     if owner is not None:
         _end_with(owner)

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Literal, Self
@@ -165,12 +165,11 @@ class LoopbackFederation:
         while True:
             try:
                 list(register_clients(self.server, control=self.control))
+                return
             except RunStopped:
                 before, known = known, len(list((self.server / "clients").glob("*.node")))
                 if known == before:
                     raise
-            else:
-                return
 
     def _launch(self, name: str) -> Launch:
         if name == "superlink":
@@ -185,11 +184,8 @@ class LoopbackFederation:
 
     def _stock(self, own: Path, options: Sequence[str]) -> Launch:
         credentials = read_node(own)
-        entries = {
-            "partition-id": credentials.partition_id,
-            "num-partitions": credentials.num_partitions,
-            "state": str(own / "state"),
-        }
+        number, among = credentials.partition_id, credentials.num_partitions
+        entries = f'partition-id={number} num-partitions={among} state="{own / "state"}"'
         security = ["--insecure"]
         if credentials.root_certificate:
             security = [
@@ -200,9 +196,9 @@ class LoopbackFederation:
             "flower-supernode",
             *security,
             *("--superlink", credentials.superlink),
-            *("--node-config", " ".join([_toml(entries), *options])),
+            *("--node-config", " ".join([entries, *options])),
             *("--host", "127.0.0.1"),
-            *("--port", str(self._runtimes[credentials.partition_id])),
+            *("--port", str(self._runtimes[number])),
             home=own / "flwr",
         )
 
@@ -221,13 +217,6 @@ class LoopbackFederation:
                 spent = sum(process.cpu_times()[:2])
                 if spent > worked + _WORK:
                     worked, end = spent, time.monotonic() + _PATIENCE
-
-
-def _toml(entries: Mapping[str, object]) -> str:
-    return " ".join(
-        f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
-        for key, value in entries.items()
-    )
 
 
 def _free_ports(count: int) -> list[int]:

@@ -59,9 +59,8 @@ class Cluster:
         self._crew = Crew(address, cores=experiment.cpu_threads, gpu=experiment.device != "cpu")
         plugins, home = os.environ.get(VARIABLE, ""), str(Path.cwd())
         try:
-            self._crew.start(
-                fingerprint(), plugins, home, digest_of(data), run=(experiment, engine)
-            )
+            what = fingerprint(), plugins, home, digest_of(data)
+            self._crew.start(*what, run=(experiment, engine))
         except BaseException:
             self.close()
             raise
@@ -82,7 +81,9 @@ class Cluster:
             for number, chunk in enumerate(chunks):
                 while number not in done:
                     while left and self._crew.has_room:
-                        self._give(trainer, asked, same, left.popleft(), chunks)
+                        part = chunks[one := left.popleft()]
+                        memories = lent(trainer, part.clients, asked.server_round)
+                        self._crew.give(one, same, packed((part, memories)))
                     if not self._crew.at_work:
                         done[left.popleft()] = None
                         continue
@@ -101,26 +102,14 @@ class Cluster:
         finally:
             self._crew.forget()
 
-    def _give(
-        self,
-        trainer: "Trainer",
-        asked: Asked,
-        same: Sequence[Any],
-        number: int,
-        chunks: Sequence[Chunk],
-    ) -> None:
-        memories = lent(trainer, chunks[number].clients, asked.server_round)
-        self._crew.give(number, same, packed((chunks[number], memories)))
-
     def _taken(
         self, trainer: "Trainer", asked: Asked, chunk: Chunk, outcome: bytes | None
     ) -> Parts:
         if outcome is None:
             return trainer.chunk(asked, chunk)
         found: tuple[Parts, Any] = unpacked(outcome)
-        parts, made = found
-        returned(trainer, asked, made)
-        return parts
+        returned(trainer, asked, found[1])
+        return found[0]
 
     def close(self) -> None:
         """Ends the workers."""

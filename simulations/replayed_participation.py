@@ -70,11 +70,9 @@ class _Members(Membership):
     now: frozenset[int] = frozenset()
 
     def members(self) -> frozenset[int]:
-        """Returns the members of the present round."""
         return self.now
 
     def is_whole(self, experiment: Experiment) -> bool:
-        """Whether the run's clients are those of the federation."""
         del experiment
         return True
 
@@ -86,11 +84,7 @@ class ReplayedGrid(InProcessGrid):
     membership: _Members
 
     def __init__(
-        self,
-        host: Host,
-        clients: int,
-        script: Participation,
-        trains: Callable[..., Round] | None = None,
+        self, host: Host, clients: int, script: Participation, trains: Callable[..., Round] | None
     ) -> None:
         super().__init__(host, [[client] for client in range(clients)], trains)
         self._script, self.kind, self.still = script, script.kind, False

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import numpy as np
 import torch
 from flwr.app import Message
 
@@ -20,14 +21,7 @@ from engram.scoring.metrics import Metric
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies.base import Row
-from engram.strategies.clock import (
-    Flight,
-    Flights,
-    drawn_paces,
-    in_time,
-    landings,
-    traced_paces,
-)
+from engram.strategies.clock import Flight, Flights, drawn_paces, in_time, landings, traced_paces
 from engram.strategies.rounds import Draw, Rounds, Together, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.roster import Roster
@@ -119,13 +113,11 @@ class Buffered(Together):
         """The second, the clients at work, and the slots that they work on."""
         (now, waves, aloft), every = self._flights, self._slots
         held = {f"{v}/{path}": x for v, slots in every.items() for path, x in flat(slots).items()}
-        packed = tensors_to_bytes(held) if held else b""
+        packed = np.frombuffer(bytearray(tensors_to_bytes(held) if held else b""), dtype=np.uint8)
         return {
             f"{_STATE}now": torch.tensor([now, waves], dtype=torch.float64),
             f"{_STATE}aloft": torch.tensor([x for f in aloft for x in f], dtype=torch.float64),
-            f"{_STATE}slots": torch.frombuffer(bytearray(packed), dtype=torch.uint8)
-            if packed
-            else torch.zeros(0, dtype=torch.uint8),
+            f"{_STATE}slots": torch.from_numpy(packed),
         }
 
     @state.setter
@@ -233,12 +225,7 @@ def by_wave(replies: Iterable[Message], due: Sequence[Sent]) -> list[list[Messag
 
 def joined(each: Sequence[TrainReplies]) -> TrainReplies:
     """Joins the replies of waves."""
-    found = TrainReplies([], [], [], Counter())
-    for replies in each:
-        found = found._replace(
-            accepted=found.accepted + replies.accepted,
-            rejected=found.rejected + replies.rejected,
-            silent=found.silent + replies.silent,
-            others=found.others + replies.others,
-        )
-    return found
+    accepted = [reply for replies in each for reply in replies.accepted]
+    rejected = [reply for replies in each for reply in replies.rejected]
+    silent = [clients for replies in each for clients in replies.silent]
+    return TrainReplies(accepted, rejected, silent, sum((r.others for r in each), Counter()))

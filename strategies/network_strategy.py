@@ -71,10 +71,8 @@ class Federated(RunStrategy):
         parameters = sum(leaf.numel() for name, leaf in model.items() if name not in running)
         self._notes = server_step_notes(e, parameters)
         if self._notes and not self._notes["exp-concave"]:
-            _log.warning(
-                "%d parameters are too many for the ensemble's learners for exp-concave losses",
-                parameters,
-            )
+            many = "%d parameters are too many for the ensemble's learners for exp-concave losses"
+            _log.warning(many, parameters)
         self.slots: Slots = {}  # from which the last round began; none once it is scored
         cast = rounds.merge.guard.broadcast
         traffic = self._traffic = Traffic(cast, rounds, len(roster.nodes)) if cast else None
@@ -99,11 +97,8 @@ class Federated(RunStrategy):
         self._pacing.state = {name: leaf for name, leaf in state.items() if is_timing(name)}
         if self._traffic:
             self._traffic.state = state
-        self._state = {
-            name: leaf
-            for name, leaf in state.items()
-            if not (is_selection(name) or is_timing(name) or is_traffic(name))
-        }
+        others = (is_selection, is_timing, is_traffic)
+        self._state = {n: x for n, x in state.items() if not any(its(n) for its in others)}
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -201,11 +196,8 @@ class Federated(RunStrategy):
     def unscored(self, row: Row) -> Row:
         """Returns a round's record without scores, and training losses if only they need them."""
         losses = () if self._always_losses else ("train-loss", "train-loss-median")
-        return {
-            key: value
-            for key, value in row.items()
-            if key not in losses and not self._scores.is_score(key)
-        }
+        lost = {key for key in row if key in losses or self._scores.is_score(key)}
+        return {key: value for key, value in row.items() if key not in lost}
 
     def client_scores(self) -> Row:
         """Returns each client's main scores in the last evaluation, in columns."""
@@ -228,8 +220,7 @@ class Federated(RunStrategy):
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
         """Returns the first metric in a line; "" for a round without an evaluation."""
-        name = next((name for name in row if name in METRICS), None)
-        if name is None:
+        if (name := next((name for name in row if name in METRICS), None)) is None:
             return ""
         metric = METRICS[name]
         served, common = (
@@ -243,13 +234,10 @@ class Federated(RunStrategy):
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
+        e, guards = self.rounds.settings, self.rounds.merge.guard.name or "nothing"
+        many = len(self.roster.nodes), len(self._nodes - {None}), e.clients_per_round
         _log.info(
-            "%d clients on %d nodes, %d a round, seed %d, guarded by %s",
-            len(self.roster.nodes),
-            len(self._nodes - {None}),
-            self.rounds.settings.clients_per_round,
-            self.rounds.settings.seed,
-            self.rounds.merge.guard.name or "nothing",
+            "%d clients on %d nodes, %d a round, seed %d, guarded by %s", *many, e.seed, guards
         )
 
     def draw(
@@ -304,9 +292,7 @@ class Federated(RunStrategy):
                     **units,
                 }
             )
-            sent = content(settings, clients)
-            message = Message(sent, dst_node_id=node, message_type=MessageType.TRAIN)
-            found.append((message, clients))
+            found.append((Message(content(settings, clients), node, MessageType.TRAIN), clients))
         return found
 
     @property
@@ -326,8 +312,7 @@ class Federated(RunStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Merges the replies that pass screening; returns as ``learn``, in records."""
-        came = [*replies]
-        due = self._sent
+        came, due = [*replies], self._sent
         if self._pacing.waits:
             due, self._sent, self._pacing.row = answered_of(server_round, due, came)
         self.waves, replied = [sent.wave for sent in due], []
@@ -448,8 +433,7 @@ class Federated(RunStrategy):
         if not scores:
             return None
         told = (reply.content.config_records for reply in answers.values() if reply.has_content())
-        self._scores.take(
-            server_round, scores, noisy=any(NOISE in r.get(CLIENTS, {}) for r in told)
-        )
+        noisy = any(NOISE in records.get(CLIENTS, {}) for records in told)
+        self._scores.take(server_round, scores, noisy=noisy)
         self._warnings.see(server_round, self._scores, self.roster.names)
         return MetricRecord({"clients": len(scores), **in_numbers(kinds)})

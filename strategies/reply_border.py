@@ -16,22 +16,9 @@ _T = TypeVar("_T")
 
 REASONS: Final = 400  # characters of what a node says of its clients that diverged
 
-Kind = Literal[
-    "error",
-    "diverged",
-    "malformed",
-    "round",
-    "clients",
-    "size",
-    "names",
-    "shapes",
-    "non-finite",
-    "range",
-    "scores",
-    "sender",
-    "replay",
-    "stray",
-]
+_OfReplies = Literal["error", "diverged", "malformed", "round", "clients", "size", "names"]
+_OfNumbers = Literal["shapes", "non-finite", "range", "scores"]
+Kind = Literal[_OfReplies, _OfNumbers, "sender", "replay", "stray"]
 
 
 class Impossible(ValueError):

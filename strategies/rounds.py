@@ -236,14 +236,11 @@ class RowWeights:
         new = sorted({*bounded} - self._named)
         self._named.update(new)
         if new:
+            who, limit = few(new, self._names), (self.most, self.most, self._max_weight)
             _log.warning(
                 "round %d: clients %s report more than %d rows, and count as if they had %d: "
                 "max-weight = %g times what the median client has",
-                server_round,
-                few(new, self._names),
-                self.most,
-                self.most,
-                self._max_weight,
+                *(server_round, who, *limit),
             )
         return bounded
 
@@ -277,10 +274,5 @@ class LossWatch:
             _log.warning(
                 "round %d: the median training loss is %.3g, and was %.3g in round %d (means of %d "
                 "rounds): the run may diverge; if inputs and targets are of usual size, lower %s",
-                server_round,
-                mean,
-                self._least,
-                self._best,
-                len(self._recent),
-                self._lower,
+                *(server_round, mean, self._least, self._best, len(self._recent), self._lower),
             )

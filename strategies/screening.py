@@ -116,22 +116,17 @@ class TrainReplies(NamedTuple):
         """Warns of the clients that are left out of a round, in one line a kind of reason."""
         for kind in dict.fromkeys(reply.kind for _, reply in self.rejected):
             alike = [(clients, reply) for clients, reply in self.rejected if reply.kind == kind]
-            _log.warning(
-                "round %d: the reply of clients %s is left out (%s): %s",
-                server_round,
-                few([client for clients, _ in alike for client in clients], names),
-                kind,
-                first_of(reply.reason for _, reply in alike),
-            )
+            who = few([client for clients, _ in alike for client in clients], names)
+            what = server_round, who, kind, first_of(reply.reason for _, reply in alike)
+            _log.warning("round %d: the reply of clients %s is left out (%s): %s", *what)
         for clients in self.silent:
             _log.warning("round %d: clients %s did not reply", server_round, few(clients, names))
         warn_of(self.others, server_round)
         if self.shortened:
-            _log.warning(
-                "round %d: the updates of clients %s are longer than is usual, and were shortened",
-                server_round,
-                few([*self.shortened], names),
+            told = (
+                "round %d: the updates of clients %s are longer than is usual, and were shortened"
             )
+            _log.warning(told, server_round, few([*self.shortened], names))
         if failed := [r for _, reply in self.accepted for r in reply.failed.values()]:
             _log.warning("round %d: left out: %s", server_round, first_of(failed))
 

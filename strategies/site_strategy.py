@@ -76,14 +76,9 @@ class SiteStrategy(RunStrategy):
             self._wanted |= set(clients)
             if node not in present:
                 continue
-            settings = {
-                **config,
-                "server-round": server_round,
-                "fingerprint": fingerprint(),
-                "clients": clients,
-            }
-            content = RecordDict({**records, CONFIG: ConfigRecord(settings)})
-            message = Message(content, dst_node_id=node, message_type=kind)
+            settings = {**config, "server-round": server_round, "fingerprint": fingerprint()}
+            asked = ConfigRecord({**settings, "clients": clients})
+            message = Message(RecordDict({**records, CONFIG: asked}), node, kind)
             self._asked.append((message, clients))
         return [message for message, _ in self._asked]
 
@@ -135,14 +130,12 @@ class SiteStrategy(RunStrategy):
             The round's metric ``bounded``, a list of these clients; empty if there are none.
         """
         bounded = sorted(map(int, clients))
-        for client in bounded:
-            if client not in self._bounded:
-                _log.warning(
-                    "client %s would have more weight, by the rows and the noise that it claims, "
-                    "than max-weight = %g times what the median client has: it counts as that",
-                    self.called(client),
-                    max_weight,
-                )
+        for client in (client for client in bounded if client not in self._bounded):
+            _log.warning(
+                "client %s would have more weight, by the rows and the noise that it claims, "
+                "than max-weight = %g times what the median client has: it counts as that",
+                *(self.called(client), max_weight),
+            )
         self._bounded.update(bounded)
         return {"bounded": bounded} if bounded else {}
 

@@ -89,7 +89,7 @@ class LocalHost:
                 server_round=round_of(first),
                 durable=durable_of(first),
                 combine=most,
-                losses=_wants_losses(config_of(first)),
+                losses=bool(config_of(first).get("losses", True)),
                 way=str(config_of(first).get("way", "")),
                 version=version,
             )
@@ -155,12 +155,10 @@ class LocalHost:
 @hosts(NetworkMethod.plug_in)
 def _open(opening: Opening) -> LocalHost:
     e = opening.experiment
-    own = opening.own
-    data = (
-        own_data(e, own, opening.client)
-        if own
-        else federated_data(e, named=opening.named, hosted=opening.hosted)
-    )
+    if opening.own:
+        data = own_data(e, opening.own, opening.client)
+    else:
+        data = federated_data(e, named=opening.named, hosted=opening.hosted)
     opening.admit(data.kind)
     return hosted_by(opening, data)
 
@@ -196,7 +194,7 @@ def _in_groups(
                 id(content.array_records[ARRAYS]) if version is None else version,
                 round_of(content),
                 _most_examples(config),
-                _wants_losses(config),
+                bool(config.get("losses", True)),
             )
             groups.setdefault(key, {})[i] = clients
         except EngramError as error:
@@ -256,10 +254,6 @@ def _most_examples(config: ConfigRecord) -> int | None:
     return most
 
 
-def _wants_losses(config: ConfigRecord) -> bool:
-    return bool(config.get("losses", True))
-
-
 def _train_reply(message: Message, trained: Trained, most: int | None) -> Message:
     if not trained.clients:
         return Message(Error(DIVERGED, trained.reason), reply_to=message)
@@ -267,24 +261,19 @@ def _train_reply(message: Message, trained: Trained, most: int | None) -> Messag
     if trained.losses:
         weights = None if most is None else [min(n, most) for n in trained.examples]
         metrics["train-loss"] = float(np.average(trained.losses, weights=weights))
-    content = RecordDict(
+    details = ConfigRecord(
         {
-            ARRAYS: to_record(flat(trained.slots)),
-            METRICS: MetricRecord({**metrics}),
-            CLIENTS: ConfigRecord(
-                {
-                    "server-round": round_of(message.content),
-                    "ids": trained.clients,
-                    "examples": trained.examples,
-                    "losses": trained.losses,
-                    "failed": list(trained.failures),
-                    "reasons": list(trained.failures.values()),
-                    "way": trained.way,
-                }
-            ),
+            "server-round": round_of(message.content),
+            "ids": trained.clients,
+            "examples": trained.examples,
+            "losses": trained.losses,
+            "failed": list(trained.failures),
+            "reasons": list(trained.failures.values()),
+            "way": trained.way,
         }
     )
-    return Message(content, reply_to=message)
+    slots, means = to_record(flat(trained.slots)), MetricRecord({**metrics})
+    return Message(RecordDict({ARRAYS: slots, METRICS: means, CLIENTS: details}), reply_to=message)
 
 
 def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) -> Message:

@@ -90,12 +90,8 @@ def new_authorities(told: Told, trusted: bytes) -> bytes | None:
     except UNREADABLE:
         return None
     roots = [each for each in known if issued(each, each)]
-    keys = [root.public_key() for root in roots]
-    links = [
-        each
-        for each in known
-        if each not in roots and any(same_key(each.public_key(), key) for key in keys)
-    ]
+    keys, others = [root.public_key() for root in roots], [e for e in known if e not in roots]
+    links = [each for each in others if any(same_key(each.public_key(), key) for key in keys)]
     found = [root for root in roots if not any(issued(each, root) for each in links)]
     if not found or found == before:
         return None

@@ -417,7 +417,6 @@ class _HttpContext:
 
     @staticmethod
     def is_active() -> bool:
-        """Returns whether the caller still waits, as far as is known."""
         return True
 
     @staticmethod

@@ -111,12 +111,7 @@ class Inbox:
             self._arriving.setdefault(header.metadata.reply_to_message_id, arrival)
 
     def _fetch(self, arrival: _Arrival, limits: Limits) -> tuple[Message | None, bool]:
-        """Fetches the next parts of a reply.
-
-        Returns:
-            The reply if it is complete, or the error in its place, else None; and whether more can
-            be fetched right away.
-        """
+        """Fetches parts; returns the whole reply or an error, and if more can be fetched now."""
         parcel, missing = arrival.parcel, arrival.missing
         if arrival.parts > limits.parts:
             return _unusable(parcel, f"it is made of more than {limits.parts} parts"), False

@@ -143,12 +143,8 @@ def _begin(folder: Path, request: Request) -> None:
     for one in unanswered[: max(0, len(unanswered) + 1 - _WAITING)]:  # the oldest ones
         (folder / f"{one.terms}.json").unlink(missing_ok=True)
     write(folder, request)
-    _log.warning(
-        "run %d (%s) waits for this site's approval: engram approve CLIENT_FOLDER %s",
-        request.run,
-        request.method,
-        request.terms,
-    )
+    told = "run %d (%s) waits for this site's approval: engram approve CLIENT_FOLDER %s"
+    _log.warning(told, request.run, request.method, request.terms)
 
 
 def _read(path: Path, kind: TypeAdapter[Any]) -> Any:

@@ -32,12 +32,8 @@ def claims(entry: NodeEntry, everyone: Container[int]) -> dict[int, int]:
 
 def short_of_rows(entries: Entries, counted: Set[int]) -> dict[int, str]:
     """Returns those of some clients that have too few rows to take part, and why."""
-    return {
-        client: why
-        for entry in entries.values()
-        for client, why in entry.left_out.items()
-        if client in counted
-    }
+    each = chain.from_iterable(entry.left_out.items() for entry in entries.values())
+    return {client: why for client, why in each if client in counted}
 
 
 def usual_kind(entries: Entries, everyone: Container[int], usable: Callable[[Kind], bool]) -> Kind:
@@ -123,11 +119,8 @@ def _told(
     name: str, entries: Entries, ordered: Iterable[int], called: Callable[[int], str]
 ) -> list[Moments]:
     """Returns nodes' moments of inputs or targets, and warns of those that are left out."""
-    told = [
-        (node, moments)
-        for node in ordered
-        if (moments := getattr(entries[node].told, name)) is not None
-    ]
+    each = ((node, getattr(entries[node].told, name)) for node in ordered)
+    told = [(node, moments) for node, moments in each if moments is not None]
     fits = comparable([moments for _, moments in told])
     for node in (node for (node, _), fit in zip(told, fits, strict=True) if not fit):
         _log.warning(

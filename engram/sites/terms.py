@@ -32,26 +32,17 @@ def request_of(experiment: Experiment, training: str, run: int) -> Request:
     """
     e, usual, masks = experiment, default_config(), client_guards(experiment).masks
     settings = {key: value for key, value in e.identity().items() if key != "data-dir"}
-    request = Request(
-        training,
-        "",
-        run,
-        e.method,
-        e.rounds,
-        {
-            MessageType.TRAIN: e.rounds * e.own.asks,
-            MessageType.EVALUATE: 1 + ceil(e.rounds / e.eval_every),  # before the first round, too
-            **({SECURE_QUERY: 4 * e.rounds} if masks else {}),
-        },
-        1 if masks else e.checkpoint_every,
-        {
-            key: printable(value) if isinstance(value, str) else value
-            for key, value in settings.items()
-            if value != usual.get(key) and key != "method"
-        },
-        tuple(one_line(name.rpartition("/")[2]) for name in plugins()),
-        guarantee(e),
-    )
+    scored = 1 + ceil(e.rounds / e.eval_every)  # before the first round, too
+    answers = {MessageType.TRAIN: e.rounds * e.own.asks, MessageType.EVALUATE: scored}
+    answers |= {SECURE_QUERY: 4 * e.rounds} if masks else {}
+    own = {
+        key: printable(value) if isinstance(value, str) else value
+        for key, value in settings.items()
+        if value != usual.get(key) and key != "method"
+    }
+    named = tuple(one_line(name.rpartition("/")[2]) for name in plugins())
+    what = e.method, e.rounds, answers, 1 if masks else e.checkpoint_every, own, named, guarantee(e)
+    request = Request(training, "", run, *what)
     shown = asdict(replace(request, run=0)), settings, fingerprint()
     digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
     return replace(request, terms=digest[:32])  # 128 bits, which no two requests share

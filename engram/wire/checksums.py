@@ -71,7 +71,6 @@ class Journal:
         return [row for row in rows if row is not None]
 
     def _read(self, line: bytes) -> Row | None:
-        """Parses a line; returns None if it is damaged."""
         try:
             row = parse_json(line)
         except ValueError:

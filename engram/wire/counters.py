@@ -70,7 +70,6 @@ class _Silent(WSGIRequestHandler):
         self._end.start()
 
     def finish(self) -> None:
-        """Ends the answer."""
         self._end.cancel()
         super().finish()
 

@@ -80,11 +80,9 @@ class Spool(MutableMapping[str, bytes]):
         del (self._held if name in self._held else self._places)[name]
 
     def __iter__(self) -> Iterator[str]:
-        """Yields the names."""
         return chain(self._held, self._places)
 
     def __len__(self) -> int:
-        """Returns the number of names."""
         return len(self._held) + len(self._places)
 
 

@@ -65,8 +65,6 @@ class MemoryBudget:
 
 
 class _Field(NamedTuple):
-    """A field in a protobuf message's descriptor."""
-
     message: Any
     kind: int
 

@@ -40,20 +40,16 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
     ((credentials, state, config), options) = started[0]
     here = Path.cwd()
     assert (credentials.partition_id, state) == (1, here / folder / "state")
-    assert config == {
+    told = {
         "partition-id": 1,
         "num-partitions": 2,
-        "state": str(here / folder / "state"),
-        "policy": str(here / folder),
         "asked-by": "127.0.0.1:9092, by its certificate",
-        "identity": str(here / folder),
-        "data": f"npz:{here / 'own.npz'}",
-        "data-dir": str(here / "data"),
-        "device": "cuda",
-        "memory-key": str(here / "key"),
-        "memory-limit": 5,
-        "memory-days": 9,
     }
+    told |= {key: str(here / folder) for key in ("policy", "identity")}
+    told |= {"state": str(here / folder / "state"), "data-dir": str(here / "data")}
+    told |= {"data": f"npz:{here / 'own.npz'}", "device": "cuda"}
+    told |= {"memory-key": str(here / "key"), "memory-limit": 5, "memory-days": 9}
+    assert config == told
     assert options["max_message"] == 3 * 2**19
 
 

@@ -105,12 +105,8 @@ def test_a_damaged_file_and_anothers_in_its_place_are_named(tmp_path):
         flipped = whole[:-1] + bytes([whole[-1] ^ 1])
         for data in (whole[:60], flipped, b"", b"x" * 99, theirs.read_bytes()):
             path.write_bytes(data)
-            with (
-                entry(key, data),
-                pytest.raises(
-                    MemoryMismatch, match=r"round-1\.memory cannot be used: .*; remove it"
-                ),
-            ):
+            says = r"round-1\.memory cannot be used: .*; remove it"
+            with entry(key, data), pytest.raises(MemoryMismatch, match=says):
                 store.load(3, before=2)
 
 

@@ -175,15 +175,9 @@ class Processes:
 
     def run(self, name, *words):
         """Runs `engram` with other words in a service, as `docker compose exec` does."""
-        return subprocess.run(
-            self._here(name, ["engram", *words]),
-            cwd=self.root / "containers" / name / "tmp",
-            env=self._environment(name),
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
+        line, cwd = self._here(name, ["engram", *words]), self.root / "containers" / name / "tmp"
+        how = {"env": self._environment(name), "capture_output": True, "text": True}
+        return subprocess.run(line, cwd=cwd, timeout=600, check=False, **how)
 
     def healthy(self, name):
         """Runs a service's healthcheck."""

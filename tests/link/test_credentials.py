@@ -132,37 +132,23 @@ def test_settings_that_are_malformed():
 ED25519 = ed25519.Ed25519PrivateKey.generate()
 PEM_KEY = Encoding.PEM, PrivateFormat.PKCS8
 OPENSSH = Encoding.OpenSSH, PublicFormat.OpenSSH
+PUBLIC = NODE / "client.pub", SERVER / "clients/client-0.pub"
 P256, P384 = (ec.generate_private_key(curve) for curve in (ec.SECP256R1(), ec.SECP384R1()))
 NO_PRIVATE, NO_CURVE = "holds no OpenSSH private key", "must hold a key on a NIST curve"
+LOCKED = P256.private_bytes(*PEM_KEY, BestAvailableEncryption(b"secret"))
+EDWARDS = ED25519.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+EDWARDS_PEM = ED25519.private_bytes(*PEM_KEY, NoEncryption())
 DAMAGED = [
     *((NODE / name, None, "is missing") for name in ("ca.crt", "client.key", "client.pub")),
     *((SERVER / name, None, "is missing") for name in ("ca.crt", "server.crt", "server.key")),
     (NODE / "client.key", b"", NO_PRIVATE),
     (NODE / "client.key", b"-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", NO_PRIVATE),
     (NODE / "client.key", P384.private_bytes(*PEM_KEY, NoEncryption()), NO_PRIVATE),
-    (
-        NODE / "client.key",
-        ED25519.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
-        NO_CURVE,
-    ),
-    (
-        SERVER / "server.key",
-        P256.private_bytes(*PEM_KEY, BestAvailableEncryption(b"secret")),
-        "without a passphrase",
-    ),
-    (
-        SERVER / "server.key",
-        ED25519.private_bytes(*PEM_KEY, NoEncryption()),
-        "must hold an elliptic-curve key",
-    ),
-    *(
-        (path, data, says)
-        for path in (NODE / "client.pub", SERVER / "clients/client-0.pub")
-        for data, says in (
-            (b"ecdsa-sha2-nistp384 AAAA", "holds no OpenSSH public key"),
-            (ED25519.public_key().public_bytes(*OPENSSH), NO_CURVE),
-        )
-    ),
+    (NODE / "client.key", EDWARDS, NO_CURVE),
+    (SERVER / "server.key", LOCKED, "without a passphrase"),
+    (SERVER / "server.key", EDWARDS_PEM, "must hold an elliptic-curve key"),
+    *((path, b"ecdsa-sha2-nistp384 AAAA", "holds no OpenSSH public key") for path in PUBLIC),
+    *((path, ED25519.public_key().public_bytes(*OPENSSH), NO_CURVE) for path in PUBLIC),
     *(
         (SERVER / name, b"-----BEGIN CERTIFICATE-----\n", "holds no PEM")
         for name in ("ca.crt", "server.crt", "server.key")

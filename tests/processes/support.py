@@ -65,15 +65,9 @@ class Running:
 def running(launch, log):
     """Starts a process as the leader of a group, and ends the group, which is its children too."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            launch.argv,
-            env=launch.env,
-            cwd=launch.cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        how = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        how |= {"env": launch.env, "cwd": launch.cwd}
+        process = subprocess.Popen(launch.argv, start_new_session=True, **how)
     try:
         yield Running(process, log)
     finally:

@@ -29,15 +29,10 @@ def run_script(block, cwd):
             words, sign, comment = re.match(r"([^&#]*)(&?)(.*)", line).groups()
             lines[i] = f"{words.rstrip()} {control} {sign} {comment}"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    script = subprocess.Popen(
-        ["bash", "-e", "-c", "\n".join(["trap 'kill $(jobs -p); wait' EXIT", *lines])],
-        cwd=cwd,
-        env=os.environ | {"PATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    words = ["bash", "-e", "-c", "\n".join(["trap 'kill $(jobs -p); wait' EXIT", *lines])]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    how |= {"cwd": cwd, "env": os.environ | {"PATH": path}}
+    script = subprocess.Popen(words, start_new_session=True, **how)
     try:
         said, _ = script.communicate(timeout=240)
     finally:

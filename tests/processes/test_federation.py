@@ -30,18 +30,9 @@ CLIENTS = 3
 
 
 def settings(**special):
-    own = {
-        "num-clients": CLIENTS,
-        "clients-per-round": CLIENTS,
-        "min-clients": CLIENTS,
-        "timeout": 120.0,
-        "rows-per-class": 20,
-        "test-rows-per-class": 8,
-        "hidden": "16",
-        "num-rounds": 4,
-        "eval-every": 2,
-        "checkpoint-every": 2,
-    }
+    own = dict.fromkeys(("num-clients", "clients-per-round", "min-clients"), CLIENTS)
+    own |= {"timeout": 120.0, "rows-per-class": 20, "test-rows-per-class": 8, "hidden": "16"}
+    own |= {"num-rounds": 4, "eval-every": 2, "checkpoint-every": 2}
     method = special.get("method", "local-moml")
     return Experiment.from_config(read_by(method, own) | special)
 
@@ -50,11 +41,7 @@ def run(federation, experiment, folder):
     """Runs it, and returns its record; whatever went wrong on the way fails the test."""
     trouble = []
     run_deployed(
-        experiment,
-        folder,
-        federation.server,
-        control=federation.control,
-        on_trouble=trouble.append,
+        experiment, folder, federation.server, control=federation.control, on_trouble=trouble.append
     )
     assert not trouble
     return RunRecord.open(folder)

@@ -37,17 +37,9 @@ def wards(client):
 
 
 def settings(**change):
-    given = {
-        "dataset": "wards",
-        "partition": "natural",
-        "num-clients": 3,
-        "clients-per-round": 3,
-        "num-rounds": 1000,
-        "eval-every": 1000,
-        "checkpoint-every": 10,
-        "timeout": 20.0,
-        "hidden": "8",
-    }
+    given = {"dataset": "wards", "partition": "natural", "timeout": 20.0, "hidden": "8"}
+    given |= {"num-clients": 3, "clients-per-round": 3}
+    given |= {"num-rounds": 1000, "eval-every": 1000, "checkpoint-every": 10}
     return Experiment.from_config({**read_by("scaffold", given), "method": "scaffold", **change})
 
 
@@ -100,14 +92,8 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
     assert [row["members"] for row in here.rows()] == [row["members"] for row in there.rows()]
 
 
-GIVEN = {
-    "dataset": "wards",
-    "partition": "natural",
-    "num-rounds": 2,
-    "eval-every": 2,
-    "checkpoint-every": 1,
-    "hidden": "8",
-}
+GIVEN = {"dataset": "wards", "partition": "natural", "hidden": "8"}
+GIVEN |= {"num-rounds": 2, "eval-every": 2, "checkpoint-every": 1}
 
 
 def as_simulated(folder, run, **change):

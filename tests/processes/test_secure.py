@@ -20,18 +20,9 @@ CLIENTS = 4
 
 
 def settings(**special):
-    given = {
-        "method": "ditto",
-        "num-clients": CLIENTS,
-        "clients-per-round": CLIENTS,
-        "min-clients": 3,
-        "timeout": 120.0,
-        "partition": "dirichlet",
-        "hidden": "16",
-        "num-rounds": 2,
-        "eval-every": 2,
-        "clip": 0.3,
-    }
+    given = {"method": "ditto", "partition": "dirichlet", "hidden": "16", "clip": 0.3}
+    given |= {"num-clients": CLIENTS, "clients-per-round": CLIENTS, "min-clients": 3}
+    given |= {"num-rounds": 2, "eval-every": 2, "timeout": 120.0}
     return Experiment.from_config(given | special)
 
 

@@ -139,19 +139,12 @@ CUT_OFF = Error(UNFINISHED, "3 of its 4 parts did not come")
 
 def ask(clients, kind=MessageType.TRAIN, several=1):
     """A message to each node, for clients of the same number."""
-    return [
-        Message(
-            RecordDict(
-                {
-                    ARRAYS: ArrayRecord([np.zeros((3, 4))]),
-                    CONFIG: ConfigRecord({CLIENTS: [client] * several, "training": TRAINING}),
-                }
-            ),
-            dst_node_id=client,
-            message_type=kind,
-        )
-        for client in clients
-    ]
+
+    def content(client):
+        config = ConfigRecord({CLIENTS: [client] * several, "training": TRAINING})
+        return RecordDict({ARRAYS: ArrayRecord([np.zeros((3, 4))]), CONFIG: config})
+
+    return [Message(content(client), client, kind) for client in clients]
 
 
 def answered(replies):

@@ -44,15 +44,10 @@ class NodesGrid(InProcessGrid):
             module._node.cache_clear()
             home = self._state / f"node-{node}"
             home.mkdir(parents=True, exist_ok=True)
-            config = {
-                "partition-id": node - 1,
-                "num-partitions": len(self._each),
-                "data": self._each[node - 1],
-                "state": str(home),
-                "policy": str(home),
-                **({"identity": str(home)} if (home / "schema.toml").exists() else {}),
-                **self._options,
-            }
+            config = {"partition-id": node - 1, "num-partitions": len(self._each)}
+            config |= {"data": self._each[node - 1], "state": str(home), "policy": str(home)}
+            config |= {"identity": str(home)} if (home / "schema.toml").exists() else {}
+            config |= self._options
             reply: Message = module.app(message, node_context(1, node, config, self._config))
             name_message(reply, f"answer-{next(self._messages)}")
             self._replies[message.metadata.message_id] = reply

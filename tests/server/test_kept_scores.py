@@ -91,14 +91,8 @@ def write_sites(folder, target, order):
     return found
 
 
-CASES = {
-    "fedavg": {
-        "target_column": "died",
-        "clients_per_round": 3,
-        "schema": declared_values(smoker="no|yes", died="no|yes"),
-    },
-    "molar": {"target_column": "days"},
-}
+DIED = {"schema": declared_values(smoker="no|yes", died="no|yes"), "clients_per_round": 3}
+CASES = {"fedavg": {"target_column": "died", **DIED}, "molar": {"target_column": "days"}}
 
 
 @pytest.mark.parametrize("method", CASES)

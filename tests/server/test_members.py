@@ -24,16 +24,8 @@ ROUNDS = 5
 
 
 def experiment(method, **change):
-    given = {
-        "num_clients": 3,
-        "clients_per_round": 3,
-        "num_rounds": ROUNDS,
-        "dataset": ROWS,
-        "partition": "natural",
-        "eval_every": 2,
-        "checkpoint_every": 1,
-        "timeout": 5.0,
-    }
+    given = {"num_clients": 3, "clients_per_round": 3, "dataset": ROWS, "partition": "natural"}
+    given |= {"num_rounds": ROUNDS, "eval_every": 2, "checkpoint_every": 1, "timeout": 5.0}
     return small_of_any(method=method, **given | change)
 
 
@@ -52,10 +44,7 @@ def test_a_simulation_replays_who_took_part(tmp_path, method):
     assert cohorts == {number: SCRIPT[number][1] for number in range(1, ROUNDS + 1)}
     assert [row["absent"] for row in rows[1:]] == [{}, {}, {"0": "off line"}, {}, {}]
     e = experiment(
-        method,
-        num_clients=4,
-        clients_per_round=4,
-        participation=str(tmp_path / "there"),
+        method, num_clients=4, clients_per_round=4, participation=str(tmp_path / "there")
     )
     simulate(e, tmp_path / "here")
     here = RunRecord.open(tmp_path / "here")

@@ -43,7 +43,7 @@ def scripted(method, folder):
     e, store = settings(method), RamStore()
     members, cohorts = ({n: frozenset(SCRIPT[n][i]) for n in SCRIPT} for i in (0, 1))
     grid = ReplayedGrid(
-        host_of(Opening(e, store)), CLIENTS, Participation(3, members, cohorts, None)
+        host_of(Opening(e, store)), CLIENTS, Participation(3, members, cohorts, None), None
     )
     found = run_on(grid, e, folder, engine="vectorized", memories=store)
     return found, {client: store.load(client, before=99) for client in range(CLIENTS)}

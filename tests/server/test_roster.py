@@ -103,14 +103,8 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(warnings_o
     g = Moving(entry([0, 1]), entry([2]), entry([3]))
     g.away = {2, 3}
     attendance = begun(g, 4, least=2)
-    assert attendance.roster() == (
-        [1, 1, None, None],
-        [10, 10, 0, 0],
-        Kind("float32[1,8,8]", 10),
-        {},
-        {},
-        0,
-    )
+    kind = Kind("float32[1,8,8]", 10)
+    assert attendance.roster() == ([1, 1, None, None], [10, 10, 0, 0], kind, {}, {}, 0)
     assert attendance.away == dict.fromkeys([2, 3], "no node hosts it")
     assert (
         "without some clients, for now: clients [2, 3]: no node hosts it" in warnings_of_engram.text

@@ -54,13 +54,8 @@ def test_a_run_is_recorded(tmp_path):
     assert [row["round"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["round"] for row in rows if "accuracy" in row] == [0, 2, 4]
     assert all(row["clients"] == 4 and 0 < row["ms"] < 60_000 for row in rows[1:])
-    by_hand = train_clients(
-        trainer(small()),
-        initial_model(trainer(small())),
-        rows[1]["cohort"],
-        server_round=1,
-        durable=0,
-    )
+    model = initial_model(trainer(small()))
+    by_hand = train_clients(trainer(small()), model, rows[1]["cohort"], server_round=1, durable=0)
     assert rows[1]["train-loss"] == pytest.approx(sum(by_hand.losses) / 4, abs=1e-6)
     assert found["scored"] == 20
     assert found["clients"]["ids"] == list(range(20))
@@ -124,15 +119,9 @@ class Counter:
 def instants(monkeypatch, fatal):
     """Counts all that touches the disk; the process dies just before the n-th."""
     counter = Counter(fatal)
-    for owner, name in (
-        (os, "fsync"),
-        (Path, "replace"),
-        (Path, "rename"),
-        (Path, "mkdir"),
-        (shutil, "rmtree"),
-        (checkpoints, "_put"),
-        (Journal, "append"),
-    ):
+    paths = [(Path, name) for name in ("replace", "rename", "mkdir")]
+    others = [(os, "fsync"), (shutil, "rmtree"), (checkpoints, "_put"), (Journal, "append")]
+    for owner, name in paths + others:
         monkeypatch.setattr(owner, name, counter.wrap(getattr(owner, name)))
     return counter
 

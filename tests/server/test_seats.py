@@ -46,18 +46,10 @@ def test_data_of_another_kind_are_left_out(warnings_of_engram):
     assert attendance.roster().nodes == [2, 2, None, None]
     assert attendance.roster().kind.outputs == 10
     assert "node 1 takes no part with clients [2, 3]: it has" in warnings_of_engram.text
-    attendance = Attendance(
-        Scripted(other, entry([0, 1])), 4, kind=Kind("float32[1,8,8]", 5), patience=0
-    )
+    kind = Kind("float32[1,8,8]", 5)
+    attendance = Attendance(Scripted(other, entry([0, 1])), 4, kind=kind, patience=0)
     attendance.wait(2)
-    assert attendance.roster() == (
-        [None, None, 1, 1],
-        [0, 0, 10, 10],
-        Kind("float32[1,8,8]", 5),
-        {},
-        {},
-        0,
-    )
+    assert attendance.roster() == ([None, None, 1, 1], [0, 0, 10, 10], kind, {}, {}, 0)
 
 
 def test_of_nodes_that_tell_unlike_moments_most_decide(warnings_of_engram):
@@ -187,11 +179,7 @@ START = "start the missing nodes, or lower min-clients"
 SAYS = {
     ("online", "unregistered"): f"{KNOWS.format(1)}(on line: 1, removed: 1); "
     "register the others' keys: `engram register fed/server`",
-    (
-        "online",
-        "offline",
-        "registered",
-    ): f"{KNOWS.format(3)}(on line: 1); {START}",
+    ("online", "offline", "registered"): f"{KNOWS.format(3)}(on line: 1); {START}",
     (): f"{KNOWS.format(0)}(on line: 0); {START}",
 }
 

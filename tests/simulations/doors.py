@@ -103,12 +103,9 @@ def exported(seed, folder):
 
 def drawn(seed, folder):
     """A plot, in numbers: what a file of it shows."""
-    found = []
-    for figure in (simulated(seed, folder, method="fedavg").plot(),):
-        file = io.BytesIO()
-        figure.savefig(file, format="rgba")
-        found.append(np.frombuffer(file.getvalue(), np.uint8))
-    return {"pictures": np.concatenate(found)}
+    file = io.BytesIO()
+    simulated(seed, folder, method="fedavg").plot().savefig(file, format="rgba")
+    return {"pictures": np.frombuffer(file.getvalue(), np.uint8)}
 
 
 def of_family(method, **settings):
@@ -135,6 +132,10 @@ def of_library(name):
     return lambda seed, folder: CASES[name]()
 
 
+LIBRARY = ("molar, hard, c = 0.5", "molar, classes", "molar, counts", "lasso")
+LIBRARY += ("learner, universal", "policy, linucb, one", "policy, neural ucb, one")
+
+
 DOORS = {
     "simulate": lambda seed, folder: numbers(simulated(seed, folder, model=Net)),
     "sequential": lambda seed, folder: numbers(simulated(seed, folder, engine="sequential")),
@@ -147,16 +148,5 @@ DOORS = {
     "molar": tables,
     "meta-ban": of_family("meta-ban", dataset="linear-groups", num_clients=3, num_rounds=2),
     "molar-bandit": of_family("molar-bandit", dataset="sparse-linear", num_clients=3, num_rounds=2),
-    **{
-        name: of_library(name)
-        for name in (
-            "molar, hard, c = 0.5",
-            "molar, classes",
-            "molar, counts",
-            "lasso",
-            "learner, universal",
-            "policy, linucb, one",
-            "policy, neural ucb, one",
-        )
-    },
+    **{name: of_library(name) for name in LIBRARY},
 }

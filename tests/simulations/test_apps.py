@@ -111,11 +111,6 @@ def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_pa
         "print(reply.error.reason if reply.has_error() else read_entry(reply.content).clients)"
     )
     path = os.pathsep.join([str(source_root()), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    how = {"env": os.environ | {"PYTHONPATH": path}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-c", code], check=False, **how)
     assert done.stdout == "{1: 19}\n", done.stdout + done.stderr

@@ -28,12 +28,8 @@ from tests.support import assert_same, initial_model, own_of, small, small_of_an
 
 CLIENTS = list(range(12))
 CASES = {
-    "fedavg": {"method": "fedavg"},
-    "scaffold": {"method": "scaffold"},
-    "ditto": {"method": "ditto"},
-    "local": {"method": "local"},
+    **{name: {"method": name} for name in ("fedavg", "scaffold", "ditto", "local", "fedpac")},
     "local-moml": {"method": "local-moml", "memory": "carry"},
-    "fedpac": {"method": "fedpac"},
     "moments": {"method": "fedrep", "optimizer": "adam", "optimizer-state": "kept"},
     "noised": {"method": "fedavg", "privacy": "local", "clip": 1.0, "noise-multiplier": 1.0},
 }
@@ -112,19 +108,11 @@ def rounds_of(e, *, remote, combine=10):
     with training(1):
         t = trainer(e, store, noise=simulated_noise(e.seed))
         t.way = t.ways[0]  # whatever this machine's timing says
-        how = {}
-        if remote:
-            how["share"] = Cluster("address", e, "vectorized", t.given)
+        how = {"share": Cluster("address", e, "vectorized", t.given)} if remote else {}
+        how |= {"own": own_of(t, CLIENTS), "durable": 0, "combine": combine}
         for server_round in (1, 2, 3):
-            found += t.train(
-                initial_model(t),
-                [CLIENTS[:5], CLIENTS[5:]],
-                own=own_of(t, CLIENTS),
-                server_round=server_round,
-                durable=0,
-                combine=combine,
-                **how,
-            )
+            groups = [CLIENTS[:5], CLIENTS[5:]]
+            found += t.train(initial_model(t), groups, server_round=server_round, **how)
     return found, {client: store.load(client, before=4) for client in CLIENTS}
 
 
@@ -291,12 +279,9 @@ def test_a_machine_that_is_killed_in_mid_round_loses_nothing(
     three, here, tmp_path, monkeypatch, warnings_of_engram
 ):
     give, given, killed = Crew.give, [], []
-    raylets = {
-        info.process.pid: info.process
-        for node in three.list_all_nodes()
-        if not node.head
-        for info in node.all_processes["raylet"]
-    }
+    others = [node for node in three.list_all_nodes() if not node.head]
+    processes = [info.process for node in others for info in node.all_processes["raylet"]]
+    raylets = {process.pid: process for process in processes}
 
     def watched(self, number, same, own):
         """Kills the machine that has the first chunk outside the head after the first round."""

@@ -125,13 +125,9 @@ def asked(path, search):
     def given(values):
         return [{"id": i, "property": p, "value": v} for (i, p), v in values.items()]
 
-    return {
-        "output": "..page.children...stamp.data..",
-        "outputs": output,
-        "inputs": given(inputs),
-        "changedPropIds": ["address.pathname"],
-        "state": given({("stamp", "data"): None}),
-    }
+    asked = {"output": "..page.children...stamp.data..", "outputs": output}
+    asked |= {"inputs": given(inputs), "changedPropIds": ["address.pathname"]}
+    return asked | {"state": given({("stamp", "data"): None})}
 
 
 @pytest.mark.parametrize("name", RUNS)

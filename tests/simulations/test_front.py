@@ -248,12 +248,7 @@ COLUMNS = {  # of a network with batch norm: whether there is a common model, an
 
 def test_the_frame_says_what_the_terminal_does(tmp_path):
     found = engram.compare(
-        clients(),
-        methods=list(COLUMNS),
-        model=normed,
-        seeds=1,
-        out=tmp_path / "c",
-        **QUICK,
+        clients(), methods=list(COLUMNS), model=normed, seeds=1, out=tmp_path / "c", **QUICK
     )
     told = re.finditer(r"^ (\S.*?) +(?=[\d-].*$)(.*)$", str(found), re.MULTILINE)
     lines = {match[1]: match[2] for match in told}
@@ -394,28 +389,20 @@ def test_a_run_goes_on_as_it_was_begun(tmp_path):
 
 
 def test_impossible_arguments_are_refused_in_one_line(tmp_path):
+    digits, no_digits = {"dataset": "digits"}, "dataset must be left out where data are given, g"
+    table = r"ditto must be a table of its settings \(\[ditto\] in a file, ditto={.*} .*, got 0.3"
+    twice = "ditto.eta must be given in methods or beside them, got both"
+    counts = "seeds must be .*, got 0; trials must be a valid integer, .*got 0.5"
     for function, given, message in [
-        (
-            engram.simulate,
-            {"dataset": "digits"},
-            "dataset must be left out where data are given, g",
-        ),
-        (engram.compare, {"dataset": "digits"}, "dataset must be left out where data are given, g"),
+        (engram.simulate, digits, no_digits),
+        (engram.compare, digits, no_digits),
         (engram.compare, {"methods": ["fedavg", "foo"]}, "method must be one of .*, got 'foo'"),
         (engram.compare, {"methods": [None]}, "method must be one of .*, got None"),
         (engram.compare, {"methods": 5}, "method must be one of .*, got 5"),
-        (
-            engram.compare,
-            {"methods": {"ditto": 0.3}},
-            r"ditto must be a table of its settings \(\[ditto\] in a file, ditto={.*} .*, got 0.3",
-        ),
+        (engram.compare, {"methods": {"ditto": 0.3}}, table),
         (engram.compare, {"methods": {"foo": {}}}, "method must be one of .*, got 'foo'"),
         (engram.compare, {"methods": {"ditto": {"etta": 1}}}, "etta is not a setting .*mean eta"),
-        (
-            engram.compare,
-            {"methods": {"ditto": {"eta": 0.3}}, "ditto": {"eta": 0.5}},
-            "ditto.eta must be given in methods or beside them, got both",
-        ),
+        (engram.compare, {"methods": {"ditto": {"eta": 0.3}}, "ditto": {"eta": 0.5}}, twice),
         (engram.compare, {"ditto": {"eta": 0.3}}, "ditto.eta is for a method that does not take p"),
         (
             engram.compare,
@@ -432,14 +419,10 @@ def test_impossible_arguments_are_refused_in_one_line(tmp_path):
         ),
         (engram.compare, {"seeds": 0}, "seeds must be greater than or equal to 1, got 0"),
         (engram.compare, {"methods": ["fedavg", "pfedme"], "lambda_": -1}, "pfedme.lambda must be"),
-        (engram.tune, {"dataset": "digits"}, "dataset must be left out where data are given, g"),
+        (engram.tune, digits, no_digits),
         (engram.tune, {"methods": "foo"}, "method must be one of .*, got 'foo'"),
         (engram.tune, {"methods": []}, r"methods must be some that train networks .*, got \[\]"),
-        (
-            engram.tune,
-            {"seeds": 0, "trials": 0.5},
-            "seeds must be .*, got 0; trials must be a valid integer, .*got 0.5",
-        ),
+        (engram.tune, {"seeds": 0, "trials": 0.5}, counts),
     ]:
         with entry(function, given):
             methods = {} if function is engram.simulate else {"methods": ["fedavg"]}
@@ -478,13 +461,8 @@ def test_models_of_a_module_are_its_own_parameters(tmp_path):
 
 @pytest.mark.usefixtures("plug_ins")
 def test_a_run_of_an_unknown_network_can_be_looked_at(tmp_path, monkeypatch):
-    run = engram.simulate(
-        clients(),
-        method="fedavg",
-        model=lambda: torch.nn.Linear(5, 2),
-        out=tmp_path / "run",
-        **QUICK,
-    )
+    own = {"method": "fedavg", "model": lambda: torch.nn.Linear(5, 2)}
+    run = engram.simulate(clients(), **own, out=tmp_path / "run", **QUICK)
     monkeypatch.delitem(NETWORKS, "<lambda>")
     again = engram.load_run(run.folder)
     assert again.metrics["accuracy"].notna().any()

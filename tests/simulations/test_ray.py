@@ -54,20 +54,11 @@ class SuperLink:
             "RAY_USAGE_STATS_ENABLED": "0",
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }
-        command = "--simulation --insecure --isolation subprocess --host 127.0.0.1"
+        command = f"--simulation --insecure --isolation subprocess --host 127.0.0.1 --port {http}"
+        words = [*command.split(), "--control-api-address", f"127.0.0.1:{control}"]
+        how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": self.env}
         self.process = subprocess.Popen(
-            [
-                BIN / "flower-superlink",
-                *command.split(),
-                "--port",
-                str(http),
-                "--control-api-address",
-                f"127.0.0.1:{control}",
-            ],
-            cwd=cwd or folder / "empty",
-            env=self.env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            [BIN / "flower-superlink", *words], cwd=cwd or folder / "empty", **how
         )
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -81,23 +72,9 @@ class SuperLink:
     def run(self, app, config, nodes=2):
         """Runs an app to its end; returns what was printed."""
         federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
-        done = subprocess.run(
-            [
-                BIN / "flwr",
-                "run",
-                app,
-                "--stream",
-                "--run-config",
-                config,
-                "--federation-config",
-                federation,
-            ],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        words = ["run", app, "--stream", "--run-config", config, "--federation-config", federation]
+        how = {"capture_output": True, "text": True, "timeout": 200}
+        done = subprocess.run([BIN / "flwr", *words], env=self.env, check=False, **how)
         return done.stdout + done.stderr
 
     def __enter__(self):

@@ -13,16 +13,8 @@ from tests.support import small
 
 pytestmark = pytest.mark.usefixtures("afresh")
 
-SETTINGS = {
-    "method": "fedavg",
-    "privacy": "local",
-    "clip": 0.5,
-    "noise_multiplier": 8.0,
-    "num_clients": 3,
-    "clients_per_round": 3,
-    "num_rounds": 3,
-    "eval_every": 3,
-}
+SETTINGS = {"method": "fedavg", "privacy": "local", "clip": 0.5, "noise_multiplier": 8.0}
+SETTINGS |= dict.fromkeys(("num_clients", "clients_per_round", "num_rounds", "eval_every"), 3)
 
 
 def sites(folder, *budgets):

@@ -127,8 +127,7 @@ def test_no_setting_of_a_server_changes_how_a_table_is_read(tmp_path):
             folder.mkdir()
             assert Site(folder).told(**{key: value}) == expected, (key, value)
     columns = expected.columns
-    found = [(n, c.column.kind, c.column.values, c.asked) for n, c in columns.items()]
-    assert found == [
+    assert [(n, c.column.kind, c.column.values, c.asked) for n, c in columns.items()] == [
         ("name", "identifier", (), "identifiers"),
         ("number", "identifier", (), "identifiers"),
         ("ward", "category", ("north", "south"), ""),

@@ -90,15 +90,8 @@ def test_scores_of_a_trainings_few_test_rows_stay_at_the_site(tmp_path, fraction
     """A server chooses test-fraction and model: of one row, accuracy would be its label."""
     rows = {"x": np.random.default_rng(0).normal(size=(20, 3)).astype("f4"), "y": np.arange(20) % 2}
     np.savez(tmp_path / "rows.npz", **rows)
-    settings = {
-        "method": "fedavg",
-        "dataset": "npz:own",
-        "num_clients": 1,
-        "clients_per_round": 1,
-        "test_fraction": fraction,
-        "hidden": "",
-        "model": "linear",
-    }
+    settings = {"method": "fedavg", "dataset": "npz:own", "model": "linear", "hidden": ""}
+    settings |= {"num_clients": 1, "clients_per_round": 1, "test_fraction": fraction}
     e = small(**settings)
     data = own_data(e, Source(f"npz:{tmp_path / 'rows.npz'}"), 0)
     (tested,), model = data.test.rows, initial_model(Trainer(e, data, RamStore()))

@@ -41,15 +41,13 @@ def test_a_policy_is_read_from_its_file_or_from_a_clients_folder(tmp_path):
 
 
 def test_a_wrong_policy_is_refused_in_one_line(tmp_path):
+    secret = "privacy must be 'none', 'local', 'central' or 'example', got 'secret'"
     for text, says in [
         ("stepz = 3", r"stepz is no rule \(did you mean steps\?\); rules are methods, plugins, .*"),
         ("steps = true", "steps must be a number, got True"),
         ("steps = 0\nmib = -1", "steps must be .* or equal to 1, got 0; mib must be .* got -1"),
         ('methods = "fedavg"', "methods must be a list, got 'fedavg'"),
-        (
-            'privacy = ["secret"]',
-            "privacy must be 'none', 'local', 'central' or 'example', got 'secret'",
-        ),
+        ('privacy = ["secret"]', secret),
         ('hours = "8-9"', "hours must be HH:MM-HH:MM in UTC, such as 20:00-06:00, got '8-9'"),
         ("steps = ", ".* is not TOML: .*"),
     ]:
@@ -86,36 +84,24 @@ def against(policy, own=False, plugins=(), **settings):
 
 
 def test_settings_beyond_a_policy_are_named_with_what_it_allows():
+    central, noise = {"privacy": "central", "clip": 1}, "noise-multiplier must be at least"
+    twice = "at most 9, got 10 (local-steps 5 times pfedme.inner-steps 2)"
+    quantile = "clip-quantile must be 0, since only the server clips then, got 0.5"
     for policy, settings, says in [
         ({"methods": ("molar", "fed*")}, {"method": "ditto"}, "method must be molar, fed* or x"),
         ({"methods": ()}, {}, "method must be none at all, got"),
         ({"datasets": ("npz:/srv/*",)}, {"dataset": "digits"}, "dataset must be npz:/srv/*, got"),
         ({"steps": 9}, {"local_steps": 10}, "at most 9, got 10 (local-steps 10)"),
-        (
-            {"steps": 9},
-            {"method": "pfedme", "pfedme.inner-steps": 2},
-            "at most 9, got 10 (local-steps 5 times pfedme.inner-steps 2)",
-        ),
+        ({"steps": 9}, {"method": "pfedme", "pfedme.inner-steps": 2}, twice),
         ({"steps": 9}, {"adapt_steps": 11}, "at most 9, got 11 (adapt-steps 11)"),
         ({"privacy": ("local",)}, {}, "privacy must be local, got none"),
         ({"privacy": ("local", "central")}, {"method": "molar"}, "local or central, got none"),
-        (
-            {"noise_multiplier": 1.0},
-            {"privacy": "central", "clip": 1, "noise_multiplier": 0.05},
-            "noise-multiplier must be at least 1, got 0.05",
-        ),
+        ({"noise_multiplier": 1.0}, central | {"noise_multiplier": 0.05}, f"{noise} 1, got 0.05"),
         ({"clip": 2.0}, {}, "clip must be above 0 and at most 2, got 0"),
         ({"clip": 2.0}, {"clip": 2.5}, "clip must be above 0 and at most 2, got 2.5"),
-        (
-            {"clip": 2.0},
-            {"privacy": "central", "clip": 1, "clip_quantile": 0.5},
-            "clip-quantile must be 0, since only the server clips then, got 0.5",
-        ),
-        (  # solved for three rounds: far below
-            {"noise_multiplier": 9.0},
-            {"privacy": "central", "clip": 1, "epsilon": 9, "num_rounds": 3},
-            "noise-multiplier must be at least 9, got ",
-        ),
+        ({"clip": 2.0}, central | {"clip_quantile": 0.5}, quantile),
+        # Solved for three rounds: far below.
+        ({"noise_multiplier": 9.0}, central | {"epsilon": 9, "num_rounds": 3}, f"{noise} 9, got "),
     ]:
         with entry(policy, settings, says):
             own = {} if settings.get("method") == "molar" else {"adapt_steps": 1}

@@ -14,19 +14,9 @@ from engram.sites.audit import Audit
 from tests.client.test_memory import params
 from tests.sites.test_audit import NOON
 
-LINE = {
-    "kind": "train",
-    "run": 17,
-    "training": "0123456789abcdef",
-    "method": "fedavg",
-    "round": 3,
-    "clients": "[1]",
-    "rows": 120,
-    "metrics": {"train-loss": 0.25},
-    "received": 2000,
-    "sent": 1000,
-    "seconds": 0.5,
-}
+LINE = {"kind": "train", "run": 17, "training": "0123456789abcdef", "method": "fedavg", "round": 3}
+LINE |= {"clients": "[1]", "rows": 120, "metrics": {"train-loss": 0.25}}
+LINE |= {"received": 2000, "sent": 1000, "seconds": 0.5}
 
 
 @pytest.fixture

@@ -232,10 +232,8 @@ HOSTILE = {
     "a long line": one(choices=["x" * 1001]),
     "many values": one(300, AGE | {"values": [*map(str, range(101))]}),
     "one name twice": {"rows": 3, "columns": [{"column": AGE}] * 2},
-    "many columns": {
-        "rows": 3,
-        "columns": [{"column": AGE | {"name": f"x{k}"}} for k in range(20_001)],
-    },
+    "many columns": one()
+    | {"columns": [{"column": AGE | {"name": f"x{k}"}} for k in range(20_001)]},
     "no Unicode": one(column={"name": "\ud800", "kind": "number"}),
 }
 
@@ -281,18 +279,10 @@ def test_columns_that_some_sites_lack_are_kept_and_missing_there(tmp_path):
     assert usual == {"bp": f"{np.median(medians):g}", "lactate": f"{lactate:g}", "smoker": "former"}
     assert settings["missing"] == "median"
     said = "there it is missing in all rows, as its default says"
-    assert [str(finding) for finding in told] == [
-        f"client-{site}: lacks {lacks}: {said}"
-        for site, lacks in enumerate(
-            [
-                f"lactate ({lactate:g})",
-                f"bp ({np.median(medians):g}), lactate ({lactate:g}), smoker (former)",
-                "",
-                f"lactate ({lactate:g})",
-            ]
-        )
-        if lacks
-    ]
+    also = f"bp ({np.median(medians):g}), lactate ({lactate:g}), smoker (former)"
+    lacks = {0: f"lactate ({lactate:g})", 1: also, 3: f"lactate ({lactate:g})"}
+    lines = [f"client-{site}: lacks {columns}: {said}" for site, columns in lacks.items()]
+    assert [str(finding) for finding in told] == lines
     assert not any(finding.stops for finding in told)
     write_schema(tmp_path, settings)
     read = {key.replace("-", "_"): value for key, value in schema_of(tmp_path).items()}
@@ -387,106 +377,74 @@ def mapped(name, **pairs):
 CODES = {"kind": "whole", "values": ("0", "1")}
 SHIFTED = {"kind": "whole", "values": ("1", "2")}
 CASES = {
-    "the same": ([], [], []),
+    "the same": ([], [], ""),
     "sex as numbers, and text elsewhere": (
-        [number("sex", **SHIFTED)],
-        [text("sex", "F", "M")],
-        ["client-2: sex is numbers (1, 2), and text (F, M) at the other sites: "
-         f"{mapped('sex', _1='...', _2='...')}, or leave it out"],
-    ),
+        [number("sex", **SHIFTED)], [text("sex", "F", "M")],
+        "sex is numbers (1, 2), and text (F, M) at the other sites: "
+        f"{mapped('sex', _1='...', _2='...')}, or leave it out"),
     "sex by other numbers": (
-        [number("sex", **SHIFTED)],
-        [number("sex", **CODES)],
-        [f"client-2: sex has 1, 2, and other sites 0, 1: {mapped('sex', _1='...', _2='...')}, or "
-         "set schema='columns.sex = {kind = \"number\"}'"],
-    ),
+        [number("sex", **SHIFTED)], [number("sex", **CODES)],
+        f"sex has 1, 2, and other sites 0, 1: {mapped('sex', _1='...', _2='...')}, or "
+        "set schema='columns.sex = {kind = \"number\"}'"),
     "a target by other numbers": (
-        [number("y", **SHIFTED)],
-        [number("y", **CODES)],
-        [f"client-2: y has 1, 2, and other sites 0, 1: {mapped('y', _1='...', _2='...')}, or "
-         "set num-classes=3"],
-    ),
+        [number("y", **SHIFTED)], [number("y", **CODES)],
+        f"y has 1, 2, and other sites 0, 1: {mapped('y', _1='...', _2='...')}, or "
+        "set num-classes=3"),
     "a target as text, and numbers elsewhere": (
-        [text("y", "no", "yes")],
-        [number("y", **CODES)],
-        ["client-2: y is text (no, yes), and numbers (0, 1) at the other sites: "
-         f"{mapped('y', no='...', yes='...')}, or leave it out"],
-    ),
+        [text("y", "no", "yes")], [number("y", **CODES)],
+        "y is text (no, yes), and numbers (0, 1) at the other sites: "
+        f"{mapped('y', no='...', yes='...')}, or leave it out"),
     "another spelling": (
-        [text("smoker", "No", "Yes")],
-        [text("smoker", "no", "yes")],
-        ["client-2: smoker has No, Yes, and other sites no, yes: "
-         f"{mapped('smoker', No='no', Yes='yes')}, or add it to the values of the schema"],
-    ),
+        [text("smoker", "No", "Yes")], [text("smoker", "no", "yes")],
+        "smoker has No, Yes, and other sites no, yes: "
+        f"{mapped('smoker', No='no', Yes='yes')}, or add it to the values of the schema"),
     "one value in another spelling": (
-        [text("smoker", "Yes", "no", "yes")],
-        [text("smoker", "no", "yes")],
-        ["client-2: smoker has Yes, and other sites no, yes: "
-         f"{mapped('smoker', Yes='yes', no='no', yes='yes')}, or add it to the values of the "
-         "schema"],
-    ),
-    "a value more, and one less": ([text("ward", "a", "b", "c")], [text("ward", "a", "b")], []),
+        [text("smoker", "Yes", "no", "yes")], [text("smoker", "no", "yes")],
+        "smoker has Yes, and other sites no, yes: "
+        f"{mapped('smoker', Yes='yes', no='no', yes='yes')}, or add it to the values of the "
+        "schema"),
+    "a value more, and one less": ([text("ward", "a", "b", "c")], [text("ward", "a", "b")], ""),
     "counts of something": (
         [number("children", kind="whole", values=("0", "1", "2"))],
         [number("children", kind="whole", values=("0", "1", "2", "3"))],
-        [],
-    ),
+        ""),
     "blanks": (
-        [text("smoker", "no", "yes", blanks=True)],
-        [text("smoker", "no", "yes")],
-        ["client-2: smoker has blanks around values: they are left out"],
-    ),
+        [text("smoker", "no", "yes", blanks=True)], [text("smoker", "no", "yes")],
+        "smoker has blanks around values: they are left out"),
     "a unit": (
-        [number("dose", unit="g")],
-        [number("dose", unit="mg")],
-        ["client-2: dose is in g, and other sites are in mg: write columns.dose = "
-         '{unit = "mg", factor = ...} into its schema.toml'],
-    ),
+        [number("dose", unit="g")], [number("dose", unit="mg")],
+        "dose is in g, and other sites are in mg: write columns.dose = "
+        '{unit = "mg", factor = ...} into its schema.toml'),
     "no unit": (
-        [number("dose")],
-        [number("dose", unit="mg")],
-        ["client-2: dose says no unit, and other sites are in mg: write columns.dose = "
-         '{unit = "mg", factor = ...} into its schema.toml'],
-    ),
+        [number("dose")], [number("dose", unit="mg")],
+        "dose says no unit, and other sites are in mg: write columns.dose = "
+        '{unit = "mg", factor = ...} into its schema.toml'),
     "a code for missing values": (
         [number("crp", asked="codes", choices=('columns.crp = {missing = ["-99"]}',))],
         [number("crp")],
-        ["client-2: crp has codes far from its other numbers: write columns.crp = "
-         '{missing = ["-99"]} into its schema.toml'],
-    ),
+        "crp has codes far from its other numbers: write columns.crp = "
+        '{missing = ["-99"]} into its schema.toml'),
     "text among numbers": (
-        [number("bp", asked="mixed")],
-        [number("bp")],
-        ["client-2: bp has text among numbers: its log has the cells, and the line to write"],
-    ),
+        [number("bp", asked="mixed")], [number("bp")],
+        "bp has text among numbers: its log has the cells, and the line to write"),
     "too few values": (
-        [DescribedColumn(Column("seen"))],
-        [number("seen")],
-        ["client-2: seen holds too few values: write its kind into its schema.toml, or leave it "
-         "out"],
-    ),
+        [DescribedColumn(Column("seen"))], [number("seen")],
+        "seen holds too few values: write its kind into its schema.toml, or leave it "
+        "out"),
     "a target that is missing": (
-        [number("y", missing=2)],
-        [number("y")],
-        ["client-2: y is missing in 2 of 9 rows: a row needs its target; leave these rows out"],
-    ),
+        [number("y", missing=2)], [number("y")],
+        "y is missing in 2 of 9 rows: a row needs its target; leave these rows out"),
     "another name": (
-        [number("pressure")],
-        [number("bp")],
-        ["client-2: lacks bp (it has pressure besides): they are left out everywhere, unless this "
-         "site adds or renames them"],
-    ),
+        [number("pressure")], [number("bp")],
+        "lacks bp (it has pressure besides): they are left out everywhere, unless this "
+        "site adds or renames them"),
     "no target": (
-        [],
-        [number("y")],
-        ["client-2: lacks the target y: add or rename it"],
-    ),
+        [], [number("y")],
+        "lacks the target y: add or rename it"),
     "degrees": (
-        [number("heat", 98.6), number("age", 3)],
-        [number("heat", 10), number("age", 1)],
-        ["client-2: heat lies 9.86 times above the other sites' (median 98.6 against 10): another "
-         "unit? columns.heat = {factor = ...} into its schema.toml converts it"],
-    ),
+        [number("heat", 98.6), number("age", 3)], [number("heat", 10), number("age", 1)],
+        "heat lies 9.86 times above the other sites' (median 98.6 against 10): another "
+        "unit? columns.heat = {factor = ...} into its schema.toml converts it"),
 }  # fmt: skip
 
 
@@ -496,15 +454,15 @@ def test_each_fault_is_a_line():
             check_fault(*case)
 
 
-def check_fault(odd, usual, lines):
+def check_fault(odd, usual, line):
     there = {each.column.name for each in usual}
     base = [number(name) for name in ("age", "y") if name not in there]
     tables = {client: table(*base, *(odd if client == 2 else usual)) for client in range(3)}
     settings, told = agreed(Survey(tables, {}), {}, ["y"])
-    assert list(map(str, told)) == lines
+    assert list(map(str, told)) == ([f"client-2: {line}"] if line else [])
     assert "age" in settings["input-columns"].split(",")
     assert settings["target-column"] == "y"
-    if not any(line.startswith("client-2: lacks") for line in lines):  # nothing is left out
+    if not line.startswith("lacks"):  # nothing is left out
         names = {*settings["input-columns"].split(","), "y"}
         assert names == {"age", "y", *(each.column.name for each in usual)}
 

@@ -88,24 +88,15 @@ class Counting:
         return replies
 
 
+SPARSE = {"dataset": "sparse-linear", "num_clients": 4}
+SECURE = {"num_clients": 3, "clients_per_round": 3, "aggregation": "secure", "clip": 1.0}
 FAMILIES = {
     "network": {"method": "ditto", "num_clients": 4},
     "early": {"method": "fedavg", "num_clients": 4, "num_rounds": 3, "eval_every": 3},
-    "secure": {
-        "method": "fedavg",
-        "num_clients": 3,
-        "clients_per_round": 3,
-        "aggregation": "secure",
-        "clip": 1.0,
-    },
-    "molar": {"method": "molar", "dataset": "sparse-linear", "num_clients": 4},
-    "adaptive": {
-        "method": "molar",
-        "dataset": "sparse-linear",
-        "num_clients": 4,
-        "molar.sharing": "adaptive",
-    },
-    "molar-bandit": {"method": "molar-bandit", "dataset": "sparse-linear", "num_clients": 4},
+    "secure": {"method": "fedavg", **SECURE},
+    "molar": {"method": "molar", **SPARSE},
+    "adaptive": {"method": "molar", **SPARSE, "molar.sharing": "adaptive"},
+    "molar-bandit": {"method": "molar-bandit", **SPARSE},
     "meta-ban": {"method": "meta-ban", "num_clients": 10, "meta-ban.meta_steps": 2},
 }
 

@@ -21,16 +21,9 @@ ROUNDS, CLIENTS = 4, 4
 
 
 def experiment(method, **change):
-    given = {
-        "num_clients": CLIENTS,
-        "clients_per_round": 3,
-        "num_rounds": ROUNDS,
-        "dataset": ROWS,
-        "partition": "natural",
-        "eval_every": 2,
-        "checkpoint_every": 1,
-        "timeout": 5.0,
-    }
+    given = {"num_clients": CLIENTS, "clients_per_round": 3, "dataset": ROWS}
+    given |= {"num_rounds": ROUNDS, "eval_every": 2, "checkpoint_every": 1, "timeout": 5.0}
+    given["partition"] = "natural"
     return small_of_any(method=method, **given | change)
 
 

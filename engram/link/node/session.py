@@ -141,11 +141,7 @@ class Session:
             return None
 
     def _handle(self, letter: _Letter) -> None:
-        """Answers a message.
-
-        Raises:
-            RunOver: The answer is no longer awaited.
-        """
+        """Answers a message; raises ``RunOver`` where the answer is no longer awaited."""
         try:
             message = self._fleet.fetch(letter.run_id, letter.message, until=letter.until)
             if self._run.run_id != letter.run_id:
@@ -241,10 +237,7 @@ class Session:
         """Takes one further message while the worker is busy; returns whether there was one.
 
         Runs take turns: another run's message waits for a while, and is then answered by an error
-        that says that the node is busy.
-
-        Raises:
-            RunOver: The message is of another run, and the run of the work is over.
+        that says that the node is busy. ``RunOver``: it is of another run, and the work's is over.
         """
         letter = self._pull() if len(self._waiting) < _MOST_WAITING else None
         if letter is not None:
@@ -266,10 +259,6 @@ def _lifetime(message: Parcel) -> float:
     """Seconds from now until the reply to a message is too late.
 
     At most its time to live, even if this machine's clock is behind the sender's.
-
-    Raises:
-        RunOver: The reply is no longer awaited.
-        Unusable: The message cannot be read.
     """
     try:
         metadata = metadata_of(message)

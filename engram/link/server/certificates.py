@@ -171,12 +171,8 @@ def _authorized(made: x509.CertificateBuilder) -> x509.CertificateBuilder:
 
 
 def _subject(name: str) -> x509.Name:
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Engram"),
-            x509.NameAttribute(NameOID.COMMON_NAME, name),
-        ]
-    )
+    names = {NameOID.ORGANIZATION_NAME: "Engram", NameOID.COMMON_NAME: name}
+    return x509.Name([x509.NameAttribute(*each) for each in names.items()])
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -69,8 +69,7 @@ def reason(said: str) -> str:
     That is the text of the last error box, or the last line if there is no box.
     """
     lines = [line.strip() for line in _COLOR.sub("", said).splitlines()]
-    boxes = _BOX.findall("\n".join(lines))
-    if boxes:
+    if boxes := _BOX.findall("\n".join(lines)):
         lines = [line[1:-1].strip() for line in boxes[-1].splitlines()]
         return one_line(" ".join(filter(None, lines)))
     return one_line(next(filter(None, reversed(lines)), "it said nothing"))

@@ -39,8 +39,7 @@ def is_from(
     """
     ends, tables = (_comparable(client), _comparable(server)), list(sockets)
     for _ in range(2):  # a table that changes while it is read may lack a row
-        found = {user for path in tables for user in _users(path, *ends)}
-        if found:
+        if found := {user for path in tables for user in _users(path, *ends)}:
             return found <= set(users)
     return False
 

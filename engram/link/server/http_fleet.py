@@ -39,8 +39,7 @@ class HttpFleet:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        fault = await asyncio.to_thread(self._sender_fault, headers)
-        if fault:
+        if fault := await asyncio.to_thread(self._sender_fault, headers):
             reason = f"only a node of this SuperLink may call it: {fault}"
             await refuse(send, 401, code=REFUSED, detail=reason)
             return

@@ -91,11 +91,8 @@ def join(invitation: Path, folder: Path) -> tuple[str, str]:
     Raises:
         Refused: The file is no invitation or has ended, or the folder is in use or cannot be made.
     """
-    given = _read(
-        invitation,
-        _INVITATION,
-        "an invitation, as `engram init-federation FOLDER --invite` prints it",
-    )
+    what = "an invitation, as `engram init-federation FOLDER --invite` prints it"
+    given = _read(invitation, _INVITATION, what)
     parse_address(given["superlink"], f"superlink in {invitation}")
     federation, number = given["federation"], given["client"]
     _check_end(given, invitation)
@@ -106,13 +103,8 @@ def join(invitation: Path, folder: Path) -> tuple[str, str]:
     if not is_authority(root):
         raise Refused(f"{invitation} must hold the authority's certificate, got another one")
     private, public = node_key_files(f"{federation}/client-{number}")
-    node = {
-        "federation": federation,
-        "superlink": given["superlink"],
-        "partition-id": number,
-        "num-partitions": number + 1,
-        "insecure": False,
-    }
+    node = {key: given[key] for key in ("federation", "superlink")}
+    node |= {"partition-id": number, "num-partitions": number + 1, "insecure": False}
     request = {"federation": federation, "client": number, "key": public.decode()}
     request["proof"] = _proof(given["word"], request["key"])
     files = {"node.toml": to_toml(node), "client.key": private, "client.pub": public}
@@ -135,9 +127,8 @@ def admit(folder: Path, request: Path) -> tuple[str, str]:
         Refused: The file is no request by an open invitation from here, its key is known already,
             or the folder is not in order.
     """
-    given = _read(
-        request, _REQUEST, "a request, as `engram init-federation FOLDER --join` makes it"
-    )
+    what = "a request, as `engram init-federation FOLDER --join` makes it"
+    given = _read(request, _REQUEST, what)
     number, key = given["client"], given["key"].encode()
     name, public = f"client-{number}", public_pem(public_key_of(key, request))
     with changing(folder):

@@ -196,14 +196,9 @@ def names(folder: Path) -> dict[int, str]:
 
 def _register(folder: Path, path: Path, control: str | None) -> int | None:
     words = ("supernode", "register", str(path), "--name", path.stem)
+    what = f"{path.stem} cannot be registered"
     try:
-        answer = ask(
-            folder,
-            *words,
-            control=control,
-            what=f"{path.stem} cannot be registered",
-            patience=_STARTING,
-        )
+        answer = ask(folder, *words, control=control, what=what, patience=_STARTING)
     except Declined as error:
         if _IN_USE in error.codes:
             return None

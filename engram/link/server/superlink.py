@@ -45,9 +45,7 @@ from engram.settings.logs import begin_log, uvicorn_log
 from engram.wire.counters import Counters, beat, serve_counters, silence
 
 _log = getLogger("flwr.engram")
-_LARGEST = (
-    2**24
-)  # bytes of a message to or from a node: app bundles have 10 MB, pieces of models less
+_LARGEST = 2**24  # bytes of a node's message: app bundles have 10 MB, pieces of models less
 _KEPT = 2**20  # bytes of freed memory that a SuperLink keeps
 _FLEET = "0.0.0.0:9092"  # where Flower's command listens unless it is told otherwise
 _ENDS = 5  # s; a SuperLink that is to end waits so long for answers, which may be streams

@@ -54,13 +54,8 @@ class Suspensions:
         until = datetime.fromtimestamp(time.time() + seconds, UTC).isoformat(" ", "seconds")
         told = {"clients": list(clients), "until": until, "reason": reason}
         self._conduct[node] = _Conduct(faults, until=time.monotonic() + seconds, told=told)
-        _log.warning(
-            "node %d (clients %s) is left out until %s, since its replies are unusable: %s",
-            node,
-            few(clients),
-            until,
-            reason,
-        )
+        line = "node %d (clients %s) is left out until %s, since its replies are unusable: %s"
+        _log.warning(line, node, few(clients), until, reason)
 
     def current(self) -> dict[int, dict[str, Any]]:
         """Returns the suspended nodes: their ``clients``, ``until`` when, and the ``reason``."""

@@ -63,19 +63,12 @@ def test_a_bundle_takes_no_more_room_than_it_may():
 
 
 def test_a_project_that_cannot_be_read_is_refused_in_a_line():
-    for project in [
-        b"x = " + b"[" * 5000,
-        b"x = " + b"{a=" * 5000,
-        b"\xff",
-        b"tool = 1",
-        b"[tool.flwr.app]\nconfig = 3",
-        b"[tool.flwr.app.config]\nx = [1]",
-        b"",
-    ]:
+    deep = [b"x = " + b"[" * 5000, b"x = " + b"{a=" * 5000]
+    odd = [b"tool = 1", b"[tool.flwr.app]\nconfig = 3", b"[tool.flwr.app.config]\nx = [1]"]
+    says = r"the run's pyproject\.toml cannot be read"
+    for project in [*deep, *odd, b"\xff", b""]:
         with entry(project):
-            with pytest.raises(
-                Refused, match=r"the run's pyproject\.toml cannot be read"
-            ) as caught:
+            with pytest.raises(Refused, match=says) as caught:
                 read_run_config(project, {})
             assert len(str(caught.value)) < 400
             assert "\n" not in str(caught.value)

@@ -253,7 +253,9 @@ ERRORS = st.builds(
     st.sampled_from(list(grpc.StatusCode)),
     TEXTS | st.sampled_from(["[" * 9000, '{"code": 1}', None]),
 )
-BOOLEANS = st.booleans()
+BOOLEANS, HASH = st.booleans(), st.just(hashlib.sha256(bundle(PROJECT)).hexdigest())
+RUN = st.builds(run_pb2.Run, fab_hash=TEXTS | HASH)
+FAB = st.builds(fab_pb2.Fab, hash_str=TEXTS, content=st.binary() | st.just(bundle(PROJECT)))
 ANSWERS = {
     "PullMessages": st.builds(
         fleet_pb2.PullMessagesResponse,
@@ -267,16 +269,8 @@ ANSWERS = {
         object_content=st.sampled_from(OBJECTS) | st.binary(max_size=9),
     ),
     "ConfirmMessageReceived": st.builds(message_pb2.ConfirmMessageReceivedResponse),
-    "GetRun": st.builds(
-        run_pb2.GetRunResponse,
-        run=st.builds(
-            run_pb2.Run, fab_hash=TEXTS | st.just(hashlib.sha256(bundle(PROJECT)).hexdigest())
-        ),
-    ),
-    "GetFab": st.builds(
-        fab_pb2.GetFabResponse,
-        fab=st.builds(fab_pb2.Fab, hash_str=TEXTS, content=st.binary() | st.just(bundle(PROJECT))),
-    ),
+    "GetRun": st.builds(run_pb2.GetRunResponse, run=RUN),
+    "GetFab": st.builds(fab_pb2.GetFabResponse, fab=FAB),
     "PushMessages": st.builds(
         fleet_pb2.PushMessagesResponse, objects_to_push=st.lists(TEXTS, max_size=3)
     ),

@@ -51,19 +51,9 @@ def test_the_folders():
         *(f"server/clients/client-{n}.pub" for n in (0, 1)),
         *(f"client-{n}/{name}" for n in (0, 1) for name in CLIENT | {"ca.crt"}),
     }
-    assert settings("server/federation.toml") == {
-        "federation": "fed",
-        "superlink": "a.example.org:9092",
-        "clients": 2,
-        "insecure": False,
-    }
-    assert settings("client-1/node.toml") == {
-        "federation": "fed",
-        "superlink": "a.example.org:9092",
-        "partition-id": 1,
-        "num-partitions": 2,
-        "insecure": False,
-    }
+    common = {"federation": "fed", "superlink": "a.example.org:9092", "insecure": False}
+    assert settings("server/federation.toml") == common | {"clients": 2}
+    assert settings("client-1/node.toml") == common | {"partition-id": 1, "num-partitions": 2}
     assert [path.name for path in Path().iterdir()] == ["fed"]
 
 

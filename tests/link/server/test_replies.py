@@ -66,13 +66,8 @@ def push(parcel, node=NODE, *, times=1, trees=1):
 
 
 def part(name, content, session, node=NODE, run_id=1):
-    return message_pb2.PushObjectRequest(
-        node=node_pb2.Node(node_id=node),
-        run_id=run_id,
-        object_id=name,
-        object_content=content,
-        session_id=session,
-    )
+    whose = {"node": node_pb2.Node(node_id=node), "run_id": run_id, "session_id": session}
+    return message_pb2.PushObjectRequest(object_id=name, object_content=content, **whose)
 
 
 class Fleet:
