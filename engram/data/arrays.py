@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.core.machine import check_rows
 from engram.core.streams import Stream, generator
@@ -75,7 +76,7 @@ def train_and_test(x: Any, y: _Array, task: _Array | None, classes: int, test: _
     ``task`` says whose row each is; ``classes`` is 0 if rows have none.
     """
     parts = ~test, test
-    x_train, x_test = (_each(x, partial(_taken, which=part)) for part in parts)
+    x_train, x_test = (tree_map(partial(_taken, which=part), x) for part in parts)
     y_train, y_test = (y[part] for part in parts)
     task_train, task_test = (None if task is None else task[part] for part in parts)
     found = Arrays(x_train, y_train, x_test, y_test, task_train, task_test, classes)
@@ -142,7 +143,6 @@ def held_by_hash(
 
 
 def _say_copies(path: Path, found: Arrays) -> None:
-    """Warns of test rows that are copies of training rows, inputs and targets alike."""
     train, test = _digests(found.x_train, found.y_train), _digests(found.x_test, found.y_test)
     if copies := sum(map(set(train).__contains__, test)):
         which = f"{copies} of {len(test)} test rows are exact copies of training rows"
@@ -151,7 +151,7 @@ def _say_copies(path: Path, found: Arrays) -> None:
 
 def _digests(x: Any, y: _Array) -> list[int]:
     """Digests of rows; none of rows that are read as they are drawn."""
-    leaves = [y, *(x.values() if isinstance(x, dict) else x if isinstance(x, tuple) else (x,))]
+    leaves = [y, *tree_leaves(x)]
     if any(isinstance(leaf, Lazy) for leaf in leaves):
         return []
     return [hash(b"".join(leaf[row].tobytes() for leaf in leaves)) for row in range(len(y))]
@@ -167,12 +167,6 @@ def _taken(leaf: Any, which: _Array) -> Any:
     if isinstance(leaf, np.ndarray):
         check_rows("a copy of the rows", int(which.sum()) * (leaf.nbytes // max(1, len(leaf))))
     return leaf[which]
-
-
-def _each(x: Any, function: Callable[[Any], Any]) -> Any:
-    if isinstance(x, dict):
-        return {name: function(leaf) for name, leaf in x.items()}
-    return tuple(map(function, x)) if isinstance(x, tuple) else function(x)
 
 
 class Own(NamedTuple):
@@ -242,11 +236,10 @@ class Own(NamedTuple):
             DataError: If there are none, or they are not what inputs may be.
         """
         x = _inputs_of(arrays, "x")
-        leaves = list(x.values()) if isinstance(x, dict) else x if isinstance(x, tuple) else [x]
+        leaves = tree_leaves(x)
         if not any(isinstance(leaf, Lazy) or np.ndim(leaf) for leaf in leaves):
-            raise DataError(
-                f"{self.path} must hold x; it holds {', '.join(sorted(arrays)) or 'nothing'}"
-            )
+            held = ", ".join(sorted(arrays)) or "nothing"
+            raise DataError(f"{self.path} must hold x; it holds {held}")
         return self._inputs(Place(self.path, "x"), x, np.zeros(len(leaves[0])))
 
     def _task(
@@ -309,7 +302,7 @@ class Own(NamedTuple):
         some = place._replace(task=None, drawn=True)
         shaping = self.shaping._replace(all_images=True)
         own = self._replace(shaping=shaping) if isinstance(x, Images) else self
-        found = x.then(lambda rows: own._inputs(some, rows, _first(rows), several=several))
+        found = x.then(lambda rows: own._inputs(some, rows, tree_leaves(rows)[0], several=several))
         self._check_alike(place, found)
         return found
 
@@ -327,7 +320,6 @@ class Own(NamedTuple):
 
 
 def _schema(path: Path, arrays: Mapping[str, Any], x: Any) -> Schema | None:
-    """Returns the schema of a reader of tables, or of arrays that name columns."""
     if "x_names" not in arrays:
         return arrays.get("schema")
     like = x.like if isinstance(x, Lazy) else x
@@ -385,14 +377,8 @@ def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:
     return several
 
 
-def _first(x: Any) -> _Array:
-    leaves = list(x.values()) if isinstance(x, dict) else x
-    return np.asarray(leaves[0] if isinstance(leaves, tuple | list) else leaves)
-
-
 def _kind(x: Any) -> str:
-    """Describes a row's shape and type, as networks see it."""
-    x = _each(x, lambda leaf: leaf.like if isinstance(leaf, Lazy) else leaf)
+    x = tree_map(lambda leaf: leaf.like if isinstance(leaf, Lazy) else leaf, x)
     named = x if isinstance(x, dict) else enumerate(x) if isinstance(x, tuple) else {"": x}
     kinds = {name: f"{leaf.dtype} of shape {leaf.shape[1:]}" for name, leaf in dict(named).items()}
     text = ", ".join(f"{name} {kind}".strip() for name, kind in kinds.items())

@@ -45,7 +45,6 @@ def _too_few_to_train(rows: int, held_out: int, least: int) -> str:
 
 
 def _why_unscored(n_train: int, held_out: int, n_test: int, e: Experiment) -> str:
-    """The reason why a client cannot be scored; "" if it can."""
     if e.protocol == "few-shot" and n_test <= e.adapt_shots:
         rows = f"{n_test} test row{'s' * (n_test != 1)}, not more than adapt-shots"
         return f"it has {rows} = {e.adapt_shots}, so that none is left to score"
@@ -77,10 +76,8 @@ def check_shortage(found: Shortage, clients: int, e: Experiment, names: Names) -
         why = in_groups(found.unscored, names)
         raise DataError(f"no client has enough rows to be scored: {why}: {more}, or {mend}")
     if able < e.min_clients:
-        why = in_groups(found.left_out, names)
-        raise DataError(
-            f"only {able} of {clients} clients can train, and min-clients is {e.min_clients}: {why}"
-        )
+        why = f"min-clients is {e.min_clients}: {in_groups(found.left_out, names)}"
+        raise DataError(f"only {able} of {clients} clients can train, and {why}")
 
 
 def in_groups(reasons: Mapping[int, str], names: Names) -> str:

@@ -176,9 +176,8 @@ def _numbers(place: Place, y: _Array, column: str, others: bool, num_classes: in
     if held[0] == 0 and not gaps:
         found = Classes(y.astype(np.int64), len(held))
     elif others:
-        raise place.fault(
-            "classes numbered from 0 without gaps", f"{shown}: {_OTHERS.format(declaring(column))}"
-        )
+        got = f"{shown}: {_OTHERS.format(declaring(column))}"
+        raise place.fault("classes numbered from 0 without gaps", got)
     elif len(held) > (most := min(_MOST, len(y) // 2)):
         raise place.fault(
             f"of at most {most} classes, unless these are numbered from 0",

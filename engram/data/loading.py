@@ -112,9 +112,8 @@ def _read(
 
         return {**arrays, **of_arrays(path, arrays, columns)}
     if columns.text:
-        raise DataError(
-            clash("schema", columns.text.name, "without a text for arrays: give frames")
-        )
+        wanted = "without a text for arrays: give frames"
+        raise DataError(clash("schema", columns.text.name, wanted))
     if kind not in ("npz", "npy"):
         return arrays
     if columns.alone:

@@ -107,9 +107,8 @@ def _of_file(path: Path, kind: Kind, settings: Mapping[str, Any], of_one_client:
     frame = read_rows(path, file)
     text = None if path.suffix.lower() in EXCEL else read_text(path, file)
     if tokenizer and columns.text is None:
-        raise DataError(
-            f"{path}: the model names no column of texts, as older versions did: export it anew"
-        )
+        why = "the model names no column of texts, as older versions did: export it anew"
+        raise DataError(f"{path}: {why}")
     if tokenizer:
         found = _texts(path, frame, columns, tokenizer)
     else:

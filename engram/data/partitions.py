@@ -40,30 +40,22 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[RowNumbers],
             what to change.
     """
     _refuse(_foreseen(arrays, experiment))
-    if experiment.partition == "halves":
-        return (
-            _halves(arrays.y_train, arrays.outputs, experiment, "rows-per-class"),
-            _halves(arrays.y_test, arrays.outputs, experiment, "test-rows-per-class"),
-        )
-    if experiment.partition == "blocks":
-        return (
-            np.array_split(np.arange(len(arrays.y_train)), experiment.num_clients),
-            np.array_split(np.arange(len(arrays.y_test)), experiment.num_clients),
-        )
+    e, parts = experiment, (arrays.y_train, arrays.y_test)
+    if e.partition == "halves":
+        train = _halves(arrays.y_train, arrays.outputs, e, e.rows_per_class, 0)
+        return train, _halves(arrays.y_test, arrays.outputs, e, e.test_rows_per_class, 1)
+    if e.partition == "blocks":
+        train, test = (np.array_split(np.arange(len(y)), e.num_clients) for y in parts)
+        return train, test
     for draw in range(_DRAWS):
-        seed = int(generator(experiment.seed, Stream.PARTITION, draw).integers(2**31))
-        if arrays.task_train is not None and experiment.partition == "natural":
-            return (
-                _natural(arrays.task_train, seed, experiment.num_clients),
-                _natural(arrays.task_test, seed, experiment.num_clients),
-            )
-        split = (
-            _flower(arrays.y_train, experiment, seed),
-            _flower(arrays.y_test, experiment, seed),
-        )
-        if experiment.partition == "iid" or _plenty(split, experiment):
+        seed = int(generator(e.seed, Stream.PARTITION, draw).integers(2**31))
+        if arrays.task_train is not None and e.partition == "natural":
+            train = _natural(arrays.task_train, seed, e.num_clients)
+            return train, _natural(arrays.task_test, seed, e.num_clients)
+        train, test = (_flower(y, e, seed) for y in parts)
+        if e.partition == "iid" or _plenty((train, test), e):
             break
-    return split
+    return train, test
 
 
 def _plenty(split: tuple[list[RowNumbers], list[RowNumbers]], e: Experiment) -> bool:
@@ -82,7 +74,7 @@ def names_of(arrays: Arrays, experiment: Experiment) -> dict[int, str]:
 
 
 def _halves(
-    y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str
+    y: npt.NDArray[np.int64], classes: int, e: Experiment, a: int, part: int
 ) -> list[RowNumbers]:
     """Section 6.3 of the LocalMOML paper, after Fallah et al. (2020).
 
@@ -91,19 +83,18 @@ def _halves(
     in turn. Where a or the number of clients is odd, a/2 is rounded down and the first half has
     one client more.
     """
-    a = e.rows_per_class if setting == "rows-per-class" else e.test_rows_per_class
     first, n_even = _half(classes, e)
     turns = np.arange(e.num_clients - n_even)
     held: list[list[RowNumbers]] = [[] for _ in range(e.num_clients)]
     for label in range(classes):
-        rng = generator(e.seed, Stream.PARTITION, label, 0 if setting == "rows-per-class" else 1)
+        rng = generator(e.seed, Stream.PARTITION, label, part)
         rows = rng.permutation(np.flatnonzero(y == label))
         even = np.full(n_even, a if label < first else 0, dtype=np.int64)
         odd = np.where(turns % first == label, a // 2, 0)
         odd += np.where(first + turns % (classes - first) == label, 2 * a, 0)
         ends = np.concatenate([even, odd]).cumsum()
-        for client, part in enumerate(np.split(rows[: ends[-1]], ends[:-1])):
-            held[client].append(part)
+        for client, own in enumerate(np.split(rows[: ends[-1]], ends[:-1])):
+            held[client].append(own)
     return [np.concatenate(parts) for parts in held]
 
 

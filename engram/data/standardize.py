@@ -188,8 +188,6 @@ def _by_client(data: FederatedData, numeric: Bools) -> FederatedData:
 
 
 def _seen(split: Split) -> Tensor:
-    if isinstance(split.x, Lazy):
-        found: Tensor = seen_as(split.x).to(split.y.device)
-        return found
-    copy: Tensor = split.x.clone()
-    return copy
+    lazy = isinstance(split.x, Lazy)
+    found: Tensor = seen_as(split.x).to(split.y.device) if lazy else split.x.clone()
+    return found

@@ -105,9 +105,8 @@ def read_tokenizer(path: Path, most: int) -> Tokenizer:
         contents = read_file(path, most=_LARGEST).decode("utf-8-sig")
         return tokenizer_from(contents, most, library=library)
     except OSError as error:
-        raise Refused(
-            f"tokenizer must be words, characters or a file, got {path}: {error.strerror}"
-        ) from error
+        wanted = "words, characters or a file"
+        raise Refused(f"tokenizer must be {wanted}, got {path}: {error.strerror}") from error
     except ValueError as error:
         raise Refused(f"{path} cannot be the tokenizer: {one_line(str(error))}") from error
 

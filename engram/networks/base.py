@@ -171,11 +171,9 @@ def network_of(model: Model, initial: Params, draw: Callable[[], Params]) -> Net
     def represent(
         params: Params, batch: Batch, shift: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        inputs, _, *key = batch
+        x, _, *key = batch
         assert model.represent is not None  # for mypy: a network with a width has it
-        found: tuple[Tensor, Tensor] = model.represent(
-            params, inputs, *(key or [None]), shift, True
-        )
+        found: tuple[Tensor, Tensor] = model.represent(params, x, *(key or [None]), shift, True)
         return found
 
     @cache
@@ -183,9 +181,8 @@ def network_of(model: Model, initial: Params, draw: Callable[[], Params]) -> Net
         starts = [initial, *(draw() for _ in range(count - 1))]
         for other in starts[1:]:
             if all(leaf.equal(other[name]) for name, leaf in initial.items()):
-                raise ValueError(
-                    "model must be one whose start is drawn, got one that always starts alike"
-                )
+                expected = "model must be one whose start is drawn"
+                raise ValueError(f"{expected}, got one that always starts alike")
         return starts
 
     layers: dict[str, set[str]] = {}

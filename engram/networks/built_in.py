@@ -92,29 +92,22 @@ def _dense(inputs: int, widths: Sequence[int]) -> Model:
 
 
 def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
-    require(
-        len(shape) == 3 and min(shape[1:]) >= 4,
-        "input of a cnn",
-        shape,
-        "(channels, height, width) of at least 4x4 pixels",
-    )
+    expected = "(channels, height, width) of at least 4x4 pixels"
+    require(len(shape) == 3 and min(shape[1:]) >= 4, "input of a cnn", shape, expected)
     channels, height, width = shape
     sizes = [_CHANNELS[1] * (height // 4) * (width // 4), *widths]
     head = _dense(sizes[0], widths)
 
     def init(generator: Generator) -> Params:
         params: Params = {}
-        for layer, (fan_in, fan_out) in enumerate(
-            [(channels, _CHANNELS[0]), (_CHANNELS[0], _CHANNELS[1])]
-        ):
+        for layer, (fan_in, fan_out) in enumerate(pairwise([channels, *_CHANNELS])):
             params |= _layer(f"conv{layer}", (fan_out, fan_in, _KERNEL, _KERNEL), generator)
         return params | head.init(generator)
 
     def features(params: Params, x: Tensor) -> Tensor:
         for layer in range(len(_CHANNELS)):
-            x = functional.conv2d(
-                x, params[f"conv{layer}.weight"], params[f"conv{layer}.bias"], padding=_KERNEL // 2
-            )
+            weight, bias = params[f"conv{layer}.weight"], params[f"conv{layer}.bias"]
+            x = functional.conv2d(x, weight, bias, padding=_KERNEL // 2)
             if not vectorized():  # with channels last CPUs pool 13 times as fast
                 x = x.contiguous(memory_format=torch.channels_last)
             # The same as pooling after the activation, with a quarter of the work.

@@ -84,12 +84,8 @@ class Pure(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._others = _DRAWN if drawing else _OTHERS
-        self._key = key
-        self._fixed = fixed
-        self._names = names
-        self.drawn = 0
-        self.pooled = False
-        self.viewed = False
+        self._key, self._fixed, self._names = key, fixed, names
+        self.drawn, self.pooled, self.viewed = 0, False, False
         self.embedded: list[tuple[Tensor, int]] = []
         self.statistics: dict[str, Tensor] = {}
 

@@ -70,20 +70,10 @@ def _unrolled(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Runs layers of a recurrent network, in both directions if wanted.
+    """Runs layers, whose ``weights`` are as ``torch.nn.RNNBase`` has them.
 
-    Args:
-        cell: One step: ``(inputs' part of the gates, states, weight, bias) -> states``.
-        drop: As ``dropout`` of ``recurrent``.
-        x: Inputs, (time, batch, in), or with the batch first.
-        starts: Initial states, each (layers * directions, batch, hidden).
-        weights: As ``torch.nn.RNNBase`` has them.
-        has_biases: Whether biases are among them.
-        num_layers: Layers.
-        dropout: Share of a layer's outputs that the next one does not see.
-        train: Whether it is dropped.
-        bidirectional: Whether each layer runs backwards, too.
-        batch_first: Whether inputs and outputs have the batch first.
+    A step is ``(inputs' part of the gates, states, weight, bias) -> states``; x has the shape
+    (time, batch, in), or the batch first, and each start (layers * directions, batch, hidden).
 
     Raises:
         RuntimeError: States are projected.

@@ -214,7 +214,6 @@ def _cvxpy() -> Any:
     try:
         import cvxpy  # noqa: PLC0415 - optional, and slow to import
     except ImportError as error:
-        raise ImportError(
-            "Algorithm 3 needs cvxpy: pip install -c constraints.txt -e '.[convex]'"
-        ) from error
+        install = "pip install -c constraints.txt -e '.[convex]'"
+        raise ImportError(f"Algorithm 3 needs cvxpy: {install}") from error
     return cvxpy

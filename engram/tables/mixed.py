@@ -261,15 +261,9 @@ def _general(rows: _Rows, family: FamilyName) -> Callable[[Array], _Value]:
     def value(t: Array) -> _Value:
         at, shared, deviations, deviance = _mode(rows, family, t)
         leverages = t[:, None] * at.kept + np.swapaxes(at.kept, 1, 2) @ at.inverse @ at.kept
-        pulls = np.stack(
-            [
-                pull(x, counts, x @ own, inner)
-                for (x, _, counts), own, inner in zip(
-                    rows, shared + deviations, leverages, strict=True
-                )
-            ]
-        )
-        pulls = (at.kept @ pulls[..., None])[..., 0]
+        sites = zip(rows, shared + deviations, leverages, strict=True)
+        each = [pull(x, counts, x @ own, inner) for (x, _, counts), own, inner in sites]
+        pulls = (at.kept @ np.stack(each)[..., None])[..., 0]
         moved = np.einsum("mjk,mk->kj", at.information, at.scores)
         drift = np.sum(pulls * at.scores, axis=0) - moved @ at.inverse @ pulls.sum(axis=0)
         slope = _traces(at) - np.sum(at.scores**2, axis=0) + drift

@@ -221,17 +221,15 @@ class TwoClasses(ClassifierMixin, MultitaskModel):
             self.classes_ = np.unique(column_or_1d(y))
             if len(self.classes_) != 2:
                 count = "1 class" if len(self.classes_) == 1 else f"{len(self.classes_)} classes"
-                raise ValueError(
-                    f"Only binary classification is supported: y must have 2 classes, got {count}"
-                )
+                text = "Only binary classification is supported: y must have 2 classes"
+                raise ValueError(f"{text}, got {count}")
         return super()._checked(x, y, reset=reset)
 
     def _target(self, y: npt.NDArray[Any]) -> Array:
         strange = ~np.isin(y, self.classes_)
         if strange.any():
-            raise ValueError(
-                f"y must be one of {self.classes_.tolist()}, got {shown(y[strange][0])}"
-            )
+            found = shown(y[strange][0])
+            raise ValueError(f"y must be one of {self.classes_.tolist()}, got {found}")
         return np.asarray(y == self.classes_[1], dtype=np.float64)
 
     def decision_function(self, X: Any, task: Any = None) -> Array:

@@ -45,9 +45,8 @@ class Summary(NamedTuple):
         width, note = max(map(len, ["column", *self.names])), list[str]()
         lines = [self.title, f"{'column':<{width}}  {'coef':>11}  {self.level:>11.4g} interval"]
         lines[-1] = f"{lines[-1]:<{width + 40}}{self.heading}".rstrip()
-        for name, coef, low, high, mark in zip(
-            self.names, self.coef, *self.limits, self.marks, strict=True
-        ):
+        rows = zip(self.names, self.coef, *self.limits, self.marks, strict=True)
+        for name, coef, low, high, mark in rows:
             limits = f"{low:>11.4g} .. {high:<11.4g}"
             if not np.isfinite([low, high]).all():
                 limits, note = f"{'-':>11}{'':15}", [_NONE]
@@ -208,9 +207,8 @@ class _Molar(MultitaskModel):
             raise ValueError(f"task {task!r} was fitted already")
         label = np.array([task])
         if label.shape != (1,) or (label.dtype.kind in "UO") != (self.tasks_.dtype.kind in "UO"):
-            raise ValueError(
-                f"task must be one label, such as {shown(self.tasks_[0])}, got {task!r}"
-            )
+            some = shown(self.tasks_[0])
+            raise ValueError(f"task must be one label, such as {some}, got {task!r}")
         x, target = self._checked(X, y, reset=False)
         self._check_rows(x, target, np.full(len(x), task))
         weights = weights_of(sample_weight, x)

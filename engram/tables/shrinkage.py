@@ -128,9 +128,7 @@ def threshold(
     """
     log = np.log(max(1.0, min(total / site.size, len(site.coef))))
     rate = float(log if option == "hard" else np.sqrt(log))
-    if c == np.inf:
-        return np.inf
-    return c * rate * site.sigma
+    return c * rate * site.sigma if c < np.inf else np.inf
 
 
 def shrink(own: Array, shared: Array, radius: Array, option: Option = "hard") -> Array:

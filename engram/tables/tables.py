@@ -135,10 +135,8 @@ def check_target(y: Array, labels: Labels, family: FamilyName) -> None:
     bad = ~(np.isfinite(y) & model.valid(y))
     if bad.any():
         row = int(np.argmax(bad))
-        found = "NaN" if np.isnan(y[row]) else y[row]
-        raise ValueError(
-            f"task {shown(labels[row])}: y must be {model.target}, got {found} in row {row}"
-        )
+        task, found = shown(labels[row]), "NaN" if np.isnan(y[row]) else y[row]
+        raise ValueError(f"task {task}: y must be {model.target}, got {found} in row {row}")
 
 
 def rows_of_tasks(
@@ -153,9 +151,8 @@ def rows_of_tasks(
         bad = ~(np.isfinite(weights) & (weights >= 0))
         if bad.any():
             row = int(np.argmax(bad))
-            raise ValueError(
-                f"sample_weight must be finite and at least 0, got {weights[row]} in row {row}"
-            )
+            expected = "sample_weight must be finite and at least 0"
+            raise ValueError(f"{expected}, got {weights[row]} in row {row}")
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(tasks)))[:-1]
     parts = []

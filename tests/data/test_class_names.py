@@ -58,26 +58,28 @@ def series(y):
     return pd.Series(pd.Categorical.from_codes(y, NAMES))
 
 
+def of(make):
+    return lambda _: hold(arrays_of(halves(make)))
+
+
+def of_parts(*clients):
+    return lambda _: hold(arrays_of([*clients]))
+
+
+PARTS = [np.flatnonzero(k == WARD) for k in (0, 1)]
 SOURCES = {
     "ClassLabel of a table": lambda f: labelled(f, {"a": X[:, 0], "b": X[:, 1]}, "parquet"),
     "ClassLabel of lists": lambda f: labelled(f, {"x": X.tolist()}, "parquet"),
     "ClassLabel in Arrow": lambda f: labelled(f, {"x": X.tolist()}, "arrow"),
-    "categories": lambda _: hold(arrays_of(halves(lambda x, y: (x, series(y))))),
-    "categories of frames": lambda _: hold(
-        arrays_of(halves(lambda x, y: (pd.DataFrame(x, columns=["a", "b"]), series(y))))
+    "categories": of(lambda x, y: (x, series(y))),
+    "categories of frames": of(lambda x, y: (pd.DataFrame(x, columns=["a", "b"]), series(y))),
+    "categories in a frame": of(lambda x, y: (x, series(y).to_frame("mood"))),
+    "torch": of(Set),
+    "torch subsets": of_parts(*(Subset(Set(X, CODES), part) for part in PARTS)),
+    "torch, each in an order": of_parts(
+        Set(X[PARTS[0]], CODES[PARTS[0]]), Set(X[PARTS[1]], 3 - CODES[PARTS[1]], NAMES[::-1])
     ),
-    "categories in a frame": lambda _: hold(
-        arrays_of(halves(lambda x, y: (x, series(y).to_frame("mood"))))
-    ),
-    "torch": lambda _: hold(arrays_of(halves(Set))),
-    "torch subsets": lambda _: hold(
-        arrays_of([Subset(Set(X, CODES), np.flatnonzero(k == WARD)) for k in (0, 1)])
-    ),
-    "torch, each in an order": lambda _: hold(
-        arrays_of([Set(X[WARD == 0], CODES[WARD == 0]), Set(X[WARD == 1], 3 - CODES[WARD == 1],
-                                                            NAMES[::-1])])
-    ),
-}  # fmt: skip
+}
 
 
 def test_classes_are_called_as_their_source_calls_them(tmp_path):
@@ -151,9 +153,10 @@ def test_plain_and_declared_classes_are_not_said(caplog):
     assert noted(np.arange(N) % 11, caplog, schema=declared_values(y="|".join("abcdefghijk"))) == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "task"), [("number", "regression"), ("category", "classification")]
-)
+TASKS = [("number", "regression"), ("category", "classification")]
+
+
+@pytest.mark.parametrize(("kind", "task"), TASKS)
 def test_each_line_that_a_refusal_of_a_target_offers_is_its_answer(kind, task, tmp_path):
     y = np.clip(50 + 12 * X[:, 1], 20, 80).round().astype(int)
     y[0], y[1] = 20, 80

@@ -37,8 +37,9 @@ def sites(seen):
     return Experiment(dataset="some-sites", **FOUR)
 
 
-def everything(split, client):
-    return split.take(torch.from_numpy(split.rows[client]))
+def assert_alike(split, other, client):
+    one, two = (part.take(torch.from_numpy(part.rows[client])) for part in (split, other))
+    torch.testing.assert_close(one, two, rtol=0, atol=0)
 
 
 def test_all_clients_are_as_in_memory():
@@ -52,9 +53,7 @@ def test_all_clients_are_as_in_memory():
     held = federated_data(Experiment(dataset=hold(arrays_of(everyone)), **FOUR))
     assert found.names == {0: "elm", 1: "oak", 2: "ash", 3: "fir"}
     for client in range(4):
-        torch.testing.assert_close(
-            everything(found.train, client), everything(held.train, client), rtol=0, atol=0
-        )
+        assert_alike(found.train, held.train, client)
 
 
 def test_a_node_reads_its_own_clients_and_holds_them_as_one_process_does():
@@ -71,9 +70,7 @@ def test_a_node_reads_its_own_clients_and_holds_them_as_one_process_does():
                 expected = len(other.rows[client]) if client in hosted else 0
                 assert len(split.rows[client]) == expected
             for client in hosted:
-                torch.testing.assert_close(
-                    everything(split, client), everything(other, client), rtol=0, atol=0
-                )
+                assert_alike(split, other, client)
     assert len(own_data(e, Source("some-sites"), 3).train.rows[3]) == len(whole.train.rows[3]) == 14
     assert federated_data(e, hosted=[]).kind == whole.kind
 

@@ -96,9 +96,8 @@ def test_classes_have_the_same_numbers_and_names_wherever_they_are(source, tmp_p
 
 
 def read(y, **settings):
-    return federated_data(
-        Experiment(dataset=hold({"x": X, "y": y, "task": NUMBERS % 2}), **GIVEN | settings)
-    )
+    dataset = hold({"x": X, "y": y, "task": NUMBERS % 2})
+    return federated_data(Experiment(dataset=dataset, **GIVEN | settings))
 
 
 def test_declared_classes_have_their_order_and_their_names():
@@ -140,9 +139,8 @@ def test_other_targets_than_classes_are_refused_in_one_line():
 def test_more_than_a_hundred_other_numbers_are_no_classes():
     x = np.repeat(np.arange(101), 8)
     data = {"x": x[:, None].astype("float32"), "y": x * 3, "task": np.arange(808) % 2}
-    with pytest.raises(
-        DataError, match=r"at most 100 classes, .* 101 different numbers: set task=r"
-    ):
+    words = r"at most 100 classes, .* 101 different numbers: set task=r"
+    with pytest.raises(DataError, match=words):
         federated_data(Experiment(dataset=hold(data), **GIVEN))
     found = federated_data(Experiment(dataset=hold(data | {"y": x}), **GIVEN))
     assert (found.outputs, found.kind.classes) == (101, ())

@@ -92,7 +92,6 @@ def test_ten_times_the_memory_limit_gives_the_numbers_of_memory(tmp_path):
 
 def test_twenty_gigabytes_train_within_two(tmp_path):
     write(tmp_path / "large", 20 * 2**30 // 48_000, 48_000)
-    [(found, _)] = run(
-        tmp_path / "large", 2 * 2**30, test_fraction=0.002, validation_fraction=0.002
-    )
+    few = {"test_fraction": 0.002, "validation_fraction": 0.002}
+    [(found, _)] = run(tmp_path / "large", 2 * 2**30, **few)
     assert 0 <= float(found["loss"]) < 1

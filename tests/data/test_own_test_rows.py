@@ -38,9 +38,8 @@ def given(form=np.asarray):
 def test_given_test_rows_are_tested_on_and_no_others(form, tmp_path):
     """The mean over rows of what the model of plain torch gets right is the client's accuracy."""
     data = given(form)
-    run = engram.simulate(
-        data, method="ditto", standardize="none", out=tmp_path / "run", test_fraction=0.25, **QUICK
-    )
+    settings = QUICK | {"method": "ditto", "standardize": "none", "test_fraction": 0.25}
+    run = engram.simulate(data, out=tmp_path / "run", **settings)
     for client, (x, y, *test) in data.items():
         tested = test or (x, y)
         split = run.split(client)
@@ -74,9 +73,8 @@ def test_given_test_rows_are_tested_on_and_no_others(form, tmp_path):
 
 def test_given_test_rows_of_all_are_given_out(tmp_path):
     data = (*rows(1, 60), *rows(2, 20))
-    run = engram.simulate(
-        data, partition="iid", num_clients=4, clients_per_round=4, out=tmp_path / "run", **QUICK
-    )
+    settings = QUICK | {"partition": "iid", "num_clients": 4, "clients_per_round": 4}
+    run = engram.simulate(data, out=tmp_path / "run", **settings)
     parts = [run.split(client) for client in range(4)]
     learned = [row for part in parts for row in (*part["train"], *part["validation"])]
     assert sorted(learned) == list(range(60))
@@ -113,9 +111,8 @@ def test_copies_on_both_sides_are_said_once(tmp_path, warnings_of_engram):
     np.savez(path, x_train=x, x_test=x_test, task_test=np.arange(10) % 2, **numbers)
     run = engram.simulate(dataset=f"npz:{path}", out=tmp_path / "c", **QUICK)
     assert run.split(1)["test"].tolist() == [1, 3, 5, 7, 9]
-    assert copies(warnings_of_engram)[1:] == [
-        said.replace("data", str(path)).replace("6 of 20", "3 of 10")
-    ]
+    said = said.replace("data", str(path)).replace("6 of 20", "3 of 10")
+    assert copies(warnings_of_engram)[1:] == [said]
 
 
 UNLIKE = [

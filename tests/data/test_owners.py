@@ -112,9 +112,8 @@ def test_another_partition_or_number_of_clients_stands_or_is_refused(tmp_path, w
     given = {"method": "fedavg", "dataset": written("npz", tmp_path), "task-column": "user"}
     assert follow_rows(given | {"partition": "iid"}) == given | {"partition": "iid"}
     (line,) = warnings_of_engram.messages
-    assert line.endswith(
-        "a.npz names its rows' clients, 3 of them, and partition=iid gives out rows anew"
-    )
+    words = "a.npz names its rows' clients, 3 of them, and partition=iid gives out rows anew"
+    assert line.endswith(words)
     found = follow_rows(given | {"num-clients": "2"})
     with pytest.raises(DataError, match="num-clients must be the number of clients in the data, 3"):
         federated_data(Experiment.from_config(found))
@@ -128,9 +127,8 @@ def test_python_follows_rows_of_files_and_of_frames(tmp_path):
     run = engram.simulate(out=tmp_path / "run", **settings)
     assert run.clients.index.tolist() == ["a", "b", "c"]
     frame = pd.read_csv(tmp_path / "a.csv")
-    beside = engram.simulate(
-        (frame.drop(columns="y"), frame["y"]), out=tmp_path / "f", task_column="user", **QUICK
-    )
+    data = frame.drop(columns="y"), frame["y"]
+    beside = engram.simulate(data, out=tmp_path / "f", task_column="user", **QUICK)
     assert beside.clients.index.tolist() == ["a", "b", "c"]
     again = engram.simulate(resume=tmp_path / "run", num_rounds=2, progress=False)
     assert len(again.metrics) == 3

@@ -184,10 +184,9 @@ def test_halves_needs_as_many_rows_of_a_class_as_it_gives_out():
 
 
 def test_faults_of_the_network_are_told_with_those_of_the_rows(tasks):
+    given = {"partition": "natural", "num_clients": 5, "adapt_shots": 90, "model": "cnn"}
     with pytest.raises(DataError, match=r"be scored: .*; input of a cnn must be"):
-        federated_data(
-            few_shot(dataset=tasks, partition="natural", num_clients=5, adapt_shots=90, model="cnn")
-        )
+        federated_data(few_shot(dataset=tasks, **given))
 
 
 def test_clients_that_are_tasks_are_called_as_these(tmp_path):

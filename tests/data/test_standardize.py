@@ -265,9 +265,8 @@ def test_runs_that_are_tuned_train_as_they_do_alone(tmp_path, mode):
     steps = LockStep([experiment(**given, seed=seed, eta=0.02) for seed in (0, 1)])
     steps.advance(ROUNDS, range(2))
     for seed, member in enumerate(steps.members):
-        alone = engram.simulate(
-            out=tmp_path / f"{seed}", **SETTINGS | given | {"seed": seed, "eta": 0.02}
-        )
+        own = SETTINGS | given | {"seed": seed, "eta": 0.02}
+        alone = engram.simulate(out=tmp_path / f"{seed}", **own)
         for name, leaf in alone.learned.slots["model"].items():
             torch.testing.assert_close(member.slots["model"][name], leaf, rtol=1e-4, atol=1e-5)
 
@@ -278,9 +277,8 @@ def test_runs_that_are_tuned_train_as_they_do_alone(tmp_path, mode):
 def test_a_resumed_run_keeps_its_scale(tmp_path):
     whole = simulated(tmp_path, "curved", "auto", num_rounds=2)
     model = started("curved")
-    first = engram.simulate(
-        dataset=csv(tmp_path), model=model, out=tmp_path / "parts", **SETTINGS | {"num_rounds": 1}
-    )
+    given = SETTINGS | {"dataset": csv(tmp_path), "num_rounds": 1}
+    first = engram.simulate(model=model, out=tmp_path / "parts", **given)
     again = engram.simulate(resume=first.folder, model=model, num_rounds=2, progress=False)
     assert again.units == whole.units
     for name, leaf in whole.model.items():  # either may be trained in turn, or all at once

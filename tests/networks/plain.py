@@ -93,9 +93,8 @@ def simulated(make, inputs, targets, folder, **settings):
     given |= {"clients_per_round": CLIENTS, "num_rounds": ROUNDS, "local_epochs": EPOCHS}
     given |= {"batch_size": ROWS, "eta": ETA, "validation_fraction": 0.0, "eval_every": ROUNDS}
     given |= {"adapt_steps": 1, "adapt_shots": 2, "progress": False}
-    return engram.simulate(
-        dataset=arrays(inputs, targets), model=make, out=folder, **(given | settings)
-    )
+    given |= {"dataset": arrays(inputs, targets), "model": make, "out": folder}
+    return engram.simulate(**given | settings)
 
 
 def gap(run, net):

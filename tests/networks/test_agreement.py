@@ -92,16 +92,13 @@ def stepped(model, params, given, name):
     missed = {}
     loss = mean_loss(model, CLASSIFICATION)
     objective = by_functions(loss) if model.vectorizes else by_autograd(loss, missed=missed)
-    stepper = Stepper(
-        optimizer_of(name, weight_decay=0.2),
-        running=model.running,
-        statistics=model.statistics,
-        unreached=model.unreached,
-        missed=missed,
-    )
-    phase = Phase(
-        lambda work, rows: ({"model": objective.gradient(work["model"], rows[0])}, work), ETA
-    )
+    of = {"running": model.running, "statistics": model.statistics, "unreached": model.unreached}
+    stepper = Stepper(optimizer_of(name, weight_decay=0.2), **of, missed=missed)
+
+    def gradient(work, rows):
+        return {"model": objective.gradient(work["model"], rows[0])}, work
+
+    phase = Phase(gradient, ETA)
     work, states = {"model": params}, {}
     for batch in given:
         work, states = stepper.take(phase, work, states, (batch,))
@@ -129,9 +126,8 @@ def test_steps_are_torchs(case, name):
     tolerance = 2e-6 if name != "adam" else 2e-5
     for key, leaf in found.items():
         expected = state[model.names.get(key, key)].float()
-        torch.testing.assert_close(
-            leaf, expected, rtol=0, atol=tolerance, msg=f"{key}: {(leaf - expected).abs().max()}"
-        )
+        msg = f"{key}: {(leaf - expected).abs().max()}"
+        torch.testing.assert_close(leaf, expected, rtol=0, atol=tolerance, msg=msg)
         assert torch.equal(params[key], start_state[model.names.get(key, key)].float())
 
 

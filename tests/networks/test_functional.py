@@ -87,9 +87,8 @@ def test_a_transformer_is_torchs():
     params = model.init(seeded())
     module = loaded(Attentive, params)
     torch.testing.assert_close(model.apply(params, x), module.eval()(x), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(
-        model.train(params, x, key()), module.train()(x), rtol=1e-4, atol=1e-5
-    )
+    trained = model.train(params, x, key())
+    torch.testing.assert_close(trained, module.train()(x), rtol=1e-4, atol=1e-5)
 
 
 def test_attention_is_torchs():
@@ -195,9 +194,8 @@ def test_dropout_keeps_the_mean_and_follows_the_key():
 
 
 def test_whole_channels_are_dropped():
-    model = from_module(
-        lambda: nn.Sequential(nn.Dropout2d(0.5), nn.Conv2d(64, 1, 1)), rows(2, 64, 4, 4)
-    )
+    net = nn.Sequential(nn.Dropout2d(0.5), nn.Conv2d(64, 1, 1))
+    model = from_module(lambda: net, rows(2, 64, 4, 4))
     with Pure(key()):
         found = functional.dropout2d(torch.ones(2, 64, 4, 4), 0.5)
     assert model.noisy

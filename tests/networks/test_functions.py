@@ -158,9 +158,8 @@ def test_a_run_with_functions_is_resumed_with_them():
     given = {"loss": squares, "metrics": [widest], "optimizer": halved, "schedule": lambda n: 1 / n}
     whole = run(**given, num_rounds=4, checkpoint_every=1, eval_every=2)
     first = run(**given, num_rounds=2, checkpoint_every=1, eval_every=2)
-    resumed = engram.simulate(
-        hospitals(), resume=first.folder, num_rounds=4, progress=False, model=LINEAR, **given
-    )
+    more = {"resume": first.folder, "num_rounds": 4, "progress": False, "model": LINEAR}
+    resumed = engram.simulate(hospitals(), **more, **given)
     for name, leaf in whole.model.items():
         torch.testing.assert_close(resumed.model[name], leaf)
     LOSSES.clear()

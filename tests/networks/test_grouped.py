@@ -117,9 +117,8 @@ def test_networks_and_derivatives_at_once_are_those_one_by_one(make):
     ours, theirs = by_cohorts(loss, losses), by_functions(loss)
     v = {name: leaf.cos() for name, leaf in w.items()}
 
-    torch.testing.assert_close(
-        vmap(all_at_once(losses))(w, batch), vmap(loss)(w, batch), rtol=1e-4, atol=1e-5
-    )
+    together = vmap(all_at_once(losses))(w, batch)
+    torch.testing.assert_close(together, vmap(loss)(w, batch), rtol=1e-4, atol=1e-5)
     close(vmap(ours.gradient)(w, batch), vmap(theirs.gradient)(w, batch))
     close(vmap(ours.hessian_product)(w, batch, v), vmap(theirs.hessian_product)(w, batch, v))
 
@@ -190,7 +189,6 @@ def test_group_norm_of_many_networks_is_that_of_each():
         with Pure(None):
             return functional.group_norm(x, 2, scale, shift, 1e-5)
 
-    expected = [
-        functional.group_norm(*one, 1e-5) for one in zip(x, [2] * 3, scale, shift, strict=True)
-    ]
+    each = zip(x, [2] * 3, scale, shift, strict=True)
+    expected = [functional.group_norm(*one, 1e-5) for one in each]
     torch.testing.assert_close(vmap(norm)(x, scale, shift), torch.stack(expected))

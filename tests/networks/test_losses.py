@@ -172,9 +172,8 @@ def test_a_client_is_scored_by_the_loss_of_its_own_rows_alone(tmp_path):
     e = experiment(function, dense, eta=1e-30, adapt_steps=0, num_rounds=1, eval_every=1)
     found = simulate(e, tmp_path / "run")["clients"]["loss"]
     t, arrays = trainer(e), {k: torch.tensor(v.copy()) for k, v in data().items()}
-    params = {
-        t.learner.model.names.get(n, n): leaf for n, leaf in initial_model(t)["model"].items()
-    }
+    names = t.learner.model.names
+    params = {names.get(name, name): leaf for name, leaf in initial_model(t)["model"].items()}
     for client, value in enumerate(found):  # of unequal numbers of rows
         own = arrays["task_test"] == client
         outputs = functional_call(dense(), params, (arrays["x_test"][own],))

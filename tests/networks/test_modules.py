@@ -16,13 +16,7 @@ from engram.networks.registry import model
 from engram.runs.record import RunRecord
 from engram.settings.errors import DataError, Refused
 from engram.simulations.engine import simulate
-from tests.networks.networks import (
-    CASES,
-    CLIENTS,
-    LARGER,
-    clients,
-    register_functions,
-)
+from tests.networks.networks import CASES, CLIENTS, LARGER, clients, register_functions
 from tests.samples import entry, sampled
 from tests.support import small_of_any, trainer
 
@@ -80,17 +74,21 @@ def test_who_else_trains_does_not_matter(tmp_path, monkeypatch):
     assert apart["loss"] == pytest.approx(whole["loss"], abs=1e-5)
 
 
-def kept_by(checkpoint):
-    """The arrays that the first client keeps that has trained."""
+def kept_by(checkpoint, client):
+    """The arrays that a client keeps, or None."""
     store = RamStore()
     store.restore(checkpoint.memories)
-    return next(memory for c in range(CLIENTS) if (memory := store.load(c, before=9)))
+    return store.load(client, before=9)
+
+
+def all_kept(checkpoint):
+    return [memory for c in range(CLIENTS) if (memory := kept_by(checkpoint, c))]
 
 
 def test_running_statistics_follow_the_models_that_are_moved(tmp_path):
     simulate(experiment("batch norm and dropout", method="ditto"), tmp_path / "run")
     checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
-    assert kept_by(checkpoint)["kept/own/norm.running_mean"].any()
+    assert all_kept(checkpoint)[0]["kept/own/norm.running_mean"].any()
     assert checkpoint.model["model/norm.running_mean"].any()
     assert (checkpoint.model["model/norm.running_var"] != 1).all()
 
@@ -101,7 +99,7 @@ def test_batch_norm_is_each_clients_own_under_fedbn(tmp_path):
     layers, kinds = ("first", "second", "head"), ("weight", "bias")
     assert checkpoint.model.keys() == {f"model/{at}.{kind}" for at in layers for kind in kinds}
     own = ("weight", "bias", "running_mean", "running_var")
-    assert kept_by(checkpoint).keys() == {f"kept/personal model/norm.{kind}" for kind in own}
+    assert all_kept(checkpoint)[0].keys() == {f"kept/personal model/norm.{kind}" for kind in own}
     with pytest.raises(Refused, match=r"has batch norm with running statistics .not with"):
         simulate(experiment("group norm", method="fedbn"), tmp_path / "none")
 
@@ -115,13 +113,11 @@ class _Head(nn.Module):
         return self.head(x.flatten(1))
 
 
-@pytest.mark.parametrize(
-    ("kind", "layer"),
-    [
-        (lambda outputs: nn.Sequential(nn.Flatten(), nn.Linear(36, outputs)), "1"),
-        (_Head, "head"),
-    ],
-)
+def _flat(outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, outputs))
+
+
+@pytest.mark.parametrize(("kind", "layer"), [(_flat, "1"), (_Head, "head")])
 def test_a_classifier_with_other_outputs_than_classes_is_refused(kind, layer, tmp_path):
     for outputs, engine in ((1, "vectorized"), (2, "sequential"), (7, "vectorized")):
         model(lambda outputs=outputs: kind(outputs), "other")
@@ -133,9 +129,8 @@ def test_a_classifier_with_other_outputs_than_classes_is_refused(kind, layer, tm
         with entry(outputs, engine), pytest.raises(Refused, match=words):
             simulate(experiment("convolutions", model="other"), tmp_path / "run", engine=engine)
         assert not (tmp_path / "run").exists()
-    simulate(
-        experiment("convolutions", model="other", num_classes=7, num_rounds=1), tmp_path / "run"
-    )
+    e = experiment("convolutions", model="other", num_classes=7, num_rounds=1)
+    simulate(e, tmp_path / "run")
 
 
 def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
@@ -148,16 +143,13 @@ def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
 
 
 def test_adapters_are_sent_or_stay_and_the_frozen_model_does_neither(tmp_path):
-    simulate(
-        experiment("low-rank adapters", method="fedavg", personal="*lora_B*"), tmp_path / "run"
-    )
+    e = experiment("low-rank adapters", method="fedavg", personal="*lora_B*")
+    simulate(e, tmp_path / "run")
     checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
     place = "base_model.model.transformer.h.{}.attn.c_attn.lora_{}.default.weight"
     assert sorted(checkpoint.model) == ["model/" + place.format(0, "A")]
-    store = RamStore()
-    store.restore(checkpoint.memories)
-    kept = [store.load(client, before=6) for client in range(CLIENTS)]
-    own = [memory["kept/personal model/" + place.format(0, "B")] for memory in kept if memory]
+    name = "kept/personal model/" + place.format(0, "B")
+    own = [memory[name] for memory in all_kept(checkpoint)]
     assert len(own) > 1
     assert not torch.equal(own[0], own[1])
 

@@ -196,9 +196,8 @@ def test_a_schedule_is_another_step_size():
     for name in TORCH:
         with entry(name):
             moves = optimizer_of(name, weight_decay=0.2)
-            assert_same(
-                after(moves, factor=0.5), after(moves, settings=FedAvg(eta=0.05)), atol=1e-12
-            )
+            halved = after(moves, settings=FedAvg(eta=0.05))
+            assert_same(after(moves, factor=0.5), halved, atol=1e-12)
 
 
 def test_a_schedule_bears_on_both_phases():

@@ -7,7 +7,6 @@ from flwr.app import ConfigRecord
 from torch import nn
 
 from engram.client.hosts.local import LocalHost
-from engram.client.memory import RamStore
 from engram.guards.noise import secret_noise
 from engram.networks.registry import model
 from engram.runs.record import RunRecord
@@ -19,7 +18,7 @@ from engram.simulations.grid import InProcessGrid
 from engram.strategies.network_strategy import Federated
 from engram.wire.wire import ARRAYS
 from tests.networks.networks import CASES, CLIENTS, PERSONAL
-from tests.networks.test_modules import EVERYWHERE, experiment
+from tests.networks.test_modules import EVERYWHERE, experiment, kept_by
 from tests.samples import EIGHT, entry, sampled
 from tests.support import trainer
 
@@ -55,11 +54,8 @@ def test_both_engines_compute_the_same_and_share_no_more_than_they_should(case, 
     assert 0 < len(mine) < len(whole)
     # Slots of models, and of differences; prototypes and the like are no parameters.
     kinds = trainer(experiment(case, **own)).method.kinds
-    exchanged = {
-        name.partition("/")[2]
-        for name in first.model
-        if kinds[name.partition("/")[0]] != "statistic"
-    }
+    parts = [name.partition("/") for name in first.model]
+    exchanged = {name for slot, _, name in parts if kinds[slot] != "statistic"}
     # pFedHN makes each client's model, and CFL's and FedFomo's are stacked.
     none = ("local", "pfedhn", "cfl", "fedfomo")
     assert len(exchanged) == len(whole - mine) or (not exchanged and method in none)
@@ -73,15 +69,12 @@ def test_nothing_personal_is_in_a_message():
     arrays = strategy.init()
     messages = list(strategy.configure_train(1, arrays, ConfigRecord({"durable": 0}), grid))
     replies = list(grid.send_and_receive(messages))
+    names = [name for name, _ in CASES["group norm"][0]().named_parameters()]
+    shared = {f"model/{name}" for name in names if "head" not in name}
     for message in [*messages, *replies]:
-        names = message.content.array_records[ARRAYS].keys()
-        assert names == {
-            f"model/{n}" for n, _ in CASES["group norm"][0]().named_parameters() if "head" not in n
-        }
-    kept = t.store.load(strategy.cohort[0], before=2)
-    assert {name for name in kept if name.startswith(PERSONAL)} == {
-        f"{PERSONAL}head.{p}" for p in ("weight", "bias")
-    }
+        assert message.content.array_records[ARRAYS].keys() == shared
+    kept = {name for name in t.store.load(strategy.cohort[0], before=2) if PERSONAL in name}
+    assert kept == {f"{PERSONAL}head.weight", f"{PERSONAL}head.bias"}
 
 
 def test_a_personal_part_is_remembered_and_goes_on_after_a_crash(tmp_path):
@@ -89,15 +82,11 @@ def test_a_personal_part_is_remembered_and_goes_on_after_a_crash(tmp_path):
     settings = {"method": "fedavg", "personal": "head.*", "engine": "sequential"}
     whole, last = run(tmp_path / "whole", "group norm", **settings)
     run(tmp_path / "parts", "group norm", num_rounds=2, **settings)
-    again, resumed = run(
-        tmp_path / "parts", "group norm", resume=str(tmp_path / "parts"), **settings
-    )
+    settings["resume"] = str(tmp_path / "parts")
+    again, resumed = run(tmp_path / "parts", "group norm", **settings)
     torch.testing.assert_close(resumed.model, last.model, rtol=0, atol=0)
     assert again["clients"]["loss"] == whole["clients"]["loss"]
-    store = RamStore()
-    store.restore(last.memories)
-    heads = [store.load(client, before=9)[f"{PERSONAL}head.bias"] for client in range(CLIENTS)]
-    assert not torch.equal(heads[0], heads[1])
+    assert not torch.equal(*(kept_by(last, c)[f"{PERSONAL}head.bias"] for c in (0, 1)))
 
 
 def test_what_is_not_shared_is_personal(tmp_path):
@@ -110,10 +99,7 @@ def test_local_statistics_stay_with_the_client(tmp_path):
     settings = {"method": "fedavg", "statistics": "local"}
     found, last = run(tmp_path / "run", "batch norm and dropout", **settings)
     assert not any("running" in name for name in last.model)
-    store = RamStore()
-    store.restore(last.memories)
-    means = [store.load(client, before=9)[f"{PERSONAL}norm.running_mean"] for client in (0, 1)]
-    assert not torch.equal(*means)
+    assert not torch.equal(*(kept_by(last, c)[f"{PERSONAL}norm.running_mean"] for c in (0, 1)))
     assert np.isfinite(found["loss"])
 
 

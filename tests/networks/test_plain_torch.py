@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, spectral_norm
+from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from engram.settings.errors import Refused
@@ -87,10 +88,8 @@ def around(layer):
 
 NUMBERS = {
     "linear layers": lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)),
-    "weight norm": lambda: around(parametrizations.weight_norm(nn.Linear(4, 5))),
-    "one weight norm for all": lambda: around(
-        parametrizations.weight_norm(nn.Linear(4, 5), dim=None)
-    ),
+    "weight norm": lambda: around(weight_norm(nn.Linear(4, 5))),
+    "one weight norm for all": lambda: around(weight_norm(nn.Linear(4, 5), dim=None)),
     "frozen layers": frozen,
     "looking at values": Looking,
     "tied layers": Tied,

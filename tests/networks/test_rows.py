@@ -52,32 +52,18 @@ def arrays(shape, dtype="float32"):
 
 def stored(x, y, path):
     """Both as a file with training and test rows of its own."""
-    one, other = slice(None, TRAIN), slice(TRAIN, None)
     found = {}
-    for part, rows in (("train", one), ("test", other)):
-        own = x[:, rows], y[:, rows]
-        found |= {
-            f"{k}_{part}": v.reshape(-1, *v.shape[2:]) for k, v in zip("xy", own, strict=True)
-        }
-        found[f"task_{part}"] = np.repeat(np.arange(CLIENTS), own[1].shape[1])
+    for part, rows in (("train", slice(None, TRAIN)), ("test", slice(TRAIN, None))):
+        found[f"x_{part}"] = x[:, rows].reshape(-1, *x.shape[2:])
+        found[f"y_{part}"] = y[:, rows].ravel()
+        found[f"task_{part}"] = np.repeat(np.arange(CLIENTS), y[:, rows].shape[1])
     return write_npz(path, **found)
 
 
 LENGTH = {"rounds": 3, "epochs": 1, "eta": 0.1}
-QUICK = {
-    "method": "fedavg",
-    "partition": "natural",
-    "num_clients": CLIENTS,
-    "clients_per_round": CLIENTS,
-    "batch_size": TRAIN,
-    "local_epochs": 1,
-    "validation_fraction": 0,
-    "num_rounds": 3,
-    "eval_every": 3,
-    "eta": 0.1,
-    "metrics": "log-loss",
-    "progress": False,
-}
+QUICK = {"method": "fedavg", "partition": "natural", "metrics": "log-loss", "progress": False}
+QUICK |= {"num_clients": CLIENTS, "clients_per_round": CLIENTS, "num_rounds": 3, "eval_every": 3}
+QUICK |= {"batch_size": TRAIN, "local_epochs": 1, "validation_fraction": 0, "eta": 0.1}
 
 
 @pytest.mark.parametrize("engine", sampled(("vectorized", "sequential"), ("vectorized",)))
@@ -87,13 +73,8 @@ def test_rows_reach_a_module_as_they_are(case, engine, tmp_path):
     x, y = arrays(shape)
     torch.manual_seed(0)
     start = make()
-    run = engram.simulate(
-        dataset=stored(x, y, tmp_path / "a.npz"),
-        model=copy.deepcopy(start),
-        engine=engine,
-        out=tmp_path / "run",
-        **QUICK,
-    )
+    given = {"dataset": stored(x, y, tmp_path / "a.npz"), "model": copy.deepcopy(start)}
+    run = engram.simulate(engine=engine, out=tmp_path / "run", **given, **QUICK)
     x, y = torch.from_numpy(x), torch.from_numpy(y)
     plain = looped(start, x[:, :TRAIN], y[:, :TRAIN], functional.cross_entropy, **LENGTH)
     for name, leaf in plain.named_parameters():
@@ -101,10 +82,8 @@ def test_rows_reach_a_module_as_they_are(case, engine, tmp_path):
     exported = engram.load_model(run.export(out=tmp_path / "common"))
     with torch.no_grad():
         for net in (plain, exported):  # the user's own rows go into the exported module
-            scores = [
-                float(functional.cross_entropy(net(x[c, TRAIN:]), y[c, TRAIN:]))
-                for c in range(CLIENTS)
-            ]
+            own = zip(x[:, TRAIN:], y[:, TRAIN:], strict=True)
+            scores = [float(functional.cross_entropy(net(rows), of)) for rows, of in own]
             np.testing.assert_allclose(run.clients["log-loss-common"], scores, atol=1e-5)
 
 
@@ -117,19 +96,15 @@ def test_grey_levels_train_as_shares_of_255_do(grey, engine, tmp_path):
     data = [mixed.images(c) if c in GREY[grey] else mixed.shares(c) for c in range(3)]
     torch.manual_seed(0)
     start = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
-    quick = QUICK | {"batch_size": 16, "test_fraction": 1 / 3, "images": "grey"}
-    run = engram.simulate(
-        data, model=copy.deepcopy(start), engine=engine, out=tmp_path / "run", **quick
-    )
+    quick = QUICK | {"batch_size": 16, "test_fraction": 1 / 3, "images": "grey", "engine": engine}
+    run = engram.simulate(data, model=copy.deepcopy(start), out=tmp_path / "run", **quick)
     held = run.learned.data.train  # which rows are for training is drawn
     images = [mixed.images(c)[0] for c in range(3)]
-    drawn = [
-        (held.x[rows] * (255 if held.x.is_floating_point() else 1)).round() for rows in held.rows
-    ]
+    unit = 255 if held.x.is_floating_point() else 1
+    drawn = [(held.x[rows] * unit).round() for rows in held.rows]
     for some, every in zip(drawn, images, strict=True):
-        assert {row.tobytes() for row in some.to(torch.uint8).numpy()} <= {
-            row.tobytes() for row in every
-        }
+        trained = {row.tobytes() for row in some.to(torch.uint8).numpy()}
+        assert trained <= {row.tobytes() for row in every}
     x = [some.double().flatten(1).float() / 255 for some in drawn]
     y = [held.y[rows] for rows in held.rows]
     plain = looped(start, x, y, functional.cross_entropy, **LENGTH)

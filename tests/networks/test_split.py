@@ -5,12 +5,11 @@ import torch
 from torch import nn
 
 import engram
-from engram.client.memory import RamStore
 from engram.runs.record import RunRecord
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from tests.networks.networks import CLIENTS
-from tests.networks.test_modules import experiment
+from tests.networks.test_modules import experiment, kept_by
 from tests.samples import entry
 from tests.support import small, trainer
 
@@ -22,9 +21,8 @@ def run(folder, **settings):
     """Runs one client after the other; returns the shared model, and what clients keep."""
     e = experiment(CASE, max_weight=1.0, **settings)
     scores = simulate(e, folder, engine="sequential")["clients"]["loss"]
-    checkpoint, store = RunRecord.open(folder).load_checkpoint(), RamStore()
-    store.restore(checkpoint.memories)
-    return checkpoint.model, [store.load(c, before=9) for c in range(CLIENTS)], scores
+    checkpoint = RunRecord.open(folder).load_checkpoint()
+    return checkpoint.model, [kept_by(checkpoint, c) for c in range(CLIENTS)], scores
 
 
 @pytest.mark.parametrize(
@@ -52,25 +50,20 @@ def test_each_clients_steps_are_divided_between_the_parts():
     assert draws.starts.tolist() == [[0, count] for count in batches]
     turns = dict.fromkeys(clients, 0)
     for step in draws.each_step():
-        some = clients if isinstance(step.who, slice) else step.who.tolist()
-        for client in some:
+        for client in clients if isinstance(step.who, slice) else step.who.tolist():
             turns[client] += step.phase == 0
     assert turns == dict(enumerate(batches))
     assert t.sampler.draw([2], 1).starts.tolist() == [[0, batches[2]]]
 
 
 def test_settings_that_cannot_be_are_refused():
+    few = "local-steps must be at least 2 for {} where local-epochs is 0, got 1"
+    step = "universal needs that the server takes no step of its own: that of {} does"
     for settings, words in [
-        (
-            {"method": "fedrep", "local_steps": 1},
-            "local-steps must be at least 2 for fedrep where local-epochs is 0, got 1",
-        ),
-        (
-            {"method": "fedala", "local_steps": 1},
-            "local-steps must be at least 2 for fedala where local-epochs is 0, got 1",
-        ),
-        ({"method": "scaffold", "server_step": "universal"}, "server-step must be replace for sca"),
-        ({"method": "fedadam", "server_step": "universal"}, "server-step must be replace for feda"),
+        ({"method": "fedrep", "local_steps": 1}, few.format("fedrep")),
+        ({"method": "fedala", "local_steps": 1}, few.format("fedala")),
+        ({"method": "scaffold", "server_step": "universal"}, step.format("scaffold")),
+        ({"method": "fedadam", "server_step": "universal"}, step.format("fedadam")),
     ]:
         with entry(settings), pytest.raises(Refused, match=words):
             small(**settings)

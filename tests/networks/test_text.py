@@ -20,9 +20,8 @@ WORDS = Tokenizer("words", ("fever", "café", "no"))
 
 
 def test_words_are_letters_and_digits_in_lower_case_and_nfc():
-    assert [*split("No fever, 38.5 today: CAFE\u0301_x2!", "words")] == [
-        *("no", "fever", "38", "5", "today", "café_x2")
-    ]
+    found = [*split("No fever, 38.5 today: CAFE\u0301_x2!", "words")]
+    assert found == ["no", "fever", "38", "5", "today", "café_x2"]
     assert [*split("", "words")] == [*split(" ... \n", "words")] == []
     assert [*split("E\u0301a", "characters")] == ["É", "a"]
 

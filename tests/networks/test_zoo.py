@@ -17,15 +17,8 @@ PASS = torch.tensor(5)
 
 
 def built(name, example, hidden=(), outputs=7, norm="batch"):
-    return network(
-        name,
-        example,
-        outputs=outputs,
-        hidden=hidden,
-        norm=norm,
-        statistics="average",
-        generator=torch.Generator(),
-    )
+    given = {"outputs": outputs, "hidden": hidden, "norm": norm, "statistics": "average"}
+    return network(name, example, generator=torch.Generator(), **given)
 
 
 def started(network, seed=0):
@@ -96,9 +89,8 @@ def test_a_character_is_predicted_from_those_up_to_it(name, hidden):
 
 
 def test_layers_are_as_wide_as_hidden_says():
-    shapes = {
-        name: tuple(leaf.shape) for name, leaf in started(built("lstm", TEXT, (6, 5))).items()
-    }
+    layers = started(built("lstm", TEXT, (6, 5)))
+    shapes = {name: tuple(leaf.shape) for name, leaf in layers.items()}
     assert shapes["layers.0.weight_ih_l0"] == (4 * 6, 8)
     assert shapes["layers.1.weight_ih_l0"] == (4 * 5, 6)
     assert shapes["head.weight"] == (7, 5)
@@ -108,26 +100,15 @@ def test_layers_are_as_wide_as_hidden_says():
 
 
 def test_attention_is_torchs():
-    layer = nn.TransformerEncoderLayer(
-        8, 4, 32, 0.0, nn.functional.gelu, batch_first=True, norm_first=True
-    )
+    first = {"batch_first": True, "norm_first": True}
+    layer = nn.TransformerEncoderLayer(8, 4, 32, 0.0, nn.functional.gelu, **first)
     net = built("transformer", TEXT, (8,))
     own = started(net)
-    theirs = {
-        "self_attn.in_proj_weight": "mixed.weight",
-        "self_attn.in_proj_bias": "mixed.bias",
-        "self_attn.out_proj.weight": "out.weight",
-        "self_attn.out_proj.bias": "out.bias",
-        "linear1.weight": "dense.0.weight",
-        "linear1.bias": "dense.0.bias",
-        "linear2.weight": "dense.2.weight",
-        "linear2.bias": "dense.2.bias",
-        "norm1.weight": "before.weight",
-        "norm1.bias": "before.bias",
-        "norm2.weight": "between.weight",
-        "norm2.bias": "between.bias",
-    }
-    layer.load_state_dict({there: own[f"blocks.0.{here}"] for there, here in theirs.items()})
+    theirs = {"self_attn.in_proj_": "mixed.", "self_attn.out_proj.": "out."}
+    theirs |= {"linear1.": "dense.0.", "linear2.": "dense.2."}
+    theirs |= {"norm1.": "before.", "norm2.": "between."}
+    pairs = [(there, here, k) for there, here in theirs.items() for k in ("weight", "bias")]
+    layer.load_state_dict({there + k: own[f"blocks.0.{here}{k}"] for there, here, k in pairs})
     x = own["embedding.weight"][TEXT] + own["positions"]
     mask = nn.Transformer.generate_square_subsequent_mask(9)
     x = nn.functional.layer_norm(layer(x, mask), (8,), own["norm.weight"], own["norm.bias"])

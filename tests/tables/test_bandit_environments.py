@@ -96,9 +96,8 @@ def test_replay_reads_each_row_once_at_most_and_then_ends():
 def test_regret_by_hand():
     # Rounds 1 and 3 of three. Best arms: 2 (of 0, 5, 6) and 0 (of 4, -1, 3).
     means = np.array([[0.0, 5.0, 6.0], [4.0, -1.0, 3.0]])
-    environment = TaskEnvironment(
-        np.array([True, False, True]), np.zeros((2, 3, 1)), means, means + 100
-    )
+    active = np.array([True, False, True])
+    environment = TaskEnvironment(active, np.zeros((2, 3, 1)), means, means + 100)
     assert regret(environment, np.array([1, 2])).tolist() == [1.0, 0.0, 1.0]
     assert regret(environment, np.array([2, 1])).tolist() == [0.0, 0.0, 5.0]
 

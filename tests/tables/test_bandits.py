@@ -194,14 +194,11 @@ def test_a_coefficient_that_nobody_saw_is_0_and_one_that_others_saw_is_theirs():
 @pytest.mark.parametrize("history", ["batch", "all"])
 def test_without_shrinkage_it_is_the_ols_bandit(model, history):
     environments = small_environments(model)
-    one, other = (
-        play_tasks(policy, environments, generators(1))
-        for policy in (molar_bandit(c=0.0, history=history), ols_bandit(history=history))
-    )
+    policies = molar_bandit(c=0.0, history=history), ols_bandit(history=history)
+    policies += (molar_bandit(history=history),)
+    one, other, shrunk = (play_tasks(p, environments, generators(1)) for p in policies)
     np.testing.assert_array_equal(one, other)
-    assert not np.array_equal(
-        one, play_tasks(molar_bandit(history=history), environments, generators(1))
-    )
+    assert not np.array_equal(one, shrunk)
 
 
 def test_extreme_constants():
@@ -244,6 +241,8 @@ def test_lasso_and_its_kin_have_the_lambda_of_the_paper():
 
 
 def test_what_cannot_be_is_refused():
+    two = np.zeros((4, 2, 3))
+    longer = [*small_environments("C", horizon=5), *small_environments("C", horizon=6)]
     for wrong, message in [
         (lambda: molar_bandit(c=-1.0), "c must be at least 0"),
         (lambda: lasso_bandit(c=-1.0), "c must be at least 0"),
@@ -258,21 +257,15 @@ def test_what_cannot_be_is_refused():
         (lambda: small_environments("C", horizon=0), "horizon must be at least 1"),
         (lambda: small_environments("C", sigma=-1.0), "sigma must be at least 0"),
         (
-            lambda: site().choose(site().init(2, 3), np.zeros((4, 2, 3)), np.random.default_rng()),
+            lambda: site().choose(site().init(2, 3), two, np.random.default_rng()),
             r"contexts.shape must be \(n, 1, 3\), one for all arms, got \(4, 2, 3\)",
         ),
         (
-            lambda: site().observe(
-                site().init(1, 3), np.zeros((4, 2, 3)), np.zeros(4, int), np.zeros(5)
-            ),
+            lambda: site().observe(site().init(1, 3), two, np.zeros(4, int), np.zeros(5)),
             r"rewards.shape must be \(n,\), got \(5,\)",
         ),
         (
-            lambda: play_tasks(
-                ols_bandit(),
-                [*small_environments("C", horizon=5), *small_environments("C", horizon=6)],
-                generators(0, 10),
-            ),
+            lambda: play_tasks(ols_bandit(), longer, generators(0, 10)),
             "numbers of rounds must be the same for all tasks",
         ),
     ]:

@@ -102,9 +102,10 @@ def test_penalized_models_satisfy_their_conditions_around_their_center(center):
     assert center == "zero" or moved[2][1]  # where site c differs
 
 
-@pytest.mark.parametrize(
-    "model", [LassoRegressor(), DebiasedRegressor(), DebiasedRegressor(center="median")]
-)
+PENALIZED = [LassoRegressor(), DebiasedRegressor(), DebiasedRegressor(center="median")]
+
+
+@pytest.mark.parametrize("model", PENALIZED)
 def test_without_penalty_all_are_least_squares_and_with_a_huge_one_their_centers(model):
     x, y, site = table()
     own = IndividualRegressor(standardize=True).fit(x, y, site)
@@ -115,9 +116,8 @@ def test_without_penalty_all_are_least_squares_and_with_a_huge_one_their_centers
     center = np.zeros(3) if isinstance(model, LassoRegressor) else bound.shared_coef_
     np.testing.assert_allclose(bound.coef_, np.tile(center, (5, 1)), atol=1e-12)
     # Its intercept then is what is left of the target: the mean of y - <x, center>.
-    left = [
-        np.mean(rows[1] - bound.scaling_.apply(rows[0]) @ center) for rows in by_site(x, y, site)
-    ]
+    scaled = bound.scaling_.apply(x)
+    left = [np.mean(own - units @ center) for units, own in by_site(scaled, y, site)]
     np.testing.assert_allclose(bound.intercept_, left, atol=1e-9)
 
 
@@ -156,7 +156,7 @@ def test_transfer_of_tasks_with_fewer_rows_than_columns():
     beta[:2] = 2.0, -3.0
     x, site = rng.normal(size=(4 * 9, 12)), np.repeat(["a", "b", "c", "d"], 9)
     y = x @ beta + 0.1 * rng.normal(size=36)
-    options = {"center": "transfer", "fit_intercept": False, "standardize": False}
+    options = {"center": "transfer"} | PLAIN
     model = DebiasedRegressor(sigma=0.1, **options).fit(x, y, site)
     alone = IndividualRegressor(fit_intercept=False).fit(x, y, site)
     assert np.abs(model.shared_coef_ - beta).max() < 0.2
@@ -171,14 +171,13 @@ def test_transfer_of_tasks_with_fewer_rows_than_columns():
 
 # --- What all have in common ---------------------------------------------------------------
 
+PLAIN = {"standardize": False, "fit_intercept": False}
 ALL = {
     "individual": IndividualRegressor(),
     "pooled": PooledRegressor(),
     "lasso": LassoRegressor(c=1.0),
     "trimmed mean": DebiasedRegressor(),
-    "median, own units, no intercept": DebiasedRegressor(
-        center="median", standardize=False, fit_intercept=False
-    ),
+    "median, own units, no intercept": DebiasedRegressor(center="median", **PLAIN),
     "molar": MolarRegressor(),
 }
 
@@ -255,11 +254,9 @@ def check_a_new_task_is_refused_or_shared(model):
         model.predict(x)
     model.set_params(unseen="shared").fit(x, y, site)
     units = x if model.scaling_ is None else model.scaling_.apply(x)
-    expected = units[:1] @ model.shared_coef_ + model.shared_intercept_
-    np.testing.assert_allclose(model.predict(x[:2], ["z", "a"])[:1], expected)
-    np.testing.assert_allclose(
-        model.predict(x), units @ model.shared_coef_ + model.shared_intercept_
-    )
+    expected = units @ model.shared_coef_ + model.shared_intercept_
+    np.testing.assert_allclose(model.predict(x[:2], ["z", "a"])[:1], expected[:1])
+    np.testing.assert_allclose(model.predict(x), expected)
 
 
 def test_standardized_columns_have_no_units():

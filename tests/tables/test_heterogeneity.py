@@ -74,13 +74,11 @@ def test_it_maximizes_the_likelihood_of_contrasts(scattered):
     found = restricted(gaps, variances, scattered=scattered)
     assert (found >= restricted(gaps, variances)).all()
     for k in range(8):
-        most = minimize_scalar(
-            lambda t, k=k: (
-                -contrasts(gaps[:, k], variances[:, k], t) - (np.log(t) / 2 if scattered else 0)
-            ),
-            bounds=(0, 50),
-            method="bounded",
-        )
+
+        def minus(t, own=(gaps[:, k], variances[:, k])):
+            return -contrasts(*own, t) - (np.log(t) / 2 if scattered else 0)
+
+        most = minimize_scalar(minus, bounds=(0, 50), method="bounded")
         assert found[k] == pytest.approx(most.x, rel=1e-3, abs=1e-4)
     moved = restricted(1e3 * gaps[::-1] - 70, 1e6 * variances[::-1], scattered=scattered)
     np.testing.assert_allclose(moved, 1e6 * found, rtol=1e-8)  # units, origin and order

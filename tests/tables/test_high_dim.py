@@ -126,9 +126,8 @@ def test_the_order_of_tasks_and_the_unit_of_y_do_not_matter():
         with entry(unit):
             other = transfer([t._replace(y=unit * t.y) for t in tasks[::-1]], unit * SIGMA)
             np.testing.assert_allclose(other.coef, unit * one.coef, atol=1e-5 * unit)
-            np.testing.assert_allclose(
-                other.differences[::-1], unit * one.differences, atol=1e-5 * unit
-            )
+            found = other.differences[::-1]
+            np.testing.assert_allclose(found, unit * one.differences, atol=1e-5 * unit)
 
 
 # --- What it is worth ------------------------------------------------------------------------

@@ -60,9 +60,8 @@ def test_a_linear_model_has_the_least_criterion_of_dense_matrices():
     assert found.sigma**2 == pytest.approx(noise, rel=1e-7)
     units = np.mean(np.square(dense(rows)[0]), axis=0)
     for begin in (0.05, 1.0):
-        best = minimize(
-            lambda t: restricted(rows, t / units)[0], np.full(4, begin), bounds=[(0, None)] * 4
-        )
+        start, bounds = np.full(4, begin), [(0, None)] * 4
+        best = minimize(lambda t: restricted(rows, t / units)[0], start, bounds=bounds)
         assert found.criterion <= best.fun + 1e-5
     np.testing.assert_allclose(t * units, best.x, rtol=0.02, atol=1e-3)
 
@@ -79,9 +78,8 @@ def test_deviations_and_shared_coefficients_solve_henderson_s_equations():
     whole = design.T @ design + np.diag(np.append(np.zeros(4), penalty))
     expected = np.linalg.solve(whole, design.T @ y)
     np.testing.assert_allclose(found.shared, expected[:4], rtol=1e-6)
-    np.testing.assert_allclose(
-        found.deviations[:, found.variance > 0].ravel(), expected[4:], rtol=1e-5, atol=1e-7
-    )
+    deviations = found.deviations[:, found.variance > 0].ravel()
+    np.testing.assert_allclose(deviations, expected[4:], rtol=1e-5, atol=1e-7)
     assert (found.deviations[:, 1] == 0).all()
 
 

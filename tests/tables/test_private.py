@@ -97,9 +97,8 @@ def audited(multiplier):
     count, seen, unseen = 100, [], []
     for seed in range(6):
         rows = Rows(5.0 * np.eye(count, 2 * count), np.zeros(count))
-        found = torch.from_numpy(
-            np.diagonal(statistics(rows, bound=2.0, multiplier=multiplier, seed=seed)).copy()
-        )
+        sent = statistics(rows, bound=2.0, multiplier=multiplier, seed=seed)
+        found = torch.from_numpy(np.diagonal(sent).copy())
         seen.append(found[:count])
         unseen.append(found[count : 2 * count])
     return found_by(torch.cat(seen), torch.cat(unseen))

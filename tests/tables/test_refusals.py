@@ -88,9 +88,8 @@ def test_features_and_targets_that_are_not_finite():
             refused(data, y, f"task 'BEL': column hours has {what} in row 130; 1 rows in all")
             data, y = linear()
             y[250] = value
-            refused(
-                data, y, f"task 'CAN': y must be numbers, got {str(value).replace('nan', 'NaN')}"
-            )
+            found = str(value).replace("nan", "NaN")
+            refused(data, y, f"task 'CAN': y must be numbers, got {found}")
             model = MolarRegressor().fit(*linear(), "country")
             with pytest.raises(ValueError, match="task 'BEL': column age has"):
                 model.predict(linear()[0].assign(age=value).iloc[120:130], "country")

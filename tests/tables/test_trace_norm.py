@@ -27,9 +27,8 @@ def test_trace_norm_is_optimal():
             with entry(sizes, c):
                 rng = np.random.default_rng(2)
                 rows = [(rng.normal(size=(n, 6)), rng.normal(size=n)) for n in sizes]
-                tasks = [
-                    LeastSquaresMoments(x.T @ x / len(y), x.T @ y / len(y), len(y)) for x, y in rows
-                ]
+                parts = [(x.T @ x / len(y), x.T @ y / len(y), len(y)) for x, y in rows]
+                tasks = [LeastSquaresMoments(*part) for part in parts]
                 b = fit_trace_norm(tasks, c)
                 strengths = [c * np.sqrt((len(sizes) + 6) / n) for n in sizes]
                 minus_gradient = np.stack(

@@ -97,9 +97,8 @@ def reading_text(path: Path, file: File) -> Iterator[None]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except (LookupError, UnicodeError) as error:
-        raise DataError(
-            f"{path} is not written in file.encoding, which is {file.encoding}: {error}"
-        ) from error
+        why = f"file.encoding, which is {file.encoding}: {error}"
+        raise DataError(f"{path} is not written in {why}") from error
 
 
 def below_titles(text: str, file: File) -> str:
@@ -165,9 +164,8 @@ def _check_utf8(path: Path, head: bytes) -> None:
 
 def _not_utf8(path: Path, some: bytes) -> DataError:
     shown = one_line(some.decode("cp1252", errors="replace"))
-    return DataError(
-        f'{path} is not UTF-8: write file.encoding = "cp1252" into the schema if {shown!r} is right'
-    )
+    advice = f'write file.encoding = "cp1252" into the schema if {shown!r} is right'
+    return DataError(f"{path} is not UTF-8: {advice}")
 
 
 def _by_line(text: str, separator: str) -> list[tuple[int, list[str]]]:
@@ -198,9 +196,8 @@ def _separated(path: Path, text: str, file: File) -> File:
             found.append(separator)
     if len(found) > 1:
         choices = ", or ".join(f'file.separator = "{each}"' for each in found)
-        raise DataError(
-            f"{path} may be read with several separators: write {choices} into the schema"
-        )
+        advice = f"write {choices} into the schema"
+        raise DataError(f"{path} may be read with several separators: {advice}")
     if not found and (ragged := _ragged(text, file.skip)):
         raise DataError(f"{path} is no table: {ragged}")
     return replace(file, separator=found[0] if found else ",")

@@ -73,9 +73,7 @@ def joined(called: Sequence[str], given: Sequence[Any]) -> Any:
     for name in columns:
         if any(frame[name].dtype == "category" for frame in same):
             _unite(same, name)
-    if len(same) == 1:
-        return same[0]
-    return pd.concat(same, keys=called)
+    return same[0] if len(same) == 1 else pd.concat(same, keys=called)
 
 
 def _unite(frames: Sequence[Any], name: str) -> None:
@@ -99,10 +97,8 @@ def hashed(frame: Any) -> bytes:
     try:
         return bytes(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
     except TypeError as error:
-        odd = (
-            (n, c) for n, given in frame.items() for c in given if not pd.api.types.is_hashable(c)
-        )
-        name, cell = next(odd)
+        fits = pd.api.types.is_hashable
+        name, cell = next((n, c) for n, given in frame.items() for c in given if not fits(c))
         raise DataError(must(f"column {name}", cell, "one value in each cell")) from error
 
 

@@ -132,9 +132,8 @@ def _parts(kind: str, path: Path, cache: Path) -> list[Dataset]:
     parts = [found[name] for name in ("train", "test") if name in found] or [*found.values()]
     parts = [_with_images(part) for part in parts]
     if len(parts) != 1 + ("test" in found and "train" in found):
-        raise DataError(
-            f"{path} must have a part train, and test if wanted, got {few_names(found)}"
-        )
+        got = few_names(found)
+        raise DataError(f"{path} must have a part train, and test if wanted, got {got}")
     if not all(map(len, parts)):
         raise DataError(f"{path} must hold some rows")
     if parts[0].features != parts[-1].features:
@@ -274,7 +273,6 @@ def _inputs(path: Path, rows: Dataset, names: list[str], *, alpha: bool) -> Lazy
 
 
 def _array(path: Path, name: str, values: _Array) -> _Array:
-    """Returns values of some rows as an array of numbers, a row of it for each."""
     if values.dtype.kind == "U":
         values = _characters(path, name, values)
     try:

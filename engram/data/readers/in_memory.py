@@ -15,15 +15,7 @@ from engram.core.checks import must
 from engram.data.image_axes import CLASSES, PART, say_once
 from engram.data.labels import is_text
 from engram.data.lazy import Joined, Lazy, UnreadableRow, is_column, is_frame, scaled
-from engram.data.readers import items
-from engram.data.readers.frames import (
-    categories_of,
-    hashed,
-    in_one_order,
-    joined,
-    targets_in,
-    targets_of,
-)
+from engram.data.readers import frames, items
 from engram.data.readers.items import plain, shown
 from engram.data.source import MEMORY, Source
 from engram.settings.errors import DataError, brief, one_line
@@ -138,14 +130,14 @@ def _joined(parts: Sequence[tuple[str, Any]]) -> tuple[Arrays, list[int]]:
     for name in first:
         arrays = [rows[name] for rows in found]
         if is_frame(first[name]):
-            together[name] = joined(called, arrays)
+            together[name] = frames.joined(called, arrays)
         else:
             together[name] = np.concatenate(arrays if name == "y" else _in_one_scale(name, arrays))
     if is_frame(together["y"]):
-        together |= targets_in(together["y"])
+        together |= frames.targets_in(together["y"])
     else:
         _check_targets([(whose, rows["y"]) for whose, rows in zip(called, found, strict=True)])
-    return together | _class_names([categories_of(y) for _, (_, y) in parts]), sizes
+    return together | _class_names([frames.categories_of(y) for _, (_, y) in parts]), sizes
 
 
 def _class_names(each: Sequence[npt.NDArray[Any] | None]) -> Arrays:
@@ -218,7 +210,7 @@ def _rows_of(whose: str, part: Any) -> dict[str, npt.NDArray[Any]]:
     x, y = part
     several = dict(enumerate(x)) if isinstance(x, tuple) else x
     inputs = {f"x.{k}": v for k, v in several.items()} if isinstance(several, Mapping) else {"x": x}
-    given = in_one_order(whose, {**inputs, "y": y})
+    given = frames.in_one_order(whose, {**inputs, "y": y})
     rows = {name: _array(f"{name} of {whose}", leaf) for name, leaf in given.items()}
     count = len(rows["y"])
     for name, array in rows.items():
@@ -237,7 +229,7 @@ def _array(name: str, value: Any) -> Any:
             raise DataError(f"{name} must be an array, where inputs are several: see to_numpy")
         return value
     if is_column(value):
-        return targets_of(name, value)
+        return frames.targets_of(name, value)
     try:
         array = plain(value)
     except ValueError as error:  # numpy's
@@ -267,7 +259,8 @@ def hold(arrays: Mapping[str, npt.ArrayLike | Lazy]) -> Source:
     digest = hashlib.sha256()
     for name, array in kept.items():
         if is_frame(array):
-            digest.update(f"{name} {[*array.dtypes.astype(str).items()]} ".encode() + hashed(array))
+            columns = f"{name} {[*array.dtypes.astype(str).items()]} ".encode()
+            digest.update(columns + frames.hashed(array))
         elif isinstance(array, Lazy):
             digest.update(f"{name} {len(array)} ".encode() + _some(array))
         else:

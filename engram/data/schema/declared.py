@@ -113,7 +113,6 @@ def declare(settings: DataSettings, *, alone: bool = False, drop: tuple[str, ...
 
 
 def _check_alone(written: Schema, text: str, roles: Collection[str]) -> None:
-    """Refuses a schema that has another input beside a text."""
     inputs = [c.name for c in written.columns if c.role == "input" and c.kind in _INPUTS]
     beside = [name for name in inputs if name not in (text, *roles)]
     if beside:
@@ -135,11 +134,9 @@ def _check_roles(schema: Schema, target: str, inputs: Collection[str]) -> None:
             f"{target} is an event (columns.{target}.role), which no method predicts: "
             "choose another target-column, or give it the role target"
         )
-    for name in inputs:
-        if name in roles:
-            raise DataError(
-                f"{name} must be no input (input-columns), since its role is {roles[name]}"
-            )
+    for name in filter(roles.__contains__, inputs):
+        why = f"since its role is {roles[name]}"
+        raise DataError(f"{name} must be no input (input-columns), {why}")
     if weight := schema.of_role("weight"):
         raise DataError(
             f"{weight} is the weight of rows (columns.{weight}.role), which training has "

@@ -45,14 +45,7 @@ DATE: Final = re.compile(rf"(({_DAY})([T ]{_TIME})?( ?(Z|UTC|[+-]\d\d:?\d\d))?|{
 _DAYS: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y%m%d", "%d.%m.%y")
 _FORMATS: Final = [f"{day}{time}" for day in _DAYS for time in ("", " %H:%M", " %H:%M:%S")]
 
-_MARKS: Final[Sequence[tuple[Any, Any]]] = (
-    (".", ""),
-    (",", ""),
-    (".", ","),
-    (",", "."),
-    (".", "'"),
-    (".", " "),
-)
+_MARKS: Final[Sequence[Any]] = (".", ",", ".,", ",.", ".'", ". ")  # of decimals, of thousands
 _LETTERS: Final = re.compile(r"(?!(EUR|USD|GBP|CHF)$)[^\W\d_]")  # before a number: of a code
 _AFFIX: Final = re.compile(r"(?P<before>[^\d+.,-]*)(?P<number>[+-]?[\d.,' ]*\d[.,]?)(?P<after>.*)")
 
@@ -131,9 +124,7 @@ def identifiers(cells: Cells) -> Question | None:
 def decorated(cells: Cells) -> Question | None:
     """Numbers with a decimal comma, marks between thousands, a currency, a percent sign, a unit."""
     ways = parsed(cells)
-    if ways is None:
-        return None
-    return _asks(cells, f"is numbers with {_named(ways)}", *ways)
+    return None if ways is None else _asks(cells, f"is numbers with {_named(ways)}", *ways)
 
 
 def _named(ways: Sequence[Mapping[str, str]]) -> str:
@@ -155,7 +146,7 @@ def parsed(cells: Cells) -> list[dict[str, str]] | None:
     unit = {"unit": "".join(pair)} if any(pair) else {}
     numbers = [part["number"].strip() for part in parts if part]
     found = []
-    for decimal, thousands in _MARKS:
+    for decimal, thousands in ((each[0], each[1:]) for each in _MARKS):
         marks = {"decimal": decimal} if decimal != "." else {}
         marks |= {"thousands": thousands} if thousands else {}
         column = Column(cells.column.name, decimal=decimal, thousands=thousands)
@@ -255,15 +246,8 @@ def _one_to_one(one: Cells, other: Cells) -> bool:
     return len(pairs) == count
 
 
-RULES: Final[Sequence[Callable[[Cells], Question | None]]] = (
-    dates,
-    decorated,
-    mixed,
-    identifiers,
-    codes,
-    texts,
-    blanks,
-)
+Rule = Callable[[Cells], Question | None]
+RULES: Final[Sequence[Rule]] = (dates, decorated, mixed, identifiers, codes, texts, blanks)
 """Rules of inputs, of which the first that has a question asks it."""
 
 

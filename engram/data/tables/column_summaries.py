@@ -136,9 +136,8 @@ def frame_of(source: Source, cache: Path, file: File = _FILE) -> Any:
 
         frame = read_table(source.kind, source.path, cache)
     else:
-        raise DataError(
-            f"{source} is no table with names of columns: csv, xlsx, parquet, arrow, hf, npz"
-        )
+        kinds = "csv, xlsx, parquet, arrow, hf, npz"
+        raise DataError(f"{source} is no table with names of columns: {kinds}")
     return frame.set_axis([*map(str, frame.columns)], axis=1)
 
 

@@ -93,9 +93,8 @@ def of_frame(
         raise DataError(faults[0]._replace(text=f"{path}: {faults[0].text}"), *faults[1:])
     column = fitted.schema.column(target)
     found = {"y": labels_of(path, column, frame[target]) if y is None else y}
-    known = y is None and (
-        frame[target].dtype == "category" or declared.schema.column(target).values
-    )
+    written = declared.schema.column(target).values
+    known = y is None and (frame[target].dtype == "category" or written)
     if known and column.kind == "category":
         found[CLASSES] = np.array(column.values)
     if (part := parts_of(path, declared.schema, frame)) is not None:
@@ -224,9 +223,8 @@ def framed(path: Path, arrays: Mapping[str, Any]) -> Any:
     x = arrays["x"]
     x = x.take(np.arange(len(x))) if isinstance(x, Lazy) else x
     if x.ndim != 2 or x.dtype.kind not in "buif":
-        raise DataError(
-            f"{path}: x must be numbers of shape (rows, columns), got {x.dtype} of shape {x.shape}"
-        )
+        got = f"{x.dtype} of shape {x.shape}"
+        raise DataError(f"{path}: x must be numbers of shape (rows, columns), got {got}")
     check_rows(f"{path} in float64", 8 * x.size)
     columns = named(path, arrays, "x_names", x.shape[1])
     return pd.DataFrame(x.astype(np.float64), columns=columns)

@@ -254,9 +254,8 @@ def family_of(experiment: Experiment) -> FamilyName:
 
 def _arrays(source: Source, client: int) -> Mapping[str, Any]:
     if not source.is_given and not (source.kind == "npz" and source.place):
-        raise DataError(
-            clash("dataset", source, f"csv:PATH, xlsx:PATH, npz:PATH, or {_SIMULATIONS}")
-        )
+        wanted = f"csv:PATH, xlsx:PATH, npz:PATH, or {_SIMULATIONS}"
+        raise DataError(clash("dataset", source, wanted))
     arrays = read_arrays(source, [client])
     if isinstance(arrays.get("x"), Lazy):
         raise DataError("tables must be given as arrays (x, y), got data sets of torch")
@@ -277,9 +276,8 @@ def target_of(
     if y.ndim == 1 and is_text(y) and logistic:
         found = classes_of(Place(path, known.name), y, column=known, alone=alone)
         if found.outputs != 2:
-            raise DataError(
-                f"{path}: {known.name} must have two values, got {few_names(found.names)}"
-            )
+            got = few_names(found.names)
+            raise DataError(f"{path}: {known.name} must have two values, got {got}")
         return found.numbers.astype(np.float64), found.names
     if y.ndim != 1 or y.dtype.kind not in "buif":
         raise DataError(f"{path}: y must be one number a row, got {y.dtype} of shape {y.shape}")

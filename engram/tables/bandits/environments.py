@@ -136,14 +136,11 @@ def sparse_environments(
     """
     require(model in ("C", "P"), "model", model, "C or P")
     tasks = len(activation)
-    each = [
-        sparse_parameters(rng, tasks, dim, differing) for _ in range(1 if model == "C" else arms)
-    ]
+    sets = 1 if model == "C" else arms
+    each = np.stack([sparse_parameters(rng, tasks, dim, differing) for _ in range(sets)], axis=1)
     return [
         simulate(child, coefs, arms=arms, activation=p, horizon=horizon, sigma=sigma)
-        for child, coefs, p in zip(
-            rng.spawn(tasks), np.stack(each, axis=1), activation, strict=True
-        )
+        for child, coefs, p in zip(rng.spawn(tasks), each, activation, strict=True)
     ]
 
 

@@ -145,9 +145,8 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         If a parameter has too few new rows or no reply (None), it keeps its coefficients, and its
         rows wait for a later batch.
         """
-        require(
-            len(replies) == len(state.coefs), "replies", len(replies), f"{len(state.coefs)} of them"
-        )
+        given, parameters = len(replies), len(state.coefs)
+        require(given == parameters, "replies", given, f"{parameters} of them")
         coefs, waits = state.coefs.copy(), np.ones(len(state.fresh.y), dtype=bool)
         known = _joined(state.past, state.fresh)
         for p, (enough, reply) in enumerate(zip(self.enough(state), replies, strict=True)):
@@ -172,11 +171,7 @@ def _joined(first: Buffer, second: Buffer) -> Buffer:
 
 def _check_contexts(contexts: Array, coefs: Array) -> None:
     parameters, dim = coefs.shape
-    require(
-        contexts.ndim == 3
-        and contexts.shape[2] == dim
-        and (contexts.shape[1] == 1 if parameters > 1 else contexts.shape[1] >= 1),
-        "contexts.shape",
-        contexts.shape,
-        f"(n, 1, {dim}), one for all arms" if parameters > 1 else f"(n, K, {dim})",
-    )
+    shape, alike = contexts.shape, parameters > 1
+    fits = len(shape) == 3 and shape[2] == dim and (shape[1] == 1 if alike else shape[1] >= 1)
+    wanted = f"(n, 1, {dim}), one for all arms" if alike else f"(n, K, {dim})"
+    require(fits, "contexts.shape", shape, wanted)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from logging import getLogger
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -92,9 +92,8 @@ class BanditSites(SiteHost):
         super().__init__(experiment, store, noise, covers=covers)
         self.own = experiment.of(MolarBandit)
         if data is not None and self.own.bandit_model != "C":
-            raise DataError(
-                "bandit-model must be C for a table, whose rows are arms with contexts of their own"
-            )
+            why = "whose rows are arms with contexts of their own"
+            raise DataError(f"bandit-model must be C for a table, {why}")
         self.data = data
         self.called = UNNAMED if data is None else data.names
         self._site = policy_of(experiment)
@@ -191,10 +190,8 @@ class BanditSites(SiteHost):
             dim = environment.contexts.shape[2]
             return Kept(self._site.init(environment.parameters, dim), np.zeros(3))
         arrays = {name: leaf.numpy() for name, leaf in memory.items()}
-        fresh, past = (
-            Buffer(*(arrays[f"{part}.{name}"] for name in Buffer._fields))
-            for part in ("fresh", "past")
-        )
+        parts = ([arrays[f"{part}.{k}"] for k in Buffer._fields] for part in ("fresh", "past"))
+        fresh, past = (Buffer(*part) for part in parts)
         sent = None
         if "sent.coef" in arrays:
             coef, scale, *numbers = (arrays[f"sent.{name}"] for name in SiteEstimate._fields)
@@ -203,11 +200,8 @@ class BanditSites(SiteHost):
 
     def _keep(self, client: int, kept: Kept, server_round: int, durable: int) -> None:
         arrays = {"coefs": kept.state.coefs, "untold": kept.untold}
-        for part, each in (
-            ("sent", kept.sent),
-            ("fresh", kept.state.fresh),
-            ("past", kept.state.past),
-        ):
+        parts: dict[str, Any] = {"fresh": kept.state.fresh, "past": kept.state.past}
+        for part, each in ({"sent": kept.sent} | parts).items():
             if each is not None:
                 arrays |= {f"{part}.{name}": value for name, value in each._asdict().items()}
         memory: Params = {name: torch.from_numpy(np.array(x)) for name, x in arrays.items()}
@@ -234,9 +228,8 @@ class BanditSites(SiteHost):
             for p, estimate in enumerate(estimates)
             if estimate is not None
         ]
-        turns, reward, regret = np.reshape(
-            [told for _, told in played.values()], (-1, 3)
-        ).T.tolist()
+        totals = np.reshape([told for _, told in played.values()], (-1, 3))
+        turns, reward, regret = totals.T.tolist()
         details = split(number, played, failed) | {
             "senders": [client for client, _, _ in sent],
             "parameters": [p for _, p, _ in sent],
@@ -260,11 +253,5 @@ class BanditSites(SiteHost):
 @hosts(MolarBandit.plug_in)
 def _open(opening: Opening) -> BanditSites:
     e = opening.experiment
-    drawn = not opening.own and e.dataset == SIMULATED
-    return BanditSites(
-        e,
-        None if drawn else read_tables(opening),
-        opening.store,
-        opening.noise,
-        covers=opening.covers,
-    )
+    data = read_tables(opening) if opening.own or e.dataset != SIMULATED else None
+    return BanditSites(e, data, opening.store, opening.noise, covers=opening.covers)

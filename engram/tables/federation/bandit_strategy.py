@@ -126,9 +126,8 @@ class BanditExchange(SiteStrategy):
             for name, value in zip(TOTALS, outcome, strict=True):
                 self.state[name][client] += value
         record = parameters_record(shared, len(self.sites.columns))
-        counts = {name: int(value) for name, value in metrics.items()}
         bounded = self.name_bounded(self._outweighing(), self._experiment.max_weight)
-        return record, MetricRecord({**counts, **bounded, **self.regret})
+        return record, MetricRecord({**metrics, **bounded, **self.regret})
 
     def _outweighing(self) -> set[int]:
         found, most = set[int](), self._experiment.max_weight
@@ -142,13 +141,9 @@ class BanditExchange(SiteStrategy):
     def _read(self, content: RecordDict, clients: list[int]) -> None:
         ids, failed, _ = read_split(content, clients)
         details = content.config_records[CLIENTS]
-        senders = read_list(details, "senders", int)
-        parameters = read_list(details, "parameters", int)
-        turns, reward, regret = (
-            read_list(details, "turns", int),
-            read_list(details, "reward", float),
-            read_list(details, "regret", float),
-        )
+        counts = ("senders", "parameters", "turns")
+        senders, parameters, turns = (read_list(details, name, int) for name in counts)
+        reward, regret = (read_list(details, name, float) for name in ("reward", "regret"))
         pairs = list(zip(senders, parameters, strict=False))
         possible = {(client, p) for client in ids for p in range(self._own.parameters)}
         if len(set(pairs)) < max(len(senders), len(parameters)) or not possible.issuperset(pairs):
@@ -181,9 +176,8 @@ class BanditExchange(SiteStrategy):
     ) -> Iterable[Message]:
         """Sends every site the shared estimates of the last batch."""
         self._heard = False
-        return self.ask(
-            MessageType.EVALUATE, server_round, config, grid, lambda _: {SHARED: arrays}
-        )
+        shared = {SHARED: arrays}
+        return self.ask(MessageType.EVALUATE, server_round, config, grid, lambda _: shared)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

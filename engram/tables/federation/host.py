@@ -120,7 +120,6 @@ class TableSites(SiteHost):
     def _coefficients(
         self, client: int, shared: Shared, half_width: Array, told: Told | None
     ) -> tuple[SiteEstimate, Array, Intervals]:
-        """Returns a client's own estimate, its personal coefficients, and their intervals."""
         m, rows, (site, _) = self.own, self._rows(client), self.estimate(client)
         if told is not None:
             if not told.kept.all():
@@ -211,11 +210,5 @@ class TableSites(SiteHost):
 
 @hosts(Molar.plug_in)
 def _open(opening: Opening) -> TableSites:
-    return TableSites(
-        opening.experiment,
-        read_tables(opening),
-        opening.store,
-        opening.noise,
-        covers=opening.covers,
-        least_scored=opening.least_scored,
-    )
+    given = opening.experiment, read_tables(opening), opening.store, opening.noise
+    return TableSites(*given, covers=opening.covers, least_scored=opening.least_scored)

@@ -130,15 +130,11 @@ def _common(learned: LearnedTables) -> Coefficients:
     if None in shared["coef"]:
         raise Refused("the sites share no estimate of some parameters: export a client's instead")
     some = [key for key in shared if key in ("low", "high")]
-    limits = {key: torch.tensor([*map(_number, shared[key])]) for key in some}
+    limits = {k: torch.tensor([torch.nan if v is None else v for v in shared[k]]) for k in some}
     coef, schema = torch.tensor(shared["coef"], dtype=torch.float64), learned.kind.schema
     found = linear(schema or Schema(()), shared["names"], coef, limits)
     outputs = list(learned.kind.classes[1:]) or found.outputs
     return found._replace(schema=_schema(learned, found, None), outputs=outputs)
-
-
-def _number(value: float | None) -> float:
-    return torch.nan if value is None else value
 
 
 def transferred(learned: LearnedTables, path: Path) -> tuple[Coefficients, Evidence, list[str]]:
@@ -148,10 +144,8 @@ def transferred(learned: LearnedTables, path: Path) -> tuple[Coefficients, Evide
         Refused: If the method is none of regressions, or the rows cannot be used.
     """
     if learned.experiment.own.plug_in != Molar.plug_in:
-        raise Refused(
-            f"{learned.experiment.method} learns by acting, and adapts to no rows: a newcomer "
-            "joins its federation instead"
-        )
+        what = "learns by acting, and adapts to no rows: a newcomer joins its federation instead"
+        raise Refused(f"{learned.experiment.method} {what}")
     e = learned.experiment
     rows = read_new_rows(path, learned.kind, e.to_config(), of_one_client=True)
     if not rows.size:
@@ -175,15 +169,12 @@ def transferred(learned: LearnedTables, path: Path) -> tuple[Coefficients, Evide
         "these rows alone, cross-validated": "loss-own",
         "the common model": "loss-shared",
     }
-    scores = {
-        what: [
-            ScoreEstimate("loss", float(np.average([own[name] for own in losses], weights=sizes)))
-        ]
-        for what, name in called.items()
-        if losses
-    }
+    scores: dict[str, list[ScoreEstimate]] = {}
     intervals: list[Interval] = []
     if folds:
+        for what, name in called.items():
+            mean = float(np.average([own[name] for own in losses], weights=sizes))
+            scores[what] = [ScoreEstimate("loss", mean)]
         means = [_means(learned, sites[k][0], x[fold]) for k, fold in enumerate(folds)]
         intervals = _intervals(e, torch.cat(means), y[np.concatenate(folds)])
     found = Evidence.of_table(scores, table.x, rows.schema, intervals)
@@ -220,10 +211,9 @@ def _at_a_site(
 ) -> tuple[Params, dict[str, float]]:
     """Has a site compute its coefficients; returns its memory, and losses on held-out rows."""
     e = learned.experiment
-    train = [Rows(table.x[rows], table.y[rows])]
+    train = Rows(table.x[rows], table.y[rows])
     test = None if held_out is None else Rows(table.x[held_out], table.y[held_out])
-    store = RamStore()
-    data = TableData([*train], [test], learned.kind.schema or Schema(()))
+    data, store = TableData([train], [test], learned.kind.schema or Schema(())), RamStore()
     site = TableSites(e, data, store)
     record = to_record(learned.checkpoint.model)
     shared, half = read_shared(record, len(site.names))

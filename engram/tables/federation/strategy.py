@@ -126,9 +126,8 @@ class Exchange(SiteStrategy):
         if unknown.any():
             names = ", ".join(np.array(self._names)[unknown])
             reasons = "; ".join(sorted(set(self.notes.values())))
-            raise RunStopped(
-                f"no site's rows determine {names} ({reasons}): leave out columns that others give"
-            )
+            advice = "leave out columns that others give"
+            raise RunStopped(f"no site's rows determine {names} ({reasons}): {advice}")
         self._warn_of_weight(each)
         shared = combine(found, weights, most)
         half = shared_half_width(
@@ -222,9 +221,8 @@ class Exchange(SiteStrategy):
     ) -> Iterable[Message]:
         """Sends the shared estimate to every online site, whether it took part or not."""
         self.scored = None
-        return self.ask(
-            MessageType.EVALUATE, server_round, config, grid, lambda _: {SHARED: arrays}
-        )
+        shared = {SHARED: arrays}
+        return self.ask(MessageType.EVALUATE, server_round, config, grid, lambda _: shared)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

@@ -128,6 +128,4 @@ def _draw(rows: Sequence[Row]) -> bytes:
 
 def _fixed(row: Row) -> str:
     values = {"n": row["size"], "M": row["tasks"], "s": row["differing"]}
-    return ", ".join(
-        f"{name} = {value:,}" for name, value in values.items() if name != row["panel"]
-    )
+    return ", ".join(f"{name} = {n:,}" for name, n in values.items() if name != row["panel"])

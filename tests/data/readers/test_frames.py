@@ -80,17 +80,17 @@ def test_frames_are_the_numbers_that_pandas_means():
     assert_same(whole._replace(schema=None), plain)
 
 
+def cast(site, **types):
+    return lambda name, x: x.astype(types) if name == site else x
+
+
 TYPES = {
     "columns in another order": lambda name, x: x[list(x)[:: 1 if name == "north" else -1]],
     "categories, each site's own": lambda _, x: x.astype({"smoker": "category"}),
-    "categories beside text": lambda name, x: (
-        x.astype({"smoker": "category"}) if name == "east" else x
-    ),
+    "categories beside text": cast("east", smoker="category"),
     "nullable types": lambda _, x: x.convert_dtypes(),
     "objects": lambda _, x: x.astype(object),
-    "truth values as numbers in one": lambda name, x: (
-        x.astype({"icu": float}) if name == "south" else x
-    ),
+    "truth values as numbers in one": cast("south", icu=float),
     "names that are no text": lambda _, x: x.rename(columns={"age": 1}),
 }
 
@@ -157,9 +157,8 @@ def test_other_labels_are_refused_with_the_way():
 
 def holes(x):
     """The cells of age in row 3, and of smoker in row 2."""
-    return pd.DataFrame(False, x.index, x.columns).assign(
-        age=np.arange(len(x)) == 3, smoker=np.arange(len(x)) == 2
-    )
+    row = np.arange(len(x))
+    return pd.DataFrame(False, x.index, x.columns).assign(age=row == 3, smoker=row == 2)
 
 
 FAULTS = {
@@ -273,12 +272,11 @@ def test_nodes_with_columns_of_other_names_differ_and_those_in_another_order_do_
     north = kind("north", ["age", "stay", "icu"])
     assert north.schema.inputs == ("age", "icu", "stay")
     assert kind("south", ["stay", "age", "icu"]) == north
-    assert kind("south", ["years", "stay", "icu"]).unlike(north) == (
-        "it lacks the inputs age, and has years besides"
-    )
-    assert north._replace(schema=None).unlike(north) == (
-        "its inputs lack names, and most nodes' have them: age, icu, stay (in .npz files, x_names)"
-    )
+    words = "it lacks the inputs age, and has years besides"
+    assert kind("south", ["years", "stay", "icu"]).unlike(north) == words
+    words = "its inputs lack names, and most nodes' have them: age, icu, stay"
+    unnamed = north._replace(schema=None)
+    assert unnamed.unlike(north) == f"{words} (in .npz files, x_names)"
 
 
 @pytest.mark.usefixtures("plug_ins")

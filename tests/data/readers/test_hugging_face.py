@@ -83,9 +83,8 @@ def test_parts_of_a_folder_of_parquet_are_training_and_test_rows(tmp_path):
     dataset = stored("parquet folder", rows.select(order), tmp_path)
     data = read(dataset, **WRITERS)
     assert (len(data.train.y), len(data.test.y)) == (60, 20)
-    assert [sorted(order[own] // 20) for own in data.train.rows] == [
-        [client] * len(own) for client, own in enumerate(data.train.rows)
-    ]
+    for client, own in enumerate(data.train.rows):
+        assert set(order[own] // 20) <= {client}
     x, _ = data.test.take(torch.arange(20))
     assert torch.equal(x[:, 0], torch.from_numpy(pixels[order[60:]]).float().mul_(1 / 255))
 

@@ -89,9 +89,8 @@ def test_colors_of_16_bits_of_which_8_would_be_read_are_refused(tmp_path):
     content = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
     for path in write(tmp_path, [Image.new("RGB", (4, 5))] * 4):
         path.write_bytes(content)
-    with pytest.raises(
-        DataError, match=r"\d\.png has 16 bits a color, of which Pillow reads 8: sa"
-    ):
+    words = r"\d\.png has 16 bits a color, of which Pillow reads 8: sa"
+    with pytest.raises(DataError, match=words):
         read_images(tmp_path)
 
 

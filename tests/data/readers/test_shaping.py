@@ -185,9 +185,8 @@ def test_a_row_without_a_number_is_named(value, tmp_path):
         read({"elm": (x, y), "oak": (x, worse)}, task="regression")
     with pytest.raises(DataError, match=f"y must be .*, got float64, {value} in row 4 of client 1"):
         read([(x, Y), (x, np.where(np.arange(ROWS) == 4, value, Y))])
-    with pytest.raises(
-        DataError, match=rf"x\.elm must be finite, got {value} in row 7 of client 1"
-    ):
+    words = rf"x\.elm must be finite, got {value} in row 7 of client 1"
+    with pytest.raises(DataError, match=words):
         read([({"elm": x}, Y), ({"elm": bad}, Y)], model="Own")
     with pytest.raises(DataError, match=f"^client oak: row 7 cannot be read: .*got {value}$"):
         everyone(read({"elm": as_data_set(x, Y), "oak": as_data_set(bad, Y)}))

@@ -54,10 +54,8 @@ def test_no_proposal_makes_classes_of_ages(tmp_path):
 
 
 def test_marks_of_all_numbers_are_the_files(tmp_path):
-    frame = pd.DataFrame(
-        {"dose": np.arange(40) / 4, "crp": np.arange(40) / 8, "k": [1, 2, 3, 1] * 10}
-    )
-    path = written(tmp_path, frame, sep=";", decimal=",")
+    columns = {"dose": np.arange(40) / 4, "crp": np.arange(40) / 8, "k": [1, 2, 3, 1] * 10}
+    path = written(tmp_path, pd.DataFrame(columns), sep=";", decimal=",")
     schema = described(str(path), {"target-column": "died"})
     known = read_schema(schema)
     assert (known.file.separator, known.file.decimal) == (";", ",")
@@ -70,9 +68,8 @@ def test_marks_of_all_numbers_are_the_files(tmp_path):
 
 @pytest.mark.parametrize("note", ['"two\nlines"', "plain"])
 def test_rows_are_called_by_the_lines_of_an_editor(tmp_path, note):
-    (path := tmp_path / "t.csv").write_text(
-        f"note,dose,died\n{note},1.5,0\n\nplain,2.5,1\nplain,many,0\n", encoding="utf-8"
-    )
+    text = f"note,dose,died\n{note},1.5,0\n\nplain,2.5,1\nplain,many,0\n"
+    (path := tmp_path / "t.csv").write_text(text, encoding="utf-8")
     line = 1 + path.read_text(encoding="utf-8").split("\n").index("plain,many,0")
     with pytest.raises(DataError, match=f"dose must hold numbers, got 'many' in row {line}$"):
         read(path, 'columns.dose = {kind = "number"}\ncolumns.note = {kind = "ignored"}')

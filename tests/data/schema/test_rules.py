@@ -15,9 +15,8 @@ from tests.samples import entry
 rng = np.random.default_rng(0)
 N = 200
 Z = rng.normal(size=N)
-DAYS = [
-    datetime.date(2024, 1, 1) + datetime.timedelta(days=int(d)) for d in rng.integers(0, 300, N)
-]
+FIRST = datetime.date(2024, 1, 1)
+DAYS = [FIRST + datetime.timedelta(days=int(d)) for d in rng.integers(0, 300, N)]
 
 ASKED = {
     "51 texts": ([f"v{k % 51}" for k in range(N)], "category"),
@@ -110,9 +109,8 @@ def test_a_column_of_declared_values_is_not_asked_about():
 
 def test_a_comma_may_be_either_mark():
     (question,) = fitted([f"{k % 7},{k % 900 + 100}" for k in range(N)]).questions
-    assert question.choices == tuple(
-        f'columns.v = {{{mark} = ","}}' for mark in ("decimal", "thousands")
-    )
+    choices = ('columns.v = {decimal = ","}', 'columns.v = {thousands = ","}')
+    assert question.choices == choices
 
 
 def test_two_cells_far_from_all_others_may_be_codes():

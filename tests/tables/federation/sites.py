@@ -103,9 +103,8 @@ def with_arrays(reply, **arrays):
     """Returns a reply with other numbers in it."""
     before = reply.content.array_records[SITES]
     after = {name: before[name].numpy() for name in before} | arrays
-    reply.content.array_records[SITES] = ArrayRecord(
-        {name: torch.from_numpy(np.array(value)) for name, value in after.items()}
-    )
+    tensors = {name: torch.from_numpy(np.array(value)) for name, value in after.items()}
+    reply.content.array_records[SITES] = ArrayRecord(tensors)
     return reply
 
 

@@ -37,12 +37,16 @@ def test_an_exchange_that_ends_too_early_says_so(tmp_path):
     special = {"sharing": "adaptive", "dataset": "sparse-logistic", "family": "logistic"}
     found, _ = run(tmp_path / "run", exchanges=2, **special)
     assert found["unsettled"] > STILL
-    assert "has not converged" in coefficient_table(found, {"molar.level": 0.95}).caption
+    assert "has not converged" in caption_of(found)
 
 
 def test_adaptive_sites_need_a_threshold():
     with pytest.raises(ValueError, match="threshold-scale must be above 0 with sharing=adapt"):
         settings(sharing="adaptive", threshold_scale=0.0)
+
+
+def caption_of(found):
+    return coefficient_table(found, {"molar.level": 0.95}).caption or ""
 
 
 @pytest.fixture
@@ -53,9 +57,8 @@ def table(tmp_path):
     pressure[60:] = 130
     days = 0.4 * age + 0.1 * pressure + rng.normal(0, 3, 90)
     site = np.repeat(["a", "b", "c"], 30)
-    frame = pd.DataFrame(
-        {"site": site, "age": age, "pressure": pressure, "half_years": 2 * age, "days": days}
-    )
+    columns = {"site": site, "age": age, "pressure": pressure, "half_years": 2 * age}
+    frame = pd.DataFrame(columns | {"days": days})
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.drop(columns="half_years").to_csv(tmp_path / "plain.csv", index=False)
     return tmp_path
@@ -63,9 +66,8 @@ def table(tmp_path):
 
 def of_table(path, **special):
     keys = {"dataset": f"csv:{path}", "task_column": "site", "target_column": "days"}
-    return engram.simulate(
-        method="molar", out=path.with_suffix(""), progress=False, **keys | special
-    )
+    keys |= {"method": "molar", "out": path.with_suffix(""), "progress": False}
+    return engram.simulate(**keys | special)
 
 
 def test_columns_that_others_give_are_dropped_by_name_at_all_sites(table, warnings_of_engram):
@@ -77,10 +79,7 @@ def test_columns_that_others_give_are_dropped_by_name_at_all_sites(table, warnin
     np.testing.assert_allclose([*coef.values()], less["coef"], rtol=1e-6)
     assert list(shared["no-interval"]) == ["half_years"]
     assert "column dropped at all sites: half_years (given by age)" in warnings_of_engram.text
-    assert (
-        "half_years: the rows of all sites"
-        in coefficient_table(found.results, {"molar.level": 0.95}).caption
-    )
+    assert "half_years: the rows of all sites" in caption_of(found.results)
     own = found.personal_model("a")
     assert np.isfinite(own["age"].numpy()).all()
     assert not np.isfinite(own["half_years"].numpy()[1:3]).any()
@@ -98,7 +97,7 @@ def test_medians_of_few_sites_say_why_they_have_no_interval_and_whose_estimate_t
     found = of_table(table / "plain.csv").results
     assert set(found["shared"]["no-interval"]) == {"age", "pressure", "intercept"}
     assert "age" in found["shared"]["one-site"]
-    caption = coefficient_table(found, {"molar.level": 0.95}).caption
+    caption = caption_of(found)
     assert "needs 6 sites of equal weight" in caption
     assert "sharing=adaptive" in caption
     assert "One site's own estimate to the digit" in caption
@@ -118,12 +117,10 @@ def test_no_interval_of_classes_is_missing_without_a_reason(table, name, sharing
     data.to_csv(table / "these.csv", index=False)
     found = of_table(table / "these.csv", sharing=sharing, family="logistic").results
     shared = found["shared"]
-    assert [
-        n for n, low in zip(shared["names"], shared["low"], strict=True) if low is None
-    ] == without
+    lows = zip(shared["names"], shared["low"], strict=True)
+    assert [name for name, low in lows if low is None] == without
     assert list(shared["no-interval"]) == without
-    caption = coefficient_table(found, {"molar.level": 0.95}).caption or ""
-    assert all(reason in caption for reason in shared["no-interval"].values())
+    assert all(reason in caption_of(found) for reason in shared["no-interval"].values())
 
 
 def test_a_capped_weight_is_said_in_the_table_and_leaves_a_site_its_own_estimate(tmp_path):
@@ -134,15 +131,15 @@ def test_a_capped_weight_is_said_in_the_table_and_leaves_a_site_its_own_estimate
     pd.DataFrame({"site": site, "age": age, "days": days}).to_csv(tmp_path / "t.csv", index=False)
     found = of_table(tmp_path / "t.csv", sharing="adaptive")
     assert found.results["bounded"] == ["large"]
-    caption = coefficient_table(found.results, {"molar.level": 0.95}).caption
-    assert "By max-weight, large counts less for others than its rows would" in caption
+    words = "By max-weight, large counts less for others than its rows would"
+    assert words in caption_of(found.results)
     coef, low, high, own, _ = found.personal_model("large")["age"].tolist()
     assert low < coef < high
     assert abs(coef - own) < 0.5 * (high - own)
     (tmp_path / "t.csv").rename(tmp_path / "equal.csv")
     equal = of_table(tmp_path / "equal.csv", sharing="adaptive", site_weights="equal")
     assert equal.results["bounded"] == []  # by the setting itself, of which every site knows
-    assert not coefficient_table(equal.results, {"molar.level": 0.95}).caption
+    assert not caption_of(equal.results)
 
 
 def test_a_site_in_other_units_is_left_out_by_name(table):

@@ -43,6 +43,11 @@ def without_record(reply):
     return reply
 
 
+def assert_it_gets_what_the_others_share(kept, model):
+    transferred = model.transfer(*table_data(settings()).train[4][:2], task=4)
+    np.testing.assert_allclose(kept[4][0, :20], transferred.coef_[-1], rtol=1e-10)
+
+
 FAULTS = {
     "no reply": (lambda reply: None, "no reply"),
     "an error": (lambda reply: error_instead(reply, "out of disk"), "out of disk"),
@@ -65,9 +70,7 @@ def test_whoever_fails_or_lies_is_left_out_and_named(tmp_path, change, reason):
     others = [client for client in range(SITES_THERE) if client != 4]
     model = in_one_place(settings(), leave_out=[4])
     assert_as_in_one_place(found, kept, model, others)
-    # What the others share is for it, too.
-    transferred = model.transfer(*table_data(settings()).train[4][:2], task=4)
-    np.testing.assert_allclose(kept[4][0, :20], transferred.coef_[-1], rtol=1e-10)
+    assert_it_gets_what_the_others_share(kept, model)
 
 
 def test_estimates_that_cannot_be_are_said_in_words():
@@ -83,10 +86,9 @@ def test_estimates_that_cannot_be_are_said_in_words():
         ("linear", {"scale": np.full(2, 1e39)}, "some standard errors are beyond"),
         ("linear", {"coef": np.array([0.0, np.nan])}, "some coefficients are NaN or infinite"),
         ("linear", {"coef": np.array([0.0, 1e39])}, "some coefficients are beyond"),
-        *(
-            ("poisson", {"sigma": sigma}, f"its noise has the standard deviation {sigma}")
-            for sigma in (1e-9, 0.0, 2.0)
-        ),
+        ("poisson", {"sigma": 1e-9}, "its noise has the standard deviation 1e-09"),
+        ("poisson", {"sigma": 0.0}, "its noise has the standard deviation 0.0"),
+        ("poisson", {"sigma": 2.0}, "its noise has the standard deviation 2.0"),
     ]:
         with entry(family, given):
             honest = SiteEstimate(np.zeros(2), np.ones(2), 120.0, 1.0)
@@ -110,10 +112,8 @@ def test_a_site_that_comes_after_the_estimates_gets_what_the_others_share(tmp_pa
     found = run_on(g, experiment, tmp_path / "run", engine="vectorized", memories=store)
     assert (found["sites"], found["left-out"]) == (SITES_THERE - 1, {"4": "no node hosts it"})
     assert found["clients"]["ids"] == list(range(SITES_THERE))
-    model = in_one_place(settings(), leave_out=[4])
-    transferred = model.transfer(*table_data(settings()).train[4][:2], task=4)
     kept = memories(store, sites.names, SITES_THERE)
-    np.testing.assert_allclose(kept[4][0, :20], transferred.coef_[-1], rtol=1e-10)
+    assert_it_gets_what_the_others_share(kept, in_one_place(settings(), leave_out=[4]))
 
 
 def test_a_site_that_was_never_there_gets_it_when_the_run_is_resumed(tmp_path):
@@ -180,10 +180,8 @@ def test_wide_claims_of_one_site_widen_intervals_by_a_bounded_amount(tmp_path):
         return with_arrays(reply, scale=np.full((1, 21), 1e30)) if client == 4 else reply
 
     found, _ = run(tmp_path / "lied", grid=odd(lie), **special)
-    widths = [
-        np.array(f["shared"]["high"], float) - np.array(f["shared"]["low"], float)
-        for f in (honest, found)
-    ]
+    both = [f["shared"] for f in (honest, found)]
+    widths = [np.array(f["high"], float) - np.array(f["low"], float) for f in both]
     assert np.isfinite(widths[0]).sum() > 15
     assert (np.nan_to_num(widths[1]) < 4 * np.nan_to_num(widths[0], nan=1.0)).all()
 
@@ -203,10 +201,8 @@ def test_clients_that_nobody_asked_for_have_no_vote(tmp_path):
     experiment = settings(num_clients=2, min_clients=2)
     data = table_data(settings(num_clients=6))
     honest = TableSites(experiment, data, RamStore())
-    other = TableSites(
-        experiment, data._replace(schema=Schema.of_numbers(f"q{k}" for k in range(20))), RamStore()
-    )
-
+    renamed = data._replace(schema=Schema.of_numbers(f"q{k}" for k in range(20)))
+    other = TableSites(experiment, renamed, RamStore())
     grid = InProcessGrid(Apart([honest, honest, other]), [[0], [1], [2, 3, 4, 5]])
     found = run_on(grid, experiment, tmp_path / "run", engine="vectorized")
     assert (found["sites"], found["left-out"]) == (2, {})
@@ -217,15 +213,12 @@ def test_a_run_that_goes_on_keeps_its_columns(tmp_path):
     experiment = settings(num_clients=3)
     data = table_data(experiment)
     backwards = data._replace(schema=Schema.of_numbers(data.columns[::-1]))
-    grids = [
-        InProcessGrid(TableSites(experiment, d, RamStore()), [[0], [1], [2]])
-        for d in (data, backwards)
-    ]
+    sites = [TableSites(experiment, d, RamStore()) for d in (data, backwards)]
+    grids = [InProcessGrid(each, [[0], [1], [2]]) for each in sites]
     run_on(grids[0], experiment, tmp_path / "run", engine="vectorized")
     again = settings(num_clients=3, resume=str(tmp_path / "run"))
-    with pytest.raises(
-        RunStopped, match=r"0 of 3 clients .*clients \[0, 1, 2\]: its inputs are in the order x19"
-    ):
+    words = r"0 of 3 clients .*clients \[0, 1, 2\]: its inputs are in the order x19"
+    with pytest.raises(RunStopped, match=words):
         run_on(grids[1], again, tmp_path / "run", engine="vectorized")
 
 
@@ -283,10 +276,7 @@ def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
         return reply
 
     run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, look))
-    wide, single = (
-        {(SITES, name, (1, 21)) for name in ("coef", "scale")},
-        ("size", "sigma", "freedom"),
-    )
-    assert arrays == wide | {(SITES, name, (1,)) for name in single}
+    wide = {(SITES, name, (1, 21)) for name in ("coef", "scale")}
+    assert arrays == wide | {(SITES, name, (1,)) for name in ("size", "sigma", "freedom")}
     about = {"server-round", "ids", "failed", "reasons", "noted", "notes"}
     assert scores == about | {"rows", "loss-own", "loss-shared", "loss-personal"}

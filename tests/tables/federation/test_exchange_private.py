@@ -37,9 +37,8 @@ def test_what_stays_at_a_site_has_no_noise(tmp_path):
 def test_a_run_claims_one_release_for_each_row(tmp_path):
     found, _ = run(tmp_path / "run", **PRIVATE, noise_multiplier=2.0)
     assert found["epsilon"] == pytest.approx(epsilon(2.0, 1, 1e-5))
-    assert (
-        found["adjacency"] == "one of a client's training rows is zeroed out (zero-out adjacency)"
-    )
+    words = "one of a client's training rows is zeroed out (zero-out adjacency)"
+    assert found["adjacency"] == words
 
 
 def test_the_noise_for_a_target_is_solved_for():
@@ -54,10 +53,8 @@ def test_each_answer_has_new_noise_and_a_node_tells_no_losses():
     (one, note), (other, _) = (sites.answer(0, None, 1) for _ in range(2))
     assert note is None
     assert not np.array_equal(one.coef, other.coef)
-    shared = sites.estimate(0)[0]
-    told = sites.personalize(
-        0, type("S", (), {"coef": shared.coef, "size": 1.0})(), np.zeros(21), server_round=1
-    )
+    shared = type("S", (), {"coef": sites.estimate(0)[0].coef, "size": 1.0})()
+    told = sites.personalize(0, shared, np.zeros(21), server_round=1)
     assert told["rows"] == 0
     assert all(np.isnan(told[f"loss-{name}"]) for name in ("own", "shared", "personal"))
 

@@ -22,9 +22,8 @@ def precise(client, reply):
     """Client 2 says that it is sure of its 7s."""
     if client != 2:
         return reply
-    return with_arrays(
-        reply, coef=np.full((1, 21), 7.0), sigma=np.array([1e-9]), freedom=np.array([np.inf])
-    )
+    sure = {"sigma": np.array([1e-9]), "freedom": np.array([np.inf])}
+    return with_arrays(reply, coef=np.full((1, 21), 7.0), **sure)
 
 
 def test_claims_of_precision_are_bounded_and_named(tmp_path, warnings_of_engram):
@@ -37,10 +36,8 @@ def test_claims_of_precision_are_bounded_and_named(tmp_path, warnings_of_engram)
     (row,) = RunRecord.open(tmp_path / "bounded").rows()
     assert row["bounded"] == [2]
     assert warnings_of_engram.text.count("max-weight") == 1
-    assert (
-        "client 2 would have more weight, by the rows and the noise that it"
-        in warnings_of_engram.text
-    )
+    words = "client 2 would have more weight, by the rows and the noise that it"
+    assert words in warnings_of_engram.text
 
 
 def test_without_a_bound_they_are_believed_and_named(tmp_path, warnings_of_engram):

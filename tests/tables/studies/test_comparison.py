@@ -102,9 +102,8 @@ def test_the_chosen_constant_is_the_best_on_the_validation_rows(monkeypatch):
         # The validation rows in the place of those of the test.
         train, validation, test = parts_of(table, HALF, 5)
         monkeypatch.setattr(tables, "_split", lambda *_, p=(train, test, validation): p)
-        losses[c] = compare_once(table, "linear", HALF, np.random.default_rng(5), paper=True)[
-            "RM"
-        ].loss
+        each = compare_once(table, "linear", HALF, np.random.default_rng(5), paper=True)
+        losses[c] = each["RM"].loss
         monkeypatch.undo()
     assert found["RM"].c == min(losses, key=losses.get)
 
@@ -232,9 +231,8 @@ def test_words_say_no_more_than_the_splits_do():
     assert in_words(comparison(clear, HALF)).startswith("RM predicts best: its mean loss is below")
     close = splits_of(OLS=[2.0, 3.0, 1.0], RM=[1.0, 3.1, 1.1], Pool=[5.0, 6.0, 5.0])
     words = in_words(comparison(close, HALF))
-    assert words.startswith(
-        "No method is surely the best: RM has the lowest mean loss, but OLS may"
-    )
+    none = "No method is surely the best: RM has the lowest mean loss, but OLS may"
+    assert words.startswith(none)
     assert words.endswith("OLS is simpler than RM, and enough as far as this table can tell.")
     assert "No method is surely" in in_words(comparison(clear[:1], HALF))
     alone = splits_of(OLS=[1.0, 1.0], RM=[2.0, 2.0])
@@ -286,9 +284,8 @@ def test_of_constants_that_tasks_do_not_tell_apart_the_largest_is_chosen():
 
 def test_dependent_columns_are_found_at_once_with_what_they_depend_on():
     table = alike(tasks=3, dim=3)
-    x = np.column_stack(
-        [table.x, table.x[:, 0] + table.x[:, 1], np.full(120, 3.0), table.task % 2, table.x[:, 2]]
-    )
+    more = [table.x[:, 0] + table.x[:, 1], np.full(120, 3.0), table.task % 2, table.x[:, 2]]
+    x = np.column_stack([table.x, *more])
     names = ["a", "b", "c", "sum", "year", "public", "copy"]
     kept, dropped = independent(table._replace(x=x, columns=names))
     assert len(kept.columns) == 3

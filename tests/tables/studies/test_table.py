@@ -97,9 +97,8 @@ def test_a_csv_file(tmp_path):
     assert all(name in text for name in NAMES)  # 32 lines: all are shown
     assert "left out" not in text
     # The comparison is that of the library.
-    table = comparison.Table(
-        data[COLUMNS].to_numpy(), data["pressure"].to_numpy(), data["hospital"].to_numpy(), COLUMNS
-    )
+    parts = (data[name].to_numpy() for name in (COLUMNS, "pressure", "hospital"))
+    table = comparison.Table(*parts, COLUMNS)
     shares = comparison.Shares(0.4, 0.2)
     each = list(comparison.compare(table, "linear", shares, splits=2, seed=3, paper=True))
     assert [row["method"] for row in found["comparison"]] == list(each[0])
@@ -122,9 +121,8 @@ def test_an_npz_file_gives_the_same_and_options_other_numbers(tmp_path):
     done("table.npz", "--task", "hospital", "--target", "y", *options, "--out", "one")
     done(csv(data), *PAPER, *options, "--out", "other")
     done(csv(data), *PAPER, "--splits", 0, "--out", "third")
-    one, other, third = (
-        pd.read_csv(tmp_path / run / "coefficients.csv") for run in ("one", "other", "third")
-    )
+    paths = (tmp_path / run / "coefficients.csv" for run in ("one", "other", "third"))
+    one, other, third = map(pd.read_csv, paths)
     pd.testing.assert_frame_equal(one, other)
     assert results(tmp_path / "one")["comparison"] == []
     for column in ("coefficient", "low"):
