@@ -116,11 +116,7 @@ def test_users_have_names_of_numpy_s_own_types():
 
 @pytest.mark.parametrize(
     "runs",
-    [
-        neural_bandit(DIM).batched,
-        neural_bandit(DIM, shared=False).batched,
-        meta_ban(DIM).batched,
-    ],
+    [neural_bandit(DIM).batched, neural_bandit(DIM, shared=False).batched, meta_ban(DIM).batched],
     ids=["neural ucb, one", "neural ucb, ind", "meta-ban"],
 )
 def test_one_that_diverges_says_so(runs):

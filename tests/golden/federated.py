@@ -61,12 +61,7 @@ SETTINGS = {
     "fedavg, no adaptation": FEDAVG | {"adapt_steps": 0, "seed": 2},
     "molar": TABLE | {"method": "molar", "dataset": "sparse-linear"},
     "molar, soft": TABLE
-    | {
-        "method": "molar",
-        "dataset": "sparse-linear",
-        "thresholding": "soft",
-        "intercept": False,
-    },
+    | {"method": "molar", "dataset": "sparse-linear", "thresholding": "soft", "intercept": False},
     "molar, equal weights": TABLE
     | {"method": "molar", "dataset": "sparse-linear", "site_weights": "equal", "level": 0.9},
     "molar, logistic": TABLE

@@ -102,9 +102,7 @@ METHODS: Final[Mapping[str, TunedPolicy]] = {  # from the simplest on
     "locb": _clusters("LOCB", locb),
     "cofiba": _clusters("COFIBA", cofiba),
     "molar": _linear(
-        "MOLARB",
-        molar,
-        _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all")),
+        "MOLARB", molar, _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all"))
     ),
     "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
     "neural-ucb-ind": _neural("NeuUCB-IND", shared=False),

@@ -8,12 +8,7 @@ import torch
 from flwr.app import MessageType
 
 from engram.bandits.federation.bandit_turns import drawn_environment
-from engram.bandits.federation.meta_ban_messages import (
-    ARMS,
-    PREDICTIONS,
-    drawn_of,
-    summed,
-)
+from engram.bandits.federation.meta_ban_messages import ARMS, PREDICTIONS, drawn_of, summed
 from engram.bandits.replay import Drawn
 from engram.client.disk_memory import MemoryFull
 from engram.client.hosts import Opening, host_of
