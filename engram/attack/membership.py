@@ -24,13 +24,7 @@ _LEAST: Final = 1e-6  # loss, so that logits are finite
 
 
 def halves(rows: int, models: int, rng: np.random.Generator) -> Bools:
-    """Draws each model's half of the rows, (models, rows); each row is in half of the models.
-
-    Args:
-        rows: Their number.
-        models: An even number.
-        rng: The source of random numbers.
-    """
+    """Draws each model's half of the rows, (models, rows); each row is in half of the models."""
     require(models % 2 == 0 and models >= 4, "models", models, "an even number, at least 4")
     order = rng.permuted(np.tile(np.arange(models), (rows, 1)), axis=1)
     return np.ascontiguousarray((order < models // 2).T)

@@ -60,10 +60,8 @@ def cofiba(
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
     require(items >= 1, "items", items, "at least 1")
 
-    none = np.zeros((0, 0))
-    start = Cofiba(
-        empty(dim, lam), np.zeros((0, dim)), graph.EMPTY, {0: graph.EMPTY}, none, none, 0
-    )
+    none, nobody = np.zeros((0, 0)), graph.EMPTY
+    start = Cofiba(empty(dim, lam), np.zeros((0, dim)), nobody, {0: nobody}, none, none, 0)
 
     def choose(
         state: Cofiba, user: int, arms: Array, rng: np.random.Generator
@@ -142,7 +140,6 @@ def _learned(state: Cofiba, user: int, x: Array, reward: float) -> Cofiba:
 
 
 def _clustered(state: Cofiba, user: int, item: int, x: Array, scale: float) -> Cofiba:
-    """Takes edges away from a user and an item, after the user has played x."""
     before = int(state.similar.labels[item])
     users = _cut(state.stats, state.graphs[before], user, x, scale)
     seen, radius = users.labels >= 0, scale * state.widths
@@ -155,7 +152,6 @@ def _clustered(state: Cofiba, user: int, item: int, x: Array, scale: float) -> C
 
 
 def _cut(stats: UserStats, users: Graph, user: int, x: Array, scale: float) -> Graph:
-    """Deletes the user's edges to those with different estimates for an arm."""
     near = np.flatnonzero(users.edges[user])
     means = stats.thetas[near] @ x
     inverses = [stats.users[other].ridge.inverse for other in near.tolist()]

@@ -68,7 +68,6 @@ def cut(graph: Graph, node: int, off: Bools) -> Graph:
 
 
 def _reached(edges: Bools, start: int, among: Bools) -> Ints:
-    """Returns all that can be reached from a node, itself too, ascending."""
     waiting, found, fresh = among.copy(), [start], [start]
     waiting[start] = False
     while fresh and waiting.any():  # mostly soon none is waiting, for there are many edges

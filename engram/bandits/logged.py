@@ -61,9 +61,8 @@ def logged(
         ValueError: If an array does not have the shape or range that ``Logged`` states; the message
             names the first invalid row.
     """
-    require(
-        arms.ndim == 3 and arms.size > 0, "arms' shape", arms.shape, "(n, K, d), none of them 0"
-    )
+    shaped = arms.ndim == 3 and arms.size > 0
+    require(shaped, "arms' shape", arms.shape, "(n, K, d), none of them 0")
     rounds, count, _ = arms.shape
     columns = {"users": users, "chosen": chosen, "rewards": rewards, "propensities": propensities}
     for name, column in columns.items():

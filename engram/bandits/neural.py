@@ -64,9 +64,8 @@ class NeuralBandit(NamedTuple):
         rows = empty(len(rngs), self.dim, self.buffer)
         networks = 1 if self.shared else rows.seen.shape[1]
         none = tuple(torch.zeros_like(w) for w in start)
-        return NeuralState(
-            start, stacks.initial_stack(start, networks), stacks.initial_stack(none, networks), rows
-        )
+        thetas, squares = (stacks.initial_stack(w, networks) for w in (start, none))
+        return NeuralState(start, thetas, squares, rows)
 
     @own_modes()
     def choose(
@@ -97,11 +96,10 @@ class NeuralBandit(NamedTuple):
         own = self._networks(users)
         theta = stacks.gather(state.thetas, own)
         _, seen = forward(theta, torch.tensor(x, dtype=torch.float32)[..., None])
+        parts, squares = reversed(f_parts(theta, seen)), stacks.gather(state.squares, own)
         added = tuple(
             square + delta.square() @ below.square().mT / self.hidden[-1]
-            for (delta, below), square in zip(
-                reversed(f_parts(theta, seen)), stacks.gather(state.squares, own), strict=True
-            )
+            for (delta, below), square in zip(parts, squares, strict=True)
         )
         rows = add(state.rows, users, x, rewards)
         whose = np.ones(rows.seen.shape, dtype=np.float64)

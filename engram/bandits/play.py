@@ -65,15 +65,9 @@ def play_policy(
         watch: Called in each round: to record what is inferred, to show progress, or to stop by
             raising an error.
     """
-    require(
-        len(environments) == len(seeds) >= 1,
-        "environments",
-        len(environments),
-        f"as many as seeds, {len(seeds)}",
-    )
-    shapes = {
-        (environment.horizon, environment.arms, environment.dim) for environment in environments
-    }
+    many, expected = len(environments), f"as many as seeds, {len(seeds)}"
+    require(many == len(seeds) >= 1, "environments", many, expected)
+    shapes = {(each.horizon, each.arms, each.dim) for each in environments}
     alike = "the same in all environments"
     require(len(shapes) == 1, "rounds, arms and features", sorted(shapes), alike)
     horizon = environments[0].horizon

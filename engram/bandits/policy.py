@@ -215,9 +215,8 @@ def policy_server(
 
     def update(state: ServerState[S], user: Name, arm: int, reward: float) -> ServerState[S]:
         number = state.users.get(_checked_name(user), -1)
-        require(
-            number in state.open, "user", user, "one that was offered arms since its last reward"
-        )
+        waits = "one that was offered arms since its last reward"
+        require(number in state.open, "user", user, waits)
         arms = state.open[number]
         known = _whole(arm) and 0 <= arm < len(arms)
         require(known, "arm", arm, f"one of the {len(arms)} that were offered, from 0")

@@ -123,9 +123,8 @@ class UserSite(NamedTuple):
         taken = np.array([rng.random() for rng in rngs]) < 1 / (mu + 1)
         pairs = zip(stacks.gather(lasts, users), stacks.gather(thetas, users), strict=True)
         keep = torch.from_numpy(taken)[:, None, None]
-        return stacks.scatter(
-            thetas, users, tuple(torch.where(keep, new, old) for new, old in pairs)
-        )
+        chosen = tuple(torch.where(keep, new, old) for new, old in pairs)
+        return stacks.scatter(thetas, users, chosen)
 
 
 def remembered(state: UserSiteState, users: Sequence[int]) -> dict[str, Tensor]:

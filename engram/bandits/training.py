@@ -128,13 +128,9 @@ def of_prefixes(
     ends: Ints = np.cumsum(counts, axis=1)
     own = np.clip(taken[:, None] - ends + counts, 0, counts)
     masks = torch.from_numpy(np.arange(rewards.shape[2]) < own[..., None])
+    pairs = list(zip(runs, masks[:, :, None], strict=True))
     return tuple(
-        torch.stack(
-            [
-                ((delta[run] * mask[:, None]) @ below[run].mT).sum(dim=0)
-                for run, mask in zip(runs, masks, strict=True)
-            ]
-        )
+        torch.stack([((delta[run] * mask) @ below[run].mT).sum(dim=0) for run, mask in pairs])
         for delta, below in reversed(parts)
     )
 

@@ -82,9 +82,8 @@ class Contract(NamedTuple):
             _same(where, f"that phase {number} returns", after, work)
             if not directions.keys() <= work.keys():
                 expected = f"among those that it works on, {_names(work)}"
-                raise SlotFault(
-                    where, f"slots that phase {number} moves", expected, _names(directions)
-                )
+                what = f"slots that phase {number} moves"
+                raise SlotFault(where, what, expected, _names(directions))
             for slot, d in directions.items():
                 what = f"direction of phase {number} for slot {slot!r}"
                 _inside(where, what, d, work[slot], "the slot")
@@ -110,9 +109,8 @@ class Contract(NamedTuple):
             raise SlotFault(where, "slots that leave", expected, _names(sent))
         self._declared(where, "that leave", sent)
         claims = self.method.claims
-        shares = [
-            f"{p.removesuffix('sums')}shares" for p, claim in claims.items() if claim == "sums"
-        ]
+        sums = [path for path, claim in claims.items() if claim == "sums"]
+        shares = [f"{path.removesuffix('sums')}shares" for path in sums]
         if missing := [path for path in (*claims, *shares) if path not in flat(sent)]:
             expected = f"among the arrays that leave, {_names(flat(sent))}"
             raise SlotFault(where, "claims", expected, _names(missing))
@@ -135,7 +133,7 @@ class Contract(NamedTuple):
 
     def _served(self, where: str, served: Served) -> None:
         if not isinstance(served, Served) or not served.models:
-            got = f"{type(served).__name__}"
+            got = type(served).__name__
             raise SlotFault(where, "what serve returns", "Served with one model, or several", got)
         for i, model in enumerate(served.models):
             _inside(where, f"served model {i}", model, self.initial, "the network", whole=True)

@@ -243,6 +243,5 @@ def by_hand(loss: LossWithDerivatives, criterion: Criterion = _without) -> Objec
             return loss.gradient(w, batch)
         return pick(loss.gradient(w, batch, names), names)
 
-    return by_functions(loss, criterion)._replace(
-        gradient=gradient, hessian_product=loss.hessian_product
-    )
+    product = loss.hessian_product
+    return by_functions(loss, criterion)._replace(gradient=gradient, hessian_product=product)

@@ -117,10 +117,8 @@ def rows_in_memory(what: str) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        free = available("cpu") / 2**30
-        raise DataError(
-            f"{what} needs more than the {free:.3g} GiB that are free: {_FEWER}"
-        ) from error
+        free = f"{available('cpu') / 2**30:.3g} GiB that are free"
+        raise DataError(f"{what} needs more than the {free}: {_FEWER}") from error
 
 
 # --- Control groups ----------------------------------------------------------------------------

@@ -174,12 +174,9 @@ class Units(NamedTuple):
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Converts to JSON for ``from_json``."""
-        there = {name: part for name, part in self._asdict().items() if part is not None}
+        there = {name: part._asdict() for name, part in self._asdict().items() if part is not None}
         return {
-            name: {
-                key: list(value) if isinstance(value, tuple) else value
-                for key, value in part._asdict().items()
-            }
+            name: {key: list(x) if isinstance(x, tuple) else x for key, x in part.items()}
             for name, part in there.items()
         }
 

@@ -94,9 +94,5 @@ def bspiderboost(
             z = add_scaled(state.z, 1.0, change)
         return Differences(add_scaled(state.w, -eta, z), state.w, z, state.t + 1)
 
-    return MetaRule(
-        lambda w: Differences(w, w, None, 0),
-        step,
-        ((large,), *[(small,)] * (period - 1)),
-        memories=0,
-    )
+    cycle = ((large,), *[(small,)] * (period - 1))
+    return MetaRule(lambda w: Differences(w, w, None, 0), step, cycle, memories=0)

@@ -93,9 +93,7 @@ def curvature_correction(
         behind = grad(add_scaled(w, -delta, g), batch)
         return add_scaled(g, -alpha / (2 * delta), add_scaled(ahead, -1.0, behind))
 
-    return {"exact": exact, "first-order": first_order, "finite-difference": finite_difference}[
-        hessian
-    ]
+    return dict(zip(HESSIANS, (exact, first_order, finite_difference), strict=True))[hessian]
 
 
 def fine_tune(loss: LossFn, *, lr: Scale, steps: int) -> Callable[..., Params]:

@@ -189,11 +189,8 @@ def moml_v2(
     """
     check_sampling(tasks_per_step, batch_size, tasks)
     grad, meta = gradient(loss), meta_gradient(loss, alpha, hessian)
-    draws = (
-        Draw(tasks_per_step, (batch_size,)),
-        Draw(tasks_per_step, (batch_size,) * meta.batches),
-        *steps.draws,
-    )
+    few = [Draw(tasks_per_step, (batch_size,) * count) for count in (1, meta.batches)]
+    draws = (*few, *steps.draws)
     odds = tasks / tasks_per_step  # 1 / p_i
 
     def init(w: Params) -> Tracking:
@@ -229,5 +226,4 @@ def _room_to_shrink(offset: Params, shrink: Tensor) -> Tensor:
 
 
 def _zeros(w: Params, tasks: int) -> Params:
-    """Returns zeros with an axis of tasks after that of runs."""
     return {name: leaf.new_zeros(len(leaf), tasks, *leaf.shape[1:]) for name, leaf in w.items()}

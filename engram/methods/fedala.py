@@ -17,10 +17,7 @@ class FedAla:
 
     eta: Eta = 0.1
     weight_eta: Annotated[
-        float,
-        Ge(0),
-        Search(0.1, 10, log=True),
-        "step size of the weights of a client's last model",
+        float, Ge(0), Search(0.1, 10, log=True), "step size of the weights of a client's last model"
     ] = 1.0
     weight_share: Annotated[
         float,

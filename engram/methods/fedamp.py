@@ -17,10 +17,7 @@ class FedAmp:
 
     eta: Eta = 0.1
     lambda_: Annotated[
-        float,
-        Ge(0),
-        Search(1e-2, 10, log=True),
-        "weight of the proximal term; 0: local models",
+        float, Ge(0), Search(1e-2, 10, log=True), "weight of the proximal term; 0: local models"
     ] = 1.0
     attraction: Annotated[
         float,

@@ -19,10 +19,7 @@ class FedAs:
 
     eta: Eta = 0.1
     align_eta: Annotated[
-        float,
-        Gt(0),
-        Search(1e-3, 1, log=True),
-        "step size of the steps that align the body",
+        float, Gt(0), Search(1e-3, 1, log=True), "step size of the steps that align the body"
     ] = 0.1
     align_share: Annotated[
         float,

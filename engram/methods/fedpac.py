@@ -135,8 +135,7 @@ class FedPac:
             ),
             serve,
             kinds=kinds_of(
-                models="model body head",
-                statistics="heads known prototypes before after",
+                models="model body head", statistics="heads known prototypes before after"
             ),
             claims=claims_of("before", "after")
             | dict.fromkeys(("before/square", "after/square"), "amount"),

@@ -17,10 +17,7 @@ from engram.core.slots import Tally, kinds_of, sends
 
 
 @method(
-    "fedproto",
-    source="Tan et al., AAAI 2022, Alg. 1",
-    tasks=("classification",),
-    personal="all",
+    "fedproto", source="Tan et al., AAAI 2022, Alg. 1", tasks=("classification",), personal="all"
 )
 class FedProto:
     """Clients exchange the mean representation of each class, and keep their networks."""

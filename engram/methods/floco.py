@@ -144,8 +144,7 @@ class Floco:
             ),
             serve,
             kinds=kinds_of(
-                models=f"model body {' '.join(names)}",
-                statistics="round center spread plane point",
+                models=f"model body {' '.join(names)}", statistics="round center spread plane point"
             ),
         )
 

@@ -18,10 +18,7 @@ class Gpfl:
 
     eta: Eta = 0.1
     lambda_: Annotated[
-        float,
-        Ge(0),
-        Search(1e-4, 1, log=True),
-        "weight of the distance to embeddings of classes",
+        float, Ge(0), Search(1e-4, 1, log=True), "weight of the distance to embeddings of classes"
     ] = 0.01
     mu: Annotated[
         float,

@@ -76,9 +76,7 @@ class Ifca:
             ),
             serve=lambda received, kept, trained: Served(tuple(received[k] for k in names)),
             kinds=kinds_of(
-                models=f"model start {' '.join(names)}",
-                differences="change",
-                statistics="choice",
+                models=f"model start {' '.join(names)}", differences="change", statistics="choice"
             ),
             claims={"choice": "shares"},
         )

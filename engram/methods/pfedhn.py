@@ -119,8 +119,7 @@ class PFedHn:
             ),
             serve,
             kinds=kinds_of(
-                models="model statistics",
-                statistics="hidden maps bias embeddings known",
+                models="model statistics", statistics="hidden maps bias embeddings known"
             ),
         )
 

@@ -71,9 +71,8 @@ def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[
         logs = tilt(state.logs[None], (scaled + scaled**2)[None])[0]
         # The norm grows by g, not by the loss's gradient: newton_pool's own step is not this one.
         everyone = np.tile(g, (len(etas), 1))
-        metrics, inverses = add_outer(
-            state.experts.metrics, state.experts.inverses, 2 * etas**2, everyone
-        )
+        before = state.experts.metrics, state.experts.inverses
+        metrics, inverses = add_outer(*before, 2 * etas**2, everyone)
         gradients = np.outer(etas * (1 + 2 * scaled), g)
         moved = descend_in_norm(*domain, decisions, gradients, metrics, inverses)
         return MetaGrad(Newton(moved, moved, metrics, inverses), logs)

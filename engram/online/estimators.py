@@ -169,9 +169,8 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
         is_class = y[:, None] == self.classes_
         strange = ~np.any(is_class, axis=1)
         if strange.any():
-            raise ValueError(
-                f"y must be one of {self.classes_.tolist()}, got {y[strange].tolist()[0]!r}"
-            )
+            got = y[strange].tolist()[0]
+            raise ValueError(f"y must be one of {self.classes_.tolist()}, got {got!r}")
         targets = np.where(is_class, 1.0, -1.0)
         return targets[:, 1:] if len(self.classes_) == 2 else targets
 
@@ -220,8 +219,7 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Returns the likeliest class of each row, shape (n,)."""
-        scores = self._predictions(X)
-        likely: npt.NDArray[Any] = self.classes_[_likeliest(scores)]
+        likely: npt.NDArray[Any] = self.classes_[_likeliest(self._predictions(X))]
         return likely
 
     @available_if(_has_probabilities)

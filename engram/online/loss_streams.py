@@ -294,6 +294,5 @@ def drifting(
     angles = 2 * np.pi * (turns + rng.random(dim // 2))
     a = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(dim // 2)
     c = noise * directions(rng, horizon, dim)
-    return _zero(horizon, dim, 1.5 + noise, 1.0)._replace(
-        link=SQUARED, rows=a, targets=a @ u, tilts=c
-    )
+    empty = _zero(horizon, dim, 1.5 + noise, 1.0)
+    return empty._replace(link=SQUARED, rows=a, targets=a @ u, tilts=c)

@@ -182,24 +182,10 @@ def learned(
         model, (x, y, weights) = _copied(model), map(_by_rows, (x, y, weights))
     columns, targets, unit, experts = model
     unit = unit or float(weights[0])
-    learn_rows(
-        _KINDS[task.loss.name],
-        task.loss.level,
-        x,
-        y,
-        weights,
-        unit,
-        _OUTLIER,
-        task.standardized,
-        columns.weight,
-        _drifts(task.radius),
-        _prior(task.radius, x.shape[1]),
-        columns.mean,
-        columns.squares,
-        targets.mean,
-        targets.squares,
-        *experts,
-    )
+    kind, level = _KINDS[task.loss.name], task.loss.level
+    units = unit, _OUTLIER, task.standardized, columns.weight
+    filters = _drifts(task.radius), _prior(task.radius, x.shape[1])
+    learn_rows(kind, level, x, y, weights, *units, *filters, *columns[1:], *targets[1:], *experts)
     total = columns.weight + float(weights.sum() if len(weights) > 1 else weights[0])
     columns = RunningMoments(total, columns.mean, columns.squares)
     targets = RunningMoments(total, targets.mean, targets.squares)

@@ -141,7 +141,6 @@ class StreamModel(BaseEstimator):
         self._warn(dim, stacklevel=6)
 
     def _warn(self, width: int, *, stacklevel: int) -> None:
-        """Warns, where the user called, if matrices are left out for ``width`` columns."""
         if self.task_.full_matrix is None and not self._rules.full_matrix(self.task_, width):
             warnings.warn(
                 "with so many columns, learners keep no d x d matrices, for speed; "
@@ -192,8 +191,7 @@ class StreamModel(BaseEstimator):
     @own_modes()
     def _predictions(self, x: Any) -> Array:
         check_is_fitted(self)
-        x = self._table(x, reset=False)
-        x = _padded(x, self._width)
+        x = _padded(self._table(x, reset=False), self._width)
         return self._rules.predictions(self.task_, self.model_, x)
 
     def _coefficients(self) -> tuple[Array, Array]:
@@ -263,10 +261,8 @@ class StreamModel(BaseEstimator):
     def _names(self) -> list[Any]:
         names = getattr(self, "feature_names_in_", None)
         if names is None and hasattr(self, "model_"):
-            raise ValueError(
-                "rows by name need names of columns: begin with learn_one or with a frame, not "
-                "with an array"
-            )
+            begin = "begin with learn_one or with a frame, not with an array"
+            raise ValueError(f"rows by name need names of columns: {begin}")
         return [] if names is None else names.tolist()
 
     def _read(self, x: Mapping[Any, Any]) -> Array | None:
@@ -323,6 +319,5 @@ def _check_rows(x: Array, names: Sequence[Any]) -> None:
         value = x[row, column]
         shown = "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else value
         where = f" in row {row}" if len(x) > 1 else ""
-        raise ValueError(
-            f"column {names[column]!s} must be finite, and at most {LARGEST:g}, got {shown}{where}"
-        )
+        limit = f"finite, and at most {LARGEST:g}"
+        raise ValueError(f"column {names[column]!s} must be {limit}, got {shown}{where}")

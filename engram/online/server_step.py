@@ -140,7 +140,6 @@ def has_exp_concave(dim: int) -> bool:
 
 
 def _learner(radius: float, dim: int) -> Learner[Epoch[Universal]]:
-    """Builds the learner of the displacement from the initial model."""
     domain, exp_concave = ball(dim, radius), has_exp_concave(dim)
 
     def make(horizon: int, gradient_bound: float) -> Learner[Universal]:

@@ -16,8 +16,6 @@ import torch
 from engram.bandits.versioned_tensor import Persistent
 from engram.core.checks import require
 
-__all__ = ["from_arrays", "to_arrays"]
-
 Saved = npt.NDArray[Any]
 S = TypeVar("S")
 

@@ -165,9 +165,8 @@ def universal_ensemble(
     strong[:n], exp[n + 1 :] = guesses, guesses[: bases - n - 1]
     steps = 1 / (c.c_0 * 2.0 ** np.arange(1, n + 1))
     inner = domain.relative(center, radius)
-    descents = descent_pool(
-        inner, n + 1, partial(_descent_steps, c, strong[: n + 1]), optimistic=True
-    )
+    step = partial(_descent_steps, c, strong[: n + 1])
+    descents = descent_pool(inner, n + 1, step, optimistic=True)
     newtons = newton_pool(inner, c.gamma_exp + guesses / 2, guesses / 2, optimistic=True)
 
     def decisions(state: Universal) -> Array:
@@ -206,17 +205,8 @@ def universal_ensemble(
         moved = state._replace(descents=descents.observe(state.descents, own[: n + 1]))
         if isinstance(state.newtons, Newton):
             moved = moved._replace(newtons=newtons.observe(state.newtons, own[n + 1 :]))
-        found = weigh(
-            here,
-            decisions(moved),
-            linear_losses,
-            *state[2:9],
-            steps,
-            c.lambda_1,
-            c.lambda_2,
-            c.bias,
-            1 / _DIAMETER,
-        )
+        factors = c.lambda_1, c.lambda_2, c.bias, 1 / _DIAMETER
+        found = weigh(here, decisions(moved), linear_losses, *state[2:9], steps, *factors)
         return Universal(moved.descents, moved.newtons, linear_losses, *found)
 
     def act(state: Universal) -> Array:

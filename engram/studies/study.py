@@ -130,7 +130,6 @@ def _show(report: Report, folder: Path, as_json: bool) -> None:
 
 
 def _plain(found: Any) -> Any:
-    """Returns results for JSON, with None for infinity and NaN."""
     if isinstance(found, Mapping):
         return {key: _plain(value) for key, value in found.items()}
     if isinstance(found, list | tuple):
@@ -168,12 +167,10 @@ def read_plan(folder: Path, study: Study) -> StudySettings:
     if name != study.name:
         raise Refused(f"{folder} is one of engram reproduce {one_line(name)}, not {study.name}")
     given.pop("experiment")
-    if given.pop("format", 1) != _FORMAT or not given.keys() <= {
-        each.name for each in dataclasses.fields(study.settings)
-    }:
-        raise Refused(
-            f"{folder} was begun by another version of Engram, with other settings or rows"
-        )
+    known = {each.name for each in dataclasses.fields(study.settings)}
+    if given.pop("format", 1) != _FORMAT or not given.keys() <= known:
+        other = "another version of Engram, with other settings or rows"
+        raise Refused(f"{folder} was begun by {other}")
     try:
         return TypeAdapter(study.settings).validate_python(given)
     except ValidationError as error:

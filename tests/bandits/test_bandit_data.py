@@ -17,6 +17,11 @@ from tests.support import write_npz
 # --- Classes -----------------------------------------------------------------------------------
 
 
+def drawn(dataset):
+    few = {"num_clients": 2, "num_rounds": 5, "hidden": "4"}
+    return drawn_environment(Experiment(method="meta-ban", dataset=dataset, **few))
+
+
 def test_digits_and_the_same_with_permuted_pixels(tmp_path):
     plain = read_classes(Source("digits"), data_dir=tmp_path)
     mixed = read_classes(Source("permuted-digits"), data_dir=tmp_path)
@@ -56,11 +61,7 @@ def test_images_of_every_type_are_played(tmp_path, kind, prefix):
         x = x.transpose(0, 3, 1, 2) if colors else x
     else:
         name = write_npz(tmp_path / "a.npz", x=x.astype(kind), y=y)
-    e = Experiment(
-        method="meta-ban", dataset=f"{prefix}{name}", num_clients=2, num_rounds=5, hidden="4"
-    )
-    turn = drawn_environment(e).round(0)
-    assert turn.arms.shape[0] == 2
+    assert drawn(prefix + name).round(0).arms.shape[0] == 2
     found = read_classes(Source(prefix + name), data_dir=tmp_path).x.astype(float)
     whole = x.reshape(12, -1)
     assert np.array_equal(*(np.sort(rows) if prefix else rows for rows in (found, whole)))
@@ -72,11 +73,8 @@ def test_rows_that_are_no_images_are_refused(tmp_path, prefix):
     two = write_npz(tmp_path / "two.npz", **{"x.a": x, "x.b": x, "y": y})
     masks = write_npz(tmp_path / "masks.npz", x=x[:, None], y=np.tile([0, 1], (8, 4, 2)))
     for name, words in ((two, "of one array of inputs"), (masks, "of one class a row")):
-        e = Experiment(
-            method="meta-ban", dataset=prefix + name, num_clients=2, num_rounds=5, hidden="4"
-        )
         with pytest.raises(DataError, match=f"dataset must be {words}, for a bandit of classes"):
-            drawn_environment(e)
+            drawn(prefix + name)
 
 
 # --- Ratings -----------------------------------------------------------------------------------

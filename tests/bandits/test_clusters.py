@@ -295,11 +295,7 @@ RECOVERED = {
     "club": (club, {"alpha2": 0.5}, lambda state: clusters_of(state.graph)),
     "sclub": (sclub, {"alpha2": 1.0}, lambda s: {them for them in s.clusters.values() if them}),
     "locb": (locb, {"alpha2": 0.5, "seeds": 12}, lambda state: set(state.clusters.values())),
-    "cofiba": (
-        cofiba,
-        {"alpha2": 0.2, "items": 1},
-        lambda state: clusters_of(state.graphs[0]),
-    ),
+    "cofiba": (cofiba, {"alpha2": 0.2, "items": 1}, lambda state: clusters_of(state.graphs[0])),
 }
 
 

@@ -20,6 +20,8 @@ from tests.samples import entry
 
 DIM, LEARNED = 4, 60
 LINEAR = {"alpha": 0.3, "lam": 0.1}
+PAPER = {"exploration": "paper", "theta": "draw", "meta_gradient": "eq6", "user_start": "meta"}
+PAPER |= {"group_cap": None}
 
 BANDITS = {  # by name, how to make it
     "random": random_play,
@@ -35,17 +37,7 @@ BANDITS = {  # by name, how to make it
     "neural ucb, ind": lambda: single_run(neural_bandit(DIM, hidden=(8,), shared=False).batched),
     "neural thompson": lambda: single_run(neural_bandit(DIM, hidden=(8,), thompson=True).batched),
     "meta-ban": lambda: single_run(meta_ban(DIM, hidden=(8,)).batched),
-    "meta-ban, paper": lambda: single_run(
-        meta_ban(
-            DIM,
-            hidden=(8,),
-            exploration="paper",
-            theta="draw",
-            meta_gradient="eq6",
-            user_start="meta",
-            group_cap=None,
-        ).batched
-    ),
+    "meta-ban, paper": lambda: single_run(meta_ban(DIM, hidden=(8,), **PAPER).batched),
     "molar, all rows": lambda: molar(DIM, history="all", c=0.3, c_rows=0.0, first=8),
 }
 DRAWS = {"random", "epsilon-greedy"}  # numbers that matter, though there are no ties
@@ -116,11 +108,7 @@ def test_users_have_names_of_numpy_s_own_types():
 
 @pytest.mark.parametrize(
     "runs",
-    [
-        neural_bandit(DIM).batched,
-        neural_bandit(DIM, shared=False).batched,
-        meta_ban(DIM).batched,
-    ],
+    [neural_bandit(DIM).batched, neural_bandit(DIM, shared=False).batched, meta_ban(DIM).batched],
     ids=["neural ucb, one", "neural ucb, ind", "meta-ban"],
 )
 def test_one_that_diverges_says_so(runs):
@@ -317,9 +305,8 @@ def check_a_refusal_changes_nothing(name):
         same(state, before)
     state = from_arrays(made(name).init(0), to_arrays(policy_server(BANDITS[name](), DIM).init(0)))
     other = policy_server(BANDITS[name](), DIM + 1)
-    with pytest.raises(
-        ValueError, match=f"the state's arms' dimension must be {DIM + 1}, got {DIM}"
-    ):
+    message = f"the state's arms' dimension must be {DIM + 1}, got {DIM}"
+    with pytest.raises(ValueError, match=message):
         other.choose(state, "ann", np.ones((2, DIM + 1)))
 
 

@@ -9,13 +9,7 @@ import torch
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.policy import INIT, UPDATE
 from engram.bandits.versioned_tensor import initial_stack
-from tests.bandits.neural_support import (
-    generators,
-    played,
-    played_plainly,
-    rounds,
-    with_parts,
-)
+from tests.bandits.neural_support import generators, played, played_plainly, rounds, with_parts
 from tests.bandits.plain_meta_ban import PlainMetaBan
 
 MODES = {

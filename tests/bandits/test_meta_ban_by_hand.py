@@ -10,14 +10,10 @@ from tests.bandits.neural_support import Fixed, with_parts
 from tests.samples import entry
 
 
-def hand_made(weights, rows, *, known=None, **settings):
+def hand_made(weights, rows, **settings):
     """Meta-Ban with one feature and one hidden unit, f(x) = v relu(w x), with one run.
 
-    Args:
-        weights: (w, v) of Theta, and of each user's network.
-        rows: (x, r) of each user.
-        known: How many users have come, if not all.
-        settings: Of ``meta_ban``.
+    Of ``weights`` (w, v), the first are of Theta, the others of each user, who has ``rows`` (x, r).
     """
     single = {"own_weight": 1.0, "meta_steps": 1}
     policy = meta_ban(1, hidden=(1,), **single | settings)
@@ -28,10 +24,8 @@ def hand_made(weights, rows, *, known=None, **settings):
         thetas = scatter(thetas, np.array([user]), pair)
         for x, r in rows[user]:
             kept = add(kept, np.array([user]), np.array([[x]]), np.array([r]))
-    came = np.array([len(users) if known is None else known])
-    return policy, with_parts(
-        state, start=meta, theta=meta, thetas=thetas, lasts=thetas, rows=kept, known=came
-    )
+    parts = {"rows": kept, "known": np.array([len(users)])}
+    return policy, with_parts(state, start=meta, theta=meta, thetas=thetas, lasts=thetas, **parts)
 
 
 def test_a_gap_as_large_as_the_threshold_is_in():

@@ -51,9 +51,7 @@ def test_one_site_beyond_measure_is_not_merged_with_others():
     assert comparable([far, usual[0]]) == [False, True]
     assert comparable([narrow]) == [True]
     assert comparable([]) == []
-
-
-def test_a_column_that_most_sites_lack_leaves_out_nobody():
+    # Of a column that most lack, nobody is left out.
     parts = [Moments(10, (value,), (0.0,)) for value in (0.0, 0.0, 0.0, 1e9)]
     assert comparable(parts) == [True] * 4
 

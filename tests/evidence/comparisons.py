@@ -85,13 +85,8 @@ def family_wise(between: Array, seeds: int, draws: int) -> float:
 def power(noisy: Sequence[float], draws: int, methods: int = 12, mean: float = 3.0) -> float:
     """Returns the share of comparisons that tell a difference between the first two methods.
 
-    Pairs vary by one point over five seeds; each client by 1.4 points, of 29.
-
-    Args:
-        noisy: Deviations over seeds of the last methods, in points.
-        draws: Comparisons.
-        methods: Their number, noisy ones included.
-        mean: The difference, in points.
+    Pairs vary by one point over five seeds; each client by 1.4 points, of 29. The last methods have
+    ``noisy`` deviations over seeds; the difference is ``mean``, in points.
     """
     between = np.array([0.5**0.5] * (methods - len(noisy)) + [*noisy])
     scores = crossed(np.random.default_rng(0), between, (draws, 5, 29), within=1.0, noise=2.0)
@@ -176,13 +171,7 @@ def planned(seeds: int, between: float, within: float, noise: float, draws: int)
 
 
 def rows_coverage(share: float, rows: int, draws: int) -> float:
-    """Returns the coverage of one client's mean loss, where few rows have a large one.
-
-    Args:
-        share: Probability of a loss of 2; the others are below 0.1.
-        rows: Number of losses.
-        draws: Clients.
-    """
+    """Returns the coverage of one client's mean loss, where a share is 2, the others below 0.1."""
     rng, mean, covered = np.random.default_rng(0), 2 * share + 0.05 * (1 - share), 0
     for _ in range(draws):
         losses = np.where(rng.random(rows) < share, 2.0, 0.1 * rng.random(rows))

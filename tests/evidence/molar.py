@@ -86,7 +86,7 @@ def _ways(
     """Returns functions that estimate all coefficients, by method and scale of its strength."""
     whole = Rows(np.concatenate([r.x for r in tasks]), np.concatenate([r.y for r in tasks]))
     ways: dict[tuple[str, float], Callable[[], Array]] = {
-        ("Algorithm 3", 1): lambda: high_dim(tasks, _SIGMA)[0],
+        ("Algorithm 3", 1): lambda: high_dim(tasks, _SIGMA)[0]
     }
     for scale in (0.25, 0.5, 1, 2, 4, 8):
         own, total = transfer_bounds(np.full(len(tasks), float(size)), dim, scale * _SIGMA)
@@ -185,11 +185,7 @@ def _intervals(trials: int) -> list[Table]:
     return [table]
 
 
-_PARTS: Final = {
-    "regression": _regression,
-    "intervals": _intervals,
-    "high-dim": _high_dim,
-}
+_PARTS: Final = {"regression": _regression, "intervals": _intervals, "high-dim": _high_dim}
 
 
 def main(

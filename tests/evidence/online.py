@@ -129,9 +129,7 @@ CLAIMS: Final = (
 )
 
 
-def main(
-    draws: Annotated[int, typer.Option(min=1, help="Draws of each setting.")] = 3,
-) -> None:
+def main(draws: Annotated[int, typer.Option(min=1, help="Draws of each setting.")] = 3) -> None:
     """Prints tables."""
     title = f"regret, d = 10, mean of {draws} draws"
     table = Table("setting", "learner", *(f"T = {t}" for t in HORIZONS), title=title)

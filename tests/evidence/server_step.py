@@ -90,19 +90,20 @@ def compare(
     for name, step in STEPS.items():
         kept: dict[float, list[StepResult]] = {}
         lost = partial(_lost, name, cases, kept, tell)
-        tried = {size: -value for size, value in tune(lost, step.default).items()}
-        best = max(tried, key=tried.__getitem__)
+        found = tune(lost, step.default)
+        tried = {size: -value if np.isfinite(value) else None for size, value in found.items()}
         rows += [
             {
                 "server": name,
                 "way": way,
                 "size": size,
                 "outcomes": [outcome._asdict() for outcome in kept.get(size, ())],
-                "tried": {
-                    size: value if np.isfinite(value) else None for size, value in tried.items()
-                },
+                "tried": tried,
             }
-            for way, size in (("default", step.default), ("tuned", best))
+            for way, size in (
+                ("default", step.default),
+                ("tuned", min(found, key=found.__getitem__)),
+            )
         ]
     return rows
 

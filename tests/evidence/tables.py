@@ -138,18 +138,10 @@ class Verdict(NamedTuple):
 
 
 def verdict(trials: Sequence[Mapping[str, SplitScore]], ratio: float) -> Verdict:
-    """Summarizes the trials of a table.
-
-    Args:
-        trials: Every trial's scores.
-        ratio: See ``crossed``; 0 if trials have no rows in common.
-    """
+    """Summarizes a table's trials; ``ratio`` as for ``crossed``, 0 if they share no rows."""
     reasons = {name: s.reason for trial in trials for name, s in trial.items() if s.reason}
-    each = {
-        name: np.array([trial[name].tasks for trial in trials])
-        for name in trials[0]
-        if name not in reasons
-    }
+    names = [name for name in trials[0] if name not in reasons]
+    each = {name: np.array([trial[name].tasks for trial in trials]) for name in names}
     losses = {name: float(values.mean()) for name, values in each.items()}
     best = min((name for name in losses if name not in OURS), key=lambda name: losses[name])
     _, low, high = crossed(each[OURS[-1]] - each[best], ratio)

@@ -184,13 +184,7 @@ def newcomers(
 ) -> list[npt.NDArray[np.float64]]:
     """Returns the unseen clients' accuracies, for each number of steps and step size.
 
-    Args:
-        images: See ``drawings``.
-        network: What they train.
-        model: Where they start; what it lacks, or all if it is None, from the initial model.
-        seed: Of the split, and of the initial model.
-        shots: Drawings of each character to learn from.
-        tuning: Pairs of a number of steps and a step size.
+    They start from ``model``; what it lacks, or all if it is None, is the initial model's.
     """
     count = len(images)
     unseen = unseen_of(seed, count)
@@ -216,13 +210,7 @@ def _scored(
 def chosen(
     images: npt.NDArray[Any], network: Network, seeds: Sequence[int], rounds: int
 ) -> dict[str, Any]:
-    """Chooses each method's settings, and the steps of its newcomers, by other splits' accuracies.
-
-    Args:
-        images: See ``drawings``.
-        network: What is trained, and among what is chosen.
-        seeds: Of the splits to choose by.
-        rounds: Rounds of each run.
+    """Chooses each method's settings, and the steps of its newcomers, by the seeds' splits.
 
     Returns:
         By method, its settings and, for each number of shots, the steps and their size.

@@ -47,13 +47,9 @@ CHAOTIC = {"library: policy, meta-ban, paper"}
 
 
 def apart(recorded, name, folder, *, exact):
-    """Runs a case; returns the differences from the recorded numbers.
+    """Runs a case in an empty folder; returns the differences from the recorded numbers.
 
-    Args:
-        recorded: As ``numbers.read`` has it.
-        name: The case.
-        folder: Empty.
-        exact: Whether a difference in the last bit is one.
+    If ``exact``, one in the last bit counts, too.
     """
     assert torch.get_num_threads() == 1
     with threadpool_limits(1):

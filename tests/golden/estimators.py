@@ -19,66 +19,57 @@ from engram.tables.baselines import (
     PooledRegressor,
 )
 from engram.tables.regressor import MolarClassifier, MolarRegressor
-from tests.bandits.test_contract import BANDITS, DIM, ENVIRONMENT
+from tests.bandits.test_contract import BANDITS, DIM, played
 from tests.online.streams import ON_A_BALL, rows
 from tests.tables.bandits import POLICIES, generators, small_environments
 from tests.tables.countries import classes, linear
 
 HORIZON, SIZE = 60, 3
-BALL = {"gradient_bound": 2.0, "horizon": HORIZON}
-
-
-def multitask(model, data):
-    """Fits six countries' rows, and predicts them."""
-    frame, y = data
-    names = ["income", "age", "hours"]
-    fitted = model.fit(frame[names], y, frame["country"])
-    found = {
-        "coef": fitted.coef_,
-        "intercept": fitted.intercept_,
-        "shared": fitted.shared_coef_,
-        "predicted": fitted.predict(frame[names], frame["country"]) == "yes"
-        if isinstance(model, MolarClassifier)
-        else fitted.predict(frame[names], frame["country"]),
-    }
-    if isinstance(model, MolarClassifier | MolarRegressor):
-        low, high = fitted.confidence_intervals()
-        found |= {"low": low, "high": high}
-    return found
+UNIT, BOUND = ball(SIZE, 1.0), {"gradient_bound": 2.0}
+BALL = BOUND | {"horizon": HORIZON}
 
 
 MULTITASK = {
     **{
-        f"molar, {option}, c = {c}": lambda option=option, c=c: multitask(
-            MolarRegressor(option=option, c=c), linear(rows=40)
-        )
+        f"molar, {option}, c = {c}": MolarRegressor(option=option, c=c)
         for option in ("hard", "soft")
         for c in (0.5, 1.0)
     },
-    "molar, standardized, no intercept": lambda: multitask(
-        MolarRegressor(standardize=True, fit_intercept=False), linear(rows=40)
-    ),
-    "molar, sigma": lambda: multitask(MolarRegressor(sigma=0.4), linear(rows=40)),
-    "molar, classes": lambda: multitask(MolarClassifier(), classes()),
-    "molar, classes, soft": lambda: multitask(MolarClassifier(option="soft", c=0.7), classes()),
-    "molar, counts": lambda: multitask(MolarRegressor(family="poisson"), counted()),
-    "individual": lambda: multitask(IndividualRegressor(), linear(rows=40)),
-    "pooled": lambda: multitask(PooledRegressor(), linear(rows=40)),
-    "lasso": lambda: multitask(LassoRegressor(), linear(rows=40)),
+    "molar, standardized, no intercept": MolarRegressor(standardize=True, fit_intercept=False),
+    "molar, sigma": MolarRegressor(sigma=0.4),
+    "molar, classes": MolarClassifier(),
+    "molar, classes, soft": MolarClassifier(option="soft", c=0.7),
+    "molar, counts": MolarRegressor(family="poisson"),
+    "individual": IndividualRegressor(),
+    "pooled": PooledRegressor(),
+    "lasso": LassoRegressor(),
     **{
-        f"debiased, {center}": lambda center=center: multitask(
-            DebiasedRegressor(center=center, sigma=0.4, fit_intercept=center != "transfer"),
-            linear(rows=40),
+        f"debiased, {center}": DebiasedRegressor(
+            center=center, sigma=0.4, fit_intercept=center != "transfer"
         )
         for center in ("median", "trimmed-mean", "transfer")
     },
 }
 
 
-def counted():
-    """The countries' rows, with counts."""
-    frame, y = linear(rows=40)
-    return frame, np.random.default_rng(2).poisson(np.exp(np.clip(y, -3, 2)))
+def multitask(name):
+    """Fits six countries' rows, and predicts them."""
+    model = MULTITASK[name]
+    frame, y = classes() if "classes" in name else linear(rows=40)
+    if "counts" in name:
+        y = np.random.default_rng(2).poisson(np.exp(np.clip(y, -3, 2)))
+    x, country = frame[["income", "age", "hours"]], frame["country"]
+    fitted = model.fit(x, y, country)
+    predicted = fitted.predict(x, country)
+    found = {
+        "coef": fitted.coef_,
+        "intercept": fitted.intercept_,
+        "shared": fitted.shared_coef_,
+        "predicted": predicted == "yes" if "classes" in name else predicted,
+    }
+    if isinstance(model, MolarClassifier | MolarRegressor):
+        found["low"], found["high"] = fitted.confidence_intervals()
+    return found
 
 
 def tasks(name, model):
@@ -103,24 +94,24 @@ def stream(name):
 
 
 LEARNERS = {
-    "ogd": lambda: ogd(ball(SIZE, 1.0), gradient_bound=2.0),
-    "ogd, box": lambda: ogd(box(np.full(SIZE, -0.3), np.full(SIZE, 0.4)), gradient_bound=2.0),
-    "ogd, simplex": lambda: ogd(simplex(SIZE), gradient_bound=2.0),
-    "optimistic ogd": lambda: optimistic_ogd(ball(SIZE, 1.0), gradient_bound=2.0, smoothness=1.0),
-    "newton": lambda: online_newton_step(ball(SIZE, 1.0), gradient_bound=2.0, exp_concavity=0.5),
+    "ogd": lambda: ogd(UNIT, **BOUND),
+    "ogd, box": lambda: ogd(box(np.full(SIZE, -0.3), np.full(SIZE, 0.4)), **BOUND),
+    "ogd, simplex": lambda: ogd(simplex(SIZE), **BOUND),
+    "optimistic ogd": lambda: optimistic_ogd(UNIT, **BOUND, smoothness=1.0),
+    "newton": lambda: online_newton_step(UNIT, **BOUND, exp_concavity=0.5),
     "optimistic newton": lambda: optimistic_newton(
-        ball(SIZE, 1.0), gradient_bound=2.0, smoothness=1.0, exp_concavity=0.5
+        UNIT, **BOUND, smoothness=1.0, exp_concavity=0.5
     ),
-    "universal": lambda: universal_ensemble(ball(SIZE, 1.0), **BALL),
+    "universal": lambda: universal_ensemble(UNIT, **BALL),
     "universal, many gradients": lambda: universal_ensemble(
-        ball(SIZE, 1.0), **BALL, feedback="multi-gradient"
+        UNIT, **BALL, feedback="multi-gradient"
     ),
     "universal, theory": lambda: universal_ensemble(
-        ball(SIZE, 1.0), **BALL, smoothness=1.0, constants="theory"
+        UNIT, **BALL, smoothness=1.0, constants="theory"
     ),
-    "universal, convex": lambda: universal_ensemble(ball(SIZE, 1.0), **BALL, exp_concave=False),
-    "usc": lambda: usc(ball(SIZE, 1.0), **BALL),
-    "metagrad": lambda: metagrad(ball(SIZE, 1.0), **BALL),
+    "universal, convex": lambda: universal_ensemble(UNIT, **BALL, exp_concave=False),
+    "usc": lambda: usc(UNIT, **BALL),
+    "metagrad": lambda: metagrad(UNIT, **BALL),
 }
 EXPERTS = {
     "hedge": lambda: hedge(5, horizon=HORIZON),
@@ -154,12 +145,7 @@ def weighed(make):
 def chosen(name):
     """Serves users of two groups; the arms, and the state."""
     served = policy_server(BANDITS[name](), DIM)
-    state, arms = served.init(7), []
-    for t in range(HORIZON):
-        user, x, _, rewards = ENVIRONMENT.round(t)
-        arm, state = served.choose(state, f"user {user}", x)
-        state = served.update(state, f"user {user}", arm, float(rewards[arm]))
-        arms.append(arm)
+    arms, state = played(served, served.init(7), HORIZON)
     return {"arms": arms, "state": numbers(state)}
 
 
@@ -170,7 +156,7 @@ def numbers(state):
 
 
 CASES = {
-    **MULTITASK,
+    **{name: lambda name=name: multitask(name) for name in MULTITASK},
     **{
         f"tasks' bandit, {name}, Model-{model}": lambda name=name, model=model: tasks(name, model)
         for name in POLICIES

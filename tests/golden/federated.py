@@ -14,6 +14,8 @@ PFEDME = {"method": "pfedme"}
 FEDAVG = {"method": "fedavg"}
 TABLE = {"num_clients": 12, "timeout": 5.0}
 BANDIT = {"hidden": "6,5", "replay_batch": 4, "replay_rows": 6, "meta_steps": 2, "num_clients": 6}
+MOLAR = TABLE | {"method": "molar", "dataset": "sparse-linear"}
+ARMS = TABLE | {"method": "molar-bandit", "dataset": "sparse-linear", "num_rounds": 5}
 TURNS = {"method": "meta-ban", "num_rounds": 40, "timeout": 5.0, "group_cap": 0} | BANDIT
 
 SETTINGS = {
@@ -59,25 +61,14 @@ SETTINGS = {
     },
     "local-moml, two layers": MOML | {"hidden": "12,9", "seed": 3},
     "fedavg, no adaptation": FEDAVG | {"adapt_steps": 0, "seed": 2},
-    "molar": TABLE | {"method": "molar", "dataset": "sparse-linear"},
-    "molar, soft": TABLE
-    | {
-        "method": "molar",
-        "dataset": "sparse-linear",
-        "thresholding": "soft",
-        "intercept": False,
-    },
-    "molar, equal weights": TABLE
-    | {"method": "molar", "dataset": "sparse-linear", "site_weights": "equal", "level": 0.9},
-    "molar, logistic": TABLE
-    | {"method": "molar", "dataset": "sparse-logistic", "family": "logistic"}
-    | {"test_fraction": 0.1},
-    "molar, poisson": TABLE | {"method": "molar", "dataset": "sparse-poisson", "family": "poisson"},
-    "molar-bandit": TABLE
-    | {"method": "molar-bandit", "dataset": "sparse-linear", "num_rounds": 5, "first_batch": 4},
-    "molar-bandit, one parameter": TABLE
-    | {"method": "molar-bandit", "dataset": "sparse-linear", "num_rounds": 5}
-    | {"bandit_model": "P", "history": "all"},
+    "molar": MOLAR,
+    "molar, soft": MOLAR | {"thresholding": "soft", "intercept": False},
+    "molar, equal weights": MOLAR | {"site_weights": "equal", "level": 0.9},
+    "molar, logistic": MOLAR
+    | {"dataset": "sparse-logistic", "family": "logistic", "test_fraction": 0.1},
+    "molar, poisson": MOLAR | {"dataset": "sparse-poisson", "family": "poisson"},
+    "molar-bandit": ARMS | {"first_batch": 4},
+    "molar-bandit, one parameter": ARMS | {"bandit_model": "P", "history": "all"},
     "meta-ban": TURNS | {"dataset": "linear-groups"},
     "meta-ban, cosine": TURNS
     | {"dataset": "cosine-groups", "gamma": 0.1, "nu": 2.0, "alpha": 0.3, "user_steps": 1},

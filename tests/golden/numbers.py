@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-__all__ = ["FILE", "differences", "machine", "plain", "read", "write"]
-
 FILE = Path(__file__).with_name("numbers.json")
 ASIDE = ("ms", "ms-per-round", "seconds", "run")  # times, and the folder: other in every run
 DIGEST = "sha256"
@@ -27,9 +25,8 @@ def plain(found):
     """
     if isinstance(found, Mapping):
         if found and all(isinstance(value, torch.Tensor) for value in found.values()):
-            return _array(
-                torch.cat([found[name].flatten().double() for name in sorted(found)]).numpy()
-            )
+            entries = [found[name].flatten().double() for name in sorted(found)]
+            return _array(torch.cat(entries).numpy())
         return {str(k): plain(v) for k, v in found.items() if k not in ASIDE}
     if isinstance(found, np.ndarray | np.generic):
         return _array(found) if found.ndim else found.item()
@@ -55,12 +52,7 @@ def _array(array):
 def differences(recorded, found, *, tolerance=None, where=""):
     """Yields what was found otherwise than it is recorded; there may be more in it by now.
 
-    Args:
-        recorded: As ``read`` has it.
-        found: As ``plain`` returns it.
-        tolerance: How much of a number may be otherwise, relatively and absolutely; None for not a
-            bit of it.
-        where: In what.
+    A number may be otherwise by ``tolerance``, relative and absolute; None for not a bit of it.
     """
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
         for key in recorded.keys() - (set() if tolerance is None else {DIGEST}):

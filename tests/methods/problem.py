@@ -130,17 +130,9 @@ def _numbers(client, server_round, step, number):
 def draws_of(method, server_round, cohort, steps=STEPS):
     """Returns the rows of a cohort: ``batch(client, server_round, h, b)`` in step h, -1 first."""
     taken = method.client.phases[0].batches
-    first = [-1] if method.client.initial_rows else []
-    rows = [
-        [row for h in first for row in _numbers(client, server_round, h, 0)]
-        + [
-            row
-            for h in range(steps)
-            for b in range(taken)
-            for row in _numbers(client, server_round, h, b)
-        ]
-        for client in cohort
-    ]
+    first = [(-1, 0)] if method.client.initial_rows else []
+    all_ = first + [(h, b) for h in range(steps) for b in range(taken)]
+    rows = [[row for at in all_ for row in _numbers(c, server_round, *at)] for c in cohort]
     starts = np.array([first_steps(method.client.phases, steps)] * len(cohort))
     return Draws(ALL_ROWS, torch.tensor(rows), ROWS * len(first), taken, ROWS, starts=starts)
 

@@ -56,19 +56,7 @@ def local_round(method, received, kept, batches, stepper=None):
 
 
 def rounds(method, clients, count, *, local_steps, asked=lambda t, clients: clients, rows=client):
-    """Runs rounds.
-
-    Args:
-        method: The method.
-        clients: The clients, numbers below the federation's size.
-        count: Number of rounds.
-        local_steps: A client's steps in a round.
-        asked: Who trains in round t.
-        rows: A client's rows.
-
-    Returns:
-        The server's slots, and what each client keeps.
-    """
+    """Runs rounds, in which those ``asked`` train; the server's slots, and what clients keep."""
     server, kept = method.server.start, dict.fromkeys(clients, method.client.start)
     for t in range(count):
         cohort, updates = asked(t, clients), []

@@ -79,8 +79,7 @@ def check_slots_are_declared_and_keep_their_names_and_shapes(method, server, mem
     assert method.kinds.keys() >= {*server, *received, *kept}
     before = method.client.begin(received, kept, _first_batch(method))
     assert method.kinds.keys() >= before.keys()
-    for slot in server.keys() & method.server.start.keys():
-        assert _shapes(server[slot]) == _shapes(method.server.start[slot]), slot
+    assert _shapes(server) == _shapes(method.server.start)
     for slot in kept.keys() & method.client.start.keys():
         assert _shapes(kept[slot]) == _shapes(method.client.start[slot]), slot
 
@@ -90,10 +89,8 @@ def _first_batch(method):
     return one(rows.initial_batch(), 0) if method.client.initial_rows else None
 
 
-def _shapes(slot):
-    if isinstance(slot, torch.Tensor):
-        return slot.shape
-    return {name: leaf.shape for name, leaf in slot.items()}
+def _shapes(slots):
+    return tree_map(lambda leaf: leaf.shape, slots)
 
 
 def check_a_round_writes_to_none_of_its_inputs(settings):
@@ -137,15 +134,8 @@ def check_shapes_without_data_are_those_of_a_round(name):
     start = made.server.start
     assert_close(method.server.start, start)
     _, memories = run_round(made, in_turn, start, {}, 1, [2], leaving=leaving)
-    assert {s: _shapes(x) for s, x in found.received.items()} == {
-        s: _shapes(x) for s, x in seen[0][0].items()
-    }
-    assert {s: _shapes(x) for s, x in found.sent.items()} == {
-        s: _shapes(x) for s, x in seen[0][1].items()
-    }
-    assert {s: _shapes(x) for s, x in found.kept.items()} == {
-        s: _shapes(x) for s, x in memories[2].items()
-    }
+    expected = (*seen[0], memories[2])
+    assert _shapes((found.received, found.sent, found.kept)) == _shapes(expected)
 
 
 def check_personal_parameters_never_leave(settings):

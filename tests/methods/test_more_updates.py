@@ -292,14 +292,9 @@ def test_floco():
     assert_close(served(method, server, memories, 1).models[0], mine, **CLOSE)
     middle = w | {n: sum(x[n] for x in new) / 3 for n in HEAD}
     assert_close(served(method, server, memories, 0).models[0], middle, **CLOSE)
-    changes = torch.stack(
-        [
-            torch.cat(
-                [(x[n] - heads[m][n]).flatten() for m, x in enumerate(own) for n in sorted(HEAD)]
-            )
-            for _, own in first.values()
-        ]
-    )
+    leaves = [(m, n) for m in range(3) for n in sorted(HEAD)]
+    each = [[(own[m][n] - heads[m][n]).flatten() for m, n in leaves] for _, own in first.values()]
+    changes = torch.stack([*map(torch.cat, each)])
     expected = projected(changes, fitted(changes, 3))
     assert_close(server["center"][[1, 4, 2]], expected, rtol=1e-3, atol=1e-4)
 

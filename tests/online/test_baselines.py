@@ -59,12 +59,9 @@ def comparators(domain, g):
 def test_metagrads_second_order_regret():
     # With R = sum <g, w - u>, V = sum <g, w - u>^2, F = sum g g': for each expert (Lemmas 3 to 5)
     #   eta R - eta^2 V <= ln(1 / prior) + |u - w_1|^2 / (2 D^2) + ln det(I + 2 eta^2 D^2 F) / 2.
+    limits = np.array([-1.0, 0, -2]), np.array([0.5, 2, -1])
     for stream in adversaries(3, 2.0):
-        for domain in [
-            ball(3, 1.5),
-            box(np.array([-1.0, 0, -2]), np.array([0.5, 2, -1])),
-            simplex(3),
-        ]:
+        for domain in [ball(3, 1.5), box(*limits), simplex(3)]:
             with entry(stream, domain):
                 rounds, diameter = 400, domain.diameter
                 learner = metagrad(domain, gradient_bound=2.0, horizon=rounds)
@@ -75,9 +72,8 @@ def test_metagrads_second_order_regret():
                 for u in comparators(domain, g):
                     slopes = np.sum(g * (x - u), axis=1)
                     for eta, mass in zip(etas, prior, strict=True):
-                        volume = np.linalg.slogdet(np.eye(3) + 2 * (eta * diameter) ** 2 * fisher)[
-                            1
-                        ]
+                        grown = np.eye(3) + 2 * (eta * diameter) ** 2 * fisher
+                        volume = np.linalg.slogdet(grown)[1]
                         distance = np.sum((u - x[0]) ** 2) / (2 * diameter**2)
                         cost = -log(mass) + distance + volume / 2
                         assert eta * slopes.sum() - eta**2 * np.sum(slopes**2) <= cost + 1e-9

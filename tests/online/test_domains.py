@@ -95,9 +95,8 @@ def test_the_nearest_point_in_a_norm():
     assert found == pytest.approx(np.array([0.4, 0.6]), abs=1e-15)
     # U = [[2, 1], [1, 2]], y = (3, 0), x_1 <= 1: then x_2 minimizes 2 x_2^2 - 4 x_2, at 1.
     u = np.array([[2.0, 1.0], [1.0, 2.0]])
-    found = projected_in_norm(
-        box(np.array([-1.0, -1.0]), np.array([1.0, 5.0])), np.array([3.0, 0]), u
-    )
+    domain = box(np.array([-1.0, -1.0]), np.array([1.0, 5.0]))
+    found = projected_in_norm(domain, np.array([3.0, 0]), u)
     assert found == pytest.approx(np.array([1.0, 1.0]), abs=1e-15)
 
 

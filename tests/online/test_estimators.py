@@ -127,9 +127,8 @@ def check_a_table_is_its_rows_in_their_order(model, x, y, named):
     assert one.feature_names_in_.tolist() == NAMES
     assert one.n_features_in_ == 3
     assert np.array_equal(one.predict(frame), table.predict(frame))
-    assert [one.predict_one(row) for row in by_name(x[:9])] == pytest.approx(
-        table.predict(frame[:9]).tolist()
-    )
+    expected = pytest.approx(table.predict(frame[:9]).tolist())
+    assert [one.predict_one(row) for row in by_name(x[:9])] == expected
 
 
 def check_fit_is_a_fresh_start_and_a_failed_one_none(model, x, y, named):
@@ -171,12 +170,11 @@ def check_a_weight_multiplies_a_loss(model, x, y, named):
     # Rows of weight 0 are not there.
     weights = np.arange(120) % 3 / 2.0
     none.partial_fit(x, y, sample_weight=weights, **named)
-    some = clone(model)
-    some.partial_fit(x[weights > 0], y[weights > 0], sample_weight=weights[weights > 0], **named)
+    some, there = clone(model), weights > 0
+    some.partial_fit(x[there], y[there], sample_weight=weights[there], **named)
     assert same(none, some)
-    assert not np.array_equal(
-        none.predict(x), clone(model).fit(x[weights > 0], y[weights > 0]).predict(x)
-    )
+    plain = clone(model).fit(x[there], y[there])
+    assert not np.array_equal(none.predict(x), plain.predict(x))
 
 
 def test_new_names_become_columns_and_leave_the_others_alone():

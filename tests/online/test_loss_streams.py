@@ -23,6 +23,7 @@ STREAMS = {
     "drifting": loss_streams.drifting,
     "sea": partial(loss_streams.drifting, noise=0.5),
 }
+LONG = ("rows", "targets", "tilts")  # what a stream has of each round
 GAMES = {
     "bilinear": saddle_game,
     "curved": partial(saddle_game, curvature=0.7),
@@ -55,11 +56,8 @@ def test_gradients_are_those_of_the_losses():
         with entry(name):
             stream = draw(name)
             for t, x in zip((1, 5, 400), inside(3), strict=True):
-                one = stream._replace(
-                    rows=stream.rows[t - 1 : t],
-                    targets=stream.targets[t - 1 : t],
-                    tilts=stream.tilts[t - 1 : t],
-                )
+                parts = {name: getattr(stream, name)[t - 1 : t] for name in LONG}
+                one = stream._replace(**parts)
                 found = stream.gradient(t, np.stack([x, -x]))
                 for point, gradient in zip((x, -x), found, strict=True):
                     linear = differences(lambda y, one=one: one.losses(y)[0], point)
@@ -193,9 +191,8 @@ def test_at_the_equilibrium_nobody_regrets():
         with entry(curvature):
             game = saddle_game(np.random.default_rng(6), 4, curvature)
             eye, a = curvature * np.eye(4), game.matrix
-            solved = np.linalg.solve(
-                np.block([[eye, a], [-a.T, eye]]), -np.r_[game.linear, game.other_linear]
-            )
+            system = np.block([[eye, a], [-a.T, eye]])
+            solved = np.linalg.solve(system, -np.r_[game.linear, game.other_linear])
             assert np.linalg.norm(solved[:4]) == pytest.approx(0.5)
             assert np.linalg.norm(solved[4:]) == pytest.approx(0.5)
             xs, ys, last = np.tile(solved[:4], (9, 1)), np.tile(solved[4:], (9, 1)), np.array([9])

@@ -209,9 +209,7 @@ def test_one_wrong_cell_does_no_lasting_harm():
             assert not np.array_equal(clean, spoiled)
             for start in (1100, 2000, 3000):
                 some = slice(start, start + 1000)
-                right = [
-                    np.mean((scores[some] > 0) == (y[some] > 0)) for scores in (clean, spoiled)
-                ]
+                right = [np.mean((s[some] > 0) == (y[some] > 0)) for s in (clean, spoiled)]
                 assert right[1] > right[0] - 0.005
                 assert log_loss(spoiled[some], y[some]) < log_loss(clean[some], y[some]) + 0.005
 

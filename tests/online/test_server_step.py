@@ -220,11 +220,9 @@ def test_large_models_have_no_learners_for_exp_concave_losses():
 
 
 def test_refuses_a_ball_that_is_none():
+    message = "server-radius must be finite and positive, got"
     for radius in [0.0, -1.0, np.inf, np.nan]:
-        with (
-            entry(radius),
-            pytest.raises(ValueError, match="server-radius must be finite and positive, got"),
-        ):
+        with entry(radius), pytest.raises(ValueError, match=message):
             ensemble(radius)
 
 

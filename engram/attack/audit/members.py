@@ -78,12 +78,11 @@ def members(learned: LearnedNetworks, count: int, engine: Engine, begin: Begin) 
                 for which, found in _signals(trainer, slots, rounds, client, rows):
                     signals.setdefault(which, [[] for _ in range(count)])[number].append(found)
     everyone = np.concatenate(list(inside.values()), axis=1)
+    found = {which: np.stack([*map(np.concatenate, each)]) for which, each in signals.items()}
     try:
         return {
-            which: power(
-                likelihood_ratios(np.stack([*map(np.concatenate, each)]), everyone), everyone
-            )
-            for which, each in signals.items()
+            which: power(likelihood_ratios(each, everyone), everyone)
+            for which, each in found.items()
         }
     except ValueError as error:
         raise Refused(str(error)) from error
@@ -97,11 +96,7 @@ def training_clients(learned: LearnedNetworks) -> list[int]:
 
 
 def _drawn(learned: LearnedNetworks, client: int, count: int) -> Bools:
-    """Draws each federation's half of a client's rows, of one row at least.
-
-    Raises:
-        Refused: The client has too few rows.
-    """
+    """Draws each federation's half of a client's rows, of one row at least."""
     rows = len(learned.data.train.rows[client])
     rng = generator(learned.experiment.seed, Stream.AUDIT, 2, client)
     for _ in range(_TRIES):
@@ -117,13 +112,10 @@ def _drawn(learned: LearnedNetworks, client: int, count: int) -> Bools:
 def _trained(
     e: Experiment, data: FederatedData, folder: Path, engine: Engine, tell: Tell, number: int
 ) -> tuple[Trainer, Slots, int]:
-    """Returns a federation's trainer, and the server's slots after the last round."""
     opened: list[LocalHost] = []
 
-    def opens(opening: Opening) -> Host:
-        trainer = Trainer(
-            opening.experiment, data, opening.store, engine=opening.engine, noise=opening.noise
-        )
+    def opens(o: Opening) -> Host:
+        trainer = Trainer(o.experiment, data, o.store, engine=o.engine, noise=o.noise)
         opened.append(LocalHost(trainer))
         return opened[0]
 

@@ -70,11 +70,7 @@ def messages(learned: LearnedNetworks, clients: Sequence[int]) -> list[Seen]:
 
 
 class _Attack:
-    """Somebody who knows the experiment's settings and where its clients begin.
-
-    Args:
-        trainer: Trains the clients that are attacked.
-    """
+    """Somebody who knows the experiment's settings and where its clients begin."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.method = trainer, trainer.method
@@ -90,19 +86,17 @@ class _Attack:
         """Attacks a client's message."""
         received = received_by(self.method, self.start, client)
         sent = over_slots(lambda leaf: leaf[0], self._sent([client]))
-        change = changes(self.method, received, sent)
-        return self._seen(
-            "server", name, [client], [slot for slot in change.values() if isinstance(slot, dict)]
-        )
+        slots = changes(self.method, received, sent).values()
+        models = [slot for slot in slots if isinstance(slot, dict)]
+        return self._seen("server", name, [client], models)
 
     def merged(self, cohort: Sequence[int]) -> list[Seen]:
         """Attacks the model that a first round of these clients leaves."""
         train = self.trainer.data.train
         # Whoever adds central noise, the sum has as much of it.
         e = self.trainer.experiment.model_copy(update={"aggregation": "plain"})
-        merge = merge_of(
-            e, self.method, self.trainer.learner.network.running, simulated_noise(e.seed)
-        )
+        running = self.trainer.learner.network.running
+        merge = merge_of(e, self.method, running, simulated_noise(e.seed))
         sent = self._sent(cohort)
         updates = [
             Update(over_slots(lambda leaf, i=i: leaf[i], sent), len(train.rows[c]), 1, c)
@@ -171,7 +165,6 @@ class _Attack:
         return self._rows(held[torch.randperm(len(held), generator=generator)[:count]]).flatten(1)
 
     def _first_layer(self, change: Params) -> tuple[Tensor, Tensor] | None:
-        """Returns the change of a first layer that is dense on the rows' numbers."""
         names = self.trainer.learner.network.layers[0] & change.keys()
         weights = [change[n] for n in names if change[n].shape[1:] == self.mean.shape]
         biases = [change[n] for n in names if change[n].ndim == 1]

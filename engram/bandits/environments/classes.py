@@ -139,9 +139,8 @@ def _checked(datasets: Sequence[LabeledRows]) -> tuple[int, int]:
         require(finite, "a data set's inputs", "NaN or infinity", "finite")
         found = np.unique(y).tolist()
         numbered = len(found) >= 2 and found == list(range(len(found)))
-        require(
-            numbered, "a data set's classes", found, "0, 1, ..., each of some row, two at least"
-        )
+        expected = "0, 1, ..., each of some row, two at least"
+        require(numbered, "a data set's classes", found, expected)
     shapes = [(x.shape[1], int(y.max()) + 1) for x, y in datasets]
     alike = len(set(shapes)) == 1
     require(alike, "features and classes of the data sets", shapes, "the same for all")

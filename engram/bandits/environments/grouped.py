@@ -86,14 +86,10 @@ def grouped(
         rewards = means + np.clip(noise * rng.standard_normal(arms), -room, room)
         return Round(user, _placed(topic, z, topics), means, rewards)
 
-    return Environment(
-        horizon,
-        users,
-        arms,
-        dim,
-        round_,
-        lambda t: environment.expected_rewards(*environment.offer(generator(seed, t, ROUND), arms)),
-    )
+    def expected_rewards(t: int) -> Array:
+        return environment.expected_rewards(*environment.offer(generator(seed, t, ROUND), arms))
+
+    return Environment(horizon, users, arms, dim, round_, expected_rewards)
 
 
 class _Tastes(NamedTuple):

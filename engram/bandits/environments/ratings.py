@@ -35,11 +35,8 @@ class Rated(NamedTuple):
 
     def served(self, arms: int) -> Ints:
         """Returns the users with at least one item that pays and ``arms - 1`` that do not."""
-        enough = [
-            len(bad) >= 1 and len(other) >= arms - 1
-            for bad, other in zip(self.bad, self.other, strict=True)
-        ]
-        return np.flatnonzero(enough)
+        pairs = zip(self.bad, self.other, strict=True)
+        return np.flatnonzero([len(bad) >= 1 and len(other) >= arms - 1 for bad, other in pairs])
 
 
 def rated(
@@ -78,9 +75,8 @@ def rated(
     shape = int(who.max()) + 1, int(what.max()) + 1
     cells, rows = np.unique(who[kept] * shape[1] + what[kept], return_index=True)
     row, column, value = cells // shape[1], cells % shape[1], stars[kept][rows]
-    require(
-        1 <= rank < min(shape), "rank", rank, f"at least 1, and less than users and items, {shape}"
-    )
+    below = f"at least 1, and less than users and items, {shape}"
+    require(1 <= rank < min(shape), "rank", rank, below)
     require(1 <= groups <= shape[0], "groups", groups, f"in [1, {shape[0]}], the users")
     matrix = csr_array((value, (row, column)), shape=shape)
     # Where the iteration begins does not change what it finds, but for rounding, and signs.
@@ -144,9 +140,8 @@ def ratings(table: Rated, *, horizon: int, seed: int, arms: int = 10) -> Environ
     served = table.served(arms)
     wanted = f"enough for some user: 1 bad and {arms - 1} others"
     require(len(served) >= 1, "rated items", "of no user", wanted)
-    groups = [
-        np.flatnonzero(table.groups[served] == group) for group in np.unique(table.groups[served])
-    ]
+    own = table.groups[served]
+    groups = [np.flatnonzero(own == group) for group in np.unique(own)]
 
     def round_(t: int) -> Round:
         rng = generator(seed, t, ROUND)

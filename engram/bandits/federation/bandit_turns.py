@@ -58,9 +58,8 @@ def drawn_environment(experiment: Experiment) -> Environment:
             environment = grouped_users(reward, users=e.num_clients, horizon=e.rounds, seed=e.seed)
         else:
             rows = [read_classes(name, data_dir=Path(e.data_dir)) for name in own.sources(e)]
-            environment = classes(
-                rows, horizon=e.rounds, seed=e.seed, groups=own.user_groups or None
-            )
+            groups = own.user_groups or None
+            environment = classes(rows, horizon=e.rounds, seed=e.seed, groups=groups)
     except Refused:
         raise
     except ValueError as error:

@@ -224,7 +224,6 @@ def _play(host: UserSites, content: RecordDict, clients: list[int], number: int)
 
 
 def _members(content: RecordDict) -> list[int]:
-    """Reads the clients among whom a turn is drawn; ``ValueError`` unless they ascend."""
     found = read_list(config_of(content), MEMBERS, int)
     if not found or found != sorted(set(found)):
         raise ValueError(f"{MEMBERS} must be clients in ascending order, got {brief(found)}")

@@ -125,8 +125,8 @@ class MetaBanTurns(SiteStrategy):
         """Asks for the turn's client, chooses an arm, and returns the message that says so."""
         told = ConfigRecord({**config, MEMBERS: sorted(self.sites.nodes)})
         turn = _Turn(server_round, told, grid)
-        self.left_out, self._theta, self._played, self._part = {}, arrays, {}, set()
-        self._far = set()
+        self.left_out, self._theta, self._played = {}, arrays, {}
+        self._part, self._far = set(), set()
         offer = self._offer(turn)
         self.check_enough(len(self._there()))
         if offer is None:
@@ -209,7 +209,6 @@ class MetaBanTurns(SiteStrategy):
     in_words = staticmethod(regret_in_words)
 
     def _totals(self, last: Mapping[str, float] | None = None) -> dict[str, float]:
-        """Returns the sums so far, those of the ``last`` evaluation included."""
         more = last or dict.fromkeys(TOTALS, 0.0)
         told, reward, regret = (float(self.state[name].sum() + more[name]) for name in TOTALS)
         untold = float(self.state["served"].sum()) - told
@@ -275,12 +274,9 @@ class MetaBanTurns(SiteStrategy):
         meta = MetaState(self._start, self._network(self._theta, 1), chosen)
         rng = generator(self._experiment.seed, turn.number - 1, CHOOSE)
         groups = learner.groups(torch.from_numpy(predictions)[None], users)
+        descent = partial(self._descent, turn)
         adapted = partial(
-            learner.adapted,
-            users=users,
-            counts=rows[None],
-            descent=partial(self._descent, turn),
-            rngs=[rng],
+            learner.adapted, users=users, counts=rows[None], descent=descent, rngs=[rng]
         )
         x = torch.from_numpy(arms)[None].mT
         try:
@@ -367,7 +363,6 @@ class MetaBanTurns(SiteStrategy):
 
 
 def _outcome(content: RecordDict, most: float) -> tuple[int, float, float]:
-    """Reads turns, reward and regret, with ``most`` turns at most."""
     details = content.config_records[CLIENTS]
     turns = read_int(details, "turns")
     reward, regret = read_float(details, "reward"), read_float(details, "regret")

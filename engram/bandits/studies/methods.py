@@ -54,11 +54,10 @@ def _linear(
     grid: tuple[PolicyArguments, ...] = _USUAL,
     **fixed: bool,
 ) -> TunedPolicy:
-    return TunedPolicy(
-        title,
-        grid,
-        lambda dim, settings: batched([core(dim, **setting, **fixed) for setting in settings]),
-    )
+    def make(dim: int, settings: Sequence[PolicyArguments]) -> BatchedPolicy[Any]:
+        return batched([core(dim, **setting, **fixed) for setting in settings])
+
+    return TunedPolicy(title, grid, make)
 
 
 def _clusters(title: str, core: Callable[..., Policy[Any]]) -> TunedPolicy:
@@ -67,16 +66,11 @@ def _clusters(title: str, core: Callable[..., Policy[Any]]) -> TunedPolicy:
 
 
 def _neural(title: str, **fixed: bool) -> TunedPolicy:
-    return TunedPolicy(
-        title,
-        _USUAL,
-        lambda dim, settings: (
-            neural_bandit(
-                dim, runs=len(settings), hidden=_HIDDEN, **_columns(settings), **fixed
-            ).batched
-        ),
-        users=not fixed["shared"],
-    )
+    def make(dim: int, settings: Sequence[PolicyArguments]) -> BatchedPolicy[Any]:
+        each = _columns(settings) | fixed
+        return neural_bandit(dim, runs=len(settings), hidden=_HIDDEN, **each).batched
+
+    return TunedPolicy(title, _USUAL, make, users=not fixed["shared"])
 
 
 def meta_bans(dim: int, settings: Sequence[PolicyArguments]) -> MetaBan:
@@ -102,9 +96,7 @@ METHODS: Final[Mapping[str, TunedPolicy]] = {  # from the simplest on
     "locb": _clusters("LOCB", locb),
     "cofiba": _clusters("COFIBA", cofiba),
     "molar": _linear(
-        "MOLARB",
-        molar,
-        _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all")),
+        "MOLARB", molar, _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all"))
     ),
     "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
     "neural-ucb-ind": _neural("NeuUCB-IND", shared=False),

@@ -96,16 +96,13 @@ def _ablation_table(rows: Sequence[Row], name: str) -> Table:
 
 def recovery_lines(rows: Sequence[Row]) -> list[str]:
     """Words the share of Meta-Ban's groups that are the true ones, where those are known."""
-    return [
-        "Meta-Ban's groups, in the first and the last tenth of rounds: "
-        + "; ".join(
-            f"{text} {row[name]['first']:.2f}, {row[name]['last']:.2f}"
-            for name, text in zip(RECOVERY, ("exactly right", "precision", "recall"), strict=True)
-        )
-        + "."
-        for row in rows
-        if RECOVERY[0] in row
-    ]
+    texts = dict(zip(RECOVERY, ("exactly right", "precision", "recall"), strict=True))
+    found = []
+    for row in (row for row in rows if RECOVERY[0] in row):
+        tenths = [f"{t} {row[n]['first']:.2f}, {row[n]['last']:.2f}" for n, t in texts.items()]
+        beginning = "Meta-Ban's groups, in the first and the last tenth of rounds: "
+        found.append(f"{beginning}{'; '.join(tenths)}.")
+    return found
 
 
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
@@ -246,7 +243,6 @@ def _last(runs: Sequence[Row]) -> Array:
 
 
 def _tenths(runs: Sequence[Row], name: str) -> dict[str, float]:
-    """Returns means over runs, and over the first and the last tenth of rounds."""
     rounds = np.array(runs[0]["rounds"])
     values, widths = np.mean([run[name] for run in runs], axis=0), np.diff(rounds, prepend=0)
     tenth = max(1, rounds[-1] / 10)

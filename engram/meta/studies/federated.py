@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from logging import WARNING, getLogger
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from engram.scoring.intervals import deviation
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
-from engram.simulations.job_pool import Pool, Progress, Row
+from engram.simulations.job_pool import Job, Pool, Progress, Row
 from engram.studies.study import Report
 from engram.studies.summaries import grouped
 
@@ -36,17 +37,11 @@ milliseconds a round"""
 
 def work(settings: FederatedSettings, pool: Pool) -> list[Row]:
     """Trains and scores all methods."""
-    return pool.run(
-        {
-            f"{method}-b{tasks}-h{steps}-{seed}": partial(
-                _run, _experiment(settings, method, tasks, steps, seed).to_config(), tasks
-            )
-            for tasks in settings.tasks
-            for steps in settings.local_steps
-            for method in settings.methods
-            for seed in range(settings.seeds)
-        }
-    )
+    s, jobs = settings, dict[str, Job]()
+    for tasks, steps, method, seed in product(s.tasks, s.local_steps, s.methods, range(s.seeds)):
+        config = _experiment(s, method, tasks, steps, seed).to_config()
+        jobs[f"{method}-b{tasks}-h{steps}-{seed}"] = partial(_run, config, tasks)
+    return pool.run(jobs)
 
 
 def _experiment(
@@ -155,14 +150,9 @@ def _table(rows: Sequence[Row]) -> Table:
         found.add_section()
         found.add_row(f"B = {tasks}, H = {steps}")
         for row in some:
-            found.add_row(
-                row["method"],
-                plus_minus(row["accuracy"], row["accuracy-std"]),
-                plus_minus(row["published"], row["published-std"]),
-                plus_minus(row["common"], None),
-                plus_minus(row["served"], None),
-                plus_minus(row["ms"], None, 1),
-            )
+            pairs = [plus_minus(row[n], row[f"{n}-std"]) for n in ("accuracy", "published")]
+            means = [plus_minus(row[n], None) for n in ("common", "served")]
+            found.add_row(row["method"], *pairs, *means, plus_minus(row["ms"], None, 1))
     return found
 
 

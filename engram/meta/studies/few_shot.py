@@ -86,15 +86,10 @@ def _drawings(data_dir: Path) -> tuple[_Pixels, npt.NDArray[Any]]:
     torchvision numbers classes in the order in which the disk lists them.
     """
     characters: list[Path] = []
+    files = "omniglot28.npz, or images_background.zip and images_evaluation.zip, and what is "
+    files += "in them, in omniglot-py"
     for background in (True, False):
-        part = fetch(
-            "Omniglot",
-            data_dir,
-            name="omniglot",
-            files="omniglot28.npz, or images_background.zip and images_evaluation.zip, and what is "
-            "in them, in omniglot-py",
-            background=background,
-        )
+        part = fetch("Omniglot", data_dir, name="omniglot", files=files, background=background)
         characters += sorted(Path(part.target_folder).glob("*/*"))
     drawings = [sorted(character.glob("*.png")) for character in characters]
     images = [_drawing(file) for files in drawings for file in files]

@@ -83,21 +83,16 @@ def _run(make: Callable[[], Problem], sweep: Sweep, report: Progress) -> list[Ro
 def _tuning_sweeps(settings: MetaLearningSettings, case: Case) -> dict[str, Sweep]:
     # Two seeds, other than the experiment's, since a step size may be too large for one.
     seeds = (settings.seeds, settings.seeds + 1)
-    rows = [
-        (method, method, beta, eta)
-        for method in settings.methods
-        for beta in METHODS[method].betas
-        for eta in case.grid
-    ]
+    tried = [(name, beta) for name in settings.methods for beta in METHODS[name].betas]
+    rows = [(name, name, beta, eta) for name, beta in tried for eta in case.grid]
     return _sweeps(settings, case, dict.fromkeys(case.sizes, rows), seeds, "tune-")
 
 
 def choose(rows: Iterable[Row]) -> dict[int, Steps]:
     """Returns, by batch size, each method's beta and eta with the least error on training tasks."""
     errors: dict[tuple[int, str], dict[tuple[float, float], float]] = {}
-    for (size, method, beta, eta), runs in grouped(
-        rows, "batch-size", "method", "beta", "eta"
-    ).items():
+    alike = grouped(rows, "batch-size", "method", "beta", "eta")
+    for (size, method, beta, eta), runs in alike.items():
         # Averaged over the last eighth of the measurements, so that a lucky one does not decide.
         total = sum(float(np.mean(run["errors"][-5:])) for run in runs)
         errors.setdefault((size, method), {})[beta, eta] = total

@@ -90,9 +90,8 @@ def _bspiderboost(s: RuleArguments, _: Tensor, eta: Tensor) -> MetaRule[Any]:
 def _reptile(s: RuleArguments, _: Tensor, eta: Tensor) -> MetaRule[Any]:
     # eta multiplies the sum of the local gradients, (w - w_i) / alpha (Nichol et al., Sec. 4). As
     # many local steps as MAML's batches, so that both see as many rows.
-    return reptile(
-        s.loss, **s.few, alpha=s.alpha, eta=eta / s.alpha, local_steps=maml_batches(s.hessian)
-    )
+    steps = maml_batches(s.hessian)
+    return reptile(s.loss, **s.few, alpha=s.alpha, eta=eta / s.alpha, local_steps=steps)
 
 
 def _protonet(s: RuleArguments, _: Tensor, eta: Tensor) -> MetaRule[Any]:

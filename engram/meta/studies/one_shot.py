@@ -89,9 +89,8 @@ class OneShot(Problem):
         self._seen = self._episodes(torch.arange(split.training), query, _generator(_SEEN))
         unseen = torch.arange(episodes) % split.test + split.training
         self._unseen = self._episodes(unseen, query, _generator(_UNSEEN))
-        self.network = build_model(
-            "mlp", input_shape=(self._pool.shape[1],), outputs=self.ways, hidden=(40, 40)
-        )
+        pixels = (self._pool.shape[1],)
+        self.network = build_model("mlp", input_shape=pixels, outputs=self.ways, hidden=(40, 40))
         self.layout = Layout.of(self.start(0))
         self.loss = dense_stacks(self.layout, CROSS_ENTROPY)
         self.matching = stacked_loss(prototypical_loss(self._embed))
@@ -109,9 +108,8 @@ class OneShot(Problem):
         """
         k = uniforms.shape[-1]
         if k % self.ways:
-            raise Refused(
-                f"batch-size must be a multiple of {self.ways}, the classes of a task, got {k} rows"
-            )
+            wanted = f"a multiple of {self.ways}, the classes of a task"
+            raise Refused(f"batch-size must be {wanted}, got {k} rows")
         classes = tasks.unsqueeze(2) * self.ways + torch.arange(k) % self.ways
         images = (uniforms * self._each).long()  # below self._each: uniforms are multiples of 2^-24
         x = self._images(classes * self._each + images)
@@ -172,7 +170,6 @@ class OneShot(Problem):
         return self.network.apply(self.layout.one(w), x)
 
     def _images(self, rows: Tensor) -> Tensor:
-        """Returns images (..., pixels), scaled to [0, 1]."""
         x = self._pool.index_select(0, rows.flatten())
         return x.float().mul_(1 / 255).view(*rows.shape, -1)
 

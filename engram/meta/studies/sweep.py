@@ -203,32 +203,22 @@ def run_sweep(
                 sampler = EpisodeSampler([run.seed for run in some.runs], problem.tasks, fast.draws)
         report(t + 1, total)
         since = time.thread_time()
-    return Trace(
-        _all(state.w, alive, len(sweep.runs)), seen, np.stack(errors, 1), total, spent / work
-    )
+    w = _all(state.w, alive, len(sweep.runs))
+    return Trace(w, seen, np.stack(errors, 1), total, spent / work)
 
 
 def _all(w: Params, alive: Sequence[int], runs: int) -> Params:
-    """Returns the models of all runs: NaN for those that diverged."""
+    at = torch.tensor(alive)
     return {
-        name: leaf.new_full((runs, *leaf.shape[1:]), torch.nan).index_copy_(
-            0, torch.tensor(alive), leaf
-        )
+        name: leaf.new_full((runs, *leaf.shape[1:]), torch.nan).index_copy_(0, at, leaf)
         for name, leaf in w.items()
     }
 
 
 def _rules(problem: Problem, sweep: Sweep) -> tuple[MetaRule[Any], MetaRule[Any]]:
     """Returns the rule of the first three quarters of iterations, and that of the last."""
-    arguments = RuleArguments(
-        loss=problem.loss,
-        matching=problem.matching,
-        tasks=problem.tasks,
-        tasks_per_step=sweep.tasks_per_step,
-        batch_size=sweep.batch_size,
-        alpha=sweep.alpha,
-        hessian=sweep.hessian,
-    )
+    each = sweep.tasks_per_step, sweep.batch_size, sweep.alpha, sweep.hessian
+    arguments = RuleArguments(problem.loss, problem.matching, problem.tasks, *each)
     beta = torch.tensor([run.beta for run in sweep.runs])
     eta = torch.tensor([run.eta for run in sweep.runs])
     try:

@@ -35,18 +35,18 @@ _WIDTH = 5  # a grid begins with 2^-5 to 2^5 times the default
 _WIDEST = 20
 
 
+Build = Callable[[float, Experiment, Engine], Strategy]  # with a step size or radius
+
+
 class ServerStep(NamedTuple):
     """A server step."""
 
     title: str  # its name in tables
     default: float  # its default step size or radius
-    # ``(size, experiment, grid) -> strategy``, with a step size or radius.
-    build: Callable[[float, Experiment, Engine], Strategy]
+    build: Build
 
 
-def _ours(
-    stepping: Callable[[Method, float], Method],
-) -> Callable[[float, Experiment, Engine], Strategy]:
+def _ours(stepping: Callable[[Method, float], Method]) -> Build:
     def build(size: float, e: Experiment, grid: Engine) -> Strategy:
         roster = query_roster(grid, e.num_clients)
         method, shapes, running = server_side(e, roster.kind)
@@ -59,8 +59,6 @@ def _ours(
 
 
 def _part_of_the_way(method: Method, size: float) -> Method:
-    """Makes the server's model move towards the mean, by rows."""
-
     def merge(server: Slots, mean: Update) -> Slots:
         return server | {"model": interpolate(server["model"], mean.slots["model"], size)}
 
@@ -73,9 +71,8 @@ def _flowers(kind: type[FedAdam | FedYogi]) -> ServerStep:
         # One node hosts all clients.
         return kind(eta=size, min_train_nodes=1, min_available_nodes=1)
 
-    return ServerStep(
-        kind.__name__, float(inspect.signature(kind).parameters["eta"].default), build
-    )
+    default = float(inspect.signature(kind).parameters["eta"].default)
+    return ServerStep(kind.__name__, default, build)
 
 
 STEPS: Final[dict[str, ServerStep]] = {

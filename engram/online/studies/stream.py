@@ -243,10 +243,7 @@ def summarize(courses: Sequence[Course], best: Array, best_in_ball: Array) -> li
             "mean-loss": float(course.losses.mean()),
             "regret": float((course.losses - best).sum()),
             "regret-in-ball": float((course.losses - best_in_ball).sum()),
-            "tried": {
-                f"{size:g}": loss if np.isfinite(loss) else None
-                for size, loss in course.tried.items()
-            },
+            "tried": {f"{s:g}": x if np.isfinite(x) else None for s, x in course.tried.items()},
         }
         for course in courses
     ]
@@ -269,13 +266,10 @@ def _draw(courses: Sequence[Course], best: Array) -> bytes:
     figure, (axes,) = panels(1, size=(9, 4.5))
     colors = dict(zip(STEPS, COLORS, strict=False))
     styles = {"default": "-", "tuned": "--", "x 0.25": ":", "x 4": "-."}
+    rounds = np.arange(1, len(best) + 1)
     for course in courses:
-        axes.plot(
-            np.arange(1, len(best) + 1),
-            np.cumsum(course.losses - best),
-            styles[course.way],
-            color=colors[course.name],
-            label=_label(course.name, course.size, course.way),
-        )
+        regret, color = np.cumsum(course.losses - best), colors[course.name]
+        label = _label(course.name, course.size, course.way)
+        axes.plot(rounds, regret, styles[course.way], color=color, label=label)
     axes.set(xlabel="round", ylabel="regret (nats), against the best fixed model of all")
     return finish(figure, axes)

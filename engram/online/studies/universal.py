@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,13 +30,8 @@ one at an end of those tried. "*": the least of its row."""
 
 def work(settings: UniversalSettings, pool: Pool) -> list[Row]:
     """Plays all matches."""
-    return pool.run(
-        {
-            f"{name}-{seed}": partial(run_match, name, settings.horizon, seed)
-            for name in settings.settings
-            for seed in range(settings.seeds)
-        }
-    )
+    t, pairs = settings.horizon, product(settings.settings, range(settings.seeds))
+    return pool.run({f"{name}-{s}": partial(run_match, name, t, s) for name, s in pairs})
 
 
 def report(settings: UniversalSettings, done: Sequence[Row]) -> Report:
@@ -57,12 +53,9 @@ class _Shown(NamedTuple):  # a column of tables: a method with its theory's step
 
 
 _SHOWN: Final = tuple(
-    _Shown(
-        f"{name}-tuned" if tuned else name,
-        name,
-        f"{method.title} tuned" if tuned else method.title,
-        tuned,
-    )
+    _Shown(f"{name}-tuned", name, f"{method.title} tuned", True)
+    if tuned
+    else _Shown(name, name, method.title, False)
     for name, method in METHODS.items()
     for tuned in ((False, True) if len(method.scales) > 1 else (False,))
 )

@@ -20,6 +20,7 @@ from engram.tables.bandits.policies import batches, close_tasks
 from engram.tables.federation.bandit_host import policy_of
 from engram.tables.federation.bandit_strategy import BanditExchange
 from engram.tables.federation.molar_messages import SITES
+from tests.bandits.federation.turns import entry
 from tests.bandits.federation.turns import run as run_sites
 from tests.server.late import Late
 from tests.support import small, write_npz
@@ -162,14 +163,6 @@ def in_round(number, client, change):
         return reply
 
     return odd(apply, kind=MessageType.TRAIN)
-
-
-def entry(key, value):
-    def change(reply):
-        reply.content.config_records["clients"][key] = value
-        return reply
-
-    return change
 
 
 FAULTS = {

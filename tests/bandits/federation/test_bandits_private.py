@@ -11,12 +11,10 @@ from engram.client.memory import RamStore
 from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.guards.accounting.guarantee import guarantee
-from engram.guards.noise import secret_noise, simulated_noise
+from engram.guards.noise import secret_noise
 from engram.guards.presets import noise_multiplier
 from engram.runs.record import RunRecord
-from engram.server.run import run as run_on
 from engram.settings.errors import Refused
-from engram.simulations.grid import InProcessGrid
 from engram.sites.ledger import Ledger
 from engram.sites.privacy_account import Account
 from tests.bandits.federation.test_bandits import COUNT, coefs, run, settings
@@ -32,17 +30,8 @@ def claimed(multiplier, releases=1):
     return gaussian(sqrt(2 * releases) / multiplier)
 
 
-def private(folder, store=None, **special):
-    e, store = settings(**PRIVATE | special), store or RamStore()
-    host = host_of(Opening(e, store, noise=simulated_noise(e.seed)))
-    found = run_on(
-        InProcessGrid(host, [[c] for c in range(COUNT)]),
-        e,
-        folder,
-        engine="vectorized",
-        memories=store,
-    )
-    return found, store
+def private(folder, **special):
+    return run(folder, **PRIVATE | special)
 
 
 def test_almost_without_noise_sites_play_as_without_privacy(tmp_path):

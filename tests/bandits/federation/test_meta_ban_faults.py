@@ -8,12 +8,7 @@ import torch
 from flwr.app import MessageType
 
 from engram.bandits.federation.bandit_turns import drawn_environment
-from engram.bandits.federation.meta_ban_messages import (
-    ARMS,
-    PREDICTIONS,
-    drawn_of,
-    summed,
-)
+from engram.bandits.federation.meta_ban_messages import ARMS, PREDICTIONS, drawn_of, summed
 from engram.bandits.replay import Drawn
 from engram.client.disk_memory import MemoryFull
 from engram.client.hosts import Opening, host_of
@@ -21,7 +16,7 @@ from engram.client.memory import RamStore
 from engram.settings.errors import RunStopped
 from engram.simulations.grid import InProcessGrid
 from engram.wire.wire import ARRAYS, CLIENTS, to_record
-from tests.bandits.federation.turns import COUNT, DISCREET, T, rows_of, run, settings
+from tests.bandits.federation.turns import COUNT, DISCREET, T, entry, rows_of, run, settings
 from tests.server.late import Late
 from tests.tables.federation.sites import Odd, error_instead
 
@@ -47,14 +42,6 @@ def changing(client, question, change, number=None):
         return change(reply) if ours else reply
 
     return partial(Odd, change=odd)
-
-
-def entry(key, value):
-    def change(reply):
-        reply.content.config_records[CLIENTS][key] = value
-        return reply
-
-    return change
 
 
 def arrays(name, key, value):

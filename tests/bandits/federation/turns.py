@@ -5,9 +5,11 @@ from engram.bandits.federation.policy import policy_of
 from engram.bandits.play import play_policy as play_in_one_place
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
+from engram.guards.noise import simulated_noise
 from engram.runs.record import RunRecord
 from engram.server.run import run as run_on
 from engram.simulations.grid import InProcessGrid
+from engram.wire.wire import CLIENTS
 from tests.support import small
 
 COUNT, T = 6, 40
@@ -24,7 +26,8 @@ def run(folder, *, settings=settings, grid=None, store=None, nodes=COUNT, **spec
     """Runs sites in this process; returns the results, and what the sites remember."""
     e, store = settings(**special), store or RamStore()
     hosts = [range(node, e.num_clients, nodes) for node in range(nodes)]
-    g = (grid or InProcessGrid)(host_of(Opening(e, store)), hosts)
+    host = host_of(Opening(e, store, noise=simulated_noise(e.seed)))
+    g = (grid or InProcessGrid)(host, hosts)
     ram = store if isinstance(store, RamStore) else None
     return run_on(g, e, folder, engine="vectorized", memories=ram), store
 
@@ -37,6 +40,16 @@ def in_one_place(**special):
         policy_of(e, environment.dim).batched, [environment], [e.seed], moments.append
     )
     return environment, played, moments[-1]
+
+
+def entry(key, value):
+    """Returns a change of an entry of a reply about clients."""
+
+    def change(reply):
+        reply.content.config_records[CLIENTS][key] = value
+        return reply
+
+    return change
 
 
 def rows_of(folder):

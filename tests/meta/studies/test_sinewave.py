@@ -29,11 +29,8 @@ def test_sinewave_gives_a_table_and_figures(tmp_path):
     assert rows[3, "maml-matched"]["eta"] == rows[3, "moml-v1"]["eta"]
     assert rows[1, "moml-v1"]["published"] == 0.291
     assert all(row["test-error"] > 0 and row["runs"] == 2 for row in rows.values())
-    assert {path.name for path in out.glob("*.png")} == {
-        "convergence.png",
-        "fits-k1.png",
-        "fits-k3.png",
-    }
+    pictures = {path.name for path in out.glob("*.png")}
+    assert pictures == {"convergence.png", "fits-k1.png", "fits-k3.png"}
     assert "MAML, v1's eta" in result.stdout
 
 
@@ -62,18 +59,8 @@ def test_tuning_takes_what_training_tasks_like_best(tmp_path, monkeypatch):
 
 def test_published_steps_are_the_authors(tmp_path):
     out = tmp_path / "run"
-    result = reproduce(
-        "sinewave",
-        "moml-v1",
-        "-k",
-        "1",
-        "--iterations",
-        "2",
-        "--seeds",
-        "1",
-        "--published",
-        out=out,
-    )
+    words = ["moml-v1", "-k", "1", "--iterations", "2", "--seeds", "1", "--published"]
+    result = reproduce("sinewave", *words, out=out)
     assert result.exit_code == 0, result.output
     plan = json.loads((out / "plan.json").read_text())
     assert plan["published"]

@@ -79,16 +79,13 @@ def test_a_match_has_all_methods_and_scales():
 # --- Reports ---------------------------------------------------------------------------------
 
 
-def test_the_exponent_of_a_power():
+def test_the_exponent_of_a_power_and_by_hand():
     for power in [0.5, 1.0, -0.25, 0.0]:
         with entry(power):
             rounds = np.unique(np.geomspace(1, 5000, 40).round())
             # Only the last tenfold counts.
             regret = np.where(rounds >= 500, 3 * rounds**power, 100.0)
             assert exponent(rounds, regret) == pytest.approx(power, abs=1e-12)
-
-
-def test_the_exponent_by_hand():
     # log r over log t through (1, 0), (2, 1), (3, 5), in units of log 2: the slope is 5 / 2.
     assert exponent([2, 4, 8], np.array([1.0, 2.0, 32.0])) == pytest.approx(2.5)
 
@@ -108,10 +105,9 @@ def done():
     """Two seeds, in which the best scale of OGD is 2, though it is not for either alone."""
     rows = []
     for seed, last in enumerate(({0.5: 1.0, 1.0: 9.0, 2.0: 3.0}, {0.5: 9.0, 1.0: 2.0, 2.0: 3.0})):
-        for method in METHODS.values():
+        for name, method in METHODS.items():
             for scale in method.scales:
                 end = last.get(scale, 50.0) if len(method.scales) > 1 else 10.0 + 4 * seed
-                name = next(n for n, m in METHODS.items() if m is method)
                 rows.append(row(name, seed, scale, [1.0, end / 10, end]))
     return rows
 
@@ -174,12 +170,8 @@ def test_without_games_there_is_no_picture_of_them(tmp_path):
     out = tmp_path / "run"
     words = ["linear", "--horizon", 1, "--seeds", 1]
     assert reproduce("universal", *words, out=out).exit_code == 0
-    assert {path.name for path in out.iterdir()} == {
-        "plan.json",
-        "linear-0.json",
-        "regret.png",
-        "results.json",
-    }
+    names = {path.name for path in out.iterdir()}
+    assert names == {"plan.json", "linear-0.json", "regret.png", "results.json"}
     rows = json.loads((out / "results.json").read_text())["rows"]
     assert all(each["standard-error"] is None and each["exponent"] is None for each in rows)
 
