@@ -33,10 +33,7 @@ NETWORKS = {
     "cnn": build_model("cnn", input_shape=(1, 4, 4), outputs=CLASSES, hidden=(6,)),
 }
 
-OUTPUTS = {
-    "classes": (cross_entropy, CROSS_ENTROPY),
-    "values": (squared_error, SQUARED_ERROR),
-}
+OUTPUTS = {"classes": (cross_entropy, CROSS_ENTROPY), "values": (squared_error, SQUARED_ERROR)}
 
 
 def cohort(network, seed=0, scale=1.0):

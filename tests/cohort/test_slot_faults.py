@@ -8,17 +8,7 @@ import torch
 
 import engram
 from engram.cohort.trainer.chunks import ClientFailed
-from engram.core import (
-    Client,
-    FromMean,
-    Method,
-    Phase,
-    Served,
-    Server,
-    kinds_of,
-    replace,
-    sends,
-)
+from engram.core import Client, FromMean, Method, Phase, Served, Server, kinds_of, replace, sends
 from engram.settings.errors import EngramError
 from engram.simulations.engine import simulate
 from tests.samples import entry
@@ -253,10 +243,7 @@ def branches(directions):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (
-            {"merge": fails},
-            f"method mine, server: merge raised KeyError: 'modle' .{LINE}, in f",
-        ),
+        ({"merge": fails}, f"method mine, server: merge raised KeyError: 'modle' .{LINE}, in f"),
         (
             {"directed": branches},
             f"method mine, round 1: RuntimeError: vmap: .*control flow .{LINE}, in branches.; "

@@ -223,10 +223,7 @@ def test_a_run_on_nodes_says_whom_it_waits_for(going):
 
 def test_a_run_that_is_watched_waits_and_its_federation_is_known_afterwards(going):
     def state():
-        ((row,), parts) = (
-            grid_of(listing(index, {}), "runs"),
-            one_run(index, {"name": ["going"]}),
-        )
+        ((row,), parts) = (grid_of(listing(index, {}), "runs"), one_run(index, {"name": ["going"]}))
         return row["state"], said(parts)
 
     index = RunIndex(going.folder.parent)

@@ -208,9 +208,7 @@ class Trainer:
         self.sending = _sending(e, *what, noise, self._covers)
         if isinstance(store, RamStore):
             check_kept(
-                e,
-                shapes,
-                nbytes(shapes.sent) if self.sending and self.sending.guard.keeps else 0,
+                e, shapes, nbytes(shapes.sent) if self.sending and self.sending.guard.keeps else 0
             )
         self._checked: set[frozenset[str]] = set()
         self.way = ""

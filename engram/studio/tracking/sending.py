@@ -31,11 +31,7 @@ _NOT_SCORES: Final = frozenset({"ids", "names", "queries"})  # columns of client
 Row = Mapping[str, Any]
 
 
-TRACKERS: Final = {
-    "tensorboard": "TensorBoard",
-    "mlflow": "MLflow",
-    "wandb": "WeightsAndBiases",
-}
+TRACKERS: Final = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "WeightsAndBiases"}
 """By its name, which is that of its package, of its extra and of its module here: its class."""
 
 
