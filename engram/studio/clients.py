@@ -111,12 +111,9 @@ def one_client(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Comp
     if not record.trains_network:
         return found
     found.append(html.H2("Its score after each round"))
-    beside = [
-        other
-        for records in index.around(name).values()
-        for other in records
-        if other.config["settings"]["seed"] == record.config["settings"]["seed"]
-    ]
+    seed = record.config["settings"]["seed"]
+    runs = [other for records in index.around(name).values() for other in records]
+    beside = [other for other in runs if other.config["settings"]["seed"] == seed]
     if record.scores():
         note = "Thin lines: the same client under the other methods. Dots: rounds it trained in."
         found += [graph("history", _history(record, client, beside)), html.P(note)]
@@ -190,16 +187,10 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     ]
     low = min([y for points, *_ in lines.values() for _, y in points], default=0.0)
     marks = {"symbol": "circle", "size": 4, "color": own}
-    figure.add_trace(
-        Scatter(
-            x=took,
-            y=[low * main.scale] * len(took),
-            mode="markers",
-            marker=marks,
-            name="trained",
-            hovertemplate="trained in round %{x}<extra></extra>",
-        )
-    )
+    hover = "trained in round %{x}<extra></extra>"
+    below = [(x, low * main.scale) for x in took]
+    dots = _line(below, "trained", mode="markers", marker=marks, hovertemplate=hover)
+    figure.add_trace(dots)
     figure.update_layout(xaxis_title="communication round", yaxis_title=main.name + main.unit)
     for trace in figure.data[:-1]:
         trace.y = [main.scale * y for y in trace.y]

@@ -7,7 +7,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from importlib import import_module
 from logging import getLogger
@@ -94,22 +94,14 @@ class Tracker:
 
 
 def check_tracker(kind: str) -> None:
-    """Refuses a tracker that is not known, or not installed.
-
-    Raises:
-        Refused: It is.
-    """
+    """Refuses a tracker that is not known, or not installed."""
     if kind not in TRACKERS:
         raise Refused(f"a tracker must be one of {', '.join(TRACKERS)}, got {kind!r}")
     need(kind, kind)
 
 
 def check_sendable(folder: Path, kind: str) -> None:
-    """Refuses a run of which something that is sent is damaged; sends nothing.
-
-    Raises:
-        Refused: It is, or there is no such run.
-    """
+    """Refuses a run that is not there, or of which something that is sent is damaged."""
     record = RunRecord.open(folder)
     _Sending(record, kind, "")
     _ = record.results, record.rows()
@@ -124,11 +116,8 @@ def send(folder: Path, kind: str, group: str = "") -> int:
     check_sendable(folder, kind)
     record = RunRecord.open(folder)
     try:
-        sending = _Sending(record, kind, group)
-        try:
+        with closing(_Sending(record, kind, group)) as sending:
             return sum(sending.row(row) for row in record.rows())
-        finally:
-            sending.close()
     except Refused:
         raise
     except Exception as error:  # of any kind: they are the tracker's own
@@ -155,14 +144,8 @@ def follow(folder: Path, kind: str, group: str = "") -> Iterator[Callable[[Row],
             act()
         except Exception as error:  # of any kind: no tracker ends a run
             failed = True
-            said = one_line(str(error))
-            _log.warning(
-                "%s is told nothing more: %s; engram track %s --to %s sends the rest",
-                kind,
-                said,
-                folder,
-                kind,
-            )
+            rest = f"engram track {folder} --to {kind} sends the rest"
+            _log.warning("%s is told nothing more: %s; %s", kind, one_line(str(error)), rest)
 
     def begin(row: Row) -> None:
         nonlocal sending
@@ -197,17 +180,12 @@ class _Sending:
     def __init__(self, record: RunRecord, kind: str, group: str) -> None:
         self._record, self._kind = record, kind
         self._path = record.folder / _SENT
-        config = record.config
-        self._about = About(
-            config["training"],
-            record.folder.name,
-            group,
-            record.folder.absolute(),
-            config["settings"],
-        )
+        config, folder = record.config, record.folder
+        of = config["training"], folder.name, group, folder.absolute(), config["settings"]
+        self._about = About(*of)
         for name in _TRACKERS_OWN:
-            if (record.folder / name).is_symlink():
-                raise Refused(f"{record.folder / name} is a link, which is not followed: remove it")
+            if (folder / name).is_symlink():
+                raise Refused(f"{folder / name} is a link, which is not followed: remove it")
         sent = self._sent().get(kind, {})
         self._finished = bool(sent.get("finished", False))
         self._told: int = sent.get("round", -1)
