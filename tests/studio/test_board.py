@@ -268,11 +268,8 @@ def test_a_run_on_clients_own_data_says_so_and_not_the_default(going, tmp_path):
 
 
 def test_a_page_that_is_being_computed_is_not_asked_for_again(folder):
-    (show,) = [
-        each
-        for each in board(RunIndex(folder), None)._callback_list
-        if "stamp.data" in each["output"]
-    ]
+    every = board(RunIndex(folder), None)._callback_list
+    (show,) = [each for each in every if "stamp.data" in each["output"]]
     running = {"running": {"tick.disabled": True}, "runningOff": {"tick.disabled": False}}
     assert show["running"] == running
 
