@@ -246,9 +246,6 @@ class Run:
             out: The folder, a new one; by default one in this folder, named for the client.
             format: ``safetensors`` or ``onnx``.
 
-        Returns:
-            The folder.
-
         Raises:
             Refused: If the run is not finished, or there is no such model, client or format.
         """
@@ -273,9 +270,6 @@ class Run:
                 run's clients have.
             out: As for ``export``.
             format: As for ``export``.
-
-        Returns:
-            The folder.
 
         Raises:
             Refused: If the run is not finished, its method adapts to nobody, or the rows are others

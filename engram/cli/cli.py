@@ -290,16 +290,9 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
 """The subcommands by name, under the headings that ``engram --help`` gives them."""
 
 LOOKING: Final = {
-    "runs",
-    "show",
-    "report",
-    "board",
-    "track",
-    "methods",
-    "predict",
-    "status",
-    "doctor",
-} | {"renew", "stop", "approve", "policy", "log", "ledger", "leave", "memory"}
+    *("runs", "show", "report", "board", "track", "methods", "predict", "status", "doctor"),
+    *("renew", "stop", "approve", "policy", "log", "ledger", "leave", "memory"),
+}
 """Commands that run no code that the current folder names: it may have come from elsewhere."""
 
 COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group.items()}

@@ -51,11 +51,8 @@ def federation(
     refuse_keys(overrides, {"resume": "engram run --federation", "out": "--out DIR"})
     experiment = for_federation(overrides, clients)
     folder = folder_of_command(out, f"federation-{data_name(experiment)}")
-    err.print(
-        f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs",
-        soft_wrap=True,
-    )
     place, options = folder / "federation", _data_options(experiment)
+    err.print(f"starting a SuperLink and {clients} nodes; logs in {place}/logs", soft_wrap=True)
     _ = work.STRATEGIES  # slow to import: before there are processes to stop
     with LoopbackFederation(place, clients=clients, options=options) as there:
         _follow(experiment, folder / "run", there.server, there.control, "run it anew")
@@ -147,15 +144,8 @@ def _follow(
                 _count(counters, row)
             report(row)
 
-        run_deployed(
-            experiment,
-            folder,
-            server,
-            control=control,
-            on_round=count,
-            on_trouble=trouble,
-            on_word=tell,
-        )
+        what = experiment, folder, server
+        run_deployed(*what, control=control, on_round=count, on_trouble=trouble, on_word=tell)
 
     tell(f"submitting the run to the SuperLink of {server}")
     run_all({folder: experiment}, execute, again, at_once=True)

@@ -238,11 +238,7 @@ _Client = Annotated[int, argument("CLIENT", "The client's number.")]
 
 
 @memory.command("list")
-def list_(
-    folder: Site,
-    state: State = None,
-    as_json: JsonInstead = False,
-) -> None:
+def list_(folder: Site, state: State = None, as_json: JsonInstead = False) -> None:
     """List all memories: run, method, client, round, size, date, and the training's name."""
     root = _root(folder, state)
     found = list(work.kept(root))

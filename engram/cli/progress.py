@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -19,6 +20,7 @@ from engram.settings.experiment import Experiment
 
 _LINES: Final = 12  # latest pieces of work that are always shown
 
+Row = Mapping[str, Any]
 Report = Callable[[dict[str, Any]], None]
 Execute = Callable[[Experiment, Path, Report], None]
 
@@ -163,15 +165,7 @@ def run_all(
         for folder, experiment in experiments.items():
             tell = begin(f"{experiment.method} seed {experiment.seed}", experiment.rounds)
             in_words = strategies[experiment.own.plug_in].in_words
-
-            def report(
-                row: Mapping[str, Any],
-                tell: Tell = tell,
-                experiment: Experiment = experiment,
-                in_words: Callable[[Mapping[str, Any]], str] = in_words,
-            ) -> None:
-                tell(row["round"], in_words(row) if _due(row, experiment) else "")
-
+            report = partial(_tell, tell, experiment, in_words)
             try:
                 execute(experiment, folder, report)
             except RunStopped as error:
@@ -183,9 +177,9 @@ def run_all(
     return stopped
 
 
-def _due(row: Mapping[str, Any], experiment: Experiment) -> bool:
-    last = row["round"] == experiment.rounds
-    return err.is_terminal or last or row["round"] % experiment.eval_every == 0
+def _tell(tell: Tell, e: Experiment, in_words: Callable[[Row], str], row: Row) -> None:
+    due = err.is_terminal or row["round"] == e.rounds or row["round"] % e.eval_every == 0
+    tell(row["round"], in_words(row) if due else "")
 
 
 @contextmanager

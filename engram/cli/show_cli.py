@@ -206,14 +206,8 @@ def _show_method(name: str, as_json: bool) -> None:
     if as_json:
         about = {"method": name, "meaning": method.meaning, "source": method.source}
         rows = [
-            {
-                "setting": f"{name}.{key}",
-                "default": json.loads(default),
-                "range": within,
-                "searched": searched,
-                "meaning": meaning,
-            }
-            for key, default, within, searched, meaning in settings
+            dict(zip(headings, (f"{name}.{key}", json.loads(default), *rest), strict=True))
+            for key, default, *rest in settings
         ]
         told = {"settings": rows, "searched-too": more, "not-read": unread}
         print(json.dumps(about | told))

@@ -73,7 +73,6 @@ def withdraw(
 
 
 def _check_place(record: RunRecord, client: int, server: Path | None) -> None:
-    """Refuses a run of another engine, an unfinished one, and a client that is still a member."""
     folder, on_nodes = record.folder, record.on_nodes
     if on_nodes and server is None:
         raise Refused(

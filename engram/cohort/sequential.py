@@ -56,13 +56,8 @@ def _one(problem: Problem, cohort: Cohort, common: Slots, i: int) -> tuple[Any, 
     except Exception as error:  # a user's method may raise anything, which becomes the cause
         raise ClientRaised(i, h) from error
     fine = bool(is_finite((sent, kept))) and (loss is None or isfinite(loss))
-    return (
-        sent,
-        kept,
-        states,
-        loss,
-        None if fine else _first_broken(problem, method, *begun, cohort),
-    )
+    broken = None if fine else _first_broken(problem, method, *begun, cohort)
+    return sent, kept, states, loss, broken
 
 
 def _states(each: Sequence[State]) -> State:
@@ -78,9 +73,8 @@ def _first_broken(
     number = 0
     for step in cohort.draws.each_step():
         phase = method.client.phases[step.phase]
-        work, states[step.phase] = problem.take(
-            phase, work, states[step.phase], _only(step.batches)
-        )
+        batches, state = _only(step.batches), states[step.phase]
+        work, states[step.phase] = problem.take(phase, work, state, batches)
         number += 1
         if not is_finite(work):
             break

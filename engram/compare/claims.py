@@ -260,7 +260,6 @@ def _signed(metric: Metric, value: float) -> str:
 
 
 def _apart(claims: Claims, one: str, other: str) -> str:
-    """Formats by how much a row is better than another one, with the interval."""
     gain = claims.gain(one, other)
     low, high = (claims.metric.in_words(end, 1) for end in (gain.low, gain.high))
     return f"{_signed(claims.metric, gain.mean)} (95 % CI {low} to {high})"

@@ -224,7 +224,6 @@ def load_comparison(comparison: str | Path, *, round: str = "picked") -> Compari
 
 
 def _finished(folder: Path, source: Source | None = None) -> dict[str, list[Run]]:
-    """Returns the finished runs of a comparison by method, on the rows that it was given."""
     plan = read_plan(folder)["runs"]
     runs: dict[str, list[Run]] = {}
     for path in runs_of(folder, "results.json"):
@@ -233,11 +232,6 @@ def _finished(folder: Path, source: Source | None = None) -> dict[str, list[Run]
 
 
 def _written(path: Path, text: str) -> Path:
-    """Writes a text into a new file.
-
-    Raises:
-        Refused: There is one already, or no such folder.
-    """
     if path.exists() or path.is_symlink():
         raise Refused(f"{path} is there already: give another name")
     if not path.parent.is_dir():

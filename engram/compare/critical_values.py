@@ -67,9 +67,6 @@ def of_seeds(methods: int, seeds: int) -> Reals:
     vary and the others do not at all, or some vary more than others. Seeds' common effects cancel
     in differences.
 
-    Args:
-        methods: Number of methods.
-        seeds: Number of seeds.
 
     Returns:
         One for each of ``ALPHAS``.

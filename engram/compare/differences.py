@@ -152,7 +152,6 @@ def _gap(one: Scores, other: Scores) -> Gap:
 
 
 def _interval(gap: Gap, methods: int) -> tuple[float, float]:
-    """Half-width of an interval, and its p value."""
     by_seeds, mean = max(gap.by_seeds, gap.floor), abs(gap.mean)
     halves = np.hypot(
         of_seeds(methods, gap.seeds) * by_seeds**0.5,

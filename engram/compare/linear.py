@@ -138,7 +138,6 @@ def _ridge(x: Array, y: Array, strengths: Sequence[float], outputs: int) -> Iter
 
 
 def _best(task: str, models: Sequence[_Predicts], x: Array, y: torch.Tensor) -> _Predicts:
-    """Returns the model with the least loss on some rows."""
     loss = TASKS[task].metric
     losses = [scored(loss, torch.from_numpy(model(x)).float(), y) for model in models]
     return models[int(np.argmin([np.inf if value is None else value for value in losses]))]

@@ -156,22 +156,19 @@ def latex(found: Sequence[Results], width: str) -> str:
     trained = len(found[0].rows)
     lines[trained:trained] = [r"\midrule"] * (trained < len(lines))
     star = "*" * (width == "two")
-    return "\n".join(
-        [
-            rf"\begin{{table{star}}}",
-            r"  \setlength{\belowcaptionskip}{4pt}",
-            rf"  \caption{{{_escaped(_caption(found))}}}",
-            r"  \centering\small\setlength{\tabcolsep}{3pt}",
-            rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
-            r"    \toprule",
-            *(f"    {line}" for line in _headings(found, columns)),
-            *(f"    {line}" for line in lines),
-            r"    \bottomrule",
-            r"  \end{tabular}",
-            rf"\end{{table{star}}}",
-            "",
-        ]
-    )
+    whole = [
+        rf"\begin{{table{star}}}",
+        r"  \setlength{\belowcaptionskip}{4pt}",
+        rf"  \caption{{{_escaped(_caption(found))}}}",
+        r"  \centering\small\setlength{\tabcolsep}{3pt}",
+        rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
+        r"    \toprule",
+        *(f"    {line}" for line in [*_headings(found, columns), *lines]),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        rf"\end{{table{star}}}",
+    ]
+    return "\n".join([*whole, ""])
 
 
 def _columns(results: Results, *, wide: bool) -> list[_Column]:
@@ -215,7 +212,6 @@ def _caption(found: Sequence[Results]) -> str:
 
 
 def _check_room(heads: Sequence[str], cells: Mapping[str, Sequence[str]], width: str) -> None:
-    """Refuses a table that is wider than the columns that it is for."""
     table = [["method", *heads], *([label, *texts] for label, texts in cells.items())]
     longest = [max(map(len, column)) for column in zip(*table, strict=True)]
     letters, room = sum(longest) + _BETWEEN * (len(longest) - 1), WIDTHS[width]

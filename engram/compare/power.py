@@ -93,7 +93,6 @@ def _first(numbers: Sequence[int], power: Callable[[int], float]) -> float:
 
 
 def _power(gap: Gap, methods: int, seeds: int, clients: int) -> float:
-    """Probability that a comparison of this size shows the difference."""
     noise = gap.noise * (gap.seeds / seeds) * (gap.clients / clients)
     of_seed = max(gap.by_seeds - gap.noise, 0.0) * gap.seeds / seeds
     of_client = max(gap.by_clients - gap.noise, 0.0) * gap.clients / clients

@@ -85,10 +85,6 @@ class Scoring(NamedTuple):
 class Scorekeeper:
     """Keeps the scores of a run.
 
-    Args:
-        scoring: How clients are scored.
-        clients: Number of clients of the federation.
-
     Attributes:
         scoring: As given.
         evaluation: The last evaluation's scores of every client, or None.

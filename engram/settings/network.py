@@ -70,7 +70,6 @@ class NetworkMethod(Method):
 
     @property
     def _science(self) -> Any:
-        """The method's dataclass in ``engram.methods``."""
         from engram.core.settings import METHODS as KNOWN
 
         importlib.import_module(self.module)
@@ -142,7 +141,6 @@ class NetworkMethod(Method):
         yield from _metrics_that_do_not_fit(shared)
 
     def _unsuitable(self, shared: SharedSettings) -> Iterator[Fault]:
-        """Yields the faults of shared settings that the method does not support."""
         if self.tasks and shared.task not in self.tasks:
             yield clash("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
         if not shared.local_epochs and shared.local_steps < self.phases:
@@ -200,15 +198,12 @@ def made_of(entry: dict[str, Any]) -> type[NetworkMethod]:
         expected = "float, int, bool or a Literal of texts"
         require(kind is not None, f"type of {entry['name']}.{name}", field["type"], expected)
         low, high, log = field.get("search", (0, 0, False))
-        fields[name] = (
-            kind,
-            Field(
-                field["default"],
-                description=field["meaning"],
-                json_schema_extra=searched(low, high, log=log) if "search" in field else None,
-                **{key: field[key] for key in _LIMITS if key in field},
-            ),
+        limits = {key: field[key] for key in _LIMITS if key in field}
+        more = searched(low, high, log=log) if "search" in field else None
+        described = Field(
+            field["default"], description=field["meaning"], json_schema_extra=more, **limits
         )
+        fields[name] = kind, described
     made: Any = create_model(
         entry["name"],
         __base__=NetworkMethod,
@@ -256,7 +251,6 @@ def _impossible_cohorts(shared: SharedSettings) -> Iterator[Fault]:
 
 
 def _impossible_times(shared: SharedSettings) -> Iterator[Fault]:
-    """Yields conflicts with clocks, deadlines and buffers of updates."""
     yield from shared.time_problems()
     asked, seen = shared.clients_per_round, shared.num_clients - shared.unseen_clients
     if (more := shared.over_selection) and shared.asked(asked) > seen:
@@ -271,13 +265,11 @@ def _impossible_times(shared: SharedSettings) -> Iterator[Fault]:
         most = f"at most clients-per-round = {asked}, which are at work at a time"
         yield clash("buffer-size", size, most, "clients-per-round")
     if size and shared.min_clients > size:
-        yield clash(
-            "min-clients", shared.min_clients, f"at most buffer-size = {size}", "buffer-size"
-        )
+        most = f"at most buffer-size = {size}"
+        yield clash("min-clients", shared.min_clients, most, "buffer-size")
 
 
 def _impossible_text(shared: SharedSettings) -> Iterator[Fault]:
-    """Yields settings that a column of texts does not go with."""
     text, source = shared.text, shared.source
     if text is None:
         return

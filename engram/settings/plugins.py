@@ -67,7 +67,6 @@ def project_settings() -> dict[str, Any]:
 
 
 def _tool() -> dict[str, Any]:
-    """Returns the table ``tool`` of the pyproject.toml in the current folder, if there is one."""
     if not _PROJECT.is_file():
         return {}
     try:

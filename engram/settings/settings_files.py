@@ -11,14 +11,8 @@ from engram.settings.fields import BY_PATTERN
 from engram.settings.files import parse_json, parse_toml, read_file
 
 RUN_KEYS: Final = (
-    "method",
-    "dataset",
-    "num-clients",
-    "clients-per-round",
-    "num-rounds",
-    "device",
-    "out",
-    "resume",
+    *("method", "dataset", "num-clients", "clients-per-round", "num-rounds"),
+    *("device", "out", "resume"),
 )
 """Settings that ``flwr run --run-config`` takes by themselves; ``engram`` has all others."""
 

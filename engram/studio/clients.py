@@ -184,16 +184,10 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     took = [row["round"] for row in record.rows() if client in took_part(row)]
     low = min([y for points, *_ in lines.values() for _, y in points], default=0.0)
     marks = {"symbol": "circle", "size": 4, "color": own}
-    figure.add_trace(
-        Scatter(
-            x=took,
-            y=[low * main.scale] * len(took),
-            mode="markers",
-            marker=marks,
-            name="trained",
-            hovertemplate="trained in round %{x}<extra></extra>",
-        )
-    )
+    hover = "trained in round %{x}<extra></extra>"
+    below = [(x, low * main.scale) for x in took]
+    dots = _line(below, "trained", mode="markers", marker=marks, hovertemplate=hover)
+    figure.add_trace(dots)
     figure.update_layout(xaxis_title="communication round", yaxis_title=main.name + main.unit)
     for trace in figure.data[:-1]:
         trace.y = [main.scale * y for y in trace.y]

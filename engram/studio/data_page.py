@@ -44,11 +44,8 @@ def holdings(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compon
     called = _distinct([names.get(client, f"client {client}") for client in range(len(counts))])
     labels = [f"class {label}" for label in range(classes)] if classes > 1 else ["rows"]
     hover = "%{y}, %{x}: %{z} rows<extra></extra>"
-    figure = Figure(
-        Heatmap(
-            z=counts, x=labels, y=[*map(plain, called)], colorscale="Blues", hovertemplate=hover
-        )
-    )
+    y = [*map(plain, called)]
+    figure = Figure(Heatmap(z=counts, x=labels, y=y, colorscale="Blues", hovertemplate=hover))
     figure.update_yaxes(autorange="reversed", type="category")
     figure.update_layout(height=int(min(900, 160 + 18 * len(called))))
     rows = [

@@ -103,10 +103,7 @@ def _run(index: RunIndex, name: str, record: RunRecord) -> list[Component]:
         found += [html.H3("Had no part"), grid(f"absent-{name}", away)]
     if record.is_evaluated:
         main = record.metrics[0]
-        shown = (
-            curves(index.runs([name]), main)
-            if record.trains_network
-            else drawn_column(record, main.name)
-        )
+        trained = record.trains_network
+        shown = curves(index.runs([name]), main) if trained else drawn_column(record, main.name)
         found.append(graph(f"curve-{name}", shown))
     return found

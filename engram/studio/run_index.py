@@ -21,9 +21,6 @@ Stamp = tuple[Any, ...]
 class RunIndex:
     """The runs, comparisons and searches of a folder, and the runs of its comparisons.
 
-    Args:
-        folder: The folder.
-
     Raises:
         Refused: If there is no such folder.
     """

@@ -178,8 +178,7 @@ class Tuning(NamedTuple):
         for name, best in found.items():
             trials = read_trials(folder / name)
             if not trials:
-                why = f"minutes must suffice for one batch of trials, got {self.minutes:g}"
-                raise Refused(why)
+                raise Refused(f"minutes must suffice for one batch of trials, got {self.minutes:g}")
             if not best:
                 raise RunStopped(without_score(trials))
             if not self.decided(trials):
@@ -190,7 +189,6 @@ class Tuning(NamedTuple):
         return found
 
     def _write(self, folder: Path, name: str, plan: Search) -> dict[str, Scalar]:
-        """Writes a method's results so far; returns its best settings, if any."""
         trials = read_trials(folder)
         if not (best := plan.best_of(trials)):
             return {}
@@ -203,7 +201,6 @@ class Tuning(NamedTuple):
     def _write_best(
         self, folder: Path, more: Sequence[str], settings: Mapping[str, Scalar]
     ) -> None:
-        """Writes settings for ``--config``, after comments that say how they were found."""
         first, last = self.seeds[0], self.seeds[-1]
         seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
         how = f"Found by engram tune {' '.join(self.fixed)}: {self.trials} trials each, {seeds}."

@@ -144,7 +144,6 @@ def search(
 
 
 def _whole_batches(trials: Sequence[Trial], plan: Search) -> list[Trial]:
-    """Trials of the batches that are decided throughout."""
     whole = 0
     while whole < len(trials):
         stop = min(whole + plan.batch, plan.trials)
@@ -209,7 +208,6 @@ class _Batch:
         return {ADAPT_LR: max(scores, key=scores.__getitem__)} if scores else {}
 
     def _scored(self, going: Sequence[int], rung: int) -> list[int]:
-        """Scores trials, and returns those that did not diverge."""
         left = []
         for number in going:
             trial = self._trials[number]

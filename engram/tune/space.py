@@ -143,11 +143,7 @@ def _not_searched(
 
 
 def _typed(key: str, within: Within, method: type[Method]) -> Within:
-    """Returns values, or a range's ends, as the setting has them.
-
-    Raises:
-        ValidationError: One of them is impossible.
-    """
+    """Returns values, or a range's ends, as the setting has them; or raises ValidationError."""
     owner = method if key in method.all_keys() else SharedSettings
     given = within[:2] if isinstance(within, Range) else within
     typed = [owner.model_validate({key: each}).model_dump(by_alias=True)[key] for each in given]

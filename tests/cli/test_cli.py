@@ -71,9 +71,8 @@ def test_without_a_terminal_each_evaluation_is_a_line(engram):
         rf"accuracy {100 * row['accuracy']:.1f} % \(global model: .* %\)"
         for row in rows
     ]
-    asked = {
-        client for row in RunRecord.open(Path("mine")).rows() for client in row.get("cohort", ())
-    }
+    cohorts = (row.get("cohort", ()) for row in RunRecord.open(Path("mine")).rows())
+    asked = set().union(*cohorts)
     lines.append(f"{20 - len(asked)} of 20 clients were never sampled; they get .*")
     assert re.fullmatch("".join(f"{line}\n" for line in lines), err)
     assert json.loads(out.splitlines()[-1])["run"] == "mine"
@@ -161,9 +160,8 @@ def test_the_app_for_flower_has_the_keys_of_its_run_config(engram, plug_ins):
     assert (status, out) == (0, f"ENGRAM_PLUGINS={Path.cwd()}/one flwr run apps/mine\n")
     config = tomllib.loads(Path("apps/mine/pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert config["config"] == dict.fromkeys(("engram", *RUN_KEYS), "")
-    assert (
-        engram("app", "apps/mine")[2] == "engram: apps/mine is there already: name a new folder\n"
-    )
+    told = "engram: apps/mine is there already: name a new folder\n"
+    assert engram("app", "apps/mine")[2] == told
 
 
 def test_compare_runs_algorithms_side_by_side(engram):
@@ -185,9 +183,8 @@ def test_compare_runs_algorithms_side_by_side(engram):
         RunRecord.open(Path(f"c/{name}-seed1")).config["settings"] for name in ("fedavg", "pfedme")
     ]
     assert [s.get("pfedme.lambda") for s in settings] == [None, 20.0]
-    assert {"comparison.json", "results.json", "gains.png", "accuracy.png", "clients.png"} <= {
-        path.name for path in Path("c").iterdir()
-    }
+    files = {path.name for path in Path("c").iterdir()}
+    assert {"comparison.json", "results.json", "gains.png", "accuracy.png", "clients.png"} <= files
     shown = engram("show", "c", "--json")
     assert json.loads(shown[1].splitlines()[-1])["methods"] == rows
 
@@ -289,35 +286,22 @@ STRANGE = "\x1b[31m\u202e"
 
 
 def test_whatever_a_command_is_given_moves_no_cursor(engram, monkeypatch, tmp_path):
-    for number, words in enumerate(
-        [
-            "app {}",
-            "app",
-            "new {}",
-            "run {}",
-            "run fedavg --out {} --set num-rounds=1",
-            "run fedavg --set {}=1",
-            "init-federation {} --clients 1",
-            "init-federation {0} --clients 1; init-federation {0} --add-client",
-            "init-federation {0} --clients 1; init-federation {0} --new-key 0",
-            "init-federation {0} --clients 1; renew {0}/server",
-            "init-federation {0} --clients 1; memory list {0}/client-0",
-            "init-federation {0} --clients 1; memory forget {0}/client-0",
-            "init-federation {0} --clients 1; approve {0}/client-0",
-            "init-federation {0} --clients 1; ledger {0}/client-0",
-            "init-federation {0} --clients 1; log {0}/client-0 --check",
-            "init-federation {0} --clients 1; doctor {0}/client-0",
-            "memory new-key {}",
-            "runs {}",
-            "show {}",
-            "status {}",
-            "methods {}",
-            "export {} --client 0",
-            "predict {} rows.csv",
-            "board {}",
-            "{}",
-        ]
-    ):
+    lines = [
+        *("app {}", "app", "new {}", "run {}", "run fedavg --out {} --set num-rounds=1", "{}"),
+        *("run fedavg --set {}=1", "memory new-key {}", "runs {}", "show {}", "status {}"),
+        *("methods {}", "export {} --client 0", "predict {} rows.csv", "board {}"),
+        "init-federation {} --clients 1",
+        *(
+            f"init-federation {{0}} --clients 1; {then}"
+            for then in (
+                *("init-federation {0} --add-client", "init-federation {0} --new-key 0"),
+                *("renew {0}/server", "memory list {0}/client-0", "memory forget {0}/client-0"),
+                *("approve {0}/client-0", "ledger {0}/client-0", "log {0}/client-0 --check"),
+                "doctor {0}/client-0",
+            )
+        ),
+    ]
+    for number, words in enumerate(lines):
         (tmp_path / str(number)).mkdir()
         monkeypatch.chdir(tmp_path / str(number))
         for each in words.format(STRANGE).split("; "):

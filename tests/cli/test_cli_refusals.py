@@ -56,10 +56,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram):
         (let("dataset=npz:none.npz"), r"none\.npz cannot be read: No such file"),
         (let("dataset=npz:wrong.npz"), r"wrong\.npz must hold either x and y .* it holds a"),
         (let("unseen-clients=20"), "unseen-clients must be below num-clients = 20, got 20"),
-        (
-            let("patience=2", "validation-fraction=0"),
-            "patience must be 0 without validation rows",
-        ),
+        (let("patience=2", "validation-fraction=0"), "patience must be 0 without validation rows"),
         (let("device=cuda:9"), "device cuda:9 is not there"),
         (let("resume=x"), "resume is not a setting of this command: use --resume RUN"),
         (let("model=cnn", "dataset=npz:rows.npz", "partition=iid"), "input of a cnn must be"),
@@ -116,10 +113,7 @@ def test_what_commands_refuse(engram):
             ["data", *let("method=meta-ban", "dataset=digits", "num-clients=10")],
             "engram data shows rows that clients hold: one of meta-ban has none before its turns",
         ),
-        (
-            ["run", "meta-ban"],
-            "num-clients must be the number of clients in digits, 10, got 20",
-        ),
+        (["run", "meta-ban"], "num-clients must be the number of clients in digits, 10, got 20"),
         (
             ["run", "molar"],
             "dataset must be csv:PATH, xlsx:PATH, npz:PATH, or simulated: .*, got 'digits'",

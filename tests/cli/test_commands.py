@@ -23,46 +23,26 @@ from engram.settings.fields import Float, Int, Settings, range_of
 from tests.samples import entry
 
 HEAVY = ["torch", "sklearn", "numba", "matplotlib", "pandas", "flwr", "numpy", "grpc", "ray"]
-LIGHT = [  # words, exit status
-    (["--help"], 0),
-    (["--version"], 0),
-    (["rnu"], 2),
-    (["--plugin", "nowhere", "run", "pfedme"], 2),
-    (["--vers"], 2),
-    (["run", "--help"], 0),
-    (["run", "--sed", "3"], 2),
-    (["run", "pfedmy"], 2),
-    (["run", "--set", "numrounds=3"], 2),
-    (["run", "pfedme", "--set", "eta=-1"], 2),
-    (["run", "--config", "none.toml"], 2),
-    (["compare", "fedavg", "--set", "batch-size=0"], 2),
-    (["compare", "pfedme", "--set", "nu=3"], 2),
-    (["federation", "--help"], 0),
-    (["federation", "--set", "numrounds=3"], 2),
-    (["export", "--help"], 0),
-    (["export", "none", "--common"], 2),
-    (["adapt", "none", "--data", "rows.csv"], 2),
-    (["predict", "--help"], 0),
-    (["methods"], 0),
-    (["runs", "none"], 2),
-    (["methods", "pfedme", "--json"], 0),
-    (["register", "--help"], 0),
-    (["status", "--help"], 0),
-    (["status", "none"], 2),
-    (["superlink", "none"], 2),
-    (["tune", "pfedme", "--set", "etta=1"], 2),
-    (["--plugin", "nowhere", "node", "none"], 2),  # from here on: what a node stands on
-    (["node", "--help"], 0),
-    (["node", "none"], 2),
-    (["memory", "list", "none"], 2),
-]
+SHOWN = (
+    *("--help", "--version", "run --help", "federation --help", "export --help", "predict --help"),
+    *("methods", "methods pfedme --json", "register --help", "status --help"),
+)
+REFUSED = (
+    *("rnu", "--plugin nowhere run pfedme", "--vers", "run --sed 3", "run pfedmy"),
+    *("run --set numrounds=3", "run pfedme --set eta=-1", "run --config none.toml"),
+    *("compare fedavg --set batch-size=0", "compare pfedme --set nu=3", "runs none"),
+    *("federation --set numrounds=3", "export none --common", "adapt none --data rows.csv"),
+    *("status none", "superlink none", "tune pfedme --set etta=1"),
+    *("--plugin nowhere node none", "node none", "memory list none"),  # what a node stands on
+)
+LIGHT = [*((line, 0) for line in SHOWN), *((line, 2) for line in REFUSED), ("node --help", 0)]
 CALLS = """
 import json, sys
 from engram.cli.__main__ import main
 
 heavy, cases = json.loads(sys.argv[1])
-for words, status in cases:
-    sys.argv = ["engram", *words]
+for line, status in cases:
+    sys.argv = ["engram", *(words := line.split())]
     try:
         main()
         found = 0
@@ -72,7 +52,7 @@ for words, status in cases:
         heavy = [name for name in heavy if name not in ("flwr", "grpc", "numpy")]
     loaded = [name for name in heavy if name in sys.modules]
     if (found, loaded) != (status, []):
-        raise SystemExit(f"engram {' '.join(words)}: status {found}, and it has loaded {loaded}")
+        raise SystemExit(f"engram {line}: status {found}, and it has loaded {loaded}")
 """
 
 
@@ -116,15 +96,8 @@ def test_a_run_begins_without_what_it_does_not_need(tmp_path):
     y = np.arange(40) % 2
     np.savez(tmp_path / "rows.npz", x=np.ones((40, 3), np.float32), y=y, task=np.arange(40) // 20)
     # Each of them takes some tenths of a second. (Digits are scikit-learn's, which has the others.)
-    check(
-        BEGIN,
-        str(tmp_path / "rows.npz"),
-        "sklearn",
-        "pandas",
-        "matplotlib",
-        "scipy.stats",
-        "torchvision",
-    )
+    late = "sklearn", "pandas", "matplotlib", "scipy.stats", "torchvision"
+    check(BEGIN, str(tmp_path / "rows.npz"), *late)
 
 
 def test_the_first_lines_of_help_are_the_commands_own():

@@ -309,10 +309,7 @@ def test_unregister_again_after_it_was_interrupted(typed, answers):
     registered(typed, said)
     said.append(subprocess.TimeoutExpired("flwr", 60))
     status, _, err = typed("remove fed/server 1")
-    assert (status, err) == (
-        1,
-        "engram: client-1 cannot be removed: no answer for 60 seconds\n",
-    )
+    assert (status, err) == (1, "engram: client-1 cannot be removed: no answer for 60 seconds\n")
     assert registration.roll(SERVER).gone == {}
     said.append(failure("[code: 24] Node not found."))
     assert typed("remove fed/server 1")[0] == 0

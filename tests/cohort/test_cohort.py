@@ -33,26 +33,17 @@ PLAIN = {"hidden": "8,6", "local_steps": 9, "batch_size": 9}
 FEATURES = {"model": "cnn", "hidden": "64", "eta": 0.05}
 STACKED = {"model": "cnn", "hidden": "8", "local_steps": 4}
 FIRST_ORDER, EXACT = {"hessian": "first-order"}, {"hessian": "exact"}
+REMEMBERING = ("apfl", "mr-mtl", "scaffold", "feddyn", "fedamp", "cfl", "pfedhn")
 CASES = [
     *(
         ("dense", coordinates, regime | rule)
         for coordinates, regime in ((Span, SPAN), (PlainCoordinates, PLAIN))
         for rule in (
-            {"method": "fedavg"},
+            *({"method": name} for name in ("fedavg", "pfedme", "local", "ditto", *REMEMBERING)),
             {"method": "local-moml"} | EXACT,
             {"method": "local-moml", "memory": "carry"} | EXACT,
-            {"method": "per-fedavg", **FIRST_ORDER},
-            {"method": "pfedme"},
+            {"method": "per-fedavg"} | FIRST_ORDER,
             {"method": "fedprox", "mu": 0.5},
-            {"method": "local"},
-            {"method": "ditto"},
-            {"method": "apfl"},
-            {"method": "mr-mtl"},
-            {"method": "pfedhn"},
-            {"method": "fedamp"},
-            {"method": "cfl"},
-            {"method": "scaffold"},
-            {"method": "feddyn"},
             {"method": "ifca", "initial_batch_size": 5},
         )
     ),
@@ -107,13 +98,13 @@ def settings_of(settings):
     return small_of_any(**(steps | settings))
 
 
-@pytest.mark.parametrize(
-    ("way", "coordinates", "settings"),
-    [
-        pytest.param(*case, marks=() if case[2]["method"] in EIGHT else pytest.mark.full)
-        for case in CASES
-    ],
-)
+def sampled(cases):
+    """Returns the cases, of which `make test` runs those of the eight methods alone."""
+    marks = [() if case[-1]["method"] in EIGHT else pytest.mark.full for case in cases]
+    return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks, strict=True)]
+
+
+@pytest.mark.parametrize(("way", "coordinates", "settings"), sampled(CASES))
 def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, monkeypatch):
     e = settings_of(settings)
     stores = RamStore(), RamStore()
@@ -256,10 +247,7 @@ IN_SPANS = [
     {"method": "per-fedavg"} | EXACT,
     {"method": "pfedme", "inner_steps": 7},
     {"method": "ditto", "local_epochs": 2},
-    *(
-        {"method": name}
-        for name in ("apfl", "mr-mtl", "scaffold", "feddyn", "lg-fedavg", "fedamp", "cfl", "pfedhn")
-    ),
+    *({"method": name} for name in (*REMEMBERING, "lg-fedavg")),
     {"method": "ifca", "initial_batch_size": 5},
     *({"method": name, "local_epochs": 1} for name in ("fedavg", "fedrep", "fedbabu", "local")),
 ]
@@ -274,13 +262,7 @@ def large(monkeypatch):
 
 
 @pytest.mark.usefixtures("large")
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param(own, marks=() if own["method"] in EIGHT else pytest.mark.full)
-        for own in IN_SPANS
-    ],
-)
+@pytest.mark.parametrize("settings", sampled([(own,) for own in IN_SPANS]))
 def test_large_networks_train_in_spans_as_step_by_step(settings, monkeypatch):
     e = settings_of(FEATURES | {"local_steps": 5} | settings)
     monkeypatch.setattr(spans, "Full", type("Never", (Exception,), {}))  # no step is taken twice

@@ -33,10 +33,7 @@ NETWORKS = {
     "cnn": build_model("cnn", input_shape=(1, 4, 4), outputs=CLASSES, hidden=(6,)),
 }
 
-OUTPUTS = {
-    "classes": (cross_entropy, CROSS_ENTROPY),
-    "values": (squared_error, SQUARED_ERROR),
-}
+OUTPUTS = {"classes": (cross_entropy, CROSS_ENTROPY), "values": (squared_error, SQUARED_ERROR)}
 
 
 def cohort(network, seed=0, scale=1.0):
@@ -172,12 +169,8 @@ def test_learned_features_enter_the_span_as_gradients_are_taken():
             indicators(y[:, part], CLASSES).double(),
         )
         held = held | {FIRST: batch.rows.fit(held[FIRST])}
-        torch.testing.assert_close(
-            loss(held, batch),
-            vmap(cross_entropy(network))(w, (x[:, part], y[:, part])),
-            rtol=0,
-            atol=1e-12,
-        )
+        expected = vmap(cross_entropy(network))(w, (x[:, part], y[:, part]))
+        torch.testing.assert_close(loss(held, batch), expected, rtol=0, atol=1e-12)
         held = add_scaled(held, -0.1, loss.gradient(held, batch))
         w = add_scaled(w, -0.1, reference(w, (x[:, part], y[:, part])))
     assert_same(held | {FIRST: span.weights(held[FIRST])}, w, atol=1e-12)

@@ -58,10 +58,7 @@ def test_the_cause_is_what_is_odd():
             {"y": changed(VALUES, 3, torch.inf), "loss": regress},
             "its targets have NaN or infinity in training row 4",
         ),
-        (
-            {"y": changed(Y, 1, 3)},
-            "its targets must be classes in 0..2, got 3 in training row 2",
-        ),
+        ({"y": changed(Y, 1, 3)}, "its targets must be classes in 0..2, got 3 in training row 2"),
         ({"y": changed(Y, 0, -1)}, "its targets must be classes in 0..2, got -1 in training row 7"),
         ({"y": changed(Y, 0, -100)}, ""),
         (
@@ -81,10 +78,7 @@ def test_the_cause_is_what_is_odd():
             {"x": changed(X, (1, 0), 255.0)},
             "its inputs reach 255 in training row 2, column 0: standardize them",
         ),
-        (
-            {"y": changed(VALUES, 0, -4e4), "loss": regress},
-            "its targets reach 4e+04: scale them",
-        ),
+        ({"y": changed(VALUES, 0, -4e4), "loss": regress}, "its targets reach 4e+04: scale them"),
         (
             {"y": VALUES * 1e30, "loss": regress},
             "its loss is inf before the first step, on a batch with targets 5e+29, 1e+30; its "

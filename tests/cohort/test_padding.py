@@ -20,16 +20,8 @@ def draws(sizes, *, batches=1, initial=0, phases=1, seeds=False):
     padding = np.arange(size) >= sizes[:, :, None, None].repeat(batches, 2)
     rows[:, initial:][torch.from_numpy(padding.reshape(clients, -1))] = -1
     starts = np.stack([np.arange(phases) * (n > 0).sum() // phases for n in sizes])
-    return Draws(
-        split=None,
-        rows=rows,
-        initial=initial,
-        batches=batches,
-        size=int(size),
-        seeds=10 * rows if seeds else None,
-        sizes=sizes,
-        starts=starts,
-    )
+    own = 10 * rows if seeds else None
+    return Draws(None, rows, initial, batches, int(size), seeds=own, sizes=sizes, starts=starts)
 
 
 @pytest.mark.parametrize("seeds", [False, True])

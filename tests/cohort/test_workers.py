@@ -48,16 +48,8 @@ def rounds_of(e, cores, *, block=4, combine=10, store=None):
         t = trainer(e, store, noise=simulated_noise(e.seed))
         t.block = min(block, t.block)
         for server_round in (1, 2, 3):
-            (trained,) = t.train(
-                initial_model(t),
-                [CLIENTS],
-                own=own_of(t, CLIENTS),
-                server_round=server_round,
-                durable=0,
-                combine=combine,
-                share=share,
-            )
-            found.append(trained)
+            when = {"server_round": server_round, "durable": 0, "combine": combine, "share": share}
+            found += t.train(initial_model(t), [CLIENTS], own=own_of(t, CLIENTS), **when)
         processes = share.processes
     return found, store.dump(), processes
 
@@ -194,18 +186,11 @@ def rows(clients=8):
 
 def test_an_error_names_its_client(tmp_path, monkeypatch):
     settings = {"method": "fedavg", "num_rounds": 2, "engine": "sequential", "progress": False}
+    settings |= {"loss": failing(5), "task": "regression", "clients_per_round": 8}
     lines = []
     for cores in (1, 2):
         with pytest.raises(RunStopped) as refused:
-            engram.simulate(
-                rows(),
-                loss=failing(5),
-                task="regression",
-                clients_per_round=8,
-                cores=cores,
-                out=tmp_path / str(cores),
-                **settings,
-            )
+            engram.simulate(rows(), cores=cores, out=tmp_path / str(cores), **settings)
         lines.append(str(refused.value).replace(f"/{cores}", ""))
     assert "client site 5 failed in round 1 at step 1" in lines[0]
     assert lines[0] == lines[1]
@@ -214,20 +199,13 @@ def test_an_error_names_its_client(tmp_path, monkeypatch):
 def test_functions_that_no_module_has_train_in_other_processes(tmp_path, others):
     def run(cores):
         seen = []
-        made = engram.simulate(
-            rows(),
-            method="ditto",
-            model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
-            loss=lambda outputs, targets: (
-                seen.append(os.getpid()) or (outputs - targets).abs().mean()
-            ),
-            task="regression",
-            engine="sequential",
-            num_rounds=3,
-            cores=cores,
-            out=tmp_path / str(cores),
-            progress=False,
-        )
+        functions = {
+            "model": lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
+            "loss": lambda z, y: seen.append(os.getpid()) or (z - y).abs().mean(),
+        }
+        quick = {"method": "ditto", "task": "regression", "engine": "sequential", "num_rounds": 3}
+        quick |= {"cores": cores, "out": tmp_path / str(cores), "progress": False}
+        made = engram.simulate(rows(), **functions, **quick)
         return made.results["clients"], len(seen)
 
     (one, all_here), (two, some_here) = run(1), run(2)
@@ -372,23 +350,20 @@ def test_chunks_are_all_clients_in_their_order():
     for count in [0, 1, 2, 7, 10, 64, 100]:
         for block in [1, 3, 18, 64, 134, 10**6]:
             with entry(count, block):
-                clients = list(range(100, 100 + count))
-                groups = [clients[: count // 3], [], clients[count // 3 :]]
+                clients, third = list(range(100, 100 + count)), count // 3
+                groups = [clients[:third], [], clients[third:]]
                 own = {"mine": torch.arange(count)}
                 chunks = deal(groups, own, block)
                 assert [c for chunk in chunks for c in chunk.clients] == clients
-                assert [n for chunk in chunks for n in chunk.numbers] == [0] * (count // 3) + [
-                    2
-                ] * (count - count // 3)
+                numbers = [n for chunk in chunks for n in chunk.numbers]
+                assert numbers == [0] * third + [2] * (count - third)
                 sizes = [len(chunk.clients) for chunk in chunks]
                 assert max(sizes, default=0) <= block
                 assert max(sizes, default=0) - min(sizes, default=0) <= 1
                 assert all(sizes)
                 assert (len(chunks) > 1) == (2 * count > block and count > 1)
-                if count:
-                    assert torch.cat([chunk.own["mine"] for chunk in chunks]).tolist() == list(
-                        range(count)
-                    )
+                mine = [n for chunk in chunks for n in chunk.own["mine"].tolist()]
+                assert mine == list(range(count))
 
 
 def test_an_arena_gives_what_was_put_in():

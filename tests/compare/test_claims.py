@@ -232,16 +232,8 @@ def federation(kind, clients=12):
 def test_the_first_sentence_says_that_a_simple_reference_wins(tmp_path, kind, winner, seeds):
     data, told = federation(kind)
     few = {"local_steps": 1, "hidden": "4", "eval_every": 1, "clients_per_round": 6}
-    found = engram.compare(
-        data,
-        methods=["ditto"],
-        seeds=seeds,
-        num_rounds=1,
-        out=tmp_path / "runs",
-        progress=False,
-        **few,
-        **told,
-    )
+    few |= {"num_rounds": 1, "progress": False, "out": tmp_path / "runs"}
+    found = engram.compare(data, methods=["ditto"], seeds=seeds, **few, **told)
     runs = find_runs(found.folder)
     (results,) = results_of(found.folder, runs, metrics_of(runs)[:1])
     claims, answer = results.claims, results.answer

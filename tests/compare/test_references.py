@@ -123,21 +123,18 @@ def test_other_tasks_have_none_and_say_so():
         assert references(small(task=task)) == ({}, notes)
 
 
-def federation(y, **settings):
+def federation(y, x=X, **settings):
     usual = {"partition": "iid", "num_clients": 4, "validation_fraction": 0.0}
-    return small(dataset=hold({"x": X, "y": y}), **{**usual, **settings})
+    return small(dataset=hold({"x": x, "y": y}), **usual, **settings)
 
 
 # Of each of four federations, the reference that is best by how its targets are made.
+OF_VALUES = {"task": "regression"}
 BEST = {
     "no input says anything": ((RNG.random(400) < 0.2).astype(np.int64), {}, CONSTANT),
     "a line of inputs for all": ((X[:, 0] + X[:, 1] > 0).astype(np.int64), {}, POOLED),
-    "values of no input": (
-        (3 + RNG.normal(size=400)).astype(np.float32),
-        {"task": "regression"},
-        CONSTANT,
-    ),
-    "a line of values": (VALUES, {"task": "regression"}, POOLED),
+    "values of no input": ((3 + RNG.normal(size=400)).astype("f4"), OF_VALUES, CONSTANT),
+    "a line of values": (VALUES, OF_VALUES, POOLED),
 }
 
 
@@ -155,24 +152,19 @@ def check_scores(y, settings, best):
     assert min(means, key=means.get) == best
     rows = [own_rows(e, client) for client in range(4)]
     x, y = (np.concatenate([train[k] for train, _ in rows]) for k in (0, 1))
+    model = Ridge(alpha=0.1 * len(y)) if settings else LogisticRegression(C=1 / (0.1 * len(y)))
+    model = make_pipeline(StandardScaler(), model).fit(x.astype(float), y)
     for client, (_, (tested, expected)) in enumerate(rows):
         if settings:
-            model = Ridge(alpha=0.1 * len(y))
-            model = make_pipeline(StandardScaler(), model).fit(x.astype(float), y)
             loss = mean_squared_error(expected, model.predict(tested))
         else:
-            model = LogisticRegression(C=1 / (0.1 * len(y)))
-            model = make_pipeline(StandardScaler(), model).fit(x.astype(float), y)
             loss = log_loss(expected, model.predict_proba(tested), labels=[0, 1])
         assert found.scores[POOLED]["loss"][client] == pytest.approx(loss, rel=1e-3)
 
 
 def test_with_more_columns_than_rows_the_linear_model_is_the_same():
     wide = np.hstack([X, RNG.normal(size=(400, 200)).astype(np.float32)])
-    y = (X[:, 0] > 0).astype(np.int64)
-    e = small(
-        dataset=hold({"x": wide, "y": y}), partition="iid", num_clients=4, validation_fraction=0.0
-    )
+    e = federation((X[:, 0] > 0).astype(np.int64), wide)
     (x, y), (tested, expected) = own_rows(e, 2)
     assert len(x) < x.shape[1]
     model = make_pipeline(StandardScaler(), LogisticRegression(C=1 / (0.1 * len(y))))

@@ -9,14 +9,8 @@ import engram
 from tests.samples import sampled
 
 ROUNDS = 6
-QUICK = {
-    "num_rounds": ROUNDS,
-    "eval_every": ROUNDS,
-    "batch_size": 8,
-    "local_steps": 3,
-    "metrics": ["log-loss"],
-    "progress": False,
-}
+QUICK = {"num_rounds": ROUNDS, "eval_every": ROUNDS, "batch_size": 8, "local_steps": 3}
+QUICK |= {"metrics": ["log-loss"], "progress": False}
 
 
 class Frozen(nn.Module):

@@ -269,13 +269,8 @@ def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
 
 
 def test_commands_for_other_machines_are_valid():
-    lines = [
-        line.removeprefix("$ engram ")
-        for page in PAGES
-        for block in blocks(page, "console")
-        for line in block.splitlines()
-        if line.startswith("$ engram ")
-    ]
+    shown = "\n".join(block for page in PAGES for block in blocks(page, "console"))
+    lines = re.findall(r"^\$ engram (.*)$", shown, re.MULTILINE)
     lines += [line for page in TUTORIALS for line in commands_of(page)]
     lines += re.findall("`engram (.+?)`", text_of(ROOT / "docs" / "papers.md"))
     for line in lines:
@@ -349,11 +344,9 @@ def write_own_data(folder):
         place.mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 256, (12, 12), dtype=np.uint8)
         Image.fromarray(pixels).save(place / f"{number}.png")
+    pixels = rng.integers(256, size=(300, 12, 12), dtype=np.uint8)
     drawings = {
-        "image": [
-            Image.fromarray(drawing)
-            for drawing in rng.integers(256, size=(300, 12, 12), dtype=np.uint8)
-        ],
+        "image": [*map(Image.fromarray, pixels)],
         "writer_id": [f"f{row // 30:04}" for row in range(300)],
         "hsf_id": [0] * 300,
         "character": [row % 3 for row in range(300)],
@@ -364,11 +357,8 @@ def write_own_data(folder):
     data["pressure"] = x @ [1, 2, 3] + rng.normal(size=600)
     data.to_csv(folder / "mine.csv", index=False)
     for file, target in (("columns.toml", "died"), ("pressure.toml", "pressure")):
-        roles = {
-            "patient": 'kind = "identifier"',
-            "hospital": 'role = "client"',
-            target: 'role = "target"',
-        }
+        roles = {"patient": 'kind = "identifier"', "hospital": 'role = "client"'}
+        roles[target] = 'role = "target"'
         lines = (f"[columns.{name}]\n{role}\n" for name, role in roles.items())
         (folder / file).write_text("".join(lines))
     new = data[data["hospital"] == 4].drop(columns="hospital")

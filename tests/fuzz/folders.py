@@ -30,20 +30,12 @@ from engram.wire.tensors import tensors_to_bytes
 from tests.fuzz.spoil import spoil_bytes, spoil_file, spoil_json, text
 
 SMALL: Final[dict[str, Any]] = {
-    "num-clients": 4,
-    "clients-per-round": 2,
-    "num-rounds": 2,
-    "local-steps": 1,
-    "batch-size": 2,
-    "initial-batch-size": 2,
-    "adapt-shots": 2,
-    "adapt-steps": 1,
-    "rows-per-class": 4,
-    "test-rows-per-class": 4,
+    **dict.fromkeys(("local-steps", "adapt-steps", "checkpoint-every"), 1),
+    **dict.fromkeys(("meta-steps", "user-steps"), 1),
+    **dict.fromkeys(("clients-per-round", "num-rounds", "batch-size"), 2),
+    **dict.fromkeys(("initial-batch-size", "adapt-shots"), 2),
+    **dict.fromkeys(("num-clients", "rows-per-class", "test-rows-per-class"), 4),
     "hidden": "4",
-    "checkpoint-every": 1,
-    "meta-steps": 1,
-    "user-steps": 1,
 }
 """Settings with which a run takes a moment, for the methods that read them."""
 
@@ -100,9 +92,7 @@ def prepare() -> None:
     (root / "key").write_text(_KEY.hex())
     (root / "key").chmod(0o600)
     np.savez(root / "rows.npz", x=np.ones((3, 8, 8), "f4"))
-    (root / "rows.csv").write_text(
-        "\n".join([",".join(f"x{k}" for k in range(20)), "1," * 19 + "1"])
-    )
+    (root / "rows.csv").write_text(",".join(f"x{k}" for k in range(20)) + "\n1" + ",1" * 19)
 
 
 def _engram(*words: str) -> None:

@@ -96,12 +96,6 @@ def settings_of(**settings: Any) -> Experiment:
 def run(folder: Path, change: Change, **settings):
     """Returns a federation's results, and the rows of its record."""
     e, store, rows = settings_of(**settings), RamStore(), []
-    found = run_on(
-        grid_of(e, change, store),
-        e,
-        folder,
-        engine="vectorized",
-        memories=store,
-        on_round=rows.append,
-    )
+    grid = grid_of(e, change, store)
+    found = run_on(grid, e, folder, engine="vectorized", memories=store, on_round=rows.append)
     return found, rows

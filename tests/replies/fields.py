@@ -6,15 +6,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 MISSING = object()
-NUMBERS = {
-    "NaN": np.nan,
-    "infinite": np.inf,
-    "1e308": 1e308,
-    "-1e200": -1e200,
-    "1e30": 1e30,
-    "denormal": 5e-324,
-    "zero": 0.0,
-}
+NUMBERS = {"NaN": np.nan, "infinite": np.inf, "1e308": 1e308, "-1e200": -1e200, "1e30": 1e30}
+NUMBERS |= {"denormal": 5e-324, "zero": 0.0}
 WHOLE = {"negative": -1, "huge": 2**62, "of 5,000 digits": 10**5000, "none": 0}
 TEXTS = {"empty": "", "long": "x" * 10**4, "odd": "%s{0}\n\x1b[2J\ud800"}
 RECORDS = {"arrays": ArrayRecord, "metrics": MetricRecord, "a config": ConfigRecord}

@@ -13,7 +13,6 @@ from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from tests.networks.networks import CLIENTS
 from tests.networks.test_modules import experiment
-from tests.samples import entry
 from tests.support import assert_same, initial_model, scores_of, small, train_clients, trainer
 
 IFCA = {"method": "ifca", "clusters": 3}
@@ -88,21 +87,6 @@ def test_running_statistics_are_those_of_a_models_own_clients(tmp_path):
         torch.testing.assert_close(found[number][name], expected, atol=1e-6, rtol=0)
         assert chosen.any() != torch.equal(found[number][name], start[number][name])
     assert len(cohort) < CLIENTS
-
-
-def test_settings_that_would_replace_a_mean_over_all_clients_are_refused():
-    for settings, words in [
-        (
-            {"clip": 1.0, "privacy": "central"},
-            "privacy = central needs .* mean of updates alone: that of ifca sees every update",
-        ),
-        (
-            {"merge": "median"},
-            "merge = median needs .* mean of updates alone: that of ifca sees every update",
-        ),
-    ]:
-        with entry(settings), pytest.raises(Refused, match=words):
-            small(**IFCA, **settings)
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])

@@ -60,15 +60,10 @@ def test_outputs_that_are_not_finite_have_the_worst_value():
             outputs = OUTPUTS.clone()
             outputs[0, 0, 1] = bad
             outputs[1, 2, 0] = bad
-            assert measure(
-                METRICS["accuracy"], outputs, TARGETS, COUNTED
-            ).tolist() == pytest.approx([0, 1 / 3])
-            assert (
-                measure(CLASSIFICATION.metric, outputs, TARGETS, COUNTED).tolist()
-                == [float("inf")] * 2
-            )
             whole = Metric("whole", lambda outputs, targets: 0.5, low=-3, high=1)
-            assert measure(whole, outputs, TARGETS, COUNTED).tolist() == [-3, -3]
+            each = METRICS["accuracy"], CLASSIFICATION.metric, whole
+            found = [measure(one, outputs, TARGETS, COUNTED).tolist() for one in each]
+            assert found == [pytest.approx([0, 1 / 3]), [math.inf] * 2, [-3, -3]]
 
 
 def test_padding_does_not_count_even_where_it_is_not_finite():
@@ -99,12 +94,9 @@ def test_a_range_must_have_some_room():
 
 
 def test_values_are_shown_in_percent_or_with_four_digits():
-    assert METRICS["accuracy"].in_words(0.81234) == "81.23"
-    assert METRICS["accuracy"].in_words(0.81234, 1) == "81.2"
-    assert (CLASSIFICATION.metric.in_words(1234.567), CLASSIFICATION.metric.in_words(None)) == (
-        "1235",
-        "-",
-    )
+    share, loss = METRICS["accuracy"], CLASSIFICATION.metric
+    assert (share.in_words(0.81234), share.in_words(0.81234, 1)) == ("81.23", "81.2")
+    assert (loss.in_words(1234.567), loss.in_words(None)) == ("1235", "-")
 
 
 # --- The built-in ones ---------------------------------------------------------------------------
@@ -231,13 +223,9 @@ def test_equal_targets_have_no_r2_and_those_nearly_equal_scikit_learns():
     for value in [0.1, 14.62, -3e5]:
         with entry(value):
             rng = torch.Generator().manual_seed(0)
-            for rows in (
-                *range(1, 20),
-                1000,
-            ):  # whose mean in floating point is not always their value
-                assert math.isnan(score("r2", torch.zeros(rows, 1), torch.full((rows,), value))), (
-                    rows
-                )
+            for rows in (*range(1, 20), 1000):  # whose mean is not always their value
+                alike = torch.full((rows,), value)
+                assert math.isnan(score("r2", torch.zeros(rows, 1), alike)), rows
             y = value + 1e-6 * abs(value) * torch.randn(9, generator=rng)
             found = y + 1e-6 * torch.randn(9, generator=rng)
             expected = reference.r2_score(y.double().numpy(), found.double().numpy())
@@ -269,9 +257,8 @@ def test_values_lie_in_the_range_and_only_some_may_lack():
                         found = measure(known, outs, part, torch.ones(rows, 1, dtype=torch.bool))
                         assert column.impossible(found.tolist()) is None
             worst = torch.full_like(outputs, torch.nan)[None]
-            assert (
-                measure(known, worst, targets[None], torch.ones(1, 40).bool()).item() == known.worst
-            )
+            found = measure(known, worst, targets[None], torch.ones(1, 40).bool())
+            assert found.item() == known.worst
 
 
 def test_better_outputs_have_better_values():

@@ -28,15 +28,8 @@ print(*({name}.MINE for {name} in ({names},)))
 
 
 def python(folder, *words):
-    where = os.environ | {"PYTHONPATH": str(source_root())}
-    done = subprocess.run(
-        [sys.executable, *words],
-        env=where,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    line, where = [sys.executable, *words], os.environ | {"PYTHONPATH": str(source_root())}
+    done = subprocess.run(line, env=where, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -224,10 +224,7 @@ def test_a_run_on_nodes_says_whom_it_waits_for(going):
 
 def test_a_run_that_is_watched_waits_and_its_federation_is_known_afterwards(going):
     def state():
-        ((row,), parts) = (
-            grid_of(listing(index, {}), "runs"),
-            one_run(index, {"name": ["going"]}),
-        )
+        ((row,), parts) = (grid_of(listing(index, {}), "runs"), one_run(index, {"name": ["going"]}))
         return row["state"], said(parts)
 
     index = RunIndex(going.folder.parent)
@@ -272,11 +269,8 @@ def test_a_run_on_clients_own_data_says_so_and_not_the_default(going, tmp_path):
 
 
 def test_a_page_that_is_being_computed_is_not_asked_for_again(folder):
-    (show,) = [
-        each
-        for each in board(RunIndex(folder), None)._callback_list
-        if "stamp.data" in each["output"]
-    ]
+    every = board(RunIndex(folder), None)._callback_list
+    (show,) = [each for each in every if "stamp.data" in each["output"]]
     running = {"running": {"tick.disabled": True}, "runningOff": {"tick.disabled": False}}
     assert show["running"] == running
 

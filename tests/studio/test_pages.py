@@ -74,13 +74,10 @@ def test_the_page_of_a_comparison_has_its_table_figures_and_settings(compared):
     assert trained == [f"{name}{end}" for name in methods for end in ("", " + fine-tuning")]
     results = [RunRecord.open(compared / f"ditto-seed{seed}").results for seed in (0, 1)]
     (picked,) = [row[2] for row in table if row[0] == "ditto"]
-    assert (
-        picked.partition(" ")[0]
-        == f"{50 * sum(run['selected']['accuracy'] for run in results):.1f}"
-    )
-    assert {"Accuracy against rounds", "What each client gains over local, in accuracy"} <= set(
-        found.texts
-    )
+    mean = 50 * sum(run["selected"]["accuracy"] for run in results)
+    assert picked.partition(" ")[0] == f"{mean:.1f}"
+    titles = {"Accuracy against rounds", "What each client gains over local, in accuracy"}
+    assert titles <= set(found.texts)
     (said,) = [text for text in found.texts if "engram.compare" in text]
     needs, call = said.split("\n")
     assert needs == "# needs what runs do not record, as it was given: data"

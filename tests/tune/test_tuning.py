@@ -54,9 +54,8 @@ def test_tune_finds_settings_that_other_commands_take(engram):
     assert list(table.columns[:4]) == ["trial", "eta", "adapt-lr", "state"]
     last = table[table["round"] == 8]
     assert best["fedavg"]["eta"] == last.loc[last["score"].idxmax(), "eta"]
-    assert {"trials.png", "trials.jsonl", "best.toml"} <= {
-        p.name for p in Path("t/pfedme").iterdir()
-    }
+    files = {path.name for path in Path("t/pfedme").iterdir()}
+    assert {"trials.png", "trials.jsonl", "best.toml"} <= files
     text = Path("t/fedavg/best.toml").read_text()
     assert text.startswith("# Found by engram tune fedavg pfedme: 5 trials each, seeds 0 to 1.")
     assert tomllib.loads(text)["fedavg"]["eta"] == best["fedavg"]["eta"]
@@ -84,9 +83,8 @@ def test_the_line_that_tune_prints_runs_what_it_found(engram):
     assert found["pfedme"].pop("lambda") == settings["pfedme.lambda"] == 2
     assert settings["pfedme.eta"] == found["pfedme"]["eta"]
     assert (settings["num-rounds"], settings["partition"], settings["seed"]) == (8, "iid", 7)
-    assert engram("run", "fedavg", *printed[2:])[2] == (
-        "engram: METHOD must be pfedme, as --config or --set says, got fedavg\n"
-    )
+    told = "engram: METHOD must be pfedme, as --config or --set says, got fedavg\n"
+    assert engram("run", "fedavg", *printed[2:])[2] == told
     assert engram("compare", *printed[1:], "--seeds", "1", "--out", "c")[0] == 0
     assert RunRecord.open(Path("c/local-seed7")).config["settings"]["partition"] == "iid"
 
@@ -303,16 +301,9 @@ class Small(torch.nn.Module):
 
 
 def test_a_comparison_is_tuned_first_on_data_and_networks_in_memory(tmp_path, capsys):
-    found = library.compare(
-        rows(),
-        methods={"ditto": {"lambda_": 0.5}},
-        tuned=(4, 1),
-        seeds=2,
-        model=Small,
-        num_rounds=4,
-        local_steps=2,
-        out=tmp_path / "c",
-    )
+    quick = {"model": Small, "num_rounds": 4, "local_steps": 2, "out": tmp_path / "c"}
+    own = {"ditto": {"lambda_": 0.5}}
+    found = library.compare(rows(), methods=own, tuned=(4, 1), seeds=2, **quick)
     plan = json.loads((tmp_path / "c" / "tuning" / "tuning.json").read_text())
     assert (plan["trials"], plan["seeds"]) == (4, [2])
     for method, runs in found.runs.items():
@@ -325,13 +316,12 @@ def test_a_comparison_is_tuned_first_on_data_and_networks_in_memory(tmp_path, ca
     assert {run.experiment.own.lambda_ for run in found.runs["ditto"]} == {0.5}
     lines = [line.partition(" rounds")[0] for line in capsys.readouterr().err.splitlines()]
     told = [line.rpartition(",")[0] or line for line in lines]
-    assert told[:5] == [
-        "runs: 0 of 6 checks",
-        "runs: 6 of 6 checks",
-        "searches: 0 of 3 checks",
-        "searches: 3 of 3 checks",
-        "fedavg: 0 of 4",
+    checks = [
+        f"{kind}: {n} of {of} checks"
+        for kind, of in (("runs", 6), ("searches", 3))
+        for n in (0, of)
     ]
+    assert told[:5] == [*checks, "fedavg: 0 of 4"]
 
 
 def test_no_command_is_named_that_lacks_data_in_memory(engram, monkeypatch, capsys):

@@ -106,7 +106,6 @@ class Recollection:
         return set()
 
     def _check(self, client: int, tops: Set[str], kept: Slots) -> None:
-        """Raises ``MemoryMismatch`` unless slots have the names and shapes of this network."""
         start = self.method.client.start
         if not tops <= {_KEPT, _OPTIMIZER} or not start.keys() <= kept.keys():
             raise MemoryMismatch(

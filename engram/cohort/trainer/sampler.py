@@ -117,7 +117,6 @@ class Sampler:
         )
 
     def _sampled(self, clients: Sequence[int], server_round: int) -> Draws:
-        """Draws Poisson samples, which are padded to the same size."""
         from engram.guards.noise import secret_noise  # noqa: PLC0415 - rarely needed
         from engram.guards.secret_samples import row_samples  # noqa: PLC0415 - rarely needed
 

@@ -187,33 +187,22 @@ class Trainer:
         self.sampler = Sampler(
             e, self.data.train, side, model, augment, noise, size, by_chance=row_guard is not None
         )
+        moments, never = e.optimizer_state == "kept" and optimizer.remembers, unseen(e, data.names)
         self._memories = Recollection(
-            store,
-            self.method,
-            initial,
-            moments=e.optimizer_state == "kept" and optimizer.remembers,
-            device=e.device,
-            unseen=unseen(e, data.names),
+            store, self.method, initial, moments=moments, device=e.device, unseen=never
         )
-        vectorized = engine == "vectorized" and users
-        vectorized &= model.vectorizes and self._task.vectorizes
+        vectorized = all((engine == "vectorized", users, model.vectorizes, self._task.vectorizes))
         self.ways: tuple[str, ...] = ("in-turn",)
         if vectorized:
-            keeps = self._memories.moments
-            self.ways = self.learner.fastest(
-                e, shapes, rows=self._rows, size=self._size, keeps=keeps
-            )
+            keeps, rows = self._memories.moments, self._rows
+            self.ways = self.learner.fastest(e, shapes, rows=rows, size=self._size, keeps=keeps)
         self._trains = lru_cache(maxsize=4)(self.learner.trains)  # the last factors and losses
         what = self.method, shapes, self.learner.network.running, data.names, self._memories
         self.sending = _sending(e, *what, noise, self._covers)
         if isinstance(store, RamStore):
-            check_kept(
-                e,
-                shapes,
-                nbytes(shapes.sent) if self.sending and self.sending.guard.keeps else 0,
-            )
-        self._checked: set[frozenset[str]] = set()
-        self.way = ""
+            keeps_sent = self.sending is not None and self.sending.guard.keeps
+            check_kept(e, shapes, nbytes(shapes.sent) if keeps_sent else 0)
+        self._checked, self.way = set[frozenset[str]](), ""
         self.block, self.bytes_each = block_of(self, self._size, self._rows)
         self._vectorized = vectorized
 
@@ -247,15 +236,8 @@ class Trainer:
 
     def in_units(self, units: Units) -> "Trainer":
         """Returns a trainer of the same clients with rows in other units."""
-        given = in_units(self.given, units)
-        found = type(self)(
-            self.experiment,
-            given,
-            self.store,
-            engine=self._engine,
-            noise=self._noise,
-            covers=self._covers,
-        )
+        what = self.experiment, in_units(self.given, units), self.store
+        found = type(self)(*what, engine=self._engine, noise=self._noise, covers=self._covers)
         found.way = self.way
         return found
 
@@ -393,11 +375,7 @@ class Trainer:
         return self._trains(self.way, learned, factor)(cohort)
 
     def _check(self, cohort: Cohort, learned: Task, client: int) -> None:
-        """Checks that the method fulfills its contract, once for each form of memory.
-
-        Raises:
-            ClientFailed: The method breaks its contract.
-        """
+        """Checks that the method fulfills its contract, once for each form of memory."""
         if (form := frozenset(flat(cohort.kept))) in self._checked:
             return
         self._checked.add(form)

@@ -106,7 +106,6 @@ def gain_lines(runs: Runs) -> tuple[list[_Line], list[_Line]]:
 
 
 def _draw_line(axes: Axes, line: int, gain: Dots, rng: np.random.Generator) -> None:
-    """Draws a model's gains over a reference; nothing where no client has both scores."""
     gains = np.concatenate(gain.seeds)
     gains = gains[np.isfinite(gains)]
     if not gains.size or gain.mean is None:

@@ -103,7 +103,6 @@ def _write(folder: Path, runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Prints missing rounds and clients, and the privacy spent."""
     for record in (record for records in runs.values() for record in records):
         if record.results is None:
             done, total = record.done, record.settings["num-rounds"]

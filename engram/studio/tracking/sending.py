@@ -31,11 +31,7 @@ _NOT_SCORES: Final = frozenset({"ids", "names", "queries"})  # columns of client
 Row = Mapping[str, Any]
 
 
-TRACKERS: Final = {
-    "tensorboard": "TensorBoard",
-    "mlflow": "MLflow",
-    "wandb": "WeightsAndBiases",
-}
+TRACKERS: Final = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "WeightsAndBiases"}
 """By its name, which is that of its package, of its extra and of its module here: its class."""
 
 
@@ -98,22 +94,14 @@ class Tracker:
 
 
 def check_tracker(kind: str) -> None:
-    """Refuses a tracker that is not known, or not installed.
-
-    Raises:
-        Refused: It is.
-    """
+    """Refuses a tracker that is not known, or not installed."""
     if kind not in TRACKERS:
         raise Refused(f"a tracker must be one of {', '.join(TRACKERS)}, got {kind!r}")
     need(kind, kind)
 
 
 def check_sendable(folder: Path, kind: str) -> None:
-    """Refuses a run of which something that is sent is damaged; sends nothing.
-
-    Raises:
-        Refused: It is, or there is no such run.
-    """
+    """Refuses a run that is not there, or of which something that is sent is damaged."""
     record = RunRecord.open(folder)
     _Sending(record, kind, "")
     _ = record.results, record.rows()
