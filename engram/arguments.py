@@ -148,7 +148,7 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
 
 
 def refuse_beside_resume(work: str, given: Iterable[object], instead: str = "nothing else") -> None:
-    """Refuses what is given beside ``--resume``, which goes on with a piece of work as begun."""
+    """Refuses options beside ``--resume``, which goes on with a piece of work as begun."""
     if any(given):
         raise Refused(f"--resume goes on with a {work} as it was begun: give {instead}")
 

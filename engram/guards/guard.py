@@ -93,8 +93,8 @@ class At(NamedTuple):
     received: Callable[[Update], Slots]
     normal: Callable[[int, Stream], Tensor] = _absent
     drawn: Callable[[Stream], np.random.Generator] = _absent
-    reply: Callable[[Update], object] = _absent
-    note: Callable[[Update], object] = _absent
+    reply: Callable[[Update], object] = id
+    note: Callable[[Update], object] = id
     bound: float = float("inf")
     sum: Sum = Sum()
     uniform: Callable[[int, Stream], Tensor] = lambda size, stream: torch.zeros(size)

@@ -46,23 +46,24 @@ def deviation(values: Sequence[float] | Array) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def mean_and_error(values: Array, level: float | None = None) -> tuple[Array, Array | None]:
-    """Returns the mean over the first axis, and its standard error.
+def mean_and_error(values: Array, errors: float = 1.0) -> tuple[Array, Array | None]:
+    """Returns the mean over the first axis, and a multiple of its standard error.
 
-    With a ``level``, the latter is half the width of Student's interval instead. Both have shape
-    (...) for ``values`` of shape (r, ...); there is no error if r = 1.
+    Both have shape (...) for ``values`` of shape (r, ...); there is no error if r = 1. Of many
+    values, a multiple of 1.96 gives half the width of a 95 % interval.
     """
     mean, count = np.asarray(values.mean(axis=0)), len(values)
     if count == 1:
         return mean, None
-    error = np.asarray(values.std(axis=0, ddof=1) / np.sqrt(count))
-    return mean, error if level is None else quantile((1 + level) / 2, count - 1) * error
+    return mean, np.asarray(errors * values.std(axis=0, ddof=1) / np.sqrt(count))
 
 
 def student(values: Array) -> Interval:
     """Returns Student's interval of an expectation, of values (n,)."""
-    mean, half = mean_and_error(values, LEVEL)
-    reach = np.inf if half is None else float(half)
+    mean, error = mean_and_error(values)
+    reach = np.inf
+    if error is not None:
+        reach = float(quantile((1 + LEVEL) / 2, len(values) - 1) * error)
     return Interval(float(mean), float(mean) - reach, float(mean) + reach)
 
 

@@ -18,14 +18,14 @@ from engram.scoring.intervals import (
 def test_an_interval_of_a_mean_is_the_t_tests():
     values = np.random.default_rng(1).normal(0.4, 1, (7, 3))
     means, errors = mean_and_error(values)
-    _, halves = mean_and_error(values, 0.9)
+    _, halves = mean_and_error(values, 1.96)
     for column, mean, error, half in zip(values.T, means, errors, halves, strict=True):
         test = stats.ttest_1samp(column, 0.0)
         ends = test.confidence_interval(0.95)
         assert student(column) == pytest.approx((column.mean(), *ends))
         assert student(column).shown == (test.pvalue < 0.05)
         assert (mean, error) == pytest.approx((column.mean(), stats.sem(column)))
-        assert mean + half == pytest.approx(test.confidence_interval(0.9).high)
+        assert half == pytest.approx(1.96 * error)
         assert deviation(column) == pytest.approx(error * 7**0.5)
 
 

@@ -26,7 +26,7 @@ from engram.meta.studies.published import ONE_SHOT_PUBLISHED, ONE_SHOT_STEPS, SP
 from engram.meta.studies.settings import OneShotSettings
 from engram.meta.studies.sweep import Problem
 from engram.networks.built_in import build_model
-from engram.scoring.intervals import LEVEL, deviation, mean_and_error
+from engram.scoring.intervals import deviation, mean_and_error
 from engram.settings.errors import DataError, Refused
 from engram.simulations.job_pool import Pool, Row
 from engram.studies.study import Report
@@ -229,7 +229,7 @@ def summarize(done: Sequence[Row], dataset: str) -> list[Row]:
 
 def _row(dataset: str, name: str, runs: Sequence[Row]) -> Row:
     found = np.array([run["tests"] for run in runs], dtype=float)
-    accuracy, width = mean_and_error(found.mean(0), LEVEL)
+    accuracy, width = mean_and_error(found.mean(0), 1.96)
     mean, spread = TABLE_4[dataset].get(name, (None, None))
     figures = figures_of(name, runs)
     fine = not figures["diverged"]

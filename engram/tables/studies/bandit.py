@@ -12,7 +12,7 @@ from engram.compare.figures import image_of
 from engram.compare.panel_plots import Curve, draw_multiples
 from engram.core.arrays import Array
 from engram.core.machine import check_room
-from engram.scoring.intervals import LEVEL, mean_and_error
+from engram.scoring.intervals import mean_and_error
 from engram.simulations.job_pool import Pool, Progress, Row
 from engram.studies.study import Report
 from engram.studies.summaries import grouped
@@ -140,7 +140,7 @@ def summarize(done: Sequence[Row]) -> list[Row]:
     for name, found in final.items():
         for task in (*SHOWN, "mean"):
             some = [SHOWN[task]] if task in SHOWN else range(TASKS)
-            mean, half = mean_and_error(found[:, some].mean(axis=1), LEVEL)
+            mean, half = mean_and_error(found[:, some].mean(axis=1), 1.96)
             ols = final["ols"][:, some].mean(axis=1)
             rows.append(
                 {
@@ -171,7 +171,7 @@ def _draw(done: Sequence[Row]) -> bytes:
     for (name,), trials in grouped(done, "policy").items():
         for task, m in SHOWN.items():
             own = np.array([trial["curves"][task] for trial in trials])
-            mean, half = mean_and_error(own, LEVEL)
+            mean, half = mean_and_error(own, 1.96)
             limits = (None, None) if half is None else (mean - half, mean + half)
             curve = Curve(POLICIES[name][0], trials[0]["rounds"], mean, *limits)
             regrets.setdefault(f", p = {ACTIVATION[m]:.3f}", []).append(curve)
