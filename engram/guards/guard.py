@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,10 @@ from engram.core.method import Method, Objective, Slots, Update
 from engram.core.streams import Stream
 from engram.core.types import Batch, Params
 from engram.guards.accounting.releases import Plan, Release
-from engram.guards.compression.delta_broadcast import Broadcast
 from engram.guards.facts import Fact
+
+if TYPE_CHECKING:
+    from engram.guards.compression.delta_broadcast import Broadcast
 
 
 class Refusal(NamedTuple):
@@ -178,7 +180,7 @@ class Guard(NamedTuple):
     admit: Callable[[At, Update], Update | Refusal] = _pass
     gather: Callable[[At, Sequence[Update]], Sequence[Update | Refusal]] = _pass
     method: Callable[[Method], Method] = lambda method: method
-    broadcast: Broadcast | None = None
+    broadcast: "Broadcast | None" = None
     report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
     bound: Callable[[At], float] = lambda at: at.bound
     releases: Callable[[Plan], tuple[Release, ...]] = lambda plan: ()
@@ -253,19 +255,20 @@ def chain(*guards: Guard) -> Guard:
         return update
 
     def admit(at: At, update: Update) -> Update | Refusal:
-        for guard, place in standing(at):
-            left, refused = parted([guard.admit(place, update)])
+        for guard in guards:
+            left, refused = parted([guard.admit(at, update)])
             if refused:
                 return refused[0]
-            (update,) = left
+            (update,), at = left, at._replace(bound=guard.bound(at))
         return update
 
     def gather(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
         refused = list[Refusal]()
-        for guard, place in standing(at):
+        for guard in guards:
             if len(updates) >= guard.least:
-                updates, more = parted(guard.gather(place, updates))
+                updates, more = parted(guard.gather(at, updates))
                 refused += more
+            at = at._replace(bound=guard.bound(at))
         return [*updates, *refused]
 
     def rows(objective: Objective, sums: Sums) -> Objective:
