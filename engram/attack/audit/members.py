@@ -78,11 +78,11 @@ def members(learned: LearnedNetworks, count: int, engine: Engine, begin: Begin) 
                 for which, found in _signals(trainer, slots, rounds, client, rows):
                     signals.setdefault(which, [[] for _ in range(count)])[number].append(found)
     everyone = np.concatenate(list(inside.values()), axis=1)
-    found = {which: np.stack([*map(np.concatenate, each)]) for which, each in signals.items()}
+    stacked = {which: np.stack([*map(np.concatenate, each)]) for which, each in signals.items()}
     try:
         return {
             which: power(likelihood_ratios(each, everyone), everyone)
-            for which, each in found.items()
+            for which, each in stacked.items()
         }
     except ValueError as error:
         raise Refused(str(error)) from error
