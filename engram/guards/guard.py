@@ -120,6 +120,10 @@ def _plain(objective: Objective, _: Sums) -> Objective:
     return objective
 
 
+def _nothing(_: Plan) -> tuple[Release, ...]:
+    return ()
+
+
 def _exact(_: Mapping[str, float]) -> Mapping[str, float]:
     return {}
 
@@ -183,7 +187,7 @@ class Guard(NamedTuple):
     broadcast: "Broadcast | None" = None
     report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
     bound: Callable[[At], float] = lambda at: at.bound
-    releases: Callable[[Plan], tuple[Release, ...]] = lambda plan: ()
+    releases: Callable[[Plan], tuple[Release, ...]] = _nothing
 
     @property
     def by_rows(self) -> bool:
@@ -201,6 +205,11 @@ class Guard(NamedTuple):
         return self.leave is not _stay
 
     @property
+    def at_client(self) -> bool:
+        """Whether it acts at clients first."""
+        return self.leaves or self.by_rows or self.masks
+
+    @property
     def masks(self) -> bool:
         """Whether updates leave sites in masked sums alone."""
         return self.send is not _pass
@@ -209,6 +218,16 @@ class Guard(NamedTuple):
     def encodes(self) -> bool:
         """Whether updates that leave must be decoded, each by itself."""
         return self.arrive is not _pass and not self.masks
+
+    def completed(self, name: str) -> "Guard":
+        """Returns it under a name, with the facts that follow from its places."""
+        each = self.encodes or self.admit is not _pass
+        return self._replace(
+            name=name,
+            needs=self.needs | ({Fact.EACH} if each else set()),
+            ends=self.ends | (set() if self.releases is _nothing else {Fact.OPEN}),
+            gives=self.gives | ({Fact.ROWS} if self.by_rows else set()),
+        )
 
 
 def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:

@@ -17,7 +17,7 @@ from engram.core.streams import generator
 from engram.guards.changes import rebased
 from engram.guards.facts import Fact
 from engram.guards.guard import At, Guard, Refusal, parted
-from engram.guards.noise import Noise, secret_noise
+from engram.guards.noise import Noise, fresh, secret_noise
 from engram.guards.presets import guards_of
 from engram.settings.errors import EngramError, Refused, RunStopped, one_line
 from engram.settings.experiment import Experiment
@@ -65,7 +65,7 @@ class Merge:
             e.clients_per_round,
             server,
             partial(self.received, server),
-            lambda size, stream: self.noise(size, stream, number),
+            fresh(self.noise, number),
             lambda stream: generator(e.seed, stream, number),
             note=(list[Update]() if shortened is None else shortened).append,
         )

@@ -82,7 +82,7 @@ def at_clients(
         yield "privacy", noise.build()
     elif e.update_clip and not e.clip_quantile:
         yield "clip", Clip(e.clip).build()
-    yield from (("guards", guard) for guard in _own(e) if guard.leaves)
+    yield from (("guards", guard) for guard in _own(e) if guard.at_client)
     if e.aggregation == "secure":
         yield "aggregation", SecureSum(multiplier if e.privacy == "central" else 0.0).build()
     if e.compress != "none":
@@ -97,7 +97,7 @@ def at_server(
     if e.clip_quantile:
         count = count_of(multiplier, e.clients_per_round)
         yield "clip-quantile", AdaptiveClip(e.clip, e.clip_quantile, count).build()
-    yield from (("guards", guard) for guard in _own(e) if not guard.leaves)
+    yield from (("guards", guard) for guard in _own(e) if not guard.at_client)
     if e.merge != "mean" and e.bucket_size > 1:
         yield "bucket-size", Buckets(e.bucket_size).build()
     if e.merge == "multi-krum" and Fact.MEAN not in own.facts:
@@ -128,7 +128,7 @@ def _own(e: SharedSettings) -> list[Guard]:
     found = list[Guard]()
     for name, number in named_guards(e.guards):
         try:
-            found.append(GUARDS[name](*number)._replace(name=name))
+            found.append(GUARDS[name](*number).completed(name))
         except Exception as error:  # anybody's function
             got = f"{type(error).__name__}: {error}"
             expected = "a function that returns an engram.guards.guard.Guard"

@@ -231,7 +231,8 @@ class Experiment(SharedSettings, Folders):
         """Returns the settings that affect results."""
         planned = self.schedule in ("cosine", "step") or self.epsilon  # for so many rounds
         ahead = {"num_rounds"} if planned else set()
-        aside = {key_of(name) for name in _ASIDE - self.own.decisive - ahead}
+        none = set() if self.guards else {"guards"}  # which runs of former versions lack
+        aside = {key_of(name) for name in (_ASIDE - self.own.decisive - ahead) | none}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 
     def digest(self) -> str:

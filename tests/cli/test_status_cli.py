@@ -68,8 +68,8 @@ def test_status_of_a_federation_without_a_superlink_is_one_line(typed, answers):
 def test_status_of_a_private_run_has_epsilon_by_client(typed):
     """Two updates lie at most twice clip apart; a line is a release, of a round or of scores."""
     settings = {"privacy": "local", "clip": 0.5, "noise-multiplier": 8.0, "delta": 1e-5}
-    rows = [{"round": 1, "cohort": [0, 1]}, {"round": 2, "cohort": [1]}]
-    folder = recorded(rows, **settings)
+    cohorts = [{"round": 1, "cohort": [0, 1]}, {"round": 2, "cohort": [1]}]
+    folder = recorded([row | {"epsilon": 1.0} for row in cohorts], **settings)
     once, twice, thrice = (epsilon_of([(2 / 8.0) ** 2] * count) for count in (1, 2, 3))
     found = json.loads(typed("status run --json")[1])["epsilon"]
     assert found == {"0": pytest.approx(once, rel=1e-6), "1": pytest.approx(twice, rel=1e-6)}
@@ -89,7 +89,7 @@ def test_status_of_a_run_private_by_row_has_epsilon_by_client(typed):
         {"round": 1, "cohort": [0, 1], "training-rows": {"0": 16, "1": 160}},
         {"round": 2, "cohort": [0], "training-rows": {"0": 16}},
     ]
-    folder = recorded(rows, **settings, **steps)
+    folder = recorded([row | {"epsilon": 1.0} for row in rows], **settings, **steps)
     found = json.loads(typed("status run --json")[1])["epsilon"]
     assert found["0"] == pytest.approx(epsilon_of([1 / 8.0**2] * 6), rel=1e-6)
     assert 0 < found["1"] < epsilon_of([1 / 8.0**2] * 3) / 2

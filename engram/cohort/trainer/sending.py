@@ -26,7 +26,7 @@ from engram.core.types import Params
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
 from engram.guards.guard import At, Guard, parted
-from engram.guards.noise import Noise, secret_noise
+from engram.guards.noise import Noise, fresh, secret_noise
 from engram.guards.presets import client_guards
 from engram.settings.errors import EngramError, Names, few
 from engram.settings.experiment import Experiment
@@ -75,9 +75,10 @@ class Sending:
         if guard.encodes or guard.keeps:
             return self._in_turn(done, asked, chunk)
 
+        each = [fresh(self.noise or secret_noise, number, client) for client in clients]
+
         def normal(size: int, stream: Stream) -> Tensor:
-            noise = self.noise or secret_noise
-            return torch.stack([noise(size, stream, number, client) for client in clients])
+            return torch.stack([drawn(size, stream) for drawn in each])
 
         at = self._at(asked.common, number, 0)._replace(normal=normal)
         left = leave_together(guard, at, own, done.sent.stack())
@@ -114,7 +115,7 @@ class Sending:
             e.clients_per_round,
             received,
             lambda _: received,
-            lambda size, stream: noise(size, stream, number, client),
+            fresh(noise, number, client),
             lambda stream: generator(e.seed, stream, number),
             uniform=lambda size, stream: draw(stream)(size),
             like=self.shapes.sent,

@@ -50,7 +50,6 @@ from engram.data.augmentations import AUGMENTATIONS
 from engram.data.federated import FederatedData, check_augmentation, model_for, with_known_tokens
 from engram.data.standardize import in_units, standardized
 from engram.guards.facts import Fact
-from engram.guards.guard import Guard
 from engram.networks.base import Model, matching, network_of
 from engram.networks.losses import rows_of
 from engram.networks.optimizers import by_pattern, step_factors
@@ -61,6 +60,7 @@ from engram.wire.training_result import Trained
 
 if TYPE_CHECKING:
     from engram.cohort.trainer.sending import Sending
+    from engram.guards.guard import Guard
     from engram.guards.noise import Noise
     from engram.scoring.score_clients import Scorer
     from engram.settings.experiment import Experiment
@@ -133,8 +133,8 @@ class Trainer:
         check_threads(experiment.cpu_threads)
         e = self.experiment = experiment
         self.store, self._noise, self._engine = store, noise, engine
-        guard, self.given, self._standard = _guards(e), data, data.units.targets
-        self._covers, row_guard = covers and e.covers_clients, guard if guard.by_rows else None
+        self.given, self._standard = data, data.units.targets
+        self._covers, row_guard = covers and e.covers_clients, _row_guard(e)
         data = standardized(e, data)
         model = model_for(e, data.kind, data.example)
         self.data = with_known_tokens(data, model, e)
@@ -412,9 +412,9 @@ class Trainer:
         return [self._memories.recall(client, before=before) for client in clients]
 
 
-def _guards(e: "Experiment") -> Guard:
-    if Fact.TRAINED in e.facts and not e.hides_rows:
-        return Guard("nothing")
+def _row_guard(e: "Experiment") -> "Guard | None":
+    if not e.hides_rows:
+        return None
     from engram.guards.presets import client_guards  # noqa: PLC0415 - not always needed
 
     return client_guards(e)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from engram.core.checks import require
+from engram.settings.errors import Refused
 
 Unit = Literal["client", "row"]
 Neighbors = Literal["added", "replaced"]
@@ -76,9 +77,9 @@ def hidden_by(releases: Iterable[Release]) -> tuple[Unit, Neighbors]:
     """Returns the unit that releases hide, and its neighbors.
 
     Raises:
-        ValueError: They hide different ones, of which no epsilon is common.
+        Refused: They hide different ones, of which no epsilon is common.
     """
     found = {(release.unit, release.neighbors) for release in releases}
     if len(found) != 1:
-        raise ValueError(f"releases must hide the same, got {sorted(found)}")
+        raise Refused(f"releases must hide the same, got {sorted(found)}")
     return found.pop()
