@@ -209,14 +209,14 @@ class _Run:
         checkpoint = self.begin(engine)
         saved, model = checkpoint.server_round, checkpoint.model
         del checkpoint  # whose model would be kept
-        last, rows = saved, record.rows()
+        last, rows, total = saved, record.rows(), e.rounds
         self._account(last, rows)
         if self.grid.still:
             model = self._await_clients(last + 1, model)
-        for number in range(last + 1, e.rounds + 1):
+        for number in range(last + 1, total + 1):
             if self.strategy.over:
                 break
-            final, last = number == e.rounds, number
+            final, last = number == total, number
             usual = number % e.eval_every == 0
             due = self.strategy.scored_from is not None and (final or usual)
             model, metrics = self._train(number, model, saved, losses=due)

@@ -127,7 +127,8 @@ class Rounds(NamedTuple):
             updates = reply.updates
             if age:
                 updates = [merge.rebased(server, wave.slots, u, age) for u in updates]
-            updates, refused = parted(merge.admitted(at, updates))
+            with merge.blamed():
+                updates, refused = parted([merge.guard.admit(at, update) for update in updates])
             if refused:
                 rejected.append((clients, Rejected.of(refused[0].kind, refused[0].reason)))
             else:
@@ -153,7 +154,8 @@ class Rounds(NamedTuple):
         if not updates:
             self._check(replies, server_round, names)
             updates = [merge.nobodys(server, self.shapes.sent, server_round)]
-        left, refused = parted(merge.gathered(at, updates))
+        with merge.blamed():
+            left, refused = parted(merge.guard.gather(at, updates))
         replies = replies.without(refused, longer)
         self._check(replies, server_round, names)
         slots = merge.after(server, left)

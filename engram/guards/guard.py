@@ -10,6 +10,7 @@ handed from guard to guard.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import reduce
 from itertools import accumulate
@@ -25,6 +26,7 @@ from engram.core.streams import Stream
 from engram.core.types import Batch, Params
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.facts import Fact
+from engram.guards.noise import Noise
 
 if TYPE_CHECKING:
     from engram.guards.compression.delta_broadcast import Broadcast
@@ -46,6 +48,18 @@ class Refusal(NamedTuple):
 
 def _absent(*args: object) -> NoReturn:
     raise LookupError(f"nobody has given the place where a guard acts what it asks for, {args}")
+
+
+def fresh(noise: Noise, *keys: int) -> Callable[[int, Stream], Tensor]:
+    """Returns ``(size, stream) -> numbers`` for one place, of which each call takes the next."""
+    calls = Counter[Stream]()
+
+    def normal(size: int, stream: Stream) -> Tensor:
+        again = (calls[stream],) if calls[stream] else ()
+        calls[stream] += 1
+        return noise(size, stream, *keys, *again)
+
+    return normal
 
 
 class Sum(NamedTuple):

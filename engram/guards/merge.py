@@ -16,8 +16,8 @@ from engram.core.rounds import merged, received_by, weighed
 from engram.core.streams import generator
 from engram.guards.changes import rebased
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard, Refusal, parted
-from engram.guards.noise import Noise, fresh, secret_noise
+from engram.guards.guard import At, Guard, fresh, parted
+from engram.guards.noise import Noise, secret_noise
 from engram.guards.presets import guards_of
 from engram.settings.errors import EngramError, Refused, RunStopped, one_line
 from engram.settings.experiment import Experiment
@@ -70,22 +70,9 @@ class Merge:
             note=(list[Update]() if shortened is None else shortened).append,
         )
 
-    def admitted(self, at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
-        """Returns updates as guards admit them.
-
-        Raises:
-            RunStopped: A guard raises.
-        """
-        with self._blamed():
-            return [self.guard.admit(at, update) for update in updates]
-
-    def gathered(self, at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
-        """Returns a round's updates as guards gather them; raises as ``admitted``."""
-        with self._blamed():
-            return self.guard.gather(at, updates)
-
     @contextmanager
-    def _blamed(self) -> Iterator[None]:
+    def blamed(self) -> Iterator[None]:
+        """Context in which guards act; it raises ``RunStopped`` where one of them raises."""
         try:
             yield
         except EngramError:
@@ -97,8 +84,8 @@ class Merge:
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round of updates that are not admitted yet."""
         at = self.at(server, server_round)
-        admitted, _ = parted(self.admitted(at, updates))
-        found, _ = parted(self.gathered(at, admitted))
+        admitted, _ = parted([self.guard.admit(at, update) for update in updates])
+        found, _ = parted(self.guard.gather(at, admitted))
         return self.after(server, found)
 
     def after(self, server: Slots, updates: Sequence[Update]) -> Slots:
@@ -134,7 +121,7 @@ class Merge:
         received, _ = self.method.server.send(server, [])
         zeros = tree_map(lambda leaf: torch.zeros(leaf.shape, dtype=leaf.dtype), sent)
         nothing = Update(origin_of(self.method, received, zeros), 0, 0)
-        ((update,), _) = parted(self.admitted(self.at(server, server_round), [nothing]))
+        ((update,), _) = parted([self.guard.admit(self.at(server, server_round), nothing)])
         return update
 
 

@@ -7,8 +7,6 @@ nobody to protect and should be reproducible, ask for ``simulated_noise``.
 """
 
 import os
-from collections import Counter
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -35,18 +33,6 @@ def secret_noise(size: int, stream: Stream, *keys: int) -> Tensor:
     del stream, keys
     normal: Tensor = torch.special.ndtri(torch.from_numpy(uniform(os.urandom(8 * size))))
     return normal.float()
-
-
-def fresh(noise: Noise, *keys: int) -> Callable[[int, Stream], Tensor]:
-    """Returns ``(size, stream) -> numbers`` for one place, of which each call takes the next."""
-    calls = Counter[Stream]()
-
-    def normal(size: int, stream: Stream) -> Tensor:
-        again = (calls[stream],) if calls[stream] else ()
-        calls[stream] += 1
-        return noise(size, stream, *keys, *again)
-
-    return normal
 
 
 def uniform(data: bytes) -> npt.NDArray[np.float64]:

@@ -3,13 +3,20 @@
 This file is also the plug-in that makes it known to other processes.
 """
 
+import json
+
 import pytest
 import torch
 
 import engram
-from engram.guards.changes import acted_on, change_of
+from engram.core.streams import Stream
+from engram.core.tree import add_scaled
+from engram.guards.accounting.releases import Release
+from engram.guards.changes import acted_on, arrays_of, change_of, size_of
+from engram.guards.clip import near
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard, Refusal
+from engram.guards.row_noise import RowNoise
 
 QUICK = {
     "method": "fedavg",
@@ -49,7 +56,7 @@ def register():
             far = max(float(x.abs().max()) for x in change_of(at, update).values())
             return Refusal("size", f"moved by {far:.2g}", update) if far > most else update
 
-        return Guard("near", needs={Fact.EACH}, admit=admit)
+        return Guard("near", admit=admit)
 
 
 if __name__ != "tests.brought.test_guard":  # a plug-in
@@ -161,6 +168,62 @@ def test_what_it_raises_is_one_line_that_names_it(tmp_path):
         with pytest.raises((RunStopped, ValueError), match=words) as caught:
             engram.simulate(**QUICK | {"guards": guard, "out": out}, progress=False)
         assert "\n" not in str(caught.value)
+
+
+def test_its_noise_is_accounted_for_and_none_is_drawn_twice(tmp_path):
+    """Two clipped changes lie up to 2 apart: mu = 2 / z in each round, of which there are two."""
+    from tests.epsilons import gaussian
+
+    def blurred(z):
+        def leave(at, update, kept):
+            def noised(change):
+                one, other = (at.normal(size_of(change), Stream.CLIENT_NOISE) for _ in range(2))
+                return add_scaled(near(change, 1.0), z, arrays_of((one - other) / 2**0.5, change))
+
+            return acted_on(at, update, noised), {}
+
+        def releases(plan):
+            return (Release(z / 2, neighbors="replaced"),)
+
+        return Guard("blurred", alike=True, leave=leave, releases=releases)
+
+    engram.guard(blurred)
+    asked = {"guards": "blurred:4", "clients_per_round": 4}
+    run = engram.simulate(**QUICK | asked | {"out": tmp_path / "run"}, progress=False)
+    results = json.loads((run.folder / "results.json").read_text())
+    assert results["epsilon"] == pytest.approx(gaussian(2 / 4 * 2**0.5), rel=1e-6)
+    for other in ({"standardize": "federation"}, {"patience": 1}):
+        with pytest.raises(ValueError, match="without noise: guards = blurred ends that"):
+            experiment(**asked | other)
+    moved = torch.cat([leaf.ravel() for leaf in run.model.values()])
+    assert moved.std() == pytest.approx(4 * (2 / 4) ** 0.5, rel=0.15)  # of two means of four
+
+
+def test_it_may_change_how_gradients_of_rows_are_taken(tmp_path):
+    seen = []
+
+    def rows():
+        guard = RowNoise(1.0, 2.0).build()
+
+        def noted(objective, sums):
+            seen.append(sums)
+            return guard.rows(objective, sums)
+
+        return guard._replace(rows=noted)
+
+    engram.guard(rows)
+    out = tmp_path / "run"
+    run = engram.simulate(**QUICK | {"guards": rows, "clip": 1e6, "out": out}, progress=False)
+    same = {"privacy": "example", "clip": 1.0, "noise_multiplier": 2.0, "guards": ""}
+    usual = engram.simulate(**QUICK | same | {"out": tmp_path / "usual"}, progress=False)
+    assert seen
+    for name, leaf in usual.model.items():
+        torch.testing.assert_close(run.model[name], leaf)
+
+
+def test_a_run_of_a_version_without_guards_goes_on():
+    assert "guards" not in experiment(guards="").identity()
+    assert experiment().identity()["guards"] == QUICK["guards"]
 
 
 def test_in_python_it_is_given_as_it_is(tmp_path):
