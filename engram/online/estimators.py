@@ -219,8 +219,8 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Returns the likeliest class of each row, shape (n,)."""
-        likely: npt.NDArray[Any] = self.classes_[_likeliest(self._predictions(X))]
-        return likely
+        scores, classes = self._predictions(X), self.classes_  # which an unfitted one lacks
+        return np.asarray(classes[_likeliest(scores)])
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> Array:
