@@ -54,7 +54,7 @@ def read(coder, code, *shape):
 
 
 def near(coder, x, draw):
-    """What an array becomes on its way."""
+    """Forms of an array on its way."""
     return read(coder, bytes_of(coder, x, draw), *x.shape)
 
 

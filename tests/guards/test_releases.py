@@ -192,7 +192,7 @@ def rows(settings):
 
 
 def shared(settings):
-    """Of as many sites as a sum has at least."""
+    """Noise of the fewest sites that a sum has."""
     total, entropy = Sum(3, 3, 2), np.random.default_rng(0).bytes
     spread, room = (f(total, settings.multiplier) for f in (partial(deviation, size=MANY), room_of))
 

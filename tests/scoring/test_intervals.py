@@ -63,7 +63,7 @@ def test_parts_of_the_variance_are_never_too_small_together():
 
 
 def test_degrees_of_freedom_are_satterthwaites():
-    """Of two means' variances they are Welch's, as in the t-test of two samples."""
+    """Degrees of freedom of two means are Welch's, as in the t-test of two samples."""
     rng = np.random.default_rng(10)
     one, other = rng.normal(size=5), 3 * rng.normal(size=9)
     error, degrees = error_of(one.var(ddof=1) / 5, other.var(ddof=1) / 9, 5, 9)

@@ -36,7 +36,7 @@ def python(folder, *words):
 
 @pytest.mark.parametrize("place", sampled(["{}.py", "{}/__init__.py"], ["{}/__init__.py"]))
 def test_modules_beside_a_script_and_modes_before_the_first_import(place, tmp_path):
-    """What a call loads is loaded in its modes, and a warning ends nothing."""
+    """Modules are loaded in the modes of their call, and a warning ends nothing."""
     for name in NAMES:
         file = tmp_path / place.format(name)
         file.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What studies refuse before anything is written; of ranges and names, one of each study."""
+"""Refusals of studies before anything is written; of ranges and names, one of each study."""
 
 import pytest
 

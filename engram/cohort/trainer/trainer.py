@@ -415,7 +415,7 @@ class Trainer:
 def _row_guard(e: "Experiment") -> "Guard | None":
     if not e.hides_rows:
         return None
-    from engram.guards.presets import client_guards  # noqa: PLC0415 - not always needed
+    from engram.guards.presets import client_guards  # noqa: PLC0415 - plain runs need none
 
     return client_guards(e)
 
@@ -423,7 +423,7 @@ def _row_guard(e: "Experiment") -> "Guard | None":
 def _sending(e: "Experiment", *args: Any) -> "Sending | None":
     if Fact.TRAINED in e.facts:
         return None
-    from engram.cohort.trainer.sending import Sending  # noqa: PLC0415 - not always needed
+    from engram.cohort.trainer.sending import Sending  # noqa: PLC0415 - plain runs need none
 
     return Sending(e, *args)
 
