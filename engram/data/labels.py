@@ -84,7 +84,7 @@ def classes_of(
     elif called is not None:
         found = Classes(_places(place, y, called), len(called), tuple(map(str, called.tolist())))
     elif known and not is_text(y) and y.dtype.kind != "b" and not any(map(is_whole, known)):
-        found = _numbers(place, _whole(place, y), column.name, alone, len(known))
+        found = _numbers(place, _whole(place, y), column, alone, len(known))
         found = found._replace(names=known)
     elif is_text(y) or known:
         text = (y if is_text(y) else _whole(place, y)).astype(str)
@@ -98,7 +98,7 @@ def classes_of(
         order = np.array([own.index(name) for name in held.tolist()], dtype=np.int64)
         found = Classes(order[numbers], len(own), own)
     else:
-        found = _numbers(place, _whole(place, y), column.name, alone, num_classes)
+        found = _numbers(place, _whole(place, y), column, alone, num_classes)
     if num_classes and found.outputs > num_classes:
         raise place.fault(f"of {num_classes} classes (num-classes)", f"{found.outputs}")
     if found.outputs < 2:
@@ -162,13 +162,13 @@ def _hot(place: Place, y: _Array) -> npt.NDArray[np.int64]:
     return np.asarray(y.argmax(axis=1))
 
 
-def _numbers(place: Place, y: _Array, column: str, others: bool, num_classes: int) -> Classes:
+def _numbers(place: Place, y: _Array, column: Column, others: bool, num_classes: int) -> Classes:
     if num_classes:
         if (strange := (y < 0) | (y >= num_classes)).any():
             raise place.fault(
                 f"classes 0 to {num_classes - 1} (num-classes is {num_classes})",
                 f"{place.first(y, strange)}: leave num-classes out, or declare the classes, as "
-                f"{declaring(column)}",
+                f"{declaring(column.name)}",
             )
         return Classes(y.astype(np.int64), num_classes)
     held = np.unique(y)
@@ -176,19 +176,19 @@ def _numbers(place: Place, y: _Array, column: str, others: bool, num_classes: in
     if held[0] == 0 and not gaps:
         found = Classes(y.astype(np.int64), len(held))
     elif others:
-        got = f"{shown}: {_OTHERS.format(declaring(column))}"
+        got = f"{shown}: {_OTHERS.format(declaring(column.name))}"
         raise place.fault("classes numbered from 0 without gaps", got)
     elif len(held) > (most := min(_MOST, len(y) // 2)):
         raise place.fault(
             f"of at most {most} classes, unless these are numbered from 0",
             f"{len(held)} different numbers: set task=regression for numbers, or declare the "
-            f"classes, as {declaring(column)}",
+            f"classes, as {declaring(column.name)}",
         )
     else:
         found = Classes(np.searchsorted(held, y), len(held), tuple(map(str, held.tolist())))
-    if len(held) > (2 if gaps else _DIGITS):
+    if column.kind != "category" and len(held) > (2 if gaps else _DIGITS):
         say_once(
-            f"{place.path}: {column}: {len(held)} different whole numbers from {held[0]} to "
+            f"{place.path}: {column.name}: {len(held)} different whole numbers from {held[0]} to "
             f"{held[-1]} are taken for classes; task=regression predicts numbers"
         )
     return found

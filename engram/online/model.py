@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, SupportsFloat
 
 import numpy as np
 import numpy.typing as npt
@@ -301,13 +301,11 @@ def _padded(x: Array, width: int) -> Array:
 
 
 def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
-    try:
-        rows = np.array([[x.get(name, 0.0) for name in names]], dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        for name in names:
-            if not isinstance(x.get(name, 0.0), (int, float, np.number)):
-                raise ValueError(f"column {name!r} must be a number, got {x[name]!r}") from error
-        raise
+    values = [x.get(name, 0.0) for name in names]
+    for name, value in zip(names, values, strict=True):
+        if not (value is None or isinstance(value, SupportsFloat)):
+            raise ValueError(f"column {name!r} must be a number, got {value!r}")
+    rows = np.array([values], dtype=np.float64)
     _check_rows(rows, names)
     return rows
 

@@ -68,6 +68,7 @@ def test_a_refused_row_changes_nothing(case):
         (WHOLE | {"age": float("nan")}, "column age must be finite.*got NaN"),
         (WHOLE | {"height": 1e91}, "column height must be finite.*got 1e.91"),
         (WHOLE | {"height": "tall"}, "column 'height' must be a number, got 'tall'"),
+        (WHOLE | {"height": "3"}, "column 'height' must be a number, got '3'"),
         ({"age": None}, "column age must be finite.*got NaN"),
         (5, "x must be a row by name, such as a dict, got 'int'"),
         ([30.0], "x must be a row by name, such as a dict, got 'list'"),

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from engram.data.schema.cells import texts_of
 from engram.data.schema.columns import Column, Schema
-from engram.data.schema.kinds import asked, classes, is_measured, kind_of, mixed
+from engram.data.schema.kinds import asked, classes, is_measured, kind_of, mixed, shifted
 from engram.data.schema.typed import Cells, is_plain
 from engram.data.schema.written import Question, read_schema
 from engram.settings.errors import DataError
@@ -39,6 +40,7 @@ def fit(
     target: str = "",
     others: Collection[str] = (),
     is_written: bool = False,
+    clients: npt.NDArray[Any] | None = None,
 ) -> Fitted:
     """Fits a schema to a table of named columns.
 
@@ -49,6 +51,7 @@ def fit(
         target: The column to predict; empty for none.
         others: Columns that are neither inputs nor the target, such as the clients'.
         is_written: Whether it is known what the target is, as by the setting ``task``.
+        clients: Each row's client, (n,), where there are several.
 
     Raises:
         DataError: A cell that counts as missing in any column stands in none, and names one.
@@ -71,7 +74,8 @@ def fit(
         cells, question = Cells.of(written.column(name), given), None
         if name == target:
             question = None if column.kind or column.values else mixed(cells)
-            question = question or (None if column.kind or is_written else classes(cells))
+            if not (column.kind or is_written or question):
+                question = shifted(cells, clients) or classes(cells)
         elif not column.kind and name not in others:
             question = asked(cells, aim)
         notes += _notes(cells)

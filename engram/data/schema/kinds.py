@@ -17,6 +17,7 @@ from engram.data.schema.cells import CODE, number
 from engram.data.schema.columns import Column, ColumnKind
 from engram.data.schema.typed import Cells
 from engram.data.schema.written import Question, line
+from engram.settings.errors import few_names
 
 FEW: Final = 10
 """Different cells up to which text is taken for a category, however few rows there are."""
@@ -265,6 +266,29 @@ def classes(cells: Cells) -> Question | None:
     looks += " as classes or, by task=regression, as numbers"
     asks = _asks(cells, looks, {"kind": "number"}, {"kind": "category"})
     return asks._replace(rule=classes.__name__)
+
+
+def shifted(cells: Cells, clients: npt.NDArray[Any] | None) -> Question | None:
+    """Of three consecutive whole numbers some clients have the lower two, and all others the upper.
+
+    These may code the same two values, as 0 and 1 at some hospitals and 1 and 2 at others.
+    """
+    if clients is None or cells.numbers is None or len(cells.texts) != 3:
+        return None
+    low, middle, high = np.sort(cells.numbers)
+    held: dict[str, set[float]] = {}
+    for client, row in {*zip(clients.tolist(), cells.rows.tolist(), strict=True)}:
+        held.setdefault(str(client), set()).add(float(cells.numbers[row]))
+    lower = [client for client, own in held.items() if own == {low, middle}]
+    upper = [client for client, own in held.items() if own == {middle, high}]
+    if not (lower and upper and len(lower) + len(upper) == len(held) and high - low == 2):
+        return None
+    looks = (
+        f"is {low:g} or {middle:g} at {few_names(sorted(lower))}, and {middle:g} or {high:g} at "
+        f"{few_names(sorted(upper))} (recode it if these mean the same)"
+    )
+    asks = _asks(cells, looks, {"kind": "category"})
+    return asks._replace(cells=(), rule=shifted.__name__)
 
 
 def _asks(cells: Cells, looks: str, *choices: Mapping[str, Any]) -> Question:

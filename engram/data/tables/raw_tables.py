@@ -82,8 +82,17 @@ def of_frame(
             advice = f"leave out the column {client}, or set another task-column"
             raise DataError(f"{path} must name the clients of rows once: {advice}")
         task = labels_of(path, fit(frame[[client]], Schema()).schema.columns[0], frame[client])
-    there = [name for name in (*names, target) if name in frame]
-    fitted = fit(frame[there], declared.schema, target=target, is_written=declared.is_known)
+    table = frame[[name for name in (*names, target) if name in frame]]
+    _check_types(path, table)
+    if beside := y is not None and y.ndim == 1 and declared.target not in frame:
+        table = table.assign(**{declared.target: y})
+    fitted = fit(
+        table,
+        declared.schema,
+        target=target or declared.target * beside,
+        is_written=declared.is_known,
+        clients=task if table.index.nlevels == 1 else table.index.get_level_values(0).to_numpy(),
+    )
     # Whether numbers are classes is for the run's task to say, and for no proposal.
     asked = [q for q in fitted.questions if declared.strict or q.rule == classes.__name__]
     for note in (*fitted.notes, *map(str, () if declared.strict else fitted.questions)):
@@ -107,6 +116,20 @@ def of_frame(
     if schema.missing == "refuse":
         check_there(path, dict(cells.items()), "; ".join([_DECLARE, *fitted.notes]))
     return {**found, "x": cells, "schema": schema}
+
+
+def _check_types(path: Path, frame: Any) -> None:
+    """Refuses durations and periods, whose text would be read as numbers with a unit, or values."""
+    ways = {"timedelta": " / pandas.Timedelta(days=1)", "period": ".dt.to_timestamp()"}
+    faults = [
+        f"column {name} must be numbers, text or dates, got {column.dtype}: give "
+        f"frame[{name!r}]{way}"
+        for name, column in frame.items()
+        for kind, way in ways.items()
+        if str(column.dtype).startswith(kind)
+    ]
+    if faults:
+        raise DataError(*(Fault((), f"{path}: {fault}") for fault in faults))
 
 
 def _of_inputs(path: Path, names: Sequence[str], fitted: Schema, declared: Declared) -> Schema:
@@ -208,6 +231,7 @@ def of_arrays(path: Path, arrays: Mapping[str, Any], declared: Declared) -> dict
     wrong |= {name: task} if task is not None and task.shape != x.shape[:1] else {}
     for key, array in wrong.items():
         raise DataError(f"{path}: {key} must have shape {x.shape[:1]}, got {array.shape}")
+    declared = declared._replace(is_known=declared.is_known or CLASSES in arrays)
     return of_frame(path, x, declared, y, task)
 
 

@@ -239,6 +239,40 @@ def test_missing_targets_and_dates_are_refused():
         arrays_of(clients(target=lambda y: pd.Series(pd.Timestamp(0), index=y.index)))
 
 
+def test_targets_beside_a_frame_are_asked_about_as_its_columns_are():
+    def of(series, change=lambda name, x: x):
+        return {name: (change(name, x), series(x)) for name, (x, _) in clients().items()}
+
+    def years(x):
+        return pd.Series(np.random.default_rng(1).integers(20, 90, len(x)), x.index)
+
+    with pytest.raises(DataError, match=r"column y .* different whole numbers with gaps"):
+        loaded(of(years))
+    assert loaded(of(years), task="regression").outputs == 1
+    every = set().union(*(years(x) for x, _ in clients().values()))
+    assert loaded(of(lambda x: years(x).astype("category"))).outputs == len(every)
+    copies = clients(lambda name, x: x.assign(code=np.where(site(name)[1], "ill", "well")))
+    with pytest.raises(DataError, match=r"column code .* tells y by itself"):
+        loaded(copies)
+
+
+def test_sites_that_code_two_classes_differently_are_named():
+    shifted = {name: (x, y + (name == "south")) for name, (x, y) in clients().items()}
+    with pytest.raises(DataError, match=r"y is 0 or 1 at client .*, and 1 or 2 at client south"):
+        loaded(shifted)
+
+
+def test_durations_and_periods_are_refused_with_the_way():
+    def changed(_, x):
+        days = pd.to_timedelta(x["stay"], unit="D")
+        return x.assign(stay=days, month=pd.Period("2024-05", "M"))
+
+    with pytest.raises(DataError, match="column stay must be numbers") as caught:
+        loaded(clients(changed))
+    for way in ("frame['stay'] / pandas.Timedelta(days=1)", "frame['month'].dt.to_timestamp()"):
+        assert way in str(caught.value)
+
+
 def test_another_cell_or_name_is_another_data_set():
     def digest(change=lambda _, x: x):
         return hold(arrays_of(clients(change)))

@@ -163,6 +163,27 @@ def test_a_target_of_many_or_of_odd_whole_numbers_is_asked_about():
             assert bool(known) == isinstance(asks, str)
 
 
+def test_two_values_that_clients_code_differently_are_asked_about():
+    for held, asks in [
+        ({"A": "01", "B": "12", "C": "01"}, True),
+        ({"A": "12", "B": "23"}, True),
+        ({"A": "01", "B": "12", "C": "02"}, False),  # classes of which each has two
+        ({"A": "01", "B": "12", "C": "012"}, False),
+        ({"A": "01", "B": "01"}, False),
+        ({"A": "01", "B": "1"}, False),
+    ]:
+        pairs = [(client, value) for client, own in held.items() for value in [*own] * 20]
+        clients, cells = (np.array(each) for each in zip(*pairs, strict=True))
+        frame = pd.DataFrame({"v": cells})
+        with entry(held):
+            questions = fit(frame, Schema(), target="v", clients=clients).questions
+            assert bool(questions) == asks
+            for question in questions:
+                assert " at A, C, and " in question.looks or " at A, and " in question.looks
+                known = read_schema(question.choices[0])
+                assert not fit(frame, known, target="v", clients=clients).questions
+
+
 def test_a_column_that_is_the_target_again_is_asked_about():
     y = ["ill", "well"] * 100
     frame = pd.DataFrame({"code": [{"ill": "J10", "well": "Z00"}[v] for v in y], "y": y})
