@@ -19,7 +19,7 @@ from engram.core.contract import SlotFault
 from engram.core.method import Context, FromMean, Method, Served
 from engram.core.process_modes import own_modes
 from engram.python_arguments import settings_of
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.best_round import is_selection
 from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment, read_by
@@ -205,7 +205,7 @@ def _outcome(
 ) -> _Numbers:
     """Runs an experiment; returns all that it computed, by name."""
     results = simulate(experiment, folder, engine=engine, **how)
-    checkpoint = RunRecord.open(folder).load_checkpoint()
+    checkpoint = Run.open(folder).load_checkpoint()
     if checkpoint is None:
         raise ValueError("the run has no checkpoint")
     kept = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from engram.compare.comparison_folder import Runs, is_reference
 from engram.compare.differences import LEAST_CLIENTS, Scores, share_worse
 from engram.core.checks import must
-from engram.runs.record import RunRecord, took_part
+from engram.runs.run import Run, took_part
 from engram.scoring.evaluation import center_key, figures_of
 from engram.scoring.intervals import deviation
 from engram.scoring.metrics import Metric
@@ -32,8 +32,7 @@ def shown_rounds(runs: Runs, which: str) -> Runs:
     if which == "picked":
         return runs
     return {
-        name: [RunRecord(one.folder, picks=False) for one in records]
-        for name, records in runs.items()
+        name: [Run(one.folder, picks=False) for one in records] for name, records in runs.items()
     }
 
 
@@ -130,9 +129,7 @@ def alone(runs: Runs) -> str | None:
     return None
 
 
-def _of_clients(
-    records: Sequence[RunRecord], which: str, base: Sequence[RunRecord]
-) -> dict[str, float | None]:
+def _of_clients(records: Sequence[Run], which: str, base: Sequence[Run]) -> dict[str, float | None]:
     """Counts a row's clients with a score, and the share served worse."""
     found: dict[str, float | None] = {}
     if any(record.results is None for record in records):
@@ -153,7 +150,7 @@ def _of_clients(
     return found
 
 
-def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]:
+def _row(label: str, which: str, records: Sequence[Run]) -> dict[str, Any]:
     curves, metrics = [record.rows() for record in records], records[0].metrics
     # The results of a run that was resumed because its last evaluation had failed have scores that
     # its metrics lack.
@@ -192,7 +189,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
     }
 
 
-def _has(record: RunRecord, column: str) -> bool:
+def _has(record: Run, column: str) -> bool:
     """Whether a finished run's clients have a score, which a failed evaluation may lack."""
     results = record.results or {}
     return any(column in found["clients"] for found in (record.picked(), results) if found)
@@ -301,14 +298,14 @@ def finished(runs: Runs) -> Runs:
     return {label: ended for label, ended in each.items() if ended}
 
 
-def same_clients(one: RunRecord, other: RunRecord) -> bool:
+def same_clients(one: Run, other: Run) -> bool:
     """Whether two runs are of the same clients with the same rows."""
     mine, theirs = one.settings, other.settings
     return all(mine.get(key) == theirs.get(key) for key in ("seed", *DataSettings.all_keys()))
 
 
 def client_scores(
-    records: Sequence[RunRecord], name: str, which: str = "", *, unseen: bool = False
+    records: Sequence[Run], name: str, which: str = "", *, unseen: bool = False
 ) -> Scores:
     """Reads the scores of each run's clients at the best round.
 
@@ -349,7 +346,7 @@ def untrained(runs: Runs) -> dict[str, Scores]:
 
 
 def _column(
-    record: RunRecord, columns: Mapping[str, Any], name: str, *, unseen: bool = False
+    record: Run, columns: Mapping[str, Any], name: str, *, unseen: bool = False
 ) -> npt.NDArray[np.float64]:
     scores = np.full(record.clients, np.nan)
     scores[columns["ids"]] = np.array(columns[name], dtype=float)

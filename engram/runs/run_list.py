@@ -20,7 +20,7 @@ from engram.compare.comparison_folder import (
 )
 from engram.data.file_models import readable
 from engram.data.source import Source
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, few_names, one_line
 
@@ -88,7 +88,7 @@ _Told = tuple[str, str, str, str]  # an entry's ``about``, ``data``, ``state`` a
 
 
 def _run(path: Path) -> _Told:
-    record = RunRecord.open(path)
+    record = Run.open(path)
     about = record.method.name, one_line(data_of(record))
     results = record.results
     if results is None:
@@ -101,7 +101,7 @@ def _run(path: Path) -> _Told:
     return *about, "finished", score
 
 
-def data_of(record: RunRecord) -> str:
+def data_of(record: Run) -> str:
     """Returns a run's data set in words: on nodes, the clients' own where they have some."""
     if own := record.on_nodes and record.first_row.get("own-data"):
         return f"own data of {own} clients"

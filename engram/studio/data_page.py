@@ -14,7 +14,7 @@ from plotly.graph_objects import Figure, Heatmap
 from engram.compare.plots import row_counts
 from engram.data.load_federation import federated_data
 from engram.data.source import Source
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
@@ -66,7 +66,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return [f"{n} ({client})" if counted[n] > 1 else n for client, n in enumerate(names)]
 
 
-def _counted(record: RunRecord) -> _Held:
+def _counted(record: Run) -> _Held:
     """Counts once for each set of settings, however many look at the same time."""
     with _LOCK:
         return _counts(json.dumps(record.settings, sort_keys=True))

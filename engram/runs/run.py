@@ -41,7 +41,12 @@ FORMAT: Final = 2  # of run folders; raised when columns or checkpoints change t
 _LONGEST: Final = 2**12  # bytes of the path of a federation's folder
 
 
-class RunRecord:
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (folder / CONFIG).is_file()
+
+
+class Run:
     """One run's folder, from which files are read again only once they have changed.
 
     Args:
@@ -63,7 +68,7 @@ class RunRecord:
         Raises:
             Refused: If it is not the folder of a run, or is one of another version.
         """
-        if not (folder / CONFIG).is_file():
+        if not is_run(folder):
             for inside in sorted(folder.glob(f"*/{CONFIG}")):
                 raise Refused(
                     f"{folder} is not the folder of a run, but of several, as of a comparison: "
