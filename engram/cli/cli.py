@@ -27,7 +27,7 @@ from typer.main import get_group
 from engram.cli import work
 from engram.cli.console import err
 from engram.core.machine import cores
-from engram.settings.errors import EngramError, Refused, one_line
+from engram.settings.errors import EngramError, one_line
 from engram.settings.plugins import add_plugins, load_plugins, project_plugins
 
 _RESIDENT: Final = {"node", "superlink"}  # Docker restarts them, whatever their exit status
@@ -287,7 +287,7 @@ def call() -> None:
         told = _without(error) if isinstance(error, click.NoSuchOption) else error.format_message()
         _end(one_line(told, longest=2000), error.exit_code)
     except EngramError as error:
-        _end(str(error), 2 if isinstance(error, Refused) else 1)
+        _end(str(error), error.status)
     except MemoryError:
         _end("memory ran out: use fewer rows, a smaller memory-budget, or a larger machine", 1)
     except OSError as error:

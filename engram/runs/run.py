@@ -30,7 +30,6 @@ from engram.settings.errors import Refused, brief, few_names, one_line
 from engram.settings.experiment import FORMER, Experiment, without_former
 from engram.settings.families import METHODS
 from engram.settings.files import is_locked, open_file, read_json
-from engram.settings.network import NetworkMethod
 from engram.wire.checksums import Journal, Row, checked
 
 _log = getLogger("flwr.engram")
@@ -134,7 +133,7 @@ class Run:
     @property
     def trains_network(self) -> bool:
         """Whether it is a run of a method that trains networks."""
-        return issubclass(self.method, NetworkMethod)
+        return self.method.trains_network
 
     @property
     def on_nodes(self) -> bool:

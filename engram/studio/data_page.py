@@ -17,7 +17,6 @@ from engram.data.source import Source
 from engram.runs.run import Run
 from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
-from engram.settings.network import NetworkMethod
 from engram.studio.run_index import RunIndex
 from engram.studio.widgets import graph, grid, number, plain
 
@@ -76,7 +75,7 @@ def _counted(record: Run) -> _Held:
 def _counts(settings: str) -> _Held:
     """Returns each client's training rows, (clients, classes), and the clients' names."""
     experiment = Experiment.from_config(json.loads(settings))
-    if not isinstance(experiment.own, NetworkMethod):
+    if not experiment.own.trains_network:
         raise EngramError("it trains no network")
     data = federated_data(experiment)
     return row_counts(data)["training"], data.names
