@@ -22,7 +22,7 @@ from engram.data.augmentations import Augmentation
 from engram.data.lazy import Lazy, RowNumbers, UnreadableRow, whole
 from engram.data.schema.columns import Kind, Schema
 from engram.networks.base import Inputs, Model, UnknownToken, with_personal
-from engram.networks.build import count_parameters, network
+from engram.networks.built_in import count_parameters, network
 from engram.networks.layer_units import with_units
 from engram.networks.loss_fit import check_fit
 from engram.networks.registry import CHARACTERS, TEXTS
