@@ -12,10 +12,10 @@ from engram.cli import work
 from engram.cli.console import as_allowed, err, out, table_of
 from engram.cli.next_command import show_found, tell_next
 from engram.cli.options import Json, RunName, Runs, argument, flag, option, settings_rows
-from engram.compare.comparison_folder import BENCHMARK, PLAN, SEARCHED, STUDY, runs_of
+from engram.compare.comparison_folder import PLAN, runs_of
 from engram.data.file_models import readable
 from engram.link.console import WHOLE
-from engram.runs.run_list import entries
+from engram.runs.run_list import entries, kind_of
 from engram.runs.run_places import find_run
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, need
@@ -80,11 +80,12 @@ def show(
             _draw(folder, file_format, width, look)
         if csv or latex:
             return
-        if (folder / BENCHMARK).is_file():
+        kind = kind_of(folder)
+        if kind == "benchmark":
             work.show_benchmark(folder, as_json)
-        elif (folder / SEARCHED).is_file():
+        elif kind == "search":
             work.show_tuning(work.Tuning.open(folder), folder, as_json)
-        elif (folder / STUDY).is_file():
+        elif kind == "study":
             work.show_study(folder, as_json)
         else:
             show_found(folder, as_json)
@@ -99,9 +100,8 @@ def _draw(folder: Path, file_format: str | None, width: str | None, look: str | 
 
 
 def _refuse_others(folder: Path, wanted: str) -> None:
-    for name, kind in ((BENCHMARK, "benchmark"), (SEARCHED, "search"), (STUDY, "study")):
-        if (folder / name).is_file():
-            raise Refused(f"{folder} is a {kind}, of which there is no {wanted}: leave options out")
+    if (kind := kind_of(folder)) in ("benchmark", "search", "study"):
+        raise Refused(f"{folder} is a {kind}, of which there is no {wanted}: leave options out")
 
 
 @app.command()

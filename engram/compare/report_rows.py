@@ -11,7 +11,7 @@ from engram.compare.differences import LEAST_CLIENTS, Scores, share_worse
 from engram.core.checks import must
 from engram.runs.run import Run, took_part
 from engram.scoring.evaluation import center_key, figures_of
-from engram.scoring.intervals import deviation
+from engram.scoring.intervals import deviation, mean_known
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION
 from engram.settings.data import DataSettings
@@ -204,8 +204,10 @@ def _figures(
             for end in figures_of(metric):
                 key = f"{rows}{metric.name}{model or which}{end}"
                 if key in results[0]:
-                    found[f"{rows}{metric.name}{model}{end}"] = _mean(results, key)
-    if (noise := _mean(results, key := f"{metric.name}-noise")) is not None:
+                    values = (row.get(key) for row in results)
+                    found[f"{rows}{metric.name}{model}{end}"] = mean_known(values)
+    key = f"{metric.name}-noise"
+    if (noise := mean_known(row.get(key) for row in results)) is not None:
         found[key] = noise / len(results) ** 0.5
     return found
 
@@ -219,11 +221,6 @@ def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
 def _client_ms(row: Mapping[str, Any]) -> float:
     own = row.get("seconds-training")
     return float(row["ms"] / len(row["cohort"]) if own is None else 1000 * own)
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [row[key] for row in rows if row.get(key) is not None]
-    return float(np.mean(values)) if values else None
 
 
 def told_round(row: Mapping[str, Any]) -> str:

@@ -62,21 +62,25 @@ def entries(folder: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: (entry.begun, entry.name), reverse=True)
 
 
+def kind_of(path: Path) -> str | None:
+    """Returns the kind of a folder, by its file; None if it is nothing that Engram makes."""
+    return next((kind for kind, (name, _) in _KINDS.items() if os.path.lexists(path / name)), None)
+
+
 def entry_of(path: Path) -> Entry | None:
     """Returns the entry of a folder; None if it is nothing that Engram makes.
 
     What is damaged says so in its state. A link is not followed: it may lead anywhere.
     """
-    names = {kind: path / name for kind, (name, _) in _KINDS.items()}
-    kind = next((kind for kind, name in names.items() if os.path.lexists(name)), None)
-    if kind is None:
+    if (kind := kind_of(path)) is None:
         return None
+    name, told_of = _KINDS[kind]
     try:
-        begun = datetime.fromtimestamp(names[kind].lstat().st_mtime)
+        begun = datetime.fromtimestamp((path / name).lstat().st_mtime)
         with readable(path):
             if path.is_symlink():
                 raise Refused("a link, which is not followed")
-            told = _KINDS[kind][1](path)
+            told = told_of(path)
     except (OSError, OverflowError):
         return None  # it has just been removed; or its time is none
     except Refused as error:
