@@ -24,7 +24,7 @@ import typer
 from benchmarks.harness import Keep, new_folder, report, start
 from engram.client.disk_memory import DiskStore
 from engram.core.types import Params
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
 from engram.simulations.deployed import run_deployed
@@ -160,13 +160,13 @@ def compare(
     Raises:
         EngramError: If a run has no checkpoint.
     """
-    wanted, found = (RunRecord.open(path).load_checkpoint() for path in (calm, run))
+    wanted, found = (Run.open(path).load_checkpoint() for path in (calm, run))
     if wanted is None or found is None:
         raise EngramError("a run ended without a checkpoint")
-    rows = RunRecord.open(run).rows()
+    rows = Run.open(run).rows()
     whole = Counter(row["round"] for row in rows if not row.get("left-out"))
     theirs = tensors_from_bytes(wanted.memories or b"")
-    training = RunRecord.open(run).config["training"]
+    training = Run.open(run).config["training"]
     lost, apart = 0, 0.0
     for client in range(_CLIENTS):
         prefix = f"{client}/{rounds}/"

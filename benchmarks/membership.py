@@ -32,7 +32,7 @@ from engram.link.credentials import read_node
 from engram.link.node.fleet import Unreachable
 from engram.link.node.node import leave
 from engram.link.server.registration import remove_client
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import EngramError, RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.plugins import add_plugins, load_plugins
@@ -280,11 +280,11 @@ def compare(folder: Path, nodes: int, rounds: int, members: set[int]) -> dict[st
     Raises:
         EngramError: The run ended without a checkpoint.
     """
-    record = RunRecord.open(folder / "run")
+    record = Run.open(folder / "run")
     rows, training = record.rows(), record.config["training"]
     again = settings(nodes, rounds) | {"participation": str(folder / "run")}
     simulate(Experiment.from_config(again), folder / "here")
-    wanted, found = RunRecord.open(folder / "here").load_checkpoint(), record.load_checkpoint()
+    wanted, found = Run.open(folder / "here").load_checkpoint(), record.load_checkpoint()
     if wanted is None or found is None:
         raise EngramError("a run ended without a checkpoint")
     theirs = tensors_from_bytes(wanted.memories or b"")

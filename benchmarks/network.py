@@ -20,7 +20,7 @@ import psutil
 
 from benchmarks.harness import numbers_table
 from engram.cli.console import out
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.experiment import Experiment
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation, Nodes
@@ -69,7 +69,7 @@ def measure(
             experiment, folder / "run", federation.server, control=federation.control,
             on_round=on_round,
         )  # fmt: skip
-    rows = RunRecord.open(folder / "run").rows()[2:]
+    rows = Run.open(folder / "run").rows()[2:]
 
     def median(key: str) -> float:
         return float(np.median([row[key] for row in rows]))

@@ -37,7 +37,6 @@ from engram.scoring.score_columns import Column
 from engram.settings.errors import AWAITED, REFUSED, DataError, EngramError, Refused, one_line
 from engram.settings.experiment import FIRST, Experiment
 from engram.settings.method_for_data import server_side
-from engram.settings.network import NetworkMethod
 from engram.settings.plugins import load_plugins, plugins
 from engram.settings.settings_files import in_run_config
 from engram.sites import policy_checks as rules
@@ -273,7 +272,7 @@ def _asked(message: Message, context: Context, received: int) -> _Asked:
     settings = in_run_config(context.run_config)
     experiment = Experiment.from_run_config({k: v for k, v in settings.items() if k != "metrics"})
     own, kind = bool(config.data), message.metadata.message_type
-    alone = kind == MessageType.EVALUATE and not isinstance(experiment.own, NetworkMethod)
+    alone = kind == MessageType.EVALUATE and not experiment.own.trains_network
     rules.check(
         chain(
             rules.of_settings(policy, experiment, own=own, plugins=plugins()),
@@ -358,7 +357,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     hosted = hosted_clients(experiment.num_clients, config)
     entry = read_entry(host.describe(hosted))
     keeps = None
-    if isinstance(experiment.own, NetworkMethod):
+    if experiment.own.trains_network:
         keeps = partial(keep_scored, store, needs_received(server_side(experiment, entry.kind)[0]))
     rows, covers = list(entry.clients.values()), covers_of(experiment)
     withheld = experiment.hides_rows or not policy.evaluate

@@ -21,7 +21,6 @@ from engram.guards.presets import noise_multiplier, protections
 from engram.scoring.score_columns import COMMON, TUNED, Column, ranges_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.settings.network import NetworkMethod
 from engram.wire.wire import CLIENTS, METRICS, NOISE, ROSTER, SECONDS, WITHHELD, read_list
 
 _REASON: Final = "too few rows, or others than it can use: its site knows more"
@@ -115,7 +114,7 @@ def covers_of(experiment: Experiment) -> Covers | RowCovers | None:
 
 def scores_of(e: Experiment) -> Sequence[Column]:
     """Returns the columns that scores of a network may have; none of other models."""
-    return e.network.columns(e, (COMMON, TUNED)) if isinstance(e.own, NetworkMethod) else []
+    return e.own.columns(e, (COMMON, TUNED))
 
 
 def withheld_scores(content: RecordDict, columns: Sequence[Column]) -> RecordDict:

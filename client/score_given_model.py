@@ -35,7 +35,6 @@ from engram.link.node_config import NodeConfig, hosted_clients
 from engram.settings.errors import DataError, EngramError, Refused, few_names, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.files import parse_json, read_json, refusing, replace_file
-from engram.settings.network import NetworkMethod
 from engram.settings.plugins import plugins
 from engram.sites.approvals import APPROVALS, Request, require
 from engram.sites.encrypted_file import read_key
@@ -104,7 +103,7 @@ def _read(content: RecordDict, config: NodeConfig, own: Mapping[str, Any]) -> Vi
     if config.state is None:
         raise Refused("this node keeps no state, without which it scores no given model")
     e = exported.experiment.on_machine(own)
-    if not isinstance(e.own, NetworkMethod) and e.own.plug_in != Molar.plug_in:
+    if not e.own.trains_network and e.own.plug_in != Molar.plug_in:
         raise Refused(f"models of {e.method} are not scored on test rows")
     return Visit(exported, parameters, config, config.state, e)
 
@@ -115,7 +114,7 @@ def _scored(visit: Visit, policy: Policy) -> RecordDict:
     training, module = known or (_drawn(visit), rebuilt(visit.exported, visit.parameters))
     e, least = training.experiment, max(_FEWEST, policy.least_count)
     check(of_sources(policy, e, own=training.own))
-    score = _network if isinstance(e.own, NetworkMethod) else _coefficients
+    score = _network if e.own.trains_network else _coefficients
     clients = hosted_clients(e.num_clients, visit.config)
     with of_servers_choice(e, visit.config, policy):
         found = {client: score(training, module, client) for client in clients}

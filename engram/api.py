@@ -24,7 +24,7 @@ from engram.data.source import Source
 from engram.home.exporting import adapted_into, exported_into
 from engram.home.learned import Learned, models_of
 from engram.python_arguments import settings_of
-from engram.runs.record import RunRecord
+from engram.runs import run as recorded
 from engram.runs.run_places import begun, data_name, find_run, new_folder
 from engram.scoring.score_columns import TUNED, selected_by
 from engram.settings.errors import Refused, told_with
@@ -72,7 +72,7 @@ class Run:
         tuned: bool = False,
     ) -> None:
         self.folder, self._source, self._picked, self._tuned = folder, source, picked, tuned
-        self._record = RunRecord.open(folder)
+        self._record = recorded.Run.open(folder)
         self._named = named_here()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def simulate(
         del own["dataset"]
     whole = own | by_key(settings)
     experiment = told_with(wrong, lambda: read_experiment(settings_of(data, own["method"], whole)))
-    RunRecord.open(folder).check_resumable(experiment, engine=given.engine or before)
+    recorded.Run.open(folder).check_resumable(experiment, engine=given.engine or before)
     opens = _check(experiment, using := given.engine or before)
     return _run_into(experiment, folder, using, progress, opens)
 

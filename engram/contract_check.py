@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -16,10 +17,10 @@ from engram.client.hosts import Engine, Host
 from engram.client.hosts.local import LocalHost
 from engram.client.requests import Request
 from engram.core.contract import SlotFault
-from engram.core.method import Context, FromMean, Method, Served
+from engram.core.method import Context, Method, Served
 from engram.core.process_modes import own_modes
 from engram.python_arguments import settings_of
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.best_round import is_selection
 from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment, read_by
@@ -77,7 +78,7 @@ def check_method(method: str, data: "Data | None" = None, **settings: Any) -> No
     given = settings_of(data, method, settings)
     experiment = Experiment.from_config(read_by(method, _QUICK) | given)
     networks = [experiment]
-    if isinstance(experiment.own, NetworkMethod) and not given.keys() & _MODULE:
+    if experiment.own.trains_network and not given.keys() & _MODULE:
         networks.append(experiment.model_copy(update=_MODULE))
     with TemporaryDirectory() as place:
         found = list(_broken(networks, Path(place)))
@@ -104,11 +105,10 @@ def engines_differ(
 
     try:
         one_by_one = one_by_one or _outcome(experiment, place / "sequential")
-        how: dict[str, Any] = {"engine": "vectorized", "through": next_way}
-        differs = _difference(_outcome(experiment, place / "vectorized", **how), one_by_one, _CLOSE)
+        outcome = partial(_outcome, experiment, engine="vectorized", through=next_way)
+        differs = _difference(outcome(place / "vectorized"), one_by_one, _CLOSE)
         while left and not differs:
-            way = left[-1]
-            differs = _difference(_outcome(experiment, place / way, **how), one_by_one, _CLOSE)
+            differs = _difference(outcome(place / left[-1]), one_by_one, _CLOSE)
         return differs
     except Exception as error:  # anybody's method
         return _in_words(error)
@@ -127,8 +127,8 @@ def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
             raise
         yield f"runs: expected a run of {experiment.rounds} rounds; got {_in_words(error)}"
         return
-    if isinstance(experiment.own, NetworkMethod):
-        yield from _impure(experiment, experiment.own, place / "watched")
+    if experiment.own.trains_network:
+        yield from _impure(experiment, experiment.network, place / "watched")
         for e in networks:
             known = whole if e is experiment else None
             if got := engines_differ(e, place / e.model, one_by_one=known):
@@ -201,11 +201,15 @@ def _noting(host: Host, raised: list[Exception]) -> Host:
 
 
 def _outcome(
-    experiment: Experiment, folder: Path, *, engine: Engine = "sequential", **how: Any
+    experiment: Experiment,
+    folder: Path,
+    *,
+    engine: Engine = "sequential",
+    through: Callable[[Host], Host] | None = None,
 ) -> _Numbers:
     """Runs an experiment; returns all that it computed, by name."""
-    results = simulate(experiment, folder, engine=engine, **how)
-    checkpoint = RunRecord.open(folder).load_checkpoint()
+    results = simulate(experiment, folder, engine=engine, through=through)
+    checkpoint = Run.open(folder).load_checkpoint()
     if checkpoint is None:
         raise ValueError("the run has no checkpoint")
     kept = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}
@@ -300,7 +304,7 @@ def _impure(experiment: Experiment, own: NetworkMethod, folder: Path) -> Iterabl
 def _twice(method: Method, found: dict[str, str]) -> Method:
     """Returns a method whose functions are called twice each time."""
     server, client = method.server, method.client
-    sees = "mean" if isinstance(server.merge, FromMean) else "updates"
+    sees = "mean" if server.merge.combines else "updates"
     merge = _watched(f"merge(server, {sees})", server.merge.merge, found)
     phases = [
         phase._replace(direction=_watched("direction(work, batches)", phase.direction, found))

@@ -16,7 +16,7 @@ from engram.link.flower import CHUNK, PUSH_SESSION, SUPERLINK, ErrorCode, activa
 from engram.link.inbox import Limits, replies
 from engram.link.server.suspensions import Suspensions
 from engram.runs.progress import RunProgress
-from engram.runs.record import PROGRESS
+from engram.runs.run import PROGRESS
 from engram.server.engine import Engine
 from engram.server.pending_messages import Asked, Exchange, has_code, opened, trained_for
 from engram.settings.errors import AWAITED, BUSY, UNFINISHED, UNUSABLE, few, one_line

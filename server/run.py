@@ -22,7 +22,7 @@ from engram.guards.accounting.client_epsilon import ASKED
 from engram.guards.accounting.guarantee import guarantee, is_weak
 from engram.guards.noise import Noise, secret_noise
 from engram.runs.checkpoints import Checkpoint
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.writer import Memories, RunWriter
 from engram.server.engine import Engine
 from engram.server.roster import Attendance, Waiting, attendance_of
@@ -127,7 +127,7 @@ class _Run:
     on_round: Callable[[Row], None] | None
     attendance: Attendance
     noise: Noise
-    former: RunRecord | None
+    former: Run | None
 
     def __post_init__(self) -> None:
         self.clients = self.attendance.clients

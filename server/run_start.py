@@ -7,7 +7,7 @@ from engram.core.checks import must
 from engram.core.types import Params
 from engram.guards.noise import Noise
 from engram.guards.presets import noise_multiplier
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.strategies import STRATEGIES, Row, RunStrategy
@@ -15,19 +15,19 @@ from engram.wire.roster import Roster
 from engram.wire.wire import to_params
 
 
-def former_run(experiment: Experiment) -> RunRecord:
+def former_run(experiment: Experiment) -> Run:
     """Opens the run that another starts from.
 
     Raises:
         Refused: There is none, or it has no checkpoint.
     """
-    record = RunRecord.open(Path(experiment.start_from))
+    record = Run.open(Path(experiment.start_from))
     if not record.checkpoints():
         raise Refused(must("start-from", record.folder, "a run that has a checkpoint"))
     return record
 
 
-def first_arrays(strategy: RunStrategy, former: RunRecord | None) -> Params:
+def first_arrays(strategy: RunStrategy, former: Run | None) -> Params:
     """Initializes a strategy, from a former run if there is one; returns its first arrays.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from engram.link.credentials import read_server
 from engram.link.server.control import ask
 from engram.link.server.registration import names
-from engram.runs.record import took_part
+from engram.runs.run import took_part
 from engram.wire.counters import silence
 
 STARTER, FLEET = "superexec.alive", "fleet.alive"  # files in ``FLWR_HOME``, touched as they answer

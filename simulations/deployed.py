@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from engram.link.server.control import Declined, ask, reason
 from engram.link.server.launch import flwr_command
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.writer import RunWriter
 from engram.settings.errors import EngramError, RunStopped
 from engram.settings.experiment import Experiment
@@ -278,31 +278,31 @@ class Attempt:
 def _watch(
     folder: Path, on_round: Callable[[dict[str, Any]], None], goes_on: Callable[[], bool]
 ) -> None:
-    rows = RunRecord(folder).rows()
+    rows = Run(folder).rows()
     reported = rows[-1]["round"] - 1 if rows else -1
     more = True
     while more:
         time.sleep(_LOOK)
         more = goes_on()
-        for row in RunRecord(folder).rows():
+        for row in Run(folder).rows():
             if row["round"] > reported:
                 on_round(row)
                 reported = row["round"]
 
 
 def _held(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and RunRecord(folder).held
+    return (folder / "config.json").is_file() and Run(folder).held
 
 
 def _finished(folder: Path, experiment: Experiment) -> bool:
     with contextlib.suppress(EngramError):
-        results = RunRecord.open(folder).results
+        results = Run.open(folder).results
         return results is not None and results["rounds"] >= experiment.rounds
     return False
 
 
 def _recorded(folder: Path) -> int:
-    rows = RunRecord(folder).rows()
+    rows = Run(folder).rows()
     return int(rows[-1]["round"]) if rows else -1
 
 

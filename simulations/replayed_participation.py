@@ -12,7 +12,7 @@ from engram.client.hosts import Host
 from engram.core.checks import must
 from engram.data.schema.columns import Kind
 from engram.link.server.membership import Membership
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.grid import InProcessGrid
@@ -35,7 +35,7 @@ class Participation(NamedTuple):
             Refused: There is none; or it does not fit the settings.
         """
         e, folder = experiment, Path(experiment.participation)
-        record = RunRecord.open(folder)
+        record = Run.open(folder)
         rows, clients = record.rows(), int(record.settings["num-clients"])
         everyone = range(clients)
         members = {row["round"]: frozenset(row.get("members", everyone)) for row in rows}

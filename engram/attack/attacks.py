@@ -31,7 +31,7 @@ from engram.data.federated import FederatedData, Split
 from engram.guards.merge import Merge
 from engram.guards.noise import Noise
 from engram.home.learned import models_of
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.errors import Refused
@@ -148,7 +148,7 @@ def backdoor_success(experiment: Experiment, folder: Path) -> dict[str, float]:
     trigger: the mean over clients that do not attack, and have such rows, of the models that serve
     them, ``backdoor``, and of the common model, ``backdoor-common``, where there is one.
     """
-    learned: Any = models_of(experiment).learned(RunRecord.open(folder), experiment)
+    learned: Any = models_of(experiment).learned(Run.open(folder), experiment)
     memories = RamStore()
     if learned.checkpoint.memories is not None:
         memories.restore(learned.checkpoint.memories)

@@ -1,10 +1,11 @@
-"""The `engram` command: its subcommands by name, and the module of each.
+"""The `engram` command: the modules of its subcommands, and their examples.
 
 A subcommand's module is imported when it is called. What loads torch or matplotlib is looked up in
 ``engram.cli.work``, so that help and refusals take tenths of a second. To add a command, write its
-function in one of these modules (or a new one), and name it here.
+function in one of these modules (or a new one), and name it here, with two examples.
 """
 
+import ast
 import errno
 import logging
 import os
@@ -14,7 +15,9 @@ import time
 import warnings
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any, Final, NamedTuple
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import click
 import typer
@@ -24,7 +27,7 @@ from typer.main import get_group
 from engram.cli import work
 from engram.cli.console import err
 from engram.core.machine import cores
-from engram.settings.errors import EngramError, Refused, one_line
+from engram.settings.errors import EngramError, one_line
 from engram.settings.plugins import add_plugins, load_plugins, project_plugins
 
 _RESIDENT: Final = {"node", "superlink"}  # Docker restarts them, whatever their exit status
@@ -32,262 +35,57 @@ _PAUSE: Final = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before ex
 _PROCESSES: Final = {f"engram.cli.{name}_cli" for name in ("superlink", "node", "site")}
 
 
-class Command(NamedTuple):
-    """A subcommand.
-
-    Attributes:
-        module: Its module, which has it in ``app``.
-        line: First line of its help.
-        first, second: Examples that its help ends with; {0} and {1} stand for methods.
-    """
-
-    module: str
-    line: str
-    first: str
-    second: str
-
-
-GROUPS: Final[dict[str, dict[str, Command]]] = {
+GROUPS: Final[dict[str, dict[str, str]]] = {
     "Train": {
-        "run": Command(
-            "engram.cli.run_cli",
-            "Run one experiment, in this process or on a deployed federation.",
-            "engram run {0} --set num-rounds=50",
-            "engram run --resume NAME",
-        ),
-        "compare": Command(
-            "engram.cli.run_cli",
-            "Run methods and baselines side by side, over several seeds.",
-            "engram compare {0} {1} --seeds 5",
-            "engram compare {0} {1} --tuned --trials 16",
-        ),
-        "tune": Command(
-            "engram.cli.tune_cli",
-            "Find settings of methods that train networks, on rows held out for validation.",
-            "engram tune {0} --trials 16 --seeds 3",
-            "engram tune {0} --search adapt-lr=0.01..1:log --minutes 5",
-        ),
-        "benchmark": Command(
-            "engram.cli.tune_cli",
-            "Tune methods alike on several federations, compare them there, and rank them.",
-            "engram benchmark --list",
-            "engram benchmark {0} {1} --on digits --on sensors --seeds 2",
-        ),
-        "reproduce": Command(
-            "engram.studies.command",
-            "Run a paper's experiment, and compare the results with the published ones.",
-            "engram reproduce sinewave --hessian first-order",
-            "engram reproduce molar-table patients.csv --target cost --task hospital",
-        ),
+        "run": "engram.cli.run_cli",
+        "compare": "engram.cli.run_cli",
+        "tune": "engram.cli.tune_cli",
+        "benchmark": "engram.cli.tune_cli",
+        "reproduce": "engram.studies.command",
     },
     "Look": {
-        "runs": Command(
-            "engram.cli.show_cli",
-            "List the runs, comparisons and searches of a folder, the newest first.",
-            "engram runs",
-            "engram runs results --json",
-        ),
-        "show": Command(
-            "engram.cli.show_cli",
-            "Show the results of a run, comparison, search or study, and draw its plots.",
-            "engram show NAME --latex",
-            "engram show NAME --format pdf --width one",
-        ),
-        "data": Command(
-            "engram.cli.run_cli",
-            "Show which client holds which rows: a table, and a picture.",
-            "engram data --set partition=dirichlet --set dirichlet-alpha=0.3",
-            "engram data --set dataset=npz:images.npz --out rows.png",
-        ),
-        "report": Command(
-            "engram.cli.show_cli",
-            "Write a page about a run or comparison: an HTML file with interactive figures.",
-            "engram report NAME",
-            "engram report NAME --html results.html",
-        ),
-        "board": Command(
-            "engram.cli.watch_cli",
-            "Serve a web page over a folder of runs, and over a live federation.",
-            "engram board",
-            "engram board results --federation fed/server",
-        ),
-        "track": Command(
-            "engram.cli.show_cli",
-            "Send the record of a run, or of a comparison, to TensorBoard, MLflow or W&B.",
-            "engram track NAME --to tensorboard",
-            "engram track NAME --to mlflow",
-        ),
-        "audit": Command(
-            "engram.cli.show_cli",
-            "Attack a run on its own clients' rows: who could reconstruct or recognize them?",
-            "engram audit NAME",
-            "engram audit NAME --clients 5 --federations 16",
-        ),
-        "methods": Command(
-            "engram.cli.show_cli",
-            "List the methods, or show one and its settings.",
-            "engram methods",
-            "engram methods {0}",
-        ),
+        "runs": "engram.cli.show_cli",
+        "show": "engram.cli.show_cli",
+        "data": "engram.cli.run_cli",
+        "report": "engram.cli.show_cli",
+        "board": "engram.cli.watch_cli",
+        "track": "engram.cli.show_cli",
+        "audit": "engram.cli.show_cli",
+        "methods": "engram.cli.show_cli",
     },
     "Take home": {
-        "export": Command(
-            "engram.cli.models_cli",
-            "Write a model of a run into a folder: a client's own, or the common one.",
-            "engram export NAME --client 3 --out park-model",
-            "engram export NAME --common --format onnx",
-        ),
-        "adapt": Command(
-            "engram.cli.models_cli",
-            "Make a model for a client that never took part, from a few of its rows.",
-            "engram adapt NAME --data hill.csv --out hill-model",
-            "engram adapt NAME --data hill.npz --format onnx",
-        ),
-        "predict": Command(
-            "engram.cli.models_cli",
-            "Predict rows by an exported model, into a CSV file.",
-            "engram predict park-model rows.csv",
-            "engram predict park-model rows.npz --out classes.csv",
-        ),
-        "evaluate": Command(
-            "engram.cli.models_cli",
-            "Score exported models at all sites of a federation, on their own test rows.",
-            "engram evaluate client-3-model --federation fed/server",
-            "engram evaluate north-model south-model --federation fed/server --json",
-        ),
+        "export": "engram.cli.models_cli",
+        "adapt": "engram.cli.models_cli",
+        "predict": "engram.cli.models_cli",
+        "evaluate": "engram.cli.models_cli",
     },
     "Between machines": {
-        "federation": Command(
-            "engram.cli.deployed_cli",
-            "Run an experiment on a federation of processes on this machine, over gRPC.",
-            "engram federation --clients 3 --set num-rounds=20",
-            "engram federation --clients 4 --set method={0}",
-        ),
-        "init-federation": Command(
-            "engram.cli.superlink_cli",
-            "Make a federation: certificates, and a folder for the server and each client.",
-            "engram init-federation fed --clients 3 --host fl.example.org",
-            "engram init-federation north --join invitation",
-        ),
-        "superlink": Command(
-            "engram.cli.superlink_cli",
-            "Start a federation's SuperLink, to which its clients and its users connect.",
-            "engram superlink fed/server",
-            "engram superlink fed/server --fleet 0.0.0.0:9092",
-        ),
-        "register": Command(
-            "engram.cli.superlink_cli",
-            "Register all clients' keys with the running SuperLink; known ones stay.",
-            "engram register fed/server",
-            "engram register fed/server north/request",
-        ),
-        "remove": Command(
-            "engram.cli.superlink_cli",
-            "Remove a client from a federation, or take its invitation back.",
-            "engram remove fed/server client-1",
-            "engram remove fed/server client-1 --control 127.0.0.1:8000",
-        ),
-        "withdraw": Command(
-            "engram.cli.withdraw_cli",
-            "Name the models with a leaving client's updates, and retrain a run without it.",
-            "engram withdraw NAME 3",
-            "engram withdraw NAME client-1 --federation fed/server --out runs/without-1",
-        ),
-        "renew": Command(
-            "engram.cli.superlink_cli",
-            "Renew a server's certificate, address, key or authority; runs go on.",
-            "engram renew fed/server",
-            "engram renew fed/server --address fl.example.org:9092",
-        ),
-        "stop": Command(
-            "engram.cli.superlink_cli",
-            "Stop a run on a federation after its current round; it can be resumed.",
-            "engram stop fed/server",
-            "engram stop fed/server --control 127.0.0.1:8000",
-        ),
-        "status": Command(
-            "engram.cli.watch_cli",
-            "Show the members of a federation, the clients of a run, or a node's work.",
-            "engram status fed/server",
-            "engram status fed/client-0 --json",
-        ),
-        "schema": Command(
-            "engram.cli.schema_cli",
-            "Have sites agree on their tables' columns, or describe a table.",
-            "engram schema fed/server --target outcome",
-            "engram schema fed/server --target outcome --set missing=median",
-        ),
-        "statistics": Command(
-            "engram.cli.schema_cli",
-            "Show columns of all sites' tables: rows, missing values, means and quantiles.",
-            "engram statistics fed/server",
-            "engram statistics fed/server --csv",
-        ),
-        "doctor": Command(
-            "engram.sites.doctor",
-            "Check a server's or a client's folder, with a remedy for each fault.",
-            "engram doctor fed/server",
-            "engram doctor fed/client-0 --json",
-        ),
-        "node": Command(
-            "engram.cli.node_cli",
-            "Serve a federation as one of its clients, or several, until it is stopped.",
-            "engram node fed/client-0",
-            "engram node fed/client-0 --data rows.npz",
-        ),
-        "approve": Command(
-            "engram.cli.site_cli",
-            "Approve or refuse a training that waits for its site's answer.",
-            "engram approve fed/client-0",
-            "engram approve fed/client-0 REQUEST --refuse",
-        ),
-        "policy": Command(
-            "engram.cli.site_cli",
-            "Show a site's rules in force, and accept those that wait for its answer.",
-            "engram policy fed/client-0",
-            "engram policy fed/client-0 --accept",
-        ),
-        "log": Command(
-            "engram.cli.site_cli",
-            "Show a node's work, round by round, and check that its log is whole.",
-            "engram log fed/client-0",
-            "engram log fed/client-0 --json",
-        ),
-        "ledger": Command(
-            "engram.cli.site_cli",
-            "Show the privacy budget that a node's answers have spent of its site's.",
-            "engram ledger fed/client-0",
-            "engram ledger fed/client-0 --json",
-        ),
-        "leave": Command(
-            "engram.cli.node_cli",
-            "Leave a federation: this client's key is refused, and no run counts on it.",
-            "engram leave fed/client-2",
-            "engram leave fed/client-2 --state /var/lib/engram",
-        ),
-        "memory": Command(
-            "engram.cli.node_cli",
-            "Manage the memories on a node's disk.",
-            "engram memory list fed/client-0",
-            "engram memory forget fed/client-0",
-        ),
+        "federation": "engram.cli.deployed_cli",
+        "init-federation": "engram.cli.superlink_cli",
+        "superlink": "engram.cli.superlink_cli",
+        "register": "engram.cli.superlink_cli",
+        "remove": "engram.cli.superlink_cli",
+        "withdraw": "engram.cli.withdraw_cli",
+        "renew": "engram.cli.superlink_cli",
+        "stop": "engram.cli.superlink_cli",
+        "status": "engram.cli.watch_cli",
+        "schema": "engram.cli.schema_cli",
+        "statistics": "engram.cli.schema_cli",
+        "doctor": "engram.sites.doctor",
+        "node": "engram.cli.node_cli",
+        "approve": "engram.cli.site_cli",
+        "policy": "engram.cli.site_cli",
+        "log": "engram.cli.site_cli",
+        "ledger": "engram.cli.site_cli",
+        "leave": "engram.cli.node_cli",
+        "memory": "engram.cli.node_cli",
     },
     "Your own": {
-        "new": Command(
-            "engram.cli.new_cli",
-            "Make a project of your own: a network, data and a method, for all engines.",
-            "engram new hospitals",
-            "cd hospitals && engram run",
-        ),
-        "app": Command(
-            "engram.cli.new_cli",
-            "Write the app that `flwr run FOLDER` runs.",
-            "engram app flower-app",
-            "flwr run flower-app",
-        ),
+        "new": "engram.cli.new_cli",
+        "app": "engram.cli.new_cli",
     },
 }
-"""The subcommands by name, under the headings that ``engram --help`` gives them."""
+"""Modules of the subcommands, under the headings that ``engram --help`` gives them."""
 
 LOOKING: Final = {
     *("runs", "show", "report", "board", "track", "methods", "predict", "status", "doctor"),
@@ -298,33 +96,125 @@ LOOKING: Final = {
 COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group.items()}
 
 
-def examples_of(command: Command) -> list[str]:
+_EXAMPLES: Final = """\
+engram run {0} --set num-rounds=50
+engram run --resume NAME
+engram compare {0} {1} --seeds 5
+engram compare {0} {1} --tuned --trials 16
+engram tune {0} --trials 16 --seeds 3
+engram tune {0} --search adapt-lr=0.01..1:log --minutes 5
+engram benchmark --list
+engram benchmark {0} {1} --on digits --on sensors --seeds 2
+engram reproduce sinewave --hessian first-order
+engram reproduce molar-table patients.csv --target cost --task hospital
+engram runs
+engram runs results --json
+engram show NAME --latex
+engram show NAME --format pdf --width one
+engram data --set partition=dirichlet --set dirichlet-alpha=0.3
+engram data --set dataset=npz:images.npz --out rows.png
+engram report NAME
+engram report NAME --html results.html
+engram board
+engram board results --federation fed/server
+engram track NAME --to tensorboard
+engram track NAME --to mlflow
+engram audit NAME
+engram audit NAME --clients 5 --federations 16
+engram methods
+engram methods {0}
+engram export NAME --client 3 --out park-model
+engram export NAME --common --format onnx
+engram adapt NAME --data hill.csv --out hill-model
+engram adapt NAME --data hill.npz --format onnx
+engram predict park-model rows.csv
+engram predict park-model rows.npz --out classes.csv
+engram evaluate client-3-model --federation fed/server
+engram evaluate north-model south-model --federation fed/server --json
+engram federation --clients 3 --set num-rounds=20
+engram federation --clients 4 --set method={0}
+engram init-federation fed --clients 3 --host fl.example.org
+engram init-federation north --join invitation
+engram superlink fed/server
+engram superlink fed/server --fleet 0.0.0.0:9092
+engram register fed/server
+engram register fed/server north/request
+engram remove fed/server client-1
+engram remove fed/server client-1 --control 127.0.0.1:8000
+engram withdraw NAME 3
+engram withdraw NAME client-1 --federation fed/server --out runs/without-1
+engram renew fed/server
+engram renew fed/server --address fl.example.org:9092
+engram stop fed/server
+engram stop fed/server --control 127.0.0.1:8000
+engram status fed/server
+engram status fed/client-0 --json
+engram schema fed/server --target outcome
+engram schema fed/server --target outcome --set missing=median
+engram statistics fed/server
+engram statistics fed/server --csv
+engram doctor fed/server
+engram doctor fed/client-0 --json
+engram node fed/client-0
+engram node fed/client-0 --data rows.npz
+engram approve fed/client-0
+engram approve fed/client-0 REQUEST --refuse
+engram policy fed/client-0
+engram policy fed/client-0 --accept
+engram log fed/client-0
+engram log fed/client-0 --json
+engram ledger fed/client-0
+engram ledger fed/client-0 --json
+engram leave fed/client-2
+engram leave fed/client-2 --state /var/lib/engram
+engram memory list fed/client-0
+engram memory forget fed/client-0
+engram new hospitals; cd hospitals && engram run
+engram app flower-app; flwr run flower-app
+"""  # of all subcommands; {0} and {1} stand for methods
+
+
+def examples_of(name: str) -> list[str]:
     """Returns a command's examples, with names of methods."""
-    names = work.family("local", compared=True)
-    return [example.format(*names) for example in (command.first, command.second)]
+    methods = work.family("local", compared=True)
+    own = (line for line in _EXAMPLES.splitlines() if line.split()[1] == name)
+    return [part.format(*methods) for line in own for part in line.split("; ")]
+
+
+def first_line(name: str) -> str:
+    """Reads the first line of a command's help from its source, since modules take long to load."""
+    path = str(find_spec(COMMANDS[name]).origin)  # type: ignore[union-attr]
+    for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            decorators = [ast.dump(each) for each in node.decorator_list]
+            if node.name.strip("_") == name or any(f"value={name!r}" in d for d in decorators):
+                return str(ast.get_docstring(node)).partition("\n")[0]
+    raise LookupError(name)
 
 
 class _Lazy(TyperGroup):
     """A group that knows its commands by name and first line, and imports the one called."""
 
     def __init__(self, **attributes: Any) -> None:
-        lines = {
-            name: TyperCommand(name, help=one.line, rich_help_panel=title)
-            for title, group in GROUPS.items()
-            for name, one in group.items()
-        }
-        super().__init__(**attributes | {"commands": lines})
+        names = {name: title for title, group in GROUPS.items() for name in group}
+        stubs = {name: TyperCommand(name, rich_help_panel=title) for name, title in names.items()}
+        super().__init__(**attributes | {"commands": stubs})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns a command as ``engram --help`` shows it; None if there is none."""
+        if command := super().get_command(ctx, cmd_name):
+            command.help = first_line(cmd_name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Finds the command that is called, and imports it."""
         name, _, rest = super().resolve_command(ctx, args)
-        one = COMMANDS[str(name)]
-        group = get_group(import_module(one.module).app)
+        group = get_group(import_module(COMMANDS[str(name)]).app)
         command = group.commands.get(str(name), group)
         more = [command.epilog] if command.epilog else []
-        command.epilog = "\n\n".join(["Examples:", *examples_of(one), *more])
+        command.epilog = "\n\n".join(["Examples:", *examples_of(str(name)), *more])
         return name, command, rest
 
 
@@ -373,7 +263,7 @@ def _engram(
         err.print(said, soft_wrap=True)
     add_plugins(",".join(plugin or ()))
     # Commands of a federation leave plug-ins to the processes that they start.
-    if COMMANDS[command].module not in _PROCESSES and command != "status":
+    if COMMANDS[command] not in _PROCESSES and command != "status":
         load_plugins()
 
 
@@ -397,7 +287,7 @@ def call() -> None:
         told = _without(error) if isinstance(error, click.NoSuchOption) else error.format_message()
         _end(one_line(told, longest=2000), error.exit_code)
     except EngramError as error:
-        _end(str(error), 2 if isinstance(error, Refused) else 1)
+        _end(str(error), error.status)
     except MemoryError:
         _end("memory ran out: use fewer rows, a smaller memory-budget, or a larger machine", 1)
     except OSError as error:

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from html import escape
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
+from rich.padding import PaddingDimensions
 from rich.table import Table
 
 from engram.link.console import WHOLE, console
@@ -57,10 +58,17 @@ def table_of(
     return table
 
 
-def new_table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
+def new_table(
+    left: Sequence[str],
+    right: Sequence[str],
+    *,
+    title: str | None = None,
+    padding: PaddingDimensions = (0, 0, 0, 1),
+    edge: bool = True,
+) -> Table:
     """Returns an empty table with left-aligned and then right-aligned columns."""
-    usual: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1)}
-    found = Table(title_justify="left", **usual | looks)
+    found = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=padding)
+    found.show_edge = found.pad_edge = edge
     for heading in left:
         found.add_column(heading, no_wrap=True)
     for heading in right:

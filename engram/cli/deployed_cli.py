@@ -13,7 +13,7 @@ from engram.cli.next_command import show_found
 from engram.cli.options import SEE_SETTINGS, Config, Json, Out, Set, folder_of_command, option
 from engram.cli.progress import Report, run_all
 from engram.link.credentials import read_server
-from engram.runs.record import RunRecord
+from engram.runs.run import Run, is_run
 from engram.runs.run_places import begun, data_name, find_run
 from engram.server.status import participation
 from engram.settings.errors import Refused, few_names
@@ -74,10 +74,10 @@ def run_on(
     else:
         experiment = for_server(overrides, federation)
         folder = out or folder_of_command(None, f"{experiment.method}-{data_name(experiment)}")
-    if resume is not None or (folder / "config.json").is_file():
+    if resume is not None or is_run(folder):
         settings, _ = begun(folder, overrides.get("method"))
         experiment = Experiment.from_config({**settings, **overrides})
-        RunRecord.open(folder).check_resumable(experiment, engine="flower")
+        Run.open(folder).check_resumable(experiment, engine="flower")
     again = f"engram run --federation {federation} --out {folder}"
     _follow(experiment, folder, federation, control, again, metrics_port)
     show_found(folder, as_json)
@@ -135,7 +135,7 @@ def _follow(
         tell(line)
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
-        counted = RunRecord(folder).done
+        counted = Run(folder).done
 
         def count(row: dict[str, Any]) -> None:
             nonlocal counted
@@ -149,7 +149,7 @@ def _follow(
 
     tell(f"submitting the run to the SuperLink of {server}")
     run_all({folder: experiment}, execute, again, at_once=True)
-    for line in _without_a_part(RunRecord.open(folder).rows()):
+    for line in _without_a_part(Run.open(folder).rows()):
         tell(line)
 
 

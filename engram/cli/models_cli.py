@@ -13,7 +13,7 @@ from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.console import table_of
 from engram.cli.deployed_cli import for_server
-from engram.cli.options import Control, Format, Json, Run, argument, flag, option
+from engram.cli.options import Control, Format, Json, RunName, argument, flag, option
 from engram.runs.run_places import find_run
 from engram.settings.errors import Refused, say
 
@@ -33,7 +33,7 @@ _Picked = Annotated[
 
 @app.command()
 def export(
-    run: Run,
+    run: RunName,
     client: Annotated[
         str | None, option("CLIENT", "A client's name, or its number if it has none.")
     ] = None,
@@ -59,7 +59,7 @@ def export(
 
 @app.command()
 def adapt(
-    run: Run,
+    run: RunName,
     data: Annotated[
         str, option("ROWS", "A .csv, .xlsx or .npz file, or a folder of images or .npy files.")
     ],

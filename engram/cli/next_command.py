@@ -8,7 +8,7 @@ from engram.cli import work
 from engram.cli.cli import LOOKING
 from engram.cli.console import out
 from engram.compare.comparison_folder import PLAN, read_plan, runs_of
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.plugins import plugins, project_plugins
 from engram.studio.pages.reproduce_command import lacks
 
@@ -42,9 +42,9 @@ def _after(folder: Path) -> str:
         runs = read_plan(folder)["runs"]
         if len(runs_of(folder, "results.json")) == len(runs):
             return f"report {place}"
-        begun = [RunRecord.open(run).config for run in runs_of(folder)]
+        begun = [Run.open(run).config for run in runs_of(folder)]
         return "" if any(map(lacks, begun)) else f"compare --resume {place}"
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     if record.results is None:
         return "" if lacks(record.config) else f"run --resume {place}"
     exported = "clients" in record.results and not record.on_nodes

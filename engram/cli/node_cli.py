@@ -53,7 +53,7 @@ _FEW = 8  # most numbers shown in a line
 _log = logging.getLogger("flwr.engram")
 
 app = typer.Typer()
-memory = typer.Typer(no_args_is_help=True, help="Manage the memories on a node's disk.")
+memory = typer.Typer(no_args_is_help=True)
 app.add_typer(memory, name="memory")
 
 _Key = Annotated[Path | None, option("FILE", "Encrypt memories with the key in this file.")]
@@ -232,6 +232,12 @@ def _absolute(data: str) -> Source:
 
 
 # --- Memories ------------------------------------------------------------------------------
+
+
+@memory.callback()
+def _memory() -> None:
+    """Manage the memories on a node's disk."""
+
 
 _Training = Annotated[str, argument("TRAINING", "Its name in `engram memory list`.")]
 _Client = Annotated[int, argument("CLIENT", "The client's number.")]

@@ -116,7 +116,7 @@ Track = Annotated[
     str | None, option("TRACKER", f"Send rounds, as they end, to {' or '.join(TRACKERS)}.")
 ]
 Json = Annotated[bool, flag("--json", "End standard output with one line of JSON.")]
-Run = Annotated[str, argument("RUN", "Its folder, or its name in runs/.")]
+RunName = Annotated[str, argument("RUN", "Its folder, or its name in runs/.")]
 Runs = Annotated[Path, argument("[FOLDER]", "Default: runs.")]
 Server = Annotated[Path, argument("SERVER_FOLDER", "The folder `server` of a federation.")]
 Control = Annotated[

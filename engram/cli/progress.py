@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from engram.cli import work
 from engram.cli.console import err
-from engram.runs.record import RunRecord
+from engram.runs.run import Run, is_run
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 
@@ -158,7 +158,7 @@ def run_all(
     stopped, strategies = [], work.STRATEGIES
 
     def hint() -> str:
-        begun = any((folder / "config.json").is_file() for folder in experiments)
+        begun = any(is_run(folder) for folder in experiments)
         return f"go on with: {resume}" if begun else "nothing has been written"
 
     with progress_lines("rounds", hint, at_once=at_once, shown=shown) as begin:
@@ -173,7 +173,7 @@ def run_all(
                     raise
                 stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
             else:
-                report(RunRecord.open(folder).last_row)
+                report(Run.open(folder).last_row)
     return stopped
 
 

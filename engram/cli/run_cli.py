@@ -30,7 +30,6 @@ from engram.link.console import WHOLE
 from engram.runs.run_places import begun, data_name, find_run, make_folder
 from engram.settings.errors import Names, Refused, RunStopped, told_with
 from engram.settings.experiment import Experiment
-from engram.settings.network import NetworkMethod
 from engram.simulations.ray_connect import join
 from engram.studio.tracking.sending import check_tracker, follow
 
@@ -231,7 +230,7 @@ def data(
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""
     experiment = read_experiment(in_project(overrides_of(config, sets, schema, yes)))
-    if not isinstance(experiment.own, NetworkMethod):
+    if not experiment.own.trains_network:
         if out is not None:
             raise Refused(f"there is no picture of the tables of {experiment.method}")
         _show_tables(experiment, as_json)

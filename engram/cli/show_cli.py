@@ -11,11 +11,11 @@ import engram
 from engram.cli import work
 from engram.cli.console import as_allowed, err, out, table_of
 from engram.cli.next_command import show_found, tell_next
-from engram.cli.options import Json, Run, Runs, argument, flag, option, settings_rows
-from engram.compare.comparison_folder import BENCHMARK, PLAN, SEARCHED, STUDY, runs_of
+from engram.cli.options import Json, RunName, Runs, argument, flag, option, settings_rows
+from engram.compare.comparison_folder import PLAN, runs_of
 from engram.data.file_models import readable
 from engram.link.console import WHOLE
-from engram.runs.run_list import entries
+from engram.runs.run_list import entries, kind_of
 from engram.runs.run_places import find_run
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, need
@@ -48,7 +48,7 @@ def runs(folder: Runs = Path("runs"), as_json: Json = False) -> None:
 
 @app.command()
 def show(
-    run: Run,
+    run: RunName,
     csv: Annotated[bool, flag("--csv", "Print the table as CSV, and nothing else.")] = False,
     latex: Annotated[
         bool, flag("--latex", "Print it for LaTeX's booktabs, and nothing else.")
@@ -80,11 +80,12 @@ def show(
             _draw(folder, file_format, width, look)
         if csv or latex:
             return
-        if (folder / BENCHMARK).is_file():
+        kind = kind_of(folder)
+        if kind == "benchmark":
             work.show_benchmark(folder, as_json)
-        elif (folder / SEARCHED).is_file():
+        elif kind == "search":
             work.show_tuning(work.Tuning.open(folder), folder, as_json)
-        elif (folder / STUDY).is_file():
+        elif kind == "study":
             work.show_study(folder, as_json)
         else:
             show_found(folder, as_json)
@@ -99,14 +100,13 @@ def _draw(folder: Path, file_format: str | None, width: str | None, look: str | 
 
 
 def _refuse_others(folder: Path, wanted: str) -> None:
-    for name, kind in ((BENCHMARK, "benchmark"), (SEARCHED, "search"), (STUDY, "study")):
-        if (folder / name).is_file():
-            raise Refused(f"{folder} is a {kind}, of which there is no {wanted}: leave options out")
+    if (kind := kind_of(folder)) in ("benchmark", "search", "study"):
+        raise Refused(f"{folder} is a {kind}, of which there is no {wanted}: leave options out")
 
 
 @app.command()
 def report(
-    run: Run,
+    run: RunName,
     html: Annotated[Path | None, option("FILE", "The page; default RUN/report.html.")] = None,
 ) -> None:
     """Write a page about a run or comparison: an HTML file with interactive figures."""
@@ -123,7 +123,7 @@ def report(
 
 @app.command()
 def track(
-    run: Run, to: Annotated[str, option("TRACKER", f"One of {', '.join(TRACKERS)}.")]
+    run: RunName, to: Annotated[str, option("TRACKER", f"One of {', '.join(TRACKERS)}.")]
 ) -> None:
     """Send the record of a run, or of a comparison, to TensorBoard, MLflow or W&B.
 
@@ -143,7 +143,7 @@ def track(
 
 @app.command()
 def audit(
-    run: Run,
+    run: RunName,
     clients: Annotated[int, option("N", "Messages to attack, of the smallest clients.")] = 3,
     federations: Annotated[int, option("N", "Federations to train on half of the rows each.")] = 8,
     as_json: Json = False,

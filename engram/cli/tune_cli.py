@@ -1,5 +1,6 @@
 """Commands that find settings: tune, and the benchmark of methods that are tuned alike."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -132,8 +133,8 @@ def benchmark(
         join(ray)
     if resume is None:
         whom = contestants(methods or ())
-        counts = {"seeds": given.seeds, "trials": given.trials}
-        work.begin_benchmark(folder, chosen, whom, overrides_of(None, sets), **counts)
+        begin = partial(work.begin_benchmark, seeds=given.seeds, trials=given.trials)
+        begin(folder, chosen, whom, overrides_of(None, sets))
     stopped = run_benchmark(
         folder,
         lambda name, engine: in_this_process(engine, None, name, ray),

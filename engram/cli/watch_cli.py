@@ -16,7 +16,7 @@ from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.link.addresses import parse_address
 from engram.link.credentials import read_server
 from engram.link.server.invitations import invitations
-from engram.runs.record import RunRecord
+from engram.runs.run import Run, is_run
 from engram.server.status import Member, costs, members, participation
 from engram.settings.errors import Refused, need, one_line
 from engram.sites.policy import USUAL
@@ -88,7 +88,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the members of a federation, the clients of a run, or a node's work."""
-    if (target / "config.json").is_file():
+    if is_run(target):
         _of_run(target, as_json)
     elif (target / "node.toml").is_file():
         _of_site(target, state, policy, as_json)
@@ -98,7 +98,7 @@ def status(
 
 def _of_run(target: Path, as_json: bool) -> None:
     with readable(target):
-        record = RunRecord.open(target)
+        record = Run.open(target)
         rows, spent = record.rows(), spent_by_client(record)
         shares, cost = participation(rows), costs(rows)
     if as_json:

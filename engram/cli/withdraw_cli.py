@@ -13,12 +13,12 @@ from engram.cli import work
 from engram.cli.console import out as console
 from engram.cli.deployed_cli import run_on
 from engram.cli.next_command import tell_next
-from engram.cli.options import Control, Json, Run, argument, option
+from engram.cli.options import Control, Json, RunName, argument, option
 from engram.cli.progress import run_all
 from engram.cli.run_cli import in_this_process
 from engram.link.credentials import read_server
 from engram.link.server.registration import roll
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.run_places import check_unused, find_run
 from engram.settings.errors import Refused
 from engram.sites.withdrawal import Withdrawal, begin, noted, settings_without, withdrawal_of
@@ -28,7 +28,7 @@ app = typer.Typer()
 
 @app.command()
 def withdraw(
-    run: Run,
+    run: RunName,
     client: Annotated[str, argument("CLIENT", "Its name in the run, or its number.")],
     start_from: Annotated[
         str | None,
@@ -52,7 +52,7 @@ def withdraw(
     found = withdrawal_of(folder, client, [folder.parent, Path("runs")])
     settings = settings_without(found, None if start_from is None else find_run(start_from))
     new = out or folder.with_name(f"{folder.name}-without-{found.client}")
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     _check_place(record, found.client, federation)
     check_unused(new)
     if federation is not None:
@@ -72,7 +72,7 @@ def withdraw(
         tell_next(f"show {shlex.quote(str(new))}")
 
 
-def _check_place(record: RunRecord, client: int, server: Path | None) -> None:
+def _check_place(record: Run, client: int, server: Path | None) -> None:
     folder, on_nodes = record.folder, record.on_nodes
     if on_nodes and server is None:
         raise Refused(
@@ -115,7 +115,7 @@ def _tell_before(found: Withdrawal, folder: Path) -> None:
     console.print("\n".join(lines), soft_wrap=True)
 
 
-def _tell_after(record: RunRecord, doomed: Sequence[Path], *, on_nodes: bool) -> None:
+def _tell_after(record: Run, doomed: Sequence[Path], *, on_nodes: bool) -> None:
     command = f"engram memory forget CLIENT_FOLDER {record.config['training']}"
     lines = [
         *(f"delete: {path}" for path in doomed),

@@ -11,11 +11,12 @@ from engram.compare.differences import (
     LEAST_CLIENTS,
     LEAST_SEEDS,
     Difference,
+    Needed,
     Scores,
     gaps_of,
+    needed,
     pairwise,
 )
-from engram.compare.power import Needed, needed
 from engram.compare.report_rows import alone, client_scores, comparable, models_of
 from engram.compare.text_tables import TextTable
 from engram.scoring.evaluation import center_key

@@ -24,7 +24,7 @@ from engram.data.file_models import readable
 from engram.data.readers.in_memory import Data
 from engram.data.source import Source
 from engram.python_arguments import settings_of_several
-from engram.runs.record import RunRecord
+from engram.runs import run as recorded
 from engram.runs.run_places import data_name, find_run, new_folder
 from engram.settings.errors import Refused, told_with
 from engram.settings.experiment import lists_settings
@@ -141,9 +141,9 @@ class Comparison:
             return results_of(self.folder, runs, chosen)
 
     @property
-    def _records(self) -> dict[str, list[RunRecord]]:
+    def _records(self) -> dict[str, list[recorded.Run]]:
         runs = self.runs.items()
-        found = {name: [RunRecord.open(run.folder) for run in each] for name, each in runs}
+        found = {name: [recorded.Run.open(run.folder) for run in each] for name, each in runs}
         return shown_rounds(found, self.round)
 
 

@@ -9,14 +9,14 @@ from pydantic import Field
 from engram.arguments import REFERENCES, read_experiment
 from engram.compare.settings_for_methods import check_trained
 from engram.data.file_models import Name, Seed, Settings, Stored, read_stored
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS, family
 from engram.settings.fields import Scalar
 from engram.settings.network import NetworkMethod
 
-Runs = dict[str, list[RunRecord]]
+Runs = dict[str, list[Run]]
 """One record per seed, by label: a method's name, and after a space settings that differ."""
 
 SEARCHED: Final = "tuning.json"  # the file of a folder of searches: what is searched
@@ -141,7 +141,7 @@ def find_runs(folder: Path) -> Runs:
         parts = runs_of(folder, "metrics.jsonl")
     runs: Runs = {}
     for part in parts:
-        record = RunRecord.open(part)
+        record = Run.open(part)
         if record.is_evaluated:
             runs.setdefault(record.method.name, []).append(record)
     return runs

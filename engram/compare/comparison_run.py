@@ -14,7 +14,7 @@ from engram.client.memory import RamStore
 from engram.compare.comparison_folder import PLAN, TUNING, planned, read_plan
 from engram.compare.references import write_references
 from engram.data.source import Source
-from engram.runs.record import RunRecord
+from engram.runs.run import Run, is_run
 from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
@@ -90,8 +90,8 @@ def go_on(
     work = {}
     for name, experiment in plan.items():
         part = folder / name
-        if begun := (part / "config.json").is_file():
-            RunRecord.open(part).check_rows()
+        if begun := is_run(part):
+            Run.open(part).check_rows()
         work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
     stopped = run_all(work, execute(engine), again, shown=progress)
     references = read_plan(folder)["references"]

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from engram.core.arrays import Array
@@ -41,13 +42,11 @@ def panels(
     return figure, found
 
 
-def draw_band(
-    axes: Axes, x: Any, curve: Array, low: Array | None, high: Array | None, **line: Any
-) -> None:
-    """Draws a curve, and a band around it if there are limits."""
-    (drawn,) = axes.plot(x, curve, **line)
+def draw_band(axes: Axes, line: Line2D, low: Array | None, high: Array | None) -> None:
+    """Draws a band around a curve if there are limits."""
     if low is not None and high is not None:
-        axes.fill_between(x, low, high, color=drawn.get_color(), alpha=0.15, lw=0)
+        x, color = line.get_xdata(), line.get_color()
+        axes.fill_between(x, low, high, color=color, alpha=0.15, lw=0)
 
 
 def log_ticks(axes: Axes, multiples: Sequence[float]) -> None:

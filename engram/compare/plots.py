@@ -1,7 +1,7 @@
 """Plots: metrics against rounds, each client's metric, and the clients' data."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -53,9 +53,9 @@ def draw_metric(
         return draw_multiples({"": curves}, (x, y), own=told, marked=marked, narrow=narrow)
     figure, (axes,) = panels(1, size=(7.5, 4.5))
     for (method, label, which), curve in zip(lines, curves, strict=True):
-        look: dict[str, Any] = {"marker": looks[method].mark, "markersize": 3, "color": curve.color}
-        look |= {"ls": _STYLES[which], "label": label}
-        draw_band(axes, curve.x, curve.mean, curve.low, curve.high, **look)
+        (line,) = axes.plot(curve.x, curve.mean, ls=_STYLES[which], color=curve.color, label=label)
+        line.set(marker=looks[method].mark, markersize=3)
+        draw_band(axes, line, curve.low, curve.high)
     axes.set(xlabel=x, ylabel=y, title=f"lines: {told}")
     end_ticks(axes, curves, 9)
     axes.legend(loc="best", framealpha=0.6)

@@ -10,7 +10,7 @@ from scipy import stats
 from engram.compare.comparison_api import Comparison
 from engram.compare.results import metric_called
 from engram.core.checks import must
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.intervals import student
 from engram.settings.errors import Refused
 
@@ -59,7 +59,7 @@ def ranks(comparisons: Mapping[str, Comparison], control: str, *, metric: str = 
 
 def _scores(comparison: Comparison, metric: str) -> "tuple[pd.Series[float], int]":
     (first, *_), *_ = comparison.runs.values()
-    chosen = metric_called(metric, RunRecord(first.folder).metrics)
+    chosen = metric_called(metric, Run(first.folder).metrics)
     return comparison.table[chosen.name].astype(float), chosen.sign
 
 

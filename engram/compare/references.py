@@ -21,7 +21,7 @@ from engram.data.federated import FederatedData, Split
 from engram.data.file_models import Figure, Stored, read_stored
 from engram.data.lazy import RowNumbers
 from engram.data.load_federation import federated_data
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.query_rows import query_rows
 from engram.settings.experiment import Experiment
 from engram.settings.files import replace_file
@@ -221,7 +221,7 @@ def read_notes(folder: Path) -> dict[str, str]:
 
 
 def read_references(
-    folder: Path, records: Sequence[RunRecord], metric: str
+    folder: Path, records: Sequence[Run], metric: str
 ) -> dict[str, list[npt.NDArray[np.float64]]]:
     """Reads each client's scores by each reference, for the seeds of some runs.
 

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from engram.compare.comparison_folder import Runs, is_reference
 from engram.compare.differences import LEAST_CLIENTS, Scores, share_worse
 from engram.core.checks import must
-from engram.runs.record import RunRecord, took_part
+from engram.runs.run import Run, took_part
 from engram.scoring.evaluation import center_key, figures_of
-from engram.scoring.intervals import deviation
+from engram.scoring.intervals import deviation, mean_known
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION
 from engram.settings.data import DataSettings
@@ -32,8 +32,7 @@ def shown_rounds(runs: Runs, which: str) -> Runs:
     if which == "picked":
         return runs
     return {
-        name: [RunRecord(one.folder, picks=False) for one in records]
-        for name, records in runs.items()
+        name: [Run(one.folder, picks=False) for one in records] for name, records in runs.items()
     }
 
 
@@ -130,9 +129,7 @@ def alone(runs: Runs) -> str | None:
     return None
 
 
-def _of_clients(
-    records: Sequence[RunRecord], which: str, base: Sequence[RunRecord]
-) -> dict[str, float | None]:
+def _of_clients(records: Sequence[Run], which: str, base: Sequence[Run]) -> dict[str, float | None]:
     """Counts a row's clients with a score, and the share served worse."""
     found: dict[str, float | None] = {}
     if any(record.results is None for record in records):
@@ -153,7 +150,7 @@ def _of_clients(
     return found
 
 
-def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]:
+def _row(label: str, which: str, records: Sequence[Run]) -> dict[str, Any]:
     curves, metrics = [record.rows() for record in records], records[0].metrics
     # The results of a run that was resumed because its last evaluation had failed have scores that
     # its metrics lack.
@@ -192,7 +189,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
     }
 
 
-def _has(record: RunRecord, column: str) -> bool:
+def _has(record: Run, column: str) -> bool:
     """Whether a finished run's clients have a score, which a failed evaluation may lack."""
     results = record.results or {}
     return any(column in found["clients"] for found in (record.picked(), results) if found)
@@ -207,8 +204,10 @@ def _figures(
             for end in figures_of(metric):
                 key = f"{rows}{metric.name}{model or which}{end}"
                 if key in results[0]:
-                    found[f"{rows}{metric.name}{model}{end}"] = _mean(results, key)
-    if (noise := _mean(results, key := f"{metric.name}-noise")) is not None:
+                    values = (row.get(key) for row in results)
+                    found[f"{rows}{metric.name}{model}{end}"] = mean_known(values)
+    key = f"{metric.name}-noise"
+    if (noise := mean_known(row.get(key) for row in results)) is not None:
         found[key] = noise / len(results) ** 0.5
     return found
 
@@ -222,11 +221,6 @@ def _trained(rows: Sequence[Mapping[str, Any]]) -> int:
 def _client_ms(row: Mapping[str, Any]) -> float:
     own = row.get("seconds-training")
     return float(row["ms"] / len(row["cohort"]) if own is None else 1000 * own)
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [row[key] for row in rows if row.get(key) is not None]
-    return float(np.mean(values)) if values else None
 
 
 def told_round(row: Mapping[str, Any]) -> str:
@@ -301,14 +295,14 @@ def finished(runs: Runs) -> Runs:
     return {label: ended for label, ended in each.items() if ended}
 
 
-def same_clients(one: RunRecord, other: RunRecord) -> bool:
+def same_clients(one: Run, other: Run) -> bool:
     """Whether two runs are of the same clients with the same rows."""
     mine, theirs = one.settings, other.settings
     return all(mine.get(key) == theirs.get(key) for key in ("seed", *DataSettings.all_keys()))
 
 
 def client_scores(
-    records: Sequence[RunRecord], name: str, which: str = "", *, unseen: bool = False
+    records: Sequence[Run], name: str, which: str = "", *, unseen: bool = False
 ) -> Scores:
     """Reads the scores of each run's clients at the best round.
 
@@ -349,7 +343,7 @@ def untrained(runs: Runs) -> dict[str, Scores]:
 
 
 def _column(
-    record: RunRecord, columns: Mapping[str, Any], name: str, *, unseen: bool = False
+    record: Run, columns: Mapping[str, Any], name: str, *, unseen: bool = False
 ) -> npt.NDArray[np.float64]:
     scores = np.full(record.clients, np.nan)
     scores[columns["ids"]] = np.array(columns[name], dtype=float)

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from engram.cli.console import new_table
 from engram.compare.differences import SHARE_SEEDS
 from engram.compare.report_rows import WORSE, ends, told_round
 from engram.link.console import WHOLE
@@ -47,8 +47,8 @@ class TextTable(NamedTuple):
 
     def fitted(self, width: int) -> tuple[Self, Table]:
         """Returns the table as printed, without its costs if it is wider than ``width``."""
-        looks: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1), "pad_edge": False}
-        drawn = Table(title=self.title, title_justify="left", **looks)
+        drawn = new_table([], [], title=self.title)
+        drawn.pad_edge = False
         for heading in self.heading:
             side: Literal["left", "right"] = "right" if drawn.columns else "left"
             drawn.add_column(heading, justify=side, no_wrap=True)

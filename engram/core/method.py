@@ -197,6 +197,11 @@ class FromMean(NamedTuple):
     by: Weighting = "clients"
     steps: bool = False
 
+    @property
+    def combines(self) -> bool:
+        """Whether updates become one before the server sees any."""
+        return True
+
 
 class FromEach(NamedTuple):
     """A merge that sees every update.
@@ -208,6 +213,16 @@ class FromEach(NamedTuple):
 
     merge: Callable[[Slots, Sequence[Update]], Slots]
     by: Weighting = "clients"
+
+    @property
+    def combines(self) -> bool:
+        """As of ``FromMean``."""
+        return False
+
+    @property
+    def steps(self) -> bool:
+        """As of ``FromMean``."""
+        return False
 
 
 class Server(NamedTuple):

@@ -4,6 +4,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 
 from annotated_types import Ge, Gt, Interval, Le, Lt
@@ -98,10 +99,12 @@ def about(settings: Any) -> About:
 
 
 def ranges(cls: type) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yields the fields of a method's settings, each with its annotations."""
+    """Yields the fields of a method's settings, each with its annotations and their bounds."""
     hints = get_type_hints(cls, include_extras=True)
     for field in fields(cls):
-        yield field.name, getattr(hints[field.name], "__metadata__", ())
+        notes = getattr(hints[field.name], "__metadata__", ())
+        bounds = (note if isinstance(note, Interval) else [note] for note in notes)
+        yield field.name, tuple(chain.from_iterable(bounds))
 
 
 def numbers(cls: type) -> dict[str, bool]:
@@ -124,13 +127,12 @@ def with_values(settings: Any, values: Mapping[str, Scale]) -> Any:
 def _check(settings: Any) -> None:
     for name, notes in ranges(type(settings)):
         value = getattr(settings, name)
-        for note in notes:
-            for bound in note if isinstance(note, Interval) else [note]:
-                for kind, (words, holds) in _BOUNDS.items():
-                    if isinstance(bound, kind):
-                        limit, key = getattr(bound, holds.__name__), name.strip("_")
-                        ok = holds(value, limit)
-                        require(ok, key.replace("_", "-"), value, f"{words} {limit}")
+        for bound in notes:
+            for kind, (words, holds) in _BOUNDS.items():
+                if isinstance(bound, kind):
+                    limit, key = getattr(bound, holds.__name__), name.strip("_")
+                    ok = holds(value, limit)
+                    require(ok, key.replace("_", "-"), value, f"{words} {limit}")
     for fault in settings.faults() if hasattr(settings, "faults") else ():
         raise ValueError(fault.text)
 

@@ -15,7 +15,16 @@ from engram.core.machine import check_rows
 from engram.core.streams import Stream, generator
 from engram.data.image_axes import CLASSES, CUT, PART, Shaping, lost_columns, say_once
 from engram.data.labels import classes_of, is_text
-from engram.data.lazy import Images, Joined, Lazy, Place, Texts, is_frame, row_hashes
+from engram.data.lazy import (
+    Joined,
+    Lazy,
+    Place,
+    Texts,
+    has_lazy,
+    is_frame,
+    like_of,
+    row_hashes,
+)
 from engram.data.readers.npz import named, named_labels
 from engram.data.schema.columns import Column, Schema
 from engram.scoring.metrics import Targets
@@ -151,9 +160,9 @@ def _say_copies(path: Path, found: Arrays) -> None:
 
 def _digests(x: Any, y: _Array) -> list[int]:
     """Digests of rows; none of rows that are read as they are drawn."""
-    leaves = [y, *tree_leaves(x)]
-    if any(isinstance(leaf, Lazy) for leaf in leaves):
+    if has_lazy(x):
         return []
+    leaves = [y, *tree_leaves(x)]
     return [hash(b"".join(leaf[row].tobytes() for leaf in leaves)) for row in range(len(y))]
 
 
@@ -300,16 +309,14 @@ class Own(NamedTuple):
         if not isinstance(x, Lazy):
             return self.shaping.rows(place, x, several=several)
         some = place._replace(task=None, drawn=True)
-        shaping = self.shaping._replace(all_images=True)
-        own = self._replace(shaping=shaping) if isinstance(x, Images) else self
+        own = self._replace(shaping=self.shaping._replace(all_images=True)) if x.images else self
         found = x.then(lambda rows: own._inputs(some, rows, tree_leaves(rows)[0], several=several))
         self._check_alike(place, found)
         return found
 
     def _check_alike(self, place: Place, x: Lazy) -> None:
         """Refuses data sets of several clients of which networks would get other rows."""
-        parts = x.parts if isinstance(x, Joined) else [x]
-        kinds = [_kind(part.like).replace("uint8", "float32") for part in parts]
+        kinds = [_kind(part.like).replace("uint8", "float32") for part in x.parts]
         for number, kind in enumerate(kinds):
             if kind != kinds[0]:
                 raise DataError(
@@ -322,8 +329,8 @@ class Own(NamedTuple):
 def _schema(path: Path, arrays: Mapping[str, Any], x: Any) -> Schema | None:
     if "x_names" not in arrays:
         return arrays.get("schema")
-    like = x.like if isinstance(x, Lazy) else x
-    count = like.shape[1] if isinstance(like, np.ndarray) and like.ndim == 2 else 0
+    row = like_of(x)
+    count = row.shape[1] if isinstance(row, np.ndarray) and row.ndim == 2 else 0
     return Schema.of_numbers(named(path, arrays, "x_names", count), of_arrays=True)
 
 
@@ -357,7 +364,7 @@ def _united(path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 def _alike(one: Any, other: Any, *, grey: bool) -> bool:
     """Whether rows can stand one below the other; with ``grey``, grey levels not beside others."""
-    if isinstance(one, Lazy) or isinstance(other, Lazy):
+    if has_lazy((one, other)):
         return type(one) is type(other) and _kind(one) == _kind(other)
     kinds = {one.dtype.kind, other.dtype.kind}
     of_a_kind = one.dtype == other.dtype or (is_text(one) and is_text(other))
@@ -378,7 +385,7 @@ def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:
 
 
 def _kind(x: Any) -> str:
-    x = tree_map(lambda leaf: leaf.like if isinstance(leaf, Lazy) else leaf, x)
+    x = tree_map(like_of, x)
     named = x if isinstance(x, dict) else enumerate(x) if isinstance(x, tuple) else {"": x}
     kinds = {name: f"{leaf.dtype} of shape {leaf.shape[1:]}" for name, leaf in dict(named).items()}
     text = ", ".join(f"{name} {kind}".strip() for name, kind in kinds.items())

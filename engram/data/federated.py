@@ -19,10 +19,10 @@ from engram.core.process_modes import drawing
 from engram.core.standardization import Units
 from engram.core.streams import Stream, torch_generator
 from engram.data.augmentations import Augmentation
-from engram.data.lazy import Lazy, RowNumbers, UnreadableRow
+from engram.data.lazy import Lazy, RowNumbers, UnreadableRow, whole
 from engram.data.schema.columns import Kind, Schema
 from engram.networks.base import Inputs, Model, UnknownToken, with_personal
-from engram.networks.build import count_parameters, network
+from engram.networks.built_in import count_parameters, network
 from engram.networks.layer_units import with_units
 from engram.networks.loss_fit import check_fit
 from engram.networks.registry import CHARACTERS, TEXTS
@@ -57,6 +57,11 @@ class Split(NamedTuple):
     names: Names = UNNAMED
     hashes: npt.NDArray[np.float64] | None = None
     given: RowNumbers | None = None
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether its rows are read as they are drawn."""
+        return isinstance(self.x, Lazy)
 
     @property
     def like(self) -> Inputs:
@@ -123,8 +128,7 @@ def seen_as(x: Any) -> Inputs:
     """
 
     def there(leaf: Any) -> Any:
-        read = leaf.take(np.arange(len(leaf))) if isinstance(leaf, Lazy) else leaf
-        return tree_map(lambda array: _as_seen(torch.from_numpy(array), exact=True), read)
+        return tree_map(lambda array: _as_seen(torch.from_numpy(array), exact=True), whole(leaf))
 
     return tree_map(there, x)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,12 @@ class Lazy:
             dictionary of arrays. A row is the same each time.
         like: A row as ``read`` returns it, with whatever values.
         numbers: Which rows of the source these are, shape (n,).
+
+    Attributes:
+        images: Whether all of them are images, whatever their shape.
     """
+
+    images: ClassVar[bool] = False
 
     def __init__(self, read: Callable[[RowNumbers], Any], like: Any, numbers: RowNumbers) -> None:
         self._read, self.like, self._numbers = read, like, numbers
@@ -89,9 +94,20 @@ class Lazy:
                     raise UnreadableRow(row, position, one_line(reason)) from error
             raise
 
+    @property
+    def parts(self) -> "Sequence[Lazy]":
+        """The sources, each of which is converted by itself."""
+        return [self]
+
+    def content(self, positions: RowNumbers) -> Any:
+        """Reads rows for their hashes."""
+        return self.take(positions)
+
 
 class Images(Lazy):
     """Rows that are images, of any type of numbers."""
+
+    images = True
 
 
 class Texts(Lazy):
@@ -109,6 +125,10 @@ class Texts(Lazy):
 
     def __getitem__(self, some: Any) -> "Texts":
         return Texts(self.texts[some], self._length)
+
+    def content(self, positions: RowNumbers) -> Any:
+        """Returns the texts themselves, for hashes."""
+        return self.texts[positions]
 
     def tokens(self, tokenizer: Tokenizer) -> npt.NDArray[np.int64]:
         """Returns the rows of tokens that a tokenizer makes, (n, length).
@@ -131,24 +151,29 @@ class Joined(Lazy):
     """
 
     def __init__(self, parts: Sequence[Lazy], numbers: RowNumbers | None = None) -> None:
-        self.parts, self._ends = parts, np.cumsum([len(part) for part in parts])
+        self._parts, self._ends = parts, np.cumsum([len(part) for part in parts])
         every = np.arange(self._ends[-1]) if numbers is None else numbers
         super().__init__(self._of_parts, parts[0].like, every)
 
+    @property
+    def parts(self) -> Sequence[Lazy]:
+        """The sources."""
+        return self._parts
+
     def __getitem__(self, some: Any) -> "Joined":
-        return Joined(self.parts, self._numbers[some])
+        return Joined(self._parts, self._numbers[some])
 
     def then(self, convert: Callable[[Any], Any]) -> "Joined":
         """Returns the same rows, those of each source converted by themselves."""
-        return Joined([part.then(convert) for part in self.parts], self._numbers)
+        return Joined([part.then(convert) for part in self._parts], self._numbers)
 
     def _of_parts(self, numbers: RowNumbers) -> Any:
         owner = np.searchsorted(self._ends, numbers, side="right")
         found, at = [], []
         for part in np.unique(owner):
             at.append(np.flatnonzero(owner == part))
-            start = self._ends[part] - len(self.parts[part])
-            found.append(self.parts[part].take(numbers[at[-1]] - start))
+            start = self._ends[part] - len(self._parts[part])
+            found.append(self._parts[part].take(numbers[at[-1]] - start))
         back = np.argsort(np.concatenate(at))
 
         def together(*leaves: Any) -> Any:
@@ -244,9 +269,22 @@ def row_hashes(
 
 
 def _content(rows: Ints, leaf: Any) -> Any:
-    if isinstance(leaf, Texts):
-        return leaf.texts[rows]
-    return leaf.take(rows) if isinstance(leaf, Lazy) else leaf[rows]
+    return leaf.content(rows) if isinstance(leaf, Lazy) else leaf[rows]
+
+
+def has_lazy(x: Any) -> bool:
+    """Whether some inputs of a tree are read as they are drawn."""
+    return any(isinstance(leaf, Lazy) for leaf in tree_leaves(x))
+
+
+def like_of(x: Any) -> Any:
+    """Returns an array, or a row like those that are read as they are drawn."""
+    return x.like if isinstance(x, Lazy) else x
+
+
+def whole(x: Any) -> Any:
+    """Returns an array, or all rows of those that are read as they are drawn."""
+    return x.take(np.arange(len(x))) if isinstance(x, Lazy) else x
 
 
 def is_frame(value: object) -> bool:

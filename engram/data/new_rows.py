@@ -179,8 +179,8 @@ class Newcomer(NamedTuple):
         """
         y = torch.zeros(self.size) if self.y is None else self.y
         split = Split(self.x, y, [rows[:0]] * client + [rows])
-        known: dict[str, Any] = {"schema": self.kind.schema, "units": self.kind.units}
-        return FederatedData(split, split, self.kind.outputs, {client: self.name}, **known)
+        found = FederatedData(split, split, self.kind.outputs, {client: self.name})
+        return found._replace(schema=self.kind.schema, units=self.kind.units)
 
 
 def read_newcomer(path: Path, kind: Kind, experiment: Experiment) -> Newcomer:

@@ -13,7 +13,7 @@ from engram.core.arrays import Bools
 from engram.core.standardization import Moments, Standard, Units, merged
 from engram.core.streams import unseen
 from engram.data.federated import FederatedData, Split, seen_as
-from engram.data.lazy import Lazy, RowNumbers, Texts
+from engram.data.lazy import RowNumbers, Texts
 from engram.data.schema.columns import Told
 from engram.scoring.tasks import TASKS
 from engram.settings.errors import Refused
@@ -81,7 +81,7 @@ def warn_of_scales(experiment: "Experiment", data: FederatedData) -> None:
 
     Rows that are read as they are drawn are not read for that.
     """
-    like, lazy = data.train.like, isinstance(data.train.x, Lazy)
+    like, lazy = data.train.like, data.train.is_lazy
     if experiment.standardize != "auto" or _is_table(data) or lazy or not _has_columns(like):
         return
     found = _inputs(data.train, data.train.rows, None)
@@ -163,7 +163,7 @@ def _targets(split: Split, rows: Sequence[RowNumbers]) -> Moments | None:
 
 
 def _all(split: Split, standard: Standard) -> Any:
-    if not isinstance(split.x, Lazy):
+    if not split.is_lazy:
         return standard.standardized(split.x).float()
 
     def convert(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -188,6 +188,6 @@ def _by_client(data: FederatedData, numeric: Bools) -> FederatedData:
 
 
 def _seen(split: Split) -> Tensor:
-    lazy = isinstance(split.x, Lazy)
-    found: Tensor = seen_as(split.x).to(split.y.device) if lazy else split.x.clone()
+    read = split.is_lazy
+    found: Tensor = seen_as(split.x).to(split.y.device) if read else split.x.clone()
     return found

@@ -13,7 +13,7 @@ from engram.data.clients import shown_name
 from engram.data.lazy import RowNumbers
 from engram.data.schema.columns import Kind
 from engram.runs.checkpoints import Checkpoint
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.base import Families
 from engram.settings.errors import DataError, Names, Refused, few_names
 from engram.settings.experiment import Experiment
@@ -56,7 +56,7 @@ class Learned:
     picked = tuned = False
 
     def __init__(
-        self, record: RunRecord, experiment: Experiment, pick: str = "", *, tuned: bool = False
+        self, record: Run, experiment: Experiment, pick: str = "", *, tuned: bool = False
     ) -> None:
         self.record, self._pick, self.tuned, self.picked = record, pick, tuned, bool(pick)
         given = {"device": "cpu", "num_clients": record.clients}

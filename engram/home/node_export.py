@@ -19,7 +19,6 @@ from engram.home.learned import Learned, Origin, models_of
 from engram.home.run_models import LearnedNetworks
 from engram.home.serving import served_of
 from engram.settings.errors import UNNAMED, DataError, Names, Refused
-from engram.settings.network import NetworkMethod
 from engram.tables.federation.models import LearnedTables
 from engram.wire.tensors import difference
 
@@ -181,5 +180,5 @@ def remembered_package(training: Training, client: int, store: DiskStore) -> Pac
             needed, and cannot be read.
     """
     e = training.experiment
-    opened = _Networks if isinstance(e.own, NetworkMethod) else _Tables
+    opened = _Networks if e.own.trains_network else _Tables
     return models_of(e).package(opened(training, client, store), client)

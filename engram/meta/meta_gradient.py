@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from engram.core.checks import require
-from engram.core.derivatives import LossWithDerivatives, gradient, hessian_product
+from engram.core.derivatives import gradient, hessian_product
 from engram.core.tree import add_scaled, norm
 from engram.core.types import Batch, LossFn, Params, Scale
 
@@ -73,7 +73,7 @@ def curvature_correction(
     """
     require(hessian in HESSIANS, "hessian", hessian, f"one of {', '.join(HESSIANS)}")
     grad, product = gradient(loss), hessian_product(loss)
-    leading = loss.leading if isinstance(loss, LossWithDerivatives) else 0
+    leading: int = getattr(loss, "leading", 0)
 
     def exact(w: Params, batch: Batch, g: Params) -> Params:
         return add_scaled(g, -alpha, product(w, batch, g))

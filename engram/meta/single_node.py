@@ -11,6 +11,7 @@ adaptation in a memory; ``eta`` > 0, the meta step size; and ``hessian``, one of
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -172,8 +173,9 @@ def maml(
     hessian: str = "exact",
 ) -> MetaRule[OnlyModel]:
     """Builds MAML: LocalMOML of one step without memory, ``w <- w - eta mean_i Delta_i`` by (2)."""
-    sizes = {"tasks_per_step": tasks_per_step, "batch_size": batch_size}
-    return local_moml(loss, **sizes, alpha=alpha, beta=1.0, eta=eta, hessian=hessian)
+    b, k = tasks_per_step, batch_size
+    moml = partial(local_moml, loss, tasks_per_step=b, batch_size=k, alpha=alpha)
+    return moml(beta=1.0, eta=eta, hessian=hessian)
 
 
 def reptile(

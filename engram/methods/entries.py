@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import torch
-from annotated_types import Interval
 from torch import Tensor
 
 from engram.core.contract import Contract, cause_of
-from engram.core.method import Client, Context, FromEach, FromMean, Network
+from engram.core.method import Client, Context, Network
 from engram.core.method_shapes import WITHOUT_DATA, Shapes, shapes_of
 from engram.core.personal_parameters import build
 from engram.core.settings import METHODS, Search, about, ranges
@@ -56,8 +55,8 @@ def entry_of(cls: Any) -> dict[str, Any]:
         "module": cls.__module__,
         "meaning": (cls.__doc__ or "").strip().partition("\n")[0].rstrip("."),
         **about(cls)._asdict(),
-        "each": isinstance(merge, FromEach),
-        "steps": isinstance(merge, FromMean) and merge.steps,
+        "each": not merge.combines,
+        "steps": merge.steps,
         "phases": len(made.client.phases),
         "tuned": shapes.served.tuned,
         "gradients": _by_gradients(made.client),
@@ -74,14 +73,11 @@ def _by_gradients(client: Client) -> bool:
 
 
 def _field(kind: Any, cls: Any, name: str, notes: tuple[Any, ...]) -> dict[str, Any]:
-    bounds: list[Any] = []
-    for note in notes:
-        bounds += note if isinstance(note, Interval) else [note]
     limits = {
-        key: getattr(bound, key)
-        for bound in bounds
+        key: getattr(note, key)
+        for note in notes
         for key in ("gt", "ge", "lt", "le")
-        if hasattr(bound, key)
+        if hasattr(note, key)
     }
     searched = next((tuple(note) for note in notes if isinstance(note, Search)), None)
     choices = get_args(kind) if get_origin(kind) is Literal else None

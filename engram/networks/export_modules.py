@@ -162,8 +162,8 @@ def layered(state: Params, mean: Mean = "linear") -> nn.Sequential:
         layers |= {f"relu{number}": nn.ReLU()} if number else {}
         out, width = weight.shape
         biased = f"layer{number}.bias" in state
-        kind = {"device": "meta", "dtype": weight.dtype}  # its numbers come below
-        layers[f"layer{number}"] = nn.Linear(width, out, bias=biased, **kind)
+        with torch.device("meta"):  # its numbers come below
+            layers[f"layer{number}"] = nn.Linear(width, out, bias=biased, dtype=weight.dtype)
     if mean != "linear":
         layers["mean"] = nn.Sigmoid() if mean == "logistic" else Exponential()
     module = nn.Sequential(OrderedDict(layers)).to_empty(device="cpu")

@@ -24,8 +24,7 @@ def mean_loss(model: Model, task: Task) -> LossFn:
     """
 
     def loss(params: Params, batch: Batch) -> Tensor:
-        batch, weights = batch if isinstance(batch, Weighted) else (batch, None)
-        inputs, targets, *key = batch
+        (inputs, targets, *key), weights = _unweighted(batch)
         if model.train is None:
             outputs = model.apply(params, inputs)
         else:
@@ -37,6 +36,10 @@ def mean_loss(model: Model, task: Task) -> LossFn:
     return loss
 
 
+def _unweighted(batch: Batch) -> tuple[Batch, Tensor | None]:
+    return batch if isinstance(batch, Weighted) else (batch, None)
+
+
 def cohort_losses(model: Model, task: Task) -> LossFn | None:
     """Builds the mean losses (c,) of c networks on a batch each; None if ``together`` is."""
     together = model.together
@@ -44,8 +47,7 @@ def cohort_losses(model: Model, task: Task) -> LossFn | None:
         return None
 
     def losses(params: Params, batch: Batch) -> Tensor:
-        batch, weights = batch if isinstance(batch, Weighted) else (batch, None)
-        inputs, targets = batch
+        (inputs, targets), weights = _unweighted(batch)
         outputs = together(params, inputs)
         if weights is None:
             return _losses(task, outputs, targets)

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, Self, SupportsFloat
 
 import numpy as np
@@ -182,8 +183,8 @@ class StreamModel(BaseEstimator):
         )
 
     def _table(self, x: Any, *, reset: bool) -> Array:
-        rule = {"dtype": np.float64, "ensure_all_finite": False}
-        table: Array = validate_data(self, unmasked(x), reset=reset, **rule)
+        check = partial(validate_data, dtype=np.float64, ensure_all_finite=False)
+        table: Array = check(self, unmasked(x), reset=reset)
         names = getattr(self, "feature_names_in_", None)
         _check_rows(table, [f"x{i}" for i in range(table.shape[1])] if names is None else names)
         return table

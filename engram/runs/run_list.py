@@ -20,7 +20,7 @@ from engram.compare.comparison_folder import (
 )
 from engram.data.file_models import readable
 from engram.data.source import Source
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused, few_names, one_line
 
@@ -62,21 +62,25 @@ def entries(folder: Path) -> list[Entry]:
     return sorted(found, key=lambda entry: (entry.begun, entry.name), reverse=True)
 
 
+def kind_of(path: Path) -> str | None:
+    """Returns the kind of a folder, by its file; None if it is nothing that Engram makes."""
+    return next((kind for kind, (name, _) in _KINDS.items() if os.path.lexists(path / name)), None)
+
+
 def entry_of(path: Path) -> Entry | None:
     """Returns the entry of a folder; None if it is nothing that Engram makes.
 
     What is damaged says so in its state. A link is not followed: it may lead anywhere.
     """
-    names = {kind: path / name for kind, (name, _) in _KINDS.items()}
-    kind = next((kind for kind, name in names.items() if os.path.lexists(name)), None)
-    if kind is None:
+    if (kind := kind_of(path)) is None:
         return None
+    name, told_of = _KINDS[kind]
     try:
-        begun = datetime.fromtimestamp(names[kind].lstat().st_mtime)
+        begun = datetime.fromtimestamp((path / name).lstat().st_mtime)
         with readable(path):
             if path.is_symlink():
                 raise Refused("a link, which is not followed")
-            told = _KINDS[kind][1](path)
+            told = told_of(path)
     except (OSError, OverflowError):
         return None  # it has just been removed; or its time is none
     except Refused as error:
@@ -88,7 +92,7 @@ _Told = tuple[str, str, str, str]  # an entry's ``about``, ``data``, ``state`` a
 
 
 def _run(path: Path) -> _Told:
-    record = RunRecord.open(path)
+    record = Run.open(path)
     about = record.method.name, one_line(data_of(record))
     results = record.results
     if results is None:
@@ -101,7 +105,7 @@ def _run(path: Path) -> _Told:
     return *about, "finished", score
 
 
-def data_of(record: RunRecord) -> str:
+def data_of(record: Run) -> str:
     """Returns a run's data set in words: on nodes, the clients' own where they have some."""
     if own := record.on_nodes and record.first_row.get("own-data"):
         return f"own data of {own} clients"

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused, brief
 from engram.settings.experiment import Experiment
 from engram.settings.files import locked, refusing
@@ -117,7 +117,7 @@ def begun(folder: Path, method: str | None) -> tuple[dict[str, Any], "Engine"]:
     Raises:
         Refused: It is not the folder of a run, or that of a run of another method.
     """
-    config = RunRecord.open(folder).config
+    config = Run.open(folder).config
     settings: dict[str, Any] = config["settings"] | {"resume": str(folder)}
     if method not in (None, settings["method"]):
         raise Refused(f"{folder} is a run of {settings['method']}, got {method}")

@@ -18,7 +18,7 @@ from engram.runs.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from engram.runs.record import CONFIG, FORMAT, LOCK, RESULTS, WATCHED, RunRecord
+from engram.runs.run import CONFIG, FORMAT, LOCK, RESULTS, WATCHED, Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.files import NEW, locked, refusing, replace_file
@@ -48,7 +48,7 @@ class Memories(Protocol):
         """Replaces them by those that ``dump`` serialized."""
 
 
-class RunWriter(RunRecord):
+class RunWriter(Run):
     """One run's folder, to be written. Get one from ``create`` or ``open``."""
 
     def __init__(self, folder: Path) -> None:
@@ -246,7 +246,7 @@ class RunWriter(RunRecord):
         checkpoint.write(self.folder / "checkpoints")
         return checkpoint
 
-    def begin_as(self, other: RunRecord, server_round: int) -> None:
+    def begin_as(self, other: Run, server_round: int) -> None:
         """Takes over the rounds of another run up to one that has a checkpoint."""
         for row in other.rows():
             if row["round"] <= server_round:

@@ -3,7 +3,7 @@
 Intervals of shares and of rows' values are of rows that are drawn independently of each other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -44,6 +44,12 @@ def quantile(level: Array | float, freedom: Array | float) -> Array:
 def deviation(values: Sequence[float] | Array) -> float | None:
     """Returns the standard deviation of a sample; None of a single value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def mean_known(values: Iterable[float | None]) -> float | None:
+    """Returns the mean of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def mean_and_error(values: Array, errors: float = 1.0) -> tuple[Array, Array | None]:

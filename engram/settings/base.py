@@ -1,7 +1,7 @@
 """Base classes of methods' settings."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self, TypeVar
 
@@ -11,7 +11,7 @@ from engram.core.checks import Fault, clash, must, require
 from engram.data.source import Source
 from engram.guards.facts import ALWAYS, Fact
 from engram.scoring.metrics import Metric
-from engram.scoring.score_columns import LARGEST
+from engram.scoring.score_columns import LARGEST, Column
 from engram.settings.data import DataSettings
 from engram.settings.fields import Int, Settings, nearest
 from engram.settings.model import EvaluationSettings, ModelSettings
@@ -86,6 +86,7 @@ class Method(Settings):
         unread: Shared settings that it does not read; giving one is an error.
         decisive: Shared settings that affect its numbers, and no other method's.
         compared: Whether comparisons include it by default.
+        trains_network: Whether clients train networks by local steps.
         turns: Whether privacy is of a bandit's turns, of which each round has its own.
     """
 
@@ -97,6 +98,7 @@ class Method(Settings):
     unread: ClassVar[frozenset[str]] = frozenset()
     decisive: ClassVar[frozenset[str]] = frozenset()
     compared: ClassVar[bool] = False
+    trains_network: ClassVar[bool] = False
     turns: ClassVar[bool] = False
 
     def sources(self, shared: SharedSettings) -> list[Source]:
@@ -115,6 +117,11 @@ class Method(Settings):
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns the metrics that clients are scored by, the main one first."""
         del shared
+        return []
+
+    def columns(self, shared: SharedSettings, models: Iterable[str] = ()) -> list[Column]:
+        """Returns the columns of a network's scores; none of other models."""
+        del shared, models
         return []
 
     def on_a_node(self) -> Self:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from logging import LogRecord, getLogger
 from types import MappingProxyType
-from typing import Final, TextIO, TypeVar
+from typing import ClassVar, Final, TextIO, TypeVar
 
 from engram.core.checks import Fault
 from engram.core.checks import brief as brief  # noqa: PLC0414 - others take it from here
@@ -30,16 +30,24 @@ _MESSAGE: Final = 2000  # characters of a message
 
 
 class EngramError(Exception):
-    """Base of errors meant for a user: one line of bounded length, with its ``faults``."""
+    """Base of errors meant for a user: one line of bounded length, with its ``faults``.
+
+    Attributes:
+        status: With which a command exits.
+    """
+
+    status: ClassVar[int] = 1
 
     def __init__(self, *faults: Fault | str) -> None:
-        self.faults = [each if isinstance(each, Fault) else Fault((), each) for each in faults]
+        self.faults = [Fault((), each) if isinstance(each, str) else each for each in faults]
         texts = (fault.text for fault in self.faults)
         super().__init__(one_line("; ".join(texts), longest=_MESSAGE))
 
 
 class Refused(EngramError, ValueError):
     """A request is impossible; raised before anything is started or written."""
+
+    status = 2
 
 
 class DataError(Refused):

@@ -162,9 +162,8 @@ def searched(low: float, high: float, *, log: bool = False) -> dict[str, Any]:
 
 def searched_range(field: FieldInfo) -> Range | None:
     """Returns where a setting is searched, if it says so."""
-    extra = field.json_schema_extra
-    found = extra.get("search") if isinstance(extra, dict) else None
-    return found if isinstance(found, Range) else None
+    extra: Any = field.json_schema_extra
+    return extra.get("search") if isinstance(extra, dict) else None
 
 
 def key_of(field: str) -> str:

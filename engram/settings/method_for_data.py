@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from engram.core.checks import must
 from engram.core.contract import Contract, cause_of
 from engram.core.machine import check_room
-from engram.core.method import Context, FromMean, Method, Network
+from engram.core.method import Context, Method, Network
 from engram.core.method_shapes import WITHOUT_DATA, Shapes, nbytes, shapes_of
 from engram.core.personal_parameters import build
 from engram.core.slots import flat
@@ -98,10 +98,8 @@ def client_axes(experiment: "Experiment", kind: Kind) -> dict[str, list[int]]:
 
 def check_fit(experiment: "Experiment", kind: Kind) -> None:
     """Refuses a network, or a client of the method, that does not fit such data or the memory."""
-    from engram.settings.network import NetworkMethod  # noqa: PLC0415 - settings load others
-
     model = model_for(experiment, kind)
-    if isinstance(experiment.own, NetworkMethod):
+    if experiment.own.trains_network:
         shapes_on(experiment, model, kind.outputs)
 
 
@@ -124,8 +122,8 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
             made = _built(e, network, outputs)
             contract = Contract(e.method, made, network.initial)
             # Epochs have different numbers of steps for each client.
-            steps = {} if e.local_epochs else {"steps": e.local_steps}
-            shapes = shapes_of(contract, **steps)
+            steps = () if e.local_epochs else (e.local_steps,)
+            shapes = shapes_of(contract, *steps)
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
     except Exception as error:  # anybody's method
@@ -166,7 +164,7 @@ def check_server(experiment: "Experiment", shapes: Shapes) -> None:
     """Refuses slots of the server that do not fit into memory with a round's updates."""
     e, server = experiment, shapes.method.server
     # Updates of a round, until they are merged.
-    held = 1 if isinstance(server.merge, FromMean) else e.clients_per_round
+    held = 1 if server.merge.combines else e.clients_per_round
     size = nbytes(server.start) + held * nbytes(shapes.sent)
     size += e.num_clients * nbytes(shapes.own)
     check_room(f"the server of {e.method}", size, _advice(e))

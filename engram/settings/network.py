@@ -47,6 +47,7 @@ class NetworkMethod(Method):
     """
 
     plug_in = "local"
+    trains_network = True
     reference: ClassVar[bool] = False
     personal: ClassVar["Part"] = ""
     tasks: ClassVar[tuple[str, ...]] = ()

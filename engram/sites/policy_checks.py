@@ -26,7 +26,6 @@ from engram.link.node_config import NodeConfig
 from engram.settings.errors import Refused, brief, few
 from engram.settings.experiment import Experiment
 from engram.settings.method_for_data import shapes_on
-from engram.settings.network import NetworkMethod
 from engram.sites.policy import Policy, is_allowed, is_open, policy_file
 from engram.wire.wire import SECURE_QUERY
 
@@ -159,7 +158,7 @@ def least_drawn(policy: Policy, e: Experiment) -> int:
     Noise of a smaller multiplier than 1 does not: a run may ask for as little as it likes.
     """
     noisy = (e.hides_rows or e.covers_clients) and noise_multiplier(e) >= 1
-    return 0 if noisy or not isinstance(e.own, NetworkMethod) else policy.least_drawn
+    return 0 if noisy or not e.own.trains_network else policy.least_drawn
 
 
 def of_models(policy: Policy, e: Experiment, kind: Kind) -> Iterator[str]:
@@ -170,7 +169,7 @@ def of_models(policy: Policy, e: Experiment, kind: Kind) -> Iterator[str]:
     Raises:
         Refused: The network or the method does not fit the data.
     """
-    if not isinstance(e.own, NetworkMethod):  # those of tables are as small as a row
+    if not e.own.trains_network:  # those of tables are as small as a row
         return
     try:
         size = 4 * parameters_for(e, kind)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from engram.core.checks import must
 from engram.runs.checkpoints import checkpoints_in
-from engram.runs.record import RunRecord, took_part
+from engram.runs.run import Run, is_run, took_part
 from engram.runs.writer import RunWriter
 from engram.settings.errors import EngramError, Refused
 from engram.settings.experiment import Experiment
@@ -76,7 +76,7 @@ def withdrawal_of(run: Path, client: str, places: Iterable[Path]) -> Withdrawal:
         Refused: There is no such run or client, the run goes on at this moment, or it has nothing
             of the client.
     """
-    record = RunRecord.open(run)
+    record = Run.open(run)
     number = _number(record, client)
     if record.held:
         raise Refused(f"{run} goes on at this moment: stop it first, by engram stop or Ctrl-C")
@@ -92,7 +92,7 @@ def withdrawal_of(run: Path, client: str, places: Iterable[Path]) -> Withdrawal:
     heirs = list(_heirs(run, number, places))
     exports = [Path(row["folder"]) for row in record.exports.rows() if row["round"] >= first]
     for heir in heirs:
-        exports += [Path(row["folder"]) for row in RunRecord.open(heir.folder).exports.rows()]
+        exports += [Path(row["folder"]) for row in Run.open(heir.folder).exports.rows()]
     known = list(dict.fromkeys(exports))
     return Withdrawal(run, number, since, learned, models, heirs, before, former, known)
 
@@ -108,7 +108,7 @@ def settings_without(found: Withdrawal, start_from: Path | None) -> dict[str, An
         Refused: There is a former run with the client's updates, and none to start from in its
             place, or that has them, too; or there is none.
     """
-    settings: dict[str, Any] = RunRecord.open(found.run).settings
+    settings: dict[str, Any] = Run.open(found.run).settings
     gone = {int(each) for each in settings.get("without", "").split(",") if each}
     settings |= {"without": ",".join(map(str, sorted(gone | {found.client})))}
     settings["participation"] = settings.get("participation") or str(found.run.absolute())
@@ -122,7 +122,7 @@ def settings_without(found: Withdrawal, start_from: Path | None) -> dict[str, An
             f"{found.run} started from {found.former}, which has updates of client {found.client}: "
             "withdraw it there first, and name the run that comes of it by --from RUN"
         )
-    other = RunRecord.open(start_from)
+    other = Run.open(start_from)
     if _came(other, found.client) is not None or _tainted(other, found.client) is not None:
         wanted = f"a run without updates of client {found.client}"
         raise Refused(must("--from", str(start_from), wanted))
@@ -141,7 +141,7 @@ def begin(found: Withdrawal, folder: Path, experiment: Experiment, *, engine: st
     if found.base is None:
         return experiment
     new = RunWriter.create(folder, experiment, engine=engine, training=secrets.token_hex(8))
-    new.begin_as(RunRecord.open(found.run), found.base)
+    new.begin_as(Run.open(found.run), found.base)
     return experiment.model_copy(update={"resume": str(folder)})
 
 
@@ -151,12 +151,12 @@ def noted(found: Withdrawal, folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if (folder / "config.json").is_file():
+        if is_run(folder):
             text = json.dumps(summed(found.to_json()), indent=2)
             replace_file(folder / _NOTE, text.encode())
 
 
-def _number(record: RunRecord, client: str) -> int:
+def _number(record: Run, client: str) -> int:
     named = [number for number, name in record.names.items() if name == client]
     digits = re.fullmatch(r"(?:client-)?(\d{1,6})", client, re.ASCII)
     number = named[0] if named else int(digits[1]) if digits else record.clients
@@ -166,19 +166,19 @@ def _number(record: RunRecord, client: str) -> int:
     return number
 
 
-def _came(record: RunRecord, client: int) -> int | None:
+def _came(record: Run, client: int) -> int | None:
     """First round of a client's membership; None if it never was a member."""
     everyone = range(int(record.settings["num-clients"]))
     rounds = (row["round"] for row in record.rows() if client in row.get("members", everyone))
     return next(rounds, None)
 
 
-def _tainted(record: RunRecord, client: int) -> Path | None:
+def _tainted(record: Run, client: int) -> Path | None:
     """Returns the run that another started from, if it has a client's updates."""
     named = record.settings.get("start-from")
     if not named:
         return None
-    former = RunRecord.open(Path(named))
+    former = Run.open(Path(named))
     had = _came(former, client) is not None or _tainted(former, client) is not None
     return former.folder if had else None
 
@@ -188,7 +188,7 @@ def _heirs(run: Path, client: int, places: Iterable[Path]) -> Iterator[Heir]:
     folders = {p.parent.resolve(): p.parent for place in places for p in _configs(place)}
     for folder in folders.values():
         with suppress(EngramError, OSError):  # what cannot be read says so elsewhere
-            record = RunRecord.open(folder)
+            record = Run.open(folder)
             settings = record.settings
             if _came(record, client) is not None or _tainted(record, client) is not None:
                 for key, link in _LINKS.items():

@@ -13,7 +13,7 @@ from engram.compare.comparison_folder import Runs
 from engram.compare.report_rows import client_scores, same_clients
 from engram.compare.reports.gain_plot import gain_lines
 from engram.guards.accounting.client_epsilon import spent_by_client
-from engram.runs.record import RunRecord, took_part
+from engram.runs.run import Run, took_part
 from engram.scoring.evaluation import center
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
@@ -27,7 +27,7 @@ _WHOLE: Final = ("seed", "asked", "took part")
 _RULES: Final = {"gain": "params.value > 0", "loss": "params.value < 0"}
 
 
-def client_rows(name: str, record: RunRecord, beside: Runs, metric: Metric) -> list[dict[str, Any]]:
+def client_rows(name: str, record: Run, beside: Runs, metric: Metric) -> list[dict[str, Any]]:
     """Returns a row for each client of a finished run, with gains over references ``beside`` it."""
     (mine,) = client_scores([record], metric.name)
     bases = _references(record, beside, metric) | _common(record, metric)
@@ -71,7 +71,7 @@ def client_columns(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[di
     ]
 
 
-def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, Any]:
+def _references(record: Run, beside: Runs, metric: Metric) -> dict[str, Any]:
     found = {}
     for label, title, which in gain_lines(beside)[0]:
         same = [
@@ -84,7 +84,7 @@ def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, An
     return found
 
 
-def _common(record: RunRecord, metric: Metric) -> dict[str, Any]:
+def _common(record: Run, metric: Metric) -> dict[str, Any]:
     if not _has(record, metric, COMMON):
         return {}
     (served,), (scores,) = (client_scores([record], metric.name, w) for w in ("", COMMON))
@@ -92,7 +92,7 @@ def _common(record: RunRecord, metric: Metric) -> dict[str, Any]:
     return {} if alike else {"its global model": scores}
 
 
-def _has(record: RunRecord, metric: Metric, which: str) -> bool:
+def _has(record: Run, metric: Metric, which: str) -> bool:
     return metric.name + which in (record.results or {})["clients"]
 
 
@@ -125,14 +125,14 @@ def one_client(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Comp
     return found + _gains(index, name, record, client)
 
 
-def _number(record: RunRecord, query: Mapping[str, Sequence[str]]) -> int:
+def _number(record: Run, query: Mapping[str, Sequence[str]]) -> int:
     text, count = query.get("client", ["0"])[0], record.clients
     if not (text.isdecimal() and int(text) < count):
         raise Refused(f"client must be in 0..{count - 1}, got {text}")
     return int(text)
 
 
-def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[str, object]:
+def _facts(record: Run, client: int, share: ClientShare | None) -> dict[str, object]:
     told = _last_scores(record, client) if record.trains_network else {}
     if share is not None:
         why = "; ".join(f"{reason} ({times})" for reason, times in share.reasons.items())
@@ -141,7 +141,7 @@ def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[st
     return told
 
 
-def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
+def _last_scores(record: Run, client: int) -> dict[str, object]:
     main, last = record.metrics[0], next(reversed(record.scores()), {}).get("round")
     told: dict[str, object] = {}
     for title, which in ((f"{main.name}, last round", ""), ("of the global model", COMMON)):
@@ -151,7 +151,7 @@ def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
     return told
 
 
-def _epsilon(record: RunRecord, client: int) -> str:
+def _epsilon(record: Run, client: int) -> str:
     spent = spent_by_client(record).get(client)
     if spent is None:
         return ""
@@ -159,7 +159,7 @@ def _epsilon(record: RunRecord, client: int) -> str:
     return f"epsilon {spent:.3g} at delta {delta:g}"
 
 
-def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Figure:
+def _history(record: Run, client: int, beside: Sequence[Run]) -> Figure:
     main, figure = record.metrics[0], Figure()
     others = [other for other in beside if other.folder != record.folder]
     looks = looks_of(one.method.name for one in (record, *others))
@@ -198,12 +198,12 @@ def _line(points: Sequence[tuple[int, float]], name: str, **more: Any) -> Scatte
     return Scatter(x=[x for x, _ in points], y=[y for _, y in points], name=name, **more)
 
 
-def _curve(record: RunRecord, client: int, which: str, first: int) -> list[tuple[int, float]]:
+def _curve(record: Run, client: int, which: str, first: int) -> list[tuple[int, float]]:
     points = record.scores_of(client, record.metrics[0].name + which)
     return [point for point in points if point[0] >= first]
 
 
-def _gains(index: RunIndex, name: str, record: RunRecord, client: int) -> list[Component]:
+def _gains(index: RunIndex, name: str, record: Run, client: int) -> list[Component]:
     if record.results is None:
         return []
     beside = index.around(name)

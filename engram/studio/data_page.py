@@ -14,10 +14,9 @@ from plotly.graph_objects import Figure, Heatmap
 from engram.compare.plots import row_counts
 from engram.data.load_federation import federated_data
 from engram.data.source import Source
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
-from engram.settings.network import NetworkMethod
 from engram.studio.run_index import RunIndex
 from engram.studio.widgets import graph, grid, number, plain
 
@@ -66,7 +65,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return [f"{n} ({client})" if counted[n] > 1 else n for client, n in enumerate(names)]
 
 
-def _counted(record: RunRecord) -> _Held:
+def _counted(record: Run) -> _Held:
     """Counts once for each set of settings, however many look at the same time."""
     with _LOCK:
         return _counts(json.dumps(record.settings, sort_keys=True))
@@ -76,7 +75,7 @@ def _counted(record: RunRecord) -> _Held:
 def _counts(settings: str) -> _Held:
     """Returns each client's training rows, (clients, classes), and the clients' names."""
     experiment = Experiment.from_config(json.loads(settings))
-    if not isinstance(experiment.own, NetworkMethod):
+    if not experiment.own.trains_network:
         raise EngramError("it trains no network")
     data = federated_data(experiment)
     return row_counts(data)["training"], data.names

@@ -8,7 +8,7 @@ from typing import Final
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.status import Member, members
 from engram.settings.errors import EngramError, Refused
 from engram.studio.one_run import absences, drawn_column, node_rows, progress
@@ -93,7 +93,7 @@ def _nodes(live: Federation) -> list[Component]:
     return [counts, grid("members", rows)] if rows else [counts]
 
 
-def _run(index: RunIndex, name: str, record: RunRecord) -> list[Component]:
+def _run(index: RunIndex, name: str, record: Run) -> list[Component]:
     found = [html.H2(dcc.Link(name, href=address("/run", name=name))), progress(record)]
     if (epsilon := record.last_row.get("epsilon")) is not None:
         found.append(facts({"privacy spent": f"epsilon {epsilon:.3g}"}))

@@ -9,7 +9,7 @@ from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
 from engram.compare.text_tables import TextTable, results_table
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.run_list import data_of, entry_of
 from engram.scoring.metrics import Metric
 from engram.server.status import participation
@@ -42,7 +42,7 @@ def one_run(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compone
     return [*found, plain_table(table), html.H2("Repeat it"), again]
 
 
-def _facts(record: RunRecord) -> dict[str, object]:
+def _facts(record: Run) -> dict[str, object]:
     config, results = record.config, record.results or {}
     settings, entry = config["settings"], entry_of(record.folder)
     last = record.last_row
@@ -72,14 +72,14 @@ def _links(name: str) -> Component:
     return html.P(links)
 
 
-def metric_of(record: RunRecord, query: Mapping[str, Sequence[str]]) -> Metric:
+def metric_of(record: Run, query: Mapping[str, Sequence[str]]) -> Metric:
     """Returns the metric that a page was asked for; the main one if it was asked for none."""
     wanted = query.get("metric", [""])[0]
     return next((m for m in record.metrics if m.name == wanted), record.metrics[0])
 
 
 def _of_network(
-    index: RunIndex, name: str, record: RunRecord, query: Mapping[str, Sequence[str]]
+    index: RunIndex, name: str, record: Run, query: Mapping[str, Sequence[str]]
 ) -> list[Component]:
     runs = index.runs([name])
     if not runs:
@@ -106,7 +106,7 @@ def _of_network(
     return found
 
 
-def _of_others(name: str, record: RunRecord, query: Mapping[str, Sequence[str]]) -> list[Component]:
+def _of_others(name: str, record: Run, query: Mapping[str, Sequence[str]]) -> list[Component]:
     rows = record.rows()
     columns = list(dict.fromkeys(key for row in rows for key in row if _is_number(row[key])))
     columns = [column for column in columns if column != "round"]
@@ -121,7 +121,7 @@ def _of_others(name: str, record: RunRecord, query: Mapping[str, Sequence[str]])
     return found
 
 
-def drawn_column(record: RunRecord, column: str) -> Figure:
+def drawn_column(record: Run, column: str) -> Figure:
     """Draws a column of a run's record against rounds."""
     rows = [row for row in record.rows() if _is_number(row.get(column))]
     figure = Figure(Scatter(x=[row["round"] for row in rows], y=[row[column] for row in rows]))
@@ -133,7 +133,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def progress(record: RunRecord) -> Component:
+def progress(record: Run) -> Component:
     """Shows how many rounds are done, and whom the present one waits for."""
     done, total = record.done, record.settings.get("num-rounds", 1)
     if record.results is not None:
@@ -156,7 +156,7 @@ def progress(record: RunRecord) -> Component:
     return html.Div([bar, html.Span("; ".join(words))], className="progress", id="progress")
 
 
-def node_rows(record: RunRecord) -> list[dict[str, Any]]:
+def node_rows(record: Run) -> list[dict[str, Any]]:
     """Returns a row for each node of a run on nodes; none of a run in one process."""
     told, names = record.progress, record.names
     if not record.held:
@@ -190,7 +190,7 @@ def node_rows(record: RunRecord) -> list[dict[str, Any]]:
     return rows
 
 
-def absences(record: RunRecord) -> list[dict[str, Any]]:
+def absences(record: Run) -> list[dict[str, Any]]:
     """Returns the last times that clients had no part in rounds, and why, the latest first."""
     names, going, found = record.names, {}, []
     for row in record.rows():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engram.compare.comparison_folder import PLAN, SEARCHED, Runs, runs_of
-from engram.runs.record import PROGRESS, RunRecord
+from engram.runs.run import PROGRESS, Run
 from engram.runs.run_list import Entry, entry_of
 from engram.settings.errors import Refused, one_line
 
@@ -30,7 +30,7 @@ class RunIndex:
             raise Refused(f"FOLDER must be a folder of runs, got {folder}: there is none")
         self.folder = folder
         self._known: dict[str, tuple[Stamp, Entry]] = {}
-        self._opened: dict[str, RunRecord] = {}
+        self._opened: dict[str, Run] = {}
 
     def everything(self) -> list[Entry]:
         """Returns all that is there, the newest first, with runs of comparisons and settings.
@@ -76,7 +76,7 @@ class RunIndex:
                 now = (path / part).stat()
                 found.append((part, now.st_mtime_ns, now.st_size))
         if found and not os.path.exists(path / "results.json"):
-            found.append((RunRecord(path).state, 0, 0))
+            found.append((Run(path).state, 0, 0))
         return tuple(found)
 
     def stamps_around(self, name: str) -> list[Stamp]:
@@ -107,7 +107,7 @@ class RunIndex:
             raise Refused(f"there is no {one_line(name)} in {self.folder}")
         return path
 
-    def record(self, name: str) -> RunRecord:
+    def record(self, name: str) -> Run:
         """Returns a run's record.
 
         Raises:
@@ -117,7 +117,7 @@ class RunIndex:
         if name not in self._opened:
             while len(self._opened) >= _KEPT:
                 self._opened.pop(next(iter(self._opened)), None)
-            self._opened[name] = RunRecord.open(path)
+            self._opened[name] = Run.open(path)
         return self._opened[name]
 
     def runs(self, names: Iterable[str]) -> Runs:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -101,9 +102,9 @@ class MultitaskModel(BaseEstimator):
     def _checked(self, x: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
         if y is None:
             raise ValueError("y should be a 1d array, got None")
-        rule = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 1 + reset}
         _check_numbers(x)
-        x = validate_data(self, unmasked(x), reset=reset, **rule)
+        check = partial(validate_data, dtype=np.float64, ensure_all_finite=False)
+        x = check(self, unmasked(x), reset=reset, ensure_min_samples=1 + reset)
         target = self._target(column_or_1d(unmasked(y), warn=True))
         check_consistent_length(x, target)
         return x, target
@@ -152,8 +153,8 @@ class MultitaskModel(BaseEstimator):
         check_is_fitted(self)
         alone = task is None and self.unseen == "shared"
         X, labels = (X, None) if alone else take_tasks(X, task)
-        rule = {"dtype": np.float64, "ensure_all_finite": False}
-        x = validate_data(self, unmasked(X), reset=False, **rule)
+        check = partial(validate_data, dtype=np.float64, ensure_all_finite=False)
+        x = check(self, unmasked(X), reset=False)
         shown = np.full(len(x), "not given") if labels is None else labels
         check_finite(x, shown, self.column_names)
         x = x if self.scaling_ is None else self.scaling_.apply(x)

@@ -4,11 +4,12 @@ Bergstra, Bardenet, Bengio, Kegl. Algorithms for Hyper-Parameter Optimization. N
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from engram.core.streams import Stream, generator
 from engram.settings.errors import Refused
-from engram.settings.fields import Range, Scalar
+from engram.settings.fields import Scalar
 from engram.tune.record import Trial
 from engram.tune.space import Dimension, Space
 
@@ -51,9 +52,9 @@ def propose(
 
 
 def _distribution(dimension: Dimension) -> Any:
-    distributions, within = optuna_module().distributions, dimension.within
-    if not isinstance(within, Range):
-        return distributions.CategoricalDistribution(within)
+    distributions, within = optuna_module().distributions, dimension.range
+    if within is None:
+        return distributions.CategoricalDistribution(dimension.choices)
     if dimension.whole:
         return distributions.IntDistribution(int(within.low), int(within.high), log=within.log)
     return distributions.FloatDistribution(within.low, within.high, log=within.log)
@@ -62,18 +63,18 @@ def _distribution(dimension: Dimension) -> Any:
 def _told(trial: Trial, space: Space, where: dict[str, Any]) -> Any:
     optuna = optuna_module().trial
     params = {d.key: _inside(d, trial.settings[d.key]) for d in space}
-    given: dict[str, Any] = {"params": params, "distributions": where}
+    create = partial(optuna.create_trial, params=params, distributions=where)
     if trial.value is not None and trial.state == "done":
-        return optuna.create_trial(value=trial.value, **given)
+        return create(value=trial.value)
     seen = {} if trial.value is None else {trial.round: trial.value}
-    return optuna.create_trial(state=optuna.TrialState.PRUNED, intermediate_values=seen, **given)
+    return create(state=optuna.TrialState.PRUNED, intermediate_values=seen)
 
 
 def _inside(dimension: Dimension, value: Scalar) -> Scalar:
     """Returns a value where the search allows it: a default may lie elsewhere."""
-    within = dimension.within
-    if not isinstance(within, Range):
-        return value if value in within else within[0]
+    within = dimension.range
+    if within is None:
+        return value if value in dimension.choices else dimension.choices[0]
     return min(max(value, type(value)(within.low)), type(value)(within.high))
 
 

@@ -11,7 +11,7 @@ from engram.cli.console import new_table
 from engram.compare.figures import panels
 from engram.scoring.intervals import deviation
 from engram.scoring.metrics import Metric
-from engram.settings.fields import Range, Scalar
+from engram.settings.fields import Scalar
 from engram.tune.record import Trial, ranked
 from engram.tune.search import Search
 
@@ -116,14 +116,14 @@ def draw_trials(method: str, trials: Sequence[Trial], plan: Search) -> Figure:
             some = [t for t in trials if t.state == state and t.value is not None]
             values = [t.settings[dimension.key] for t in some]
             scores = [scale * (t.value or 0.0) for t in some]
-            if not isinstance(dimension.within, Range):
+            if dimension.choices:
                 values = [str(value) for value in values]
             label = {"done": "all rounds", "dropped": "dropped early"}.get(state)
             axes.scatter(values, scores, s=18, color=color, alpha=0.7, label=label)
         for trial, marker, label in ((trials[0], "D", "defaults"), (best, "*", "best")):
             if trial is not None and trial.value is not None:
                 value = trial.settings[dimension.key]
-                place = value if isinstance(dimension.within, Range) else str(value)
+                place = str(value) if dimension.choices else value
                 axes.scatter(
                     [place],
                     [scale * trial.value],
@@ -133,7 +133,7 @@ def draw_trials(method: str, trials: Sequence[Trial], plan: Search) -> Figure:
                     edgecolors="black",
                     label=label,
                 )
-        if isinstance(dimension.within, Range) and dimension.within.log:
+        if dimension.range and dimension.range.log:
             axes.set_xscale("log")
         axes.set_xlabel(dimension.key)
     grid[0].set_ylabel(f"validation {metric.name}{metric.unit}")

@@ -15,7 +15,7 @@ from engram.cohort.trainer.worker_pool import training
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.settings.fields import Range, Scalar
+from engram.settings.fields import Scalar
 from engram.settings.network import NetworkMethod
 from engram.simulations.job_pool import Progress
 from engram.tune.proposals import propose
@@ -70,8 +70,7 @@ class Search(NamedTuple):
     @property
     def choices(self) -> list[tuple[str, Scalar]]:
         """Each setting that is searched among values, and a value: all of them."""
-        chosen = [d for d in self.space if not isinstance(d.within, Range)]
-        return [(dimension.key, value) for dimension in chosen for value in dimension.within]
+        return [(dimension.key, value) for dimension in self.space for value in dimension.choices]
 
     def experiments(self, settings: Mapping[str, Scalar]) -> list[Experiment]:
         """Returns a trial's runs.

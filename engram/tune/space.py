@@ -52,6 +52,16 @@ class Dimension(NamedTuple):
     default: Scalar
     whole: bool = False
 
+    @property
+    def range(self) -> Range | None:
+        """The range; None where it is searched among values."""
+        return self.within if isinstance(self.within, Range) else None
+
+    @property
+    def choices(self) -> tuple[Scalar, ...]:
+        """The values that it is searched among; none where it has a range."""
+        return () if isinstance(self.within, Range) else self.within
+
 
 Space = tuple[Dimension, ...]
 
@@ -145,9 +155,13 @@ def _not_searched(
 def _typed(key: str, within: Within, method: type[Method]) -> Within:
     """Returns values, or a range's ends, as the setting has them; or raises ValidationError."""
     owner = method if key in method.all_keys() else SharedSettings
-    given = within[:2] if isinstance(within, Range) else within
-    typed = [owner.model_validate({key: each}).model_dump(by_alias=True)[key] for each in given]
-    return Range(typed[0], typed[1], within.log) if isinstance(within, Range) else tuple(typed)
+
+    def typed(value: Any) -> Any:
+        return owner.model_validate({key: value}).model_dump(by_alias=True)[key]
+
+    if isinstance(within, Range):
+        return Range(typed(within.low), typed(within.high), within.log)
+    return tuple(map(typed, within))
 
 
 def _parsed(text: str) -> tuple[str, Within]:

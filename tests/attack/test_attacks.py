@@ -6,7 +6,7 @@ import torch
 
 from engram.attack.attacks import TARGET, attackers_of, backdoor_success, poisoned, triggered
 from engram.data.load_federation import federated_data
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
@@ -20,7 +20,7 @@ def experiment(**settings):
 
 def slots(e, folder, engine="vectorized"):
     simulate(e, folder, engine=engine)
-    return RunRecord.open(folder).load_checkpoint().model
+    return Run.open(folder).load_checkpoint().model
 
 
 def same(one, other, **tolerance):

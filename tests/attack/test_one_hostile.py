@@ -5,7 +5,7 @@ import torch
 
 from engram.attack.attacks import attackers_of
 from engram.core.slots import flat
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.experiment import Experiment
 from engram.simulations.engine import simulate
 from tests.samples import EIGHT, sampled
@@ -43,5 +43,5 @@ def test_no_run_ends_because_of_one_client(tmp_path, method, attack):
     found = simulate(e, tmp_path / "run")
     assert found["rounds"] == TINY["num_rounds"]
     assert all(0 <= score <= 1 for score in found["clients"]["accuracy"])
-    slots = flat(RunRecord.open(tmp_path / "run").load_checkpoint().model)
+    slots = flat(Run.open(tmp_path / "run").load_checkpoint().model)
     assert all(bool(torch.isfinite(leaf).all()) for leaf in slots.values())

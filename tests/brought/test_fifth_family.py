@@ -13,7 +13,7 @@ from engram.client.requests import answered, round_of, split
 from engram.compare.reports.base import reports
 from engram.compare.reports.sites import draw_curve
 from engram.data.schema.columns import Kind
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.metrics import Metric
 from engram.settings.base import NO_NETWORK, Method
 from engram.settings.families import method
@@ -102,7 +102,7 @@ class Averaging(SiteStrategy):
 
 
 def show(folder, as_json):
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     found = {row["round"]: row["distance"] for row in record.rows() if "distance" in row}
     drawn = draw_curve([*found], [*found.values()], "o-", {"xlabel": "round"})
     drawn.savefig(folder / "distance.png")
@@ -121,12 +121,12 @@ SETS = ["-smethod=column-means", "-sdataset=sparse-linear", "-snum-clients=2", "
 
 
 def means(folder):
-    return RunRecord.open(Path(folder)).results["means"]
+    return Run.open(Path(folder)).results["means"]
 
 
 def test_it_runs_resumes_and_is_shown(engram):
     engram(*PLUG, "run", *SETS, "--out=whole")
-    rows = RunRecord.open(Path("whole")).rows()
+    rows = Run.open(Path("whole")).rows()
     assert rows[4]["distance"] < rows[0]["distance"]
     engram(*PLUG, "run", *SETS, "-snum-rounds=2", "--out=parts")
     engram(*PLUG, "run", "--resume=parts", "-snum-rounds=4")
@@ -148,7 +148,7 @@ def test_it_runs_on_other_engines(engram, engine, tmp_path):
         from tests.simulations.test_ray import SuperLink, toml
 
         engram(*PLUG, "app", "app")
-        settings = RunRecord.open(Path("here")).config["settings"]
+        settings = Run.open(Path("here")).config["settings"]
         with SuperLink(tmp_path) as superlink:
             superlink.run(
                 "app", toml({"engram": json.dumps(settings | {"out": f"{tmp_path}/there/run"})})

@@ -75,9 +75,9 @@ def experiment(**settings):
 
 
 def model(folder):
-    from engram.runs.record import RunRecord
+    from engram.runs.run import Run
 
-    return RunRecord.open(folder).load_checkpoint().model
+    return Run.open(folder).load_checkpoint().model
 
 
 def assert_as_here(there, folder):

@@ -161,9 +161,9 @@ def experiment(**settings):
 
 def arrays(folder):
     """All of the server's slots in a run's last checkpoint."""
-    from engram.runs.record import RunRecord
+    from engram.runs.run import Run
 
-    checkpoint = RunRecord.open(folder).load_checkpoint()
+    checkpoint = Run.open(folder).load_checkpoint()
     found = {**checkpoint.model, **checkpoint.state}
     assert {name.partition("/")[0] for name in found} >= {
         "body",

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from engram.cli import progress
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.families import METHODS
 from engram.settings.fingerprint import source_root
 from engram.settings.settings_files import RUN_KEYS
@@ -30,14 +30,14 @@ def test_run_records_what_it_shows(engram):
     found = json.loads(out.splitlines()[-1])
     assert found["run"] == "mine"
     (row,) = found["methods"]
-    results = RunRecord.open(Path("mine")).results
+    results = Run.open(Path("mine")).results
     assert row["accuracy"] == results["selected"]["accuracy"]
     for key in ("", "-std", "-p10", "-worst"):
         assert f"{100 * row[f'accuracy{key}']:.1f}" in out
     assert f"{100 * row['accuracy-common']:.1f}" in out
     assert f"{row['ms-per-round']:.1f}" in out
     assert row["client-ms"] == pytest.approx(row["ms-per-round"] / 4)  # they train in one process
-    model = RunRecord.open(Path("mine")).load_checkpoint().model
+    model = Run.open(Path("mine")).load_checkpoint().model
     assert row["client-bytes"] == 2 * sum(leaf.nbytes for leaf in model.values())
     assert f" {row['client-bytes'] / 1024:.0f} " in out
     files = {path.name for path in Path("mine").iterdir()}
@@ -57,21 +57,21 @@ def test_config_files_and_overrides_in_their_order(engram):
     Path("mine.toml").write_text('method = "fedavg"\neta = 0.3\n')
     status, *_ = engram("run", *SETS, "--config", "mine.toml", "--set", "eta=0.05", "--out", "a")
     assert status == 0
-    settings = RunRecord.open(Path("a")).config["settings"]
+    settings = Run.open(Path("a")).config["settings"]
     assert (settings["method"], settings["fedavg.eta"]) == ("fedavg", 0.05)
 
 
 def test_without_a_terminal_each_evaluation_is_a_line(engram):
     status, out, err = engram("run", *SETS, "--out", "mine", "--json")
     assert status == 0
-    rows = [row for row in RunRecord.open(Path("mine")).rows() if "accuracy" in row]
+    rows = [row for row in Run.open(Path("mine")).rows() if "accuracy" in row]
     assert [row["round"] for row in rows] == [0, 2, 4]
     lines = [
         rf"local-moml seed 0: {row['round']} of 4 rounds, \d+\.\d s, "
         rf"accuracy {100 * row['accuracy']:.1f} % \(global model: .* %\)"
         for row in rows
     ]
-    cohorts = (row.get("cohort", ()) for row in RunRecord.open(Path("mine")).rows())
+    cohorts = (row.get("cohort", ()) for row in Run.open(Path("mine")).rows())
     asked = set().union(*cohorts)
     lines.append(f"{20 - len(asked)} of 20 clients were never sampled; they get .*")
     assert re.fullmatch("".join(f"{line}\n" for line in lines), err)
@@ -106,7 +106,7 @@ def test_resume_goes_on(engram):
     status, out, _ = engram("run", "--resume", "parts", "--set", "num-rounds=4", "--json")
     assert status == 0
     one, other = (
-        [{k: v for k, v in row.items() if k != "ms"} for row in RunRecord.open(Path(name)).rows()]
+        [{k: v for k, v in row.items() if k != "ms"} for row in Run.open(Path(name)).rows()]
         for name in ("whole", "parts")
     )
     assert one == other
@@ -123,7 +123,7 @@ def test_a_folder_that_is_no_run_is_not_resumed_on_a_federation(engram):
 def test_resume_keeps_the_engine(engram):
     engram("run", *SETS, "--set", "num-rounds=2", "--engine", "sequential", "--out", "parts")
     assert engram("run", "--resume", "parts", "--set", "num-rounds=4")[0] == 0
-    assert RunRecord.open(Path("parts")).config["engine"] == "sequential"
+    assert Run.open(Path("parts")).config["engine"] == "sequential"
     status, _, err = engram("run", "fedavg", "--resume", "parts")
     assert (status, err) == (2, "engram: parts is a run of local-moml, got fedavg\n")
 
@@ -133,13 +133,13 @@ def test_resume_by_another_source_is_said(engram, monkeypatch):
     monkeypatch.setattr("engram.runs.writer.fingerprint", lambda: "another")
     _, _, err = engram("run", "--resume", "parts", "--set", "num-rounds=4")
     assert "goes on with another, whose numbers may differ" in err
-    assert RunRecord.open(Path("parts")).config["sources"][1:] == ["another"]
+    assert Run.open(Path("parts")).config["sources"][1:] == ["another"]
 
 
 def test_a_run_of_an_unknown_method_asks_for_its_plug_in(engram, plug_ins, monkeypatch):
     write_plug_in(Path("one.py"), "own")
     assert engram("--plugin", "one", "run", "own", *SETS, "--out", "mine")[0] == 0
-    (source,) = RunRecord.open(Path("mine")).config["sources"]
+    (source,) = Run.open(Path("mine")).config["sources"]
     assert re.fullmatch("[0-9a-f]{16} with plug-in one [0-9a-f]{16}", source)
     del METHODS["own"], sys.modules["one"]
     monkeypatch.setenv("ENGRAM_PLUGINS", "")
@@ -151,7 +151,7 @@ def test_a_run_of_an_unknown_method_asks_for_its_plug_in(engram, plug_ins, monke
     assert engram("status", "mine")[0] == 0
     Path("pyproject.toml").write_text('[tool.engram]\nplugin = "one"\n')
     assert engram("run", "--resume", "mine", "--set", "num-rounds=6")[0] == 0
-    assert RunRecord.open(Path("mine")).config["sources"] == [source]
+    assert Run.open(Path("mine")).config["sources"] == [source]
 
 
 def test_the_app_for_flower_has_the_keys_of_its_run_config(engram, plug_ins):
@@ -174,13 +174,13 @@ def test_compare_runs_algorithms_side_by_side(engram):
     names = ("local", "fedavg", "pfedme")  # local is a reference
     labels = [f"{name}{end}" for name in names for end in ("", " + fine-tuning")]
     assert [row["method"] for row in rows] == labels
-    ended = [RunRecord.open(Path(f"c/fedavg-seed{seed}")).results for seed in (0, 1)]
+    ended = [Run.open(Path(f"c/fedavg-seed{seed}")).results for seed in (0, 1)]
     each = [results["selected"]["accuracy"] for results in ended]
     assert rows[2]["accuracy"] == pytest.approx(np.mean(each))
     assert rows[2]["accuracy-seed-std"] == pytest.approx(np.std(each, ddof=1))
     assert ["accuracy-common" in row for row in rows] == [False, False, True, True, True, True]
     settings = [
-        RunRecord.open(Path(f"c/{name}-seed1")).config["settings"] for name in ("fedavg", "pfedme")
+        Run.open(Path(f"c/{name}-seed1")).config["settings"] for name in ("fedavg", "pfedme")
     ]
     assert [s.get("pfedme.lambda") for s in settings] == [None, 20.0]
     files = {path.name for path in Path("c").iterdir()}
@@ -259,7 +259,7 @@ def test_presets_run(engram):
     for name in ("cross_device", "cross_silo"):
         few = let("num-rounds=2", "local-steps=1")
         assert engram("run", "--config", PRESETS / f"{name}.toml", "--out", name, *few)[0] == 0
-        assert RunRecord.open(Path(name)).results["rounds"] == 2
+        assert Run.open(Path(name)).results["rounds"] == 2
 
 
 def test_the_demo_compares_eight_methods_with_settings_of_their_own(engram):
@@ -277,7 +277,7 @@ def test_the_demo_compares_eight_methods_with_settings_of_their_own(engram):
     assert given.pop("partition") == "pathological"
     assert list(given) == methods
     for name, own in given.items():
-        settings = RunRecord.open(Path(f"demo/{name}-seed0")).config["settings"]
+        settings = Run.open(Path(f"demo/{name}-seed0")).config["settings"]
         for key, value in own.items():
             assert settings.get(f"{name}.{key}", settings.get(key)) == value
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from tests.cli.words import let
 from tests.support import write_npz
 
@@ -32,7 +32,7 @@ def hospitals():
 def test_clients_keep_the_names_that_their_data_give_them(engram, hospitals):
     natural = [*hospitals, *let("partition=natural", "clients-per-round=3", "num-rounds=2")]
     assert engram("run", "fedavg", *natural, "--out", "f")[0] == 0
-    record = RunRecord.open(Path("f"))
+    record = Run.open(Path("f"))
     assert record.names == dict(enumerate(NAMED))
     assert record.results["clients"]["names"] == NAMED
     shown = engram("status", "f")[1]
@@ -64,7 +64,7 @@ def test_sites_that_numbers_name_are_found_by_these(engram, hospitals):
     table.assign(task=table["task"].map(numbers)).to_csv("h.csv", index=False)
     words = [*hospitals, *let("dataset=csv:h.csv", "partition=natural", "clients-per-round=3")]
     assert engram("run", "ditto", *words, *let("num-rounds=2"), "--out", "d")[0] == 0
-    assert RunRecord.open(Path("d")).names == {0: "2", 1: "7", 2: "10"}
+    assert Run.open(Path("d")).names == {0: "2", 1: "7", 2: "10"}
     assert engram("show", "d")[1].endswith("next: engram export d --client 2\n")
     assert engram("export", "d", "--client", "2")[0] == 0  # client 10 is the one in position 2
     card = Path("client-2-model/card.md").read_text()
@@ -84,7 +84,7 @@ def test_tables_and_plots_call_sites_by_their_names(engram, hospitals, monkeypat
     )
     assert engram("run", "molar", *hospitals, "--out", "m")[0] == 0
     assert sorted(labels[0][0]) == sorted(NAMED)
-    assert set(RunRecord.open(Path("m")).results["clients"]["names"]) == set(NAMED)
+    assert set(Run.open(Path("m")).results["clients"]["names"]) == set(NAMED)
     _, out, _ = engram("run", "molar-bandit", *hospitals, "--set", "num-rounds=3", "--out", "b")
     assert all(re.search(rf"^ *{re.escape(name)} +\d ", out, re.MULTILINE) for name in NAMED)
     csv = [*hospitals, *let("dataset=csv:h.csv", "num-rounds=3")]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from tests.cli.words import SETS
 from tests.simulations.jobs import alive
 
@@ -45,11 +45,11 @@ def test_a_run_that_was_ended_from_outside_goes_on(engram, tmp_path, end):
     assert process.returncode == (130 if end == signal.SIGINT else -signal.SIGKILL), err
     if end == signal.SIGINT:
         assert "go on with: engram run --resume ended" in err
-    assert RunRecord.open(Path("ended")).results is None
+    assert Run.open(Path("ended")).results is None
     assert engram("run", "--resume", "ended")[0] == 0
     assert engram("run", *sets, "--out", "whole")[0] == 0
     one, other = (
-        [{k: v for k, v in row.items() if k != "ms"} for row in RunRecord.open(Path(name)).rows()]
+        [{k: v for k, v in row.items() if k != "ms"} for row in Run.open(Path(name)).rows()]
         for name in ("whole", "ended")
     )
     assert one == other
@@ -63,7 +63,7 @@ def test_a_decoy_package_does_not_touch_the_command(tmp_path):
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert (tmp_path / "run" / "results.json").is_file()
-    assert RunRecord.open(tmp_path / "run").results["rounds"] == 4
+    assert Run.open(tmp_path / "run").results["rounds"] == 4
 
 
 @pytest.mark.parametrize("found", ["engram-*", "engram-*/*"])  # they begin; they work

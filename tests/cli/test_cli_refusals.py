@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.wire.checksums import Journal
 from tests.cli.words import SETS, let
 from tests.samples import entry
@@ -211,7 +211,7 @@ def test_a_diverging_run_names_round_and_clients(engram):
     last = err.strip().splitlines()[-1]
     expected = r"engram: round \d diverged: the models of clients \[.*\] became .*round 0, is in d"
     assert re.match(expected, last)
-    assert RunRecord.open(Path("d")).load_checkpoint().server_round == 0
+    assert Run.open(Path("d")).load_checkpoint().server_round == 0
 
 
 def test_a_diverging_run_keeps_no_other_of_a_comparison_from_running(engram):
@@ -220,7 +220,7 @@ def test_a_diverging_run_keeps_no_other_of_a_comparison_from_running(engram):
     assert status == 1
     last = err.strip().splitlines()[-1]
     assert re.match(r"engram: 1 of 4 runs stopped: ditto with seed 0: round 1 diverged: .*", last)
-    assert RunRecord.open(Path("c/apfl-seed0")).results is not None
+    assert Run.open(Path("c/apfl-seed0")).results is not None
     assert "\n apfl " in out
     assert "\n ditto... " in out
     assert "c/ditto-seed0: not finished, 0 of 2 rounds" in err

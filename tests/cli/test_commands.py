@@ -102,12 +102,16 @@ def test_a_run_begins_without_what_it_does_not_need(tmp_path):
 
 def test_the_first_lines_of_help_are_the_commands_own():
     found = {}
-    for module in {one.module for one in COMMANDS.values()}:
+    for module in set(COMMANDS.values()):
         group = get_group(import_module(module).app)
-        study = module == COMMANDS["reproduce"].module
+        study = module == COMMANDS["reproduce"]
         found |= {"reproduce": group} if study else group.commands
     own = {name: command.help.splitlines()[0] for name, command in found.items()}
-    assert own == {name: one.line for name, one in COMMANDS.items()}
+    assert own == {name: cli.first_line(name) for name in COMMANDS}
+
+
+def test_a_command_that_is_not_there_is_refused_with_the_nearest(engram):
+    assert "Did you mean 'run'?" in engram("rnu")[1]
 
 
 def test_help_is_one_screen_of_groups(engram):
@@ -118,9 +122,10 @@ def test_help_is_one_screen_of_groups(engram):
 
 
 def test_examples_are_in_the_help_and_are_commands(engram):
-    for name, command in COMMANDS.items():
-        shown = engram(name, "--help")[1]
-        for line in cli.examples_of(command):
+    for name in COMMANDS:
+        shown, examples = engram(name, "--help")[1], cli.examples_of(name)
+        assert len(examples) == 2
+        for line in examples:
             with entry(line):
                 assert line in shown
                 check_command(line)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.fingerprint import source_root
 from tests.samples import entry
 from tests.settings.test_plugins import write
@@ -73,7 +73,7 @@ def check_command(engram, folder, line):
     if words[0] == "compare":  # a page is for anybody, and loads nothing that the folder names
         assert out.endswith("\nnext: engram --plugin hospitals report runs/it\n")
         assert engram("--plugin", "hospitals", "report", "runs/it")[0] == 0
-    for record in map(RunRecord.open, {path.parent for path in folder.glob("runs/**/config.json")}):
+    for record in map(Run.open, {path.parent for path in folder.glob("runs/**/config.json")}):
         own = {"model": "Net", "dataset": "sites", "num-clients": 6}
         assert own.items() <= record.config["settings"].items()
         assert record.config["sources"][0].split()[-2] == "hospitals"
@@ -83,7 +83,7 @@ def test_its_settings_are_those_of_its_pyproject_unless_others_are_given(engram,
     project(engram, monkeypatch)
     for name, words in {"one": [], "two": ["-smu=0"], "three": ["fedavg", "-sseed=0"]}.items():
         assert engram("run", *words, "-snum-rounds=3", f"--out={name}")[0] == 0
-    one, two, three = (RunRecord.open(Path(name)) for name in ("one", "two", "three"))
+    one, two, three = (Run.open(Path(name)) for name in ("one", "two", "three"))
     assert one.config["settings"]["anchored.mu"] == 0.5
     assert "anchored.mu" not in three.config["settings"]
     models = [record.load_checkpoint().model for record in (one, two, three)]

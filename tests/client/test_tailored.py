@@ -9,7 +9,7 @@ from engram.client.hosts.local import LocalHost
 from engram.client.requests import Request
 from engram.core.slots import flat, unflat
 from engram.link.flower import local_run
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from engram.strategies.compressed_messages import outgoing
 from engram.wire.wire import ARRAYS, CLIENTS, CONFIG, OWN, to_params, to_record
@@ -25,7 +25,7 @@ def after_rounds(tmp_path, **settings):
     """A trainer, and the server's slots after a run."""
     e = small(checkpoint_every=1, **settings)
     simulate(e, tmp_path / "run")
-    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    checkpoint = Run.open(tmp_path / "run").load_checkpoint()
     t = trainer(e)
     start = t.method.server.start
     arrays = checkpoint.state | checkpoint.model

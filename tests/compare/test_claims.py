@@ -8,8 +8,7 @@ import pytest
 import engram
 from engram.compare.claims import Claims, answer_of, difference_table
 from engram.compare.comparison_folder import find_runs
-from engram.compare.differences import Difference
-from engram.compare.power import Needed
+from engram.compare.differences import Difference, Needed
 from engram.compare.references import CONSTANT, LINEAR, POOLED
 from engram.compare.report_rows import UNTRAINED
 from engram.compare.results import metrics_of, results_of

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from engram.compare.differences import Gap, gaps_of, pairwise
-from engram.compare.power import Needed, needed
+from engram.compare.differences import Gap, Needed, gaps_of, needed, pairwise
 
 METHODS = 4
 

@@ -9,14 +9,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from engram.compare.colors import looks_of
 from engram.compare.plots import CLOCK, draw_clients, draw_metric, row_counts
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.metrics import METRICS
 from engram.studio.pages.figures import curves
 
 ACCURACY = METRICS["accuracy"]
 
 
-class Record(RunRecord):
+class Record(Run):
     """An evaluated run of two rounds; the common model is right half as often as what is served."""
 
     metrics, picks = (ACCURACY,), True
@@ -113,7 +113,7 @@ class Finished(Record):
     """A finished run of 12 clients, with a score of each of three models."""
 
     clients, names = 12, {}
-    picked = RunRecord.picked
+    picked = Run.picked
 
     @property
     def results(self):

@@ -29,7 +29,7 @@ from engram.compare.references import (
 )
 from engram.data.load_federation import federated_data
 from engram.data.readers.in_memory import hold
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.query_rows import query_rows
 from engram.settings.errors import Refused
 from engram.studio.pages.reproduce_command import repeating
@@ -111,7 +111,7 @@ def test_a_reference_is_scored_on_the_rows_that_methods_are_scored_on():
 def test_clients_that_never_train_have_no_part_in_a_comparison_with_references(tmp_path):
     quick = {"num_clients": 6, "clients_per_round": 2, "num_rounds": 1, "unseen_clients": 2}
     found = compare(methods=["fedavg"], seeds=2, out=tmp_path / "c", progress=False, **quick)
-    records = [RunRecord.open(run.folder) for run in found.runs["fedavg"]]
+    records = [Run.open(run.folder) for run in found.runs["fedavg"]]
     held = read_references(tmp_path / "c", records, "accuracy")[LINEAR]
     for record, scores in zip(records, held, strict=True):
         assert np.flatnonzero(np.isnan(scores)).tolist() == record.results["unseen"]
@@ -245,7 +245,7 @@ def test_a_comparison_has_the_references_that_are_asked_for(tmp_path, capsys):
         rows = found.summary().index.get_level_values(0)
         assert [name for name in NAMES if name in rows] == names
         assert ("references seed 0: 5 of 5 models" in capsys.readouterr().err) == bool(names)
-        config = RunRecord.open(folder / "fedavg-seed0").config
+        config = Run.open(folder / "fedavg-seed0").config
         assert f"--references {option} " in f"{repeating(folder, config)} "
     with pytest.raises(Refused, match="references must be none, or some of constant, linear, poo"):
         compare(methods="fedavg", references="lasso")

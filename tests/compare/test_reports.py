@@ -28,7 +28,7 @@ from engram.compare.reports.local import client_lines
 from engram.compare.reports.sites import draw_curve
 from engram.compare.text_tables import method_table, share_in_words
 from engram.data.schema.columns import Schema
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.metrics import METRICS
 from engram.settings.experiment import Experiment
 from engram.tables.federation.coefficients import linear
@@ -38,7 +38,7 @@ ACCURACY = METRICS["accuracy"]
 CLIENTS = 6
 
 
-class Record(RunRecord):
+class Record(Run):
     """A finished run, whose clients' scores are given, by the suffix of their columns."""
 
     metrics = (ACCURACY,)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.compare.references import CONSTANT, references
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from tests.support import small
 
@@ -13,7 +13,7 @@ COUNT, SOME = 20, 6
 
 def run(folder, **special):
     e = small(**{"method": "fedavg", "num_clients": COUNT, "eval_every": 2} | special)
-    return simulate(e, folder), RunRecord.open(folder)
+    return simulate(e, folder), Run.open(folder)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from engram.data.augmentations import AUGMENTATIONS, augmentation
 from engram.data.federated import augmented
 from engram.networks.registry import model
 from engram.networks.vision import transforms
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from tests.samples import entry
@@ -34,7 +34,7 @@ def trained(folder, *, engine="vectorized", **settings):
     quick = {"num-rounds": 2, "clients-per-round": 3, "adapt-steps": 1, "augment": "flip-crop"}
     e = small_of_any(**{"eta": 0.05} | quick | settings)
     simulate(e, folder, engine=engine)
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     return record.load_checkpoint().model, record.rows()
 
 

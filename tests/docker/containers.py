@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.chaos import compare, settings
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import source_root
 from engram.simulations.engine import simulate
@@ -175,7 +175,7 @@ def run(federation: Federation, say: Callable[[str], Any] = print) -> bool:
         (federation.folder / client).mkdir()
         federation.compose("cp", f"{client}:/state", str(federation.folder / client / "state"))
     outcome = compare(federation.folder, calm, found, ROUNDS, {}, time.monotonic() - begun)
-    left_out = sum(bool(row.get("absent")) for row in RunRecord.open(found).rows())
+    left_out = sum(bool(row.get("absent")) for row in Run.open(found).rows())
     say(f"{outcome}; rounds with a client absent: {left_out}")
     return outcome.unharmed and not left_down
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import psutil
 import pytest
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from tests.docker.compose import Processes, load
 
 pytestmark = pytest.mark.processes
@@ -45,8 +45,8 @@ def test_a_federation_runs_from_its_making_to_its_results_whatever_is_killed(her
     here.again(CLIENTS[0])
     _running(here, "superlink").kill()  # with which the container ends
     here.keep((run / "results.json").is_file)
-    assert RunRecord.open(run).config["settings"]["num-rounds"] == 30
-    assert [row["round"] for row in RunRecord.open(run).rows()] == list(range(31))
+    assert Run.open(run).config["settings"]["num-rounds"] == 30
+    assert [row["round"] for row in Run.open(run).rows()] == list(range(31))
     here.wait_healthy("server")
     control = f"127.0.0.1:{here.ports[8000]}"
     asked = here.run("server", "status", "/federation/engram/server", "--control", control)

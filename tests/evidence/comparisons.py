@@ -19,8 +19,7 @@ from rich.table import Table
 from scipy.stats import norm, t
 
 from engram.compare.critical_values import AT, floor_of, of_clients, of_seeds
-from engram.compare.differences import gaps_of, share_worse
-from engram.compare.power import needed
+from engram.compare.differences import gaps_of, needed, share_worse
 from engram.scoring.intervals import of_mean
 
 Array = npt.NDArray[np.float64]

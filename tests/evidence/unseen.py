@@ -39,7 +39,7 @@ from engram.data.load_federation import federated_data
 from engram.data.readers.in_memory import hold
 from engram.data.readers.npz import read_npz
 from engram.networks.registry import model as network_named
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.score_columns import TUNED
 from engram.settings.errors import UNNAMED, DataError, RunStopped
 from engram.settings.experiment import Experiment
@@ -169,7 +169,7 @@ def learned(
     e = settings(dataset, network, seed, rounds, count, method=method, **mine)
     with tempfile.TemporaryDirectory(prefix="engram-") as folder:
         simulate(e, Path(folder) / "run")
-        checkpoint = RunRecord.open(Path(folder) / "run").load_checkpoint()
+        checkpoint = Run.open(Path(folder) / "run").load_checkpoint()
     found: Params = unflat(checkpoint.model)["model"] if checkpoint is not None else {}
     return found
 

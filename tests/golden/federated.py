@@ -1,6 +1,6 @@
 """Runs of every federated method in process: what is recorded, the last model, the memories."""
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from engram.wire.tensors import tensors_from_bytes
 from tests.golden.numbers import differences, plain, read
@@ -96,7 +96,7 @@ def run(name, folder, **more):
 
 def kept(folder):
     """Returns what a run's folder holds: results, rows, the last model and state, the memories."""
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     checkpoint = record.load_checkpoint()
     memories = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}
     return {

@@ -9,7 +9,7 @@ from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows
 from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.noise import simulated_noise
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server import run as coordinator
 from engram.settings.errors import Refused, RunStopped
 from engram.simulations import engine
@@ -154,7 +154,7 @@ def test_a_private_simulation_tells_what_it_spent_and_resumed_gives_the_same_num
 ):
     e = small(**(CENTRAL | {"privacy": privacy, "memory": "carry"}))
     whole = simulate(e, tmp_path / "whole")
-    spent = [row["epsilon"] for row in RunRecord.open(tmp_path / "whole").rows()[1:]]
+    spent = [row["epsilon"] for row in Run.open(tmp_path / "whole").rows()[1:]]
     assert spent == sorted(spent)
     assert spent[0] > 0
     assert (whole["epsilon"], whole["delta"]) == (spent[-1], 1e-5)
@@ -164,7 +164,7 @@ def test_a_private_simulation_tells_what_it_spent_and_resumed_gives_the_same_num
     # The last checkpoint is that of round 2.
     assert stopped(monkeypatch, e, tmp_path / "part", 4) == [1, 2, 3, 4]
     resumed = simulate(e.model_copy(update={"resume": str(tmp_path / "part")}), tmp_path / "part")
-    one, two = (RunRecord.open(tmp_path / name).load_checkpoint() for name in ("whole", "part"))
+    one, two = (Run.open(tmp_path / name).load_checkpoint() for name in ("whole", "part"))
     assert_same(one.model, two.model)
     assert whole["epsilon"] == resumed["epsilon"]
 
@@ -175,7 +175,7 @@ def test_wherever_a_run_stops_epsilon_is_that_of_a_run_that_does_not(tmp_path, m
     folder = tmp_path / "run"
     stopped(monkeypatch, e, folder, stop)
     found = simulate(e.model_copy(update={"resume": str(folder)}), folder)
-    rows = RunRecord.open(folder).rows()[1:]
+    rows = Run.open(folder).rows()[1:]
     asked: Counter[int] = Counter()
     for row in rows:  # of the six that train, and no others
         asked.update(row["cohort"])
@@ -189,7 +189,7 @@ def test_what_is_told_to_use_secret_noise_notes_whom_it_asks_and_differs_each_ti
     models = []
     for name in ("one", "two"):
         coordinator.run(grid(trainer(e), 2), e, tmp_path / name, engine="flower")
-        models.append(RunRecord.open(tmp_path / name).load_checkpoint().model)
+        models.append(Run.open(tmp_path / name).load_checkpoint().model)
         asked = (tmp_path / name / "clients-asked.txt").read_text().splitlines()
         assert [[int(c) for c in line.split()] for line in asked] == list(map(cohort, range(1, 5)))
     assert (models[0]["model/dense0.weight"] - models[1]["model/dense0.weight"]).abs().max() > 0.01
@@ -198,6 +198,6 @@ def test_what_is_told_to_use_secret_noise_notes_whom_it_asks_and_differs_each_ti
         noise = simulated_noise(e.seed)
         g = grid(trainer(e), 2)
         coordinator.run(g, e, tmp_path / name, engine="vectorized", noise=noise)
-        same.append(RunRecord.open(tmp_path / name).load_checkpoint().model)
+        same.append(Run.open(tmp_path / name).load_checkpoint().model)
     assert_same(*same)
     json.loads((tmp_path / "three" / "results.json").read_text())

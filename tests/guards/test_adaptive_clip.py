@@ -11,7 +11,7 @@ from engram.core.method import Update
 from engram.guards.adaptive_clip import BOUND, AdaptiveClip, count_of
 from engram.guards.changes import change_of, length_of
 from engram.guards.noise import simulated_noise
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import Rounds
 from tests.guards.test_changes import at_of
@@ -129,7 +129,7 @@ def test_a_run_records_its_bounds_and_goes_on_with_them(tmp_path):
     simulate(e, tmp_path / "whole")
     simulate(e.model_copy(update={"num_rounds": 4}), tmp_path / "part")
     simulate(e.model_copy(update={"resume": str(tmp_path / "part")}), tmp_path / "part")
-    one, two = (RunRecord.open(tmp_path / name) for name in ("whole", "part"))
+    one, two = (Run.open(tmp_path / name) for name in ("whole", "part"))
     bounds = [[row["clip"] for row in record.rows()[1:]] for record in (one, two)]
     assert bounds[0] == bounds[1]
     assert bounds[0][0] == pytest.approx(0.1)

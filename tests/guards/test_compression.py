@@ -8,7 +8,7 @@ from engram.client.disk_memory import DiskStore
 from engram.core.method import Update
 from engram.guards.merge import merge_of
 from engram.guards.noise import simulated_noise
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import EngramError, Refused
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
@@ -30,7 +30,7 @@ _TIMES = {"ms", "checksum"}
 def outcome(e, folder, **how):
     """Rows without times, and the last model and memories."""
     simulate(e, folder, **how)
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     rows = [{k: v for k, v in row.items() if k not in _TIMES} for row in record.rows()]
     last = record.load_checkpoint()
     return rows, {name: leaf.tolist() for name, leaf in last.model.items()}, last.memories

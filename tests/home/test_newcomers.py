@@ -15,7 +15,7 @@ from engram.api import load_run
 from engram.data.tables.tables import table_data
 from engram.home.exported import load_model
 from engram.home.exporting import adapted_into
-from engram.home.newcomers import adapted, cross_validated, newcomer_of
+from engram.home.network_package import adapted, cross_validated, newcomer_of
 from engram.home.predicting import predict
 from engram.scoring.query_rows import query_rows
 from engram.settings.errors import DataError, Refused

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import engram
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.tasks import LOSSES
 from engram.settings.errors import Refused
 from tests.samples import entry
@@ -56,7 +56,7 @@ def test_metrics_may_be_functions_also_among_names(given):
 
 def test_a_metric_that_has_been_registered_keeps_its_range():
     engram.metric(low=0, better="lower")(squares)
-    (kept, _) = RunRecord.open(run(metrics=[squares]).folder).metrics
+    (kept, _) = Run.open(run(metrics=[squares]).folder).metrics
     assert (kept.name, kept.better, kept.meaning) == ("squares", "lower", "Mean of squares")
 
 

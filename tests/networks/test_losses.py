@@ -14,7 +14,7 @@ import engram
 from engram.contract_check import engines_differ
 from engram.data.readers.in_memory import hold
 from engram.networks.registry import model
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from tests.samples import sampled
@@ -184,7 +184,7 @@ def test_a_client_is_scored_by_the_loss_of_its_own_rows_alone(tmp_path):
 def test_losses_below_zero_run_to_the_end(tmp_path):
     e = experiment(lambda o, y: functional.cross_entropy(o, y) - 5, dense, num_rounds=2)
     assert -5 < simulate(e, tmp_path / "run")["loss"] < -3
-    assert all(row["left-out"] == 0 for row in RunRecord.open(tmp_path / "run").rows()[1:])
+    assert all(row["left-out"] == 0 for row in Run.open(tmp_path / "run").rows()[1:])
 
 
 def test_a_method_that_weights_rows_refuses_a_loss_of_batches():

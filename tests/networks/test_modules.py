@@ -13,7 +13,7 @@ from engram.data.lazy import Lazy
 from engram.data.readers.in_memory import hold
 from engram.networks.module import from_module
 from engram.networks.registry import model
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import DataError, Refused
 from engram.simulations.engine import simulate
 from tests.networks.networks import CASES, CLIENTS, LARGER, clients, register_functions
@@ -49,7 +49,7 @@ TABLE = [*QUICK, *product(CASES, EVERYWHERE)]
 @pytest.mark.parametrize(("case", "method"), sampled(TABLE, QUICK))
 def test_both_engines_compute_the_same(case, method, tmp_path):
     assert engines_differ(experiment(case, method=method, memory="carry"), tmp_path) == ""
-    first, *_, last = RunRecord.open(tmp_path / "vectorized").rows()
+    first, *_, last = Run.open(tmp_path / "vectorized").rows()
     assert np.isfinite(last["train-loss-median"])
     assert last["loss"] != first["loss"]
 
@@ -60,7 +60,7 @@ def test_training_losses_are_those_of_evaluated_rounds(tmp_path):
         model(CASES["sequential"][0], "sequential")
         often = {"method": "fedavg", "num_rounds": 5, "eval_every": 2}
         simulate(experiment("sequential", model=model_, **often), tmp_path / model_)
-        rows = RunRecord.open(tmp_path / model_).rows()[1:]
+        rows = Run.open(tmp_path / model_).rows()[1:]
         found = [row["round"] for row in rows if np.isfinite(row.get("train-loss", np.nan))]
         assert found == rounds
         assert all(row["clients"] == 3 for row in rows)
@@ -87,7 +87,7 @@ def all_kept(checkpoint):
 
 def test_running_statistics_follow_the_models_that_are_moved(tmp_path):
     simulate(experiment("batch norm and dropout", method="ditto"), tmp_path / "run")
-    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    checkpoint = Run.open(tmp_path / "run").load_checkpoint()
     assert all_kept(checkpoint)[0]["kept/own/norm.running_mean"].any()
     assert checkpoint.model["model/norm.running_mean"].any()
     assert (checkpoint.model["model/norm.running_var"] != 1).all()
@@ -95,7 +95,7 @@ def test_running_statistics_follow_the_models_that_are_moved(tmp_path):
 
 def test_batch_norm_is_each_clients_own_under_fedbn(tmp_path):
     simulate(experiment("batch norm and dropout", method="fedbn"), tmp_path / "run")
-    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    checkpoint = Run.open(tmp_path / "run").load_checkpoint()
     layers, kinds = ("first", "second", "head"), ("weight", "bias")
     assert checkpoint.model.keys() == {f"model/{at}.{kind}" for at in layers for kind in kinds}
     own = ("weight", "bias", "running_mean", "running_var")
@@ -135,17 +135,17 @@ def test_a_classifier_with_other_outputs_than_classes_is_refused(kind, layer, tm
 
 def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
     simulate(experiment("group norm", method="fedavg", num_rounds=6), tmp_path / "run")
-    first, *others = [row["ways"] for row in RunRecord.open(tmp_path / "run").rows()[1:]]
+    first, *others = [row["ways"] for row in Run.open(tmp_path / "run").rows()[1:]]
     assert first in ({"in-turn": 1}, {"vmap": 1})
     assert others == [first] * 5
     simulate(experiment("sequential", method="fedavg"), tmp_path / "dense")
-    assert RunRecord.open(tmp_path / "dense").rows()[1]["ways"] == {"dense": 1}
+    assert Run.open(tmp_path / "dense").rows()[1]["ways"] == {"dense": 1}
 
 
 def test_adapters_are_sent_or_stay_and_the_frozen_model_does_neither(tmp_path):
     e = experiment("low-rank adapters", method="fedavg", personal="*lora_B*")
     simulate(e, tmp_path / "run")
-    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    checkpoint = Run.open(tmp_path / "run").load_checkpoint()
     place = "base_model.model.transformer.h.{}.attn.c_attn.lora_{}.default.weight"
     assert sorted(checkpoint.model) == ["model/" + place.format(0, "A")]
     name = "kept/personal model/" + place.format(0, "B")
@@ -227,7 +227,7 @@ def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normali
     found = []
     for engine in ("vectorized", "sequential"):
         simulate(e, tmp_path / engine, engine=engine)
-        found.append(RunRecord.open(tmp_path / engine).load_checkpoint().model)
+        found.append(Run.open(tmp_path / engine).load_checkpoint().model)
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
     draws = trainer(e).sampler.draw([0, 1], 1)
     assert draws.sizes.tolist() == [[17, 17]] * 2
@@ -247,5 +247,5 @@ def test_a_network_of_torchvision_on_both_engines(name, last, tmp_path, monkeypa
     few["eta"] = 5e-4  # batch norm of four rows makes rounding grow, the more the longer a step is
     e = experiment(name, method="fedavg", local_steps=1, batch_size=4, **few)
     assert engines_differ(e, tmp_path) == ""
-    found = RunRecord.open(tmp_path / "vectorized").load_checkpoint().model
+    found = Run.open(tmp_path / "vectorized").load_checkpoint().model
     assert found[f"model/{last}.weight"].shape[:2] == (3, 512)

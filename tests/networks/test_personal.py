@@ -9,7 +9,7 @@ from torch import nn
 from engram.client.hosts.local import LocalHost
 from engram.guards.noise import secret_noise
 from engram.networks.registry import model
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.roster import query_roster
 from engram.settings.errors import Refused
 from engram.settings.families import family
@@ -29,7 +29,7 @@ HEADS = {"convolutions": "5.*", "group norm": "head.*", "two inputs": "head.*,co
 
 def run(folder, case, engine="vectorized", **settings):
     found = simulate(experiment(case, **settings), folder, engine=engine)
-    return found, RunRecord.open(folder).load_checkpoint()
+    return found, Run.open(folder).load_checkpoint()
 
 
 TABLE = [

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import engram
 from engram.home.predicting import predict
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from tests.networks import mixed
 from tests.networks.plain import looped
@@ -120,7 +120,7 @@ def test_all_engines_have_the_same_model_of_the_same_images(plug_ins, tmp_path):
             e = mixed.experiment(function)
             place = tmp_path / function.__name__ / engine
             simulate(e, place, engine=engine)
-            found[function.__name__, engine] = RunRecord.open(place).load_checkpoint().model
+            found[function.__name__, engine] = Run.open(place).load_checkpoint().model
     first, *others = found.values()
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=1e-5)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import engram
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
 from tests.networks.networks import CLIENTS
@@ -21,7 +21,7 @@ def run(folder, **settings):
     """Runs one client after the other; returns the shared model, and what clients keep."""
     e = experiment(CASE, max_weight=1.0, **settings)
     scores = simulate(e, folder, engine="sequential")["clients"]["loss"]
-    checkpoint = RunRecord.open(folder).load_checkpoint()
+    checkpoint = Run.open(folder).load_checkpoint()
     return checkpoint.model, [kept_by(checkpoint, c) for c in range(CLIENTS)], scores
 
 

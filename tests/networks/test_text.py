@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from engram.core.standardization import Tokenizer, Units
 from engram.data.tokenizers import LONGEST, encode, rows_with, split, tokenizer_from, vocabulary
-from engram.networks.build import count_parameters, network
+from engram.networks.built_in import count_parameters, network
 from tests.samples import entry
 
 WORDS = Tokenizer("words", ("fever", "café", "no"))

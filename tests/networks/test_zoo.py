@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from engram.networks.build import count_parameters, network
+from engram.networks.built_in import count_parameters, network
 from engram.networks.catalogue import with_group_norm
 from engram.networks.registry import is_known, model
 from engram.networks.vision import torchvision

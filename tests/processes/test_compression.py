@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.simulations.deployed import run_deployed
 from engram.simulations.engine import simulate
 from engram.simulations.loopback import LoopbackFederation
@@ -36,9 +36,9 @@ def there(tmp_path_factory):
 def test_nodes_that_die_keep_what_they_left_out(tmp_path, there, compress, most, first):
     e = settings(**_GIVEN, **{"compress": compress, "num-rounds": 4, "checkpoint-every": 1})
     parts(e, tmp_path / "run", there)
-    record, alone = RunRecord.open(tmp_path / "run"), tmp_path / "alone"
+    record, alone = Run.open(tmp_path / "run"), tmp_path / "alone"
     simulate(e, alone)
-    found, expected = (RunRecord.open(f).load_checkpoint() for f in (tmp_path / "run", alone))
+    found, expected = (Run.open(f).load_checkpoint() for f in (tmp_path / "run", alone))
     for name, leaf in expected.model.items():
         torch.testing.assert_close(found.model[name], leaf, rtol=0, atol=1e-6)
     size = 2 * sum(leaf.nbytes for leaf in expected.model.values())  # to or from two nodes

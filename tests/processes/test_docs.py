@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.fingerprint import source_root
 from tests.cli.test_new import THERE, project
 from tests.processes.support import free_port
@@ -59,7 +59,7 @@ def test_a_new_projects_commands_for_machines_run_as_one_process(engram, monkeyp
     assert engram("run", "--out=here")[0] == 0
     said = run_script(THERE, folder)
     assert "recorded in runs/fed" in said, said
-    there, here = (RunRecord.open(folder / name) for name in ("runs/fed", "here"))
+    there, here = (Run.open(folder / name) for name in ("runs/fed", "here"))
     assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-6)
     losses = [record.results["clients"]["loss"] for record in (there, here)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)

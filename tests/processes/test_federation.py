@@ -8,7 +8,7 @@ import pytest
 
 from engram.client.disk_memory import DiskStore
 from engram.data.load_federation import federated_data
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.status import members, participation
 from engram.settings.experiment import Experiment, read_by
 from engram.settings.method_for_data import server_side
@@ -44,7 +44,7 @@ def run(federation, experiment, folder):
         experiment, folder, federation.server, control=federation.control, on_trouble=trouble.append
     )
     assert not trouble
-    return RunRecord.open(folder)
+    return Run.open(folder)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def assert_as_here(federation, experiment, folder, *, nodes=CLIENTS):
     found = simulate(experiment, folder / "here")
     record = run(federation, experiment, folder / "there")
     online = members(federation.server, control=federation.control)
-    expected = RunRecord.open(folder / "here")
+    expected = Run.open(folder / "here")
     model = expected.load_checkpoint().model
     assert_same(record.load_checkpoint().model, model, atol=1e-5)
     assert record.results["accuracy"] == pytest.approx(found["accuracy"], abs=0.0051)
@@ -103,7 +103,7 @@ def test_turns_of_a_bandit_are_those_of_one_process(tmp_path, federation):
     experiment = settings(**bandit, **{"meta-steps": 2})
     simulate(experiment, tmp_path / "here")
     record = run(federation, experiment, tmp_path / "there")
-    rows, expected = record.rows(), RunRecord.open(tmp_path / "here").rows()
+    rows, expected = record.rows(), Run.open(tmp_path / "here").rows()
     for key in ("served", "arm", "groups", "told", "regret"):
         assert [row[key] for row in rows] == [row[key] for row in expected], key
     assert all(row["left-out"] == 0 for row in rows)
@@ -114,7 +114,7 @@ def test_turns_of_a_bandit_are_those_of_one_process(tmp_path, federation):
     assert sorted(DiskStore(own).versions(2))[-1] == theirs[-1]
     assert_same(
         record.load_checkpoint().model,
-        RunRecord.open(tmp_path / "here").load_checkpoint().model,
+        Run.open(tmp_path / "here").load_checkpoint().model,
         atol=1e-9,
     )
 
@@ -144,7 +144,7 @@ def test_buffered_rounds_wait_for_no_node_and_a_late_answer_counts(tmp_path, fed
     simulate(settings(method="ditto"), tmp_path / "here")
     # A buffer for all of them makes synchronous rounds.
     there = run(federation, whole, tmp_path / "whole")
-    here = RunRecord.open(tmp_path / "here")
+    here = Run.open(tmp_path / "here")
     assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-5)
     assert [row["staleness"] for row in there.rows() if row["round"]] == [0, 0, 0, 0]
 
@@ -164,7 +164,7 @@ def test_buffered_rounds_wait_for_no_node_and_a_late_answer_counts(tmp_path, fed
         control=federation.control,
         on_round=on_round,
     )
-    rows = RunRecord.open(tmp_path / "some").rows()[1:]
+    rows = Run.open(tmp_path / "some").rows()[1:]
     assert [row["round"] for row in rows] == list(range(1, 41))
     assert all(row["ms"] < 10_000 for row in rows)  # nobody waited for the one that was stopped
     assert {tuple(row["cohort"]) for row in rows[8:15]} == {(0, 2)}
@@ -178,7 +178,7 @@ def test_nodes_train_in_secret_cohorts_towards_a_target(tmp_path, federation):
     sampled = {"sampling": "poisson", "clients-per-round": 1, "num-rounds": 6, "min-clients": 0}
     experiment, folder = settings(**private, **sampled), tmp_path / "run"
     run_deployed(experiment, folder, federation.server, control=federation.control)
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     rows, found = record.rows()[1:], record.results
     assert len(rows) == 6
     asked = (folder / "clients-asked.txt").read_text().splitlines()
@@ -221,5 +221,5 @@ def test_the_board_says_who_is_there_and_how_far_a_run_is(tmp_path, federation):
 
     wait_for(all_told, 120, "a page of nodes on line, and of a round in progress")
     going.join(300)
-    assert RunRecord.open(runs / "live").results is not None
+    assert Run.open(runs / "live").results is not None
     assert "No run of" in said(page(index, live))

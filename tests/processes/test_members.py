@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.status import participation
 from engram.server.stopping import stop_run
 from engram.settings.errors import RunStopped
@@ -50,7 +50,7 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
     folder, data = tmp_path / "run", ["--data", "wards"]
 
     def rows():
-        return RunRecord(folder).rows()
+        return Run(folder).rows()
 
     def reaches(what, condition):
         wait_for(lambda: any(condition(row) for row in rows()), 180, what)
@@ -77,7 +77,7 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
         going.join(120)
         done = rows()[-1]["round"]
         run(settings(**{"num-rounds": done + 2}))
-    there = RunRecord.open(folder)
+    there = Run.open(folder)
     assert there.results["rounds"] == done + 2
     assert there.results["clients"]["ids"] == [0, 2, 3]
     last = there.rows()[-1]
@@ -87,7 +87,7 @@ def test_a_client_comes_and_another_leaves_and_a_simulation_replays_it(tmp_path,
     assert shares[0].took_part > shares[3].took_part > 0
     replayed = {"num-clients": 4, "clients-per-round": 4, "participation": str(folder)}
     simulate(settings(**replayed, **{"num-rounds": done + 2}), tmp_path / "here")
-    here = RunRecord.open(tmp_path / "here")
+    here = Run.open(tmp_path / "here")
     assert_same(here.load_checkpoint().model, there.load_checkpoint().model, atol=1e-5)
     assert [row["members"] for row in here.rows()] == [row["members"] for row in there.rows()]
 
@@ -100,7 +100,7 @@ def as_simulated(folder, run, **change):
     """Whether a run on nodes has the model of one in this process."""
     settings = {**GIVEN, "num-clients": 3, "clients-per-round": 3, **change}
     simulate(Experiment.from_config(read_by("fedavg", settings) | {"method": "fedavg"}), folder)
-    one, other = (RunRecord.open(path).load_checkpoint() for path in (folder, run))
+    one, other = (Run.open(path).load_checkpoint() for path in (folder, run))
     assert_same(one.model, other.model, atol=1e-5)
 
 
@@ -136,7 +136,7 @@ def test_runs_start_from_another_and_are_trained_without_a_client(tmp_path, plug
     new, later = tmp_path / "runs/first-without-1", tmp_path / "runs/second-without-1"
     as_simulated(tmp_path / "three", new, without="1")
     as_simulated(tmp_path / "four", later, without="1", **{"start-from": str(new)})
-    record = RunRecord.open(new)
+    record = Run.open(new)
     assert [row["members"] for row in record.rows()] == [[0, 2]] * 3
     assert record.config["settings"]["without"] == "1"
     note = checked(read_json(new / "withdrawal.json"))

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from engram.link.server.registration import register_clients, remove_client
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.status import members
 from engram.settings.errors import RunStopped
 from engram.settings.settings_files import read_settings
@@ -23,7 +23,7 @@ LONG = FEW | {"num-rounds": 1000, "eval-every": 1000, "checkpoint-every": 20}
 
 
 def rows_of(folder):
-    return RunRecord(folder).rows()
+    return Run(folder).rows()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.fingerprint import source_root
 from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.engine import simulate
@@ -33,7 +33,7 @@ def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
             e = e.model_copy(update={"dataset": own})
             expected = simulate(e, tmp_path / "here" / case)
             there = run(federation, e, tmp_path / "there" / case)
-            here = RunRecord.open(tmp_path / "here" / case)
+            here = Run.open(tmp_path / "here" / case)
             assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-5)
             assert there.results.get("classes") == expected.get("classes")
             for column in {"loss", "loss-common", "loss-tuned"} & expected["clients"].keys():
@@ -44,6 +44,6 @@ def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
         e = mixed.experiment(mixed.some_grey)
         expected = simulate(e, tmp_path / "here" / "grey")
         there = run(federation, e, tmp_path / "there" / "grey")
-        here = RunRecord.open(tmp_path / "here" / "grey")
+        here = Run.open(tmp_path / "here" / "grey")
         assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-5)
         assert there.results["accuracy"] == expected["accuracy"]

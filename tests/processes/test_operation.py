@@ -18,7 +18,7 @@ from engram.link.credentials import read_node
 from engram.link.keys import read_certificate
 from engram.link.server.certificates import certificate_pem
 from engram.link.server.renewal import renew_server
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.status import FLEET, STARTER, silent_parts
 from engram.server.stopping import stop_run
 from engram.settings.errors import EngramError, RunStopped
@@ -49,7 +49,7 @@ class Going:
     """A run in a thread, what is said of it, and why it has stopped."""
 
     def __init__(self, there, experiment, folder, **place):
-        self.record, self.words, self.ended = RunRecord(folder), [], []
+        self.record, self.words, self.ended = Run(folder), [], []
         place |= {"control": there.control, "on_word": self.words.append}
 
         def go():
@@ -105,7 +105,7 @@ def test_a_run_is_stopped_goes_on_and_is_in_the_logs(tmp_path, federation, go):
     said = federation.log("client-0").read_text()
     server = federation.log("superlink").read_text()
     last = int(re.match(r"ended after round (\d+), as `engram stop` asked for", told)[1])
-    record = RunRecord.open(tmp_path / "run")
+    record = Run.open(tmp_path / "run")
     assert max(record.checkpoints()) == record.rows()[-1]["round"] == last < 200
     assert f"run {number}: its coordinator is starting" in going.words
     rounds = [json.loads(line) for line in said.splitlines() if '"train"' in line]

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import chaos as module
 from benchmarks.chaos import chaos, plan
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.simulations.deployed import run_deployed
 from engram.simulations.loopback import LoopbackFederation
 from engram.sites.approvals import APPROVALS, answer, given, requests, waiting
@@ -81,7 +81,7 @@ def test_a_site_refuses_approves_and_notes(tmp_path, engram, federation, policy)
     status, out, _ = engram("status", site)
     assert "whole; the last lines:" in out
     assert "policy.toml: methods=['fedavg'], steps=50, approval=True" in out
-    assert RunRecord.open(tmp_path / "run").results["rounds"] == 2
+    assert Run.open(tmp_path / "run").results["rounds"] == 2
     found = Audit(site / "state" / AUDIT).read()
     assert found.fault == ""
     assert [line["round"] for line in found.lines if line["kind"] == "train"] == [1, 2]
@@ -106,7 +106,7 @@ def test_a_site_whose_budget_ends_amid_a_run_is_left_out_of_the_rest_and_says_wh
     told = "this site's privacy budget is spent: epsilon"
     assert any(told in line and "\n" not in line.strip() for line in words), words
     assert told in said
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     assert [row["absent"] for row in rows[1:]] == [{}, {}, {"0": "error"}]
     ledger, spent = json.loads(shown), pytest.approx(epsilon_of([COST] * 2), rel=1e-6)
     assert [line["kind"] for line in ledger["lines"]] == ["train", "train"]

@@ -6,7 +6,7 @@ import pytest
 from engram.guards.secure.registry import REGISTRY, signed_registry
 from engram.link.keys import read_server_key
 from engram.link.server.certificates import node_key_files
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.simulations.deployed import run_deployed
@@ -66,12 +66,12 @@ def test_a_node_that_drops_out_after_it_has_shared_its_keys_is_not_in_the_mean(t
         for place in (fed / "client-2", fed / "client-3"):
             keep_policy(place, place / "state", accept=True)
         run(tmp_path / "run")
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     assert [row["left-out"] for row in rows if "left-out" in row] == [0, 1]
     assert [[*row["absent"]] for row in rows if row["round"] > 1] == [["3"]]
     plain = settings(participation=str(tmp_path / "run"))
     simulate(plain, tmp_path / "plain")
-    one, other = (RunRecord.open(tmp_path / name).load_checkpoint() for name in ("run", "plain"))
+    one, other = (Run.open(tmp_path / name).load_checkpoint() for name in ("run", "plain"))
     assert one.server_round == other.server_round == 2
     for path, leaf in other.model.items():
         np.testing.assert_allclose(one.model[path], leaf, atol=1e-5)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import engram as front
 from engram.data.source import Source
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.run_places import data_name, new_folder
 from engram.runs.writer import RunWriter, Taken
 from engram.settings.errors import Refused
@@ -49,10 +49,10 @@ def test_one_of_many_records_gets_a_folder(tmp_path):
         return RunWriter.create(tmp_path / "one", experiment, engine="vectorized", training="x")
 
     found = together(begin)
-    (winner,) = (number for number, one in enumerate(found) if isinstance(one, RunRecord))
-    assert RunRecord.open(tmp_path / "one").config["settings"]["seed"] == winner
+    (winner,) = (number for number, one in enumerate(found) if isinstance(one, Run))
+    assert Run.open(tmp_path / "one").config["settings"]["seed"] == winner
     refused = r"is not empty|is being run by another process"  # still, if the disk is slow
-    assert all(re.search(refused, one) for one in found if not isinstance(one, RunRecord))
+    assert all(re.search(refused, one) for one in found if not isinstance(one, Run))
 
 
 def test_a_folder_of_others_is_left_as_it_is(tmp_path):

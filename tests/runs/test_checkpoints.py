@@ -17,7 +17,7 @@ from engram.runs.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused
 from engram.wire.checksums import summed
@@ -136,10 +136,10 @@ def test_a_damaged_newest_checkpoint_costs_rounds_and_no_numbers(tmp_path, warni
         flip(folder / "checkpoints" / "round-3" / name, 4)
         run(folder, resume=str(folder), num_rounds=5, **CARRY)
         assert numbers(folder) == numbers(tmp_path / "whole")
-        (noted,) = RunRecord.open(folder).config["damaged"]
+        (noted,) = Run.open(folder).config["damaged"]
         assert (noted["resumed-from"], list(noted["checkpoints"])) == (2, ["round-3"])
         assert "that of round 2 is used instead" in warnings_of_engram.text
-        assert list(RunRecord.open(folder).checkpoints()) == [4, 5]
+        assert list(Run.open(folder).checkpoints()) == [4, 5]
         warnings_of_engram.clear()
 
 
@@ -224,7 +224,7 @@ def test_a_cut_line_is_left_out_and_a_damaged_one_is_said(record, warnings_of_en
         b"\n",
     ):
         path.write_bytes(b"".join([lines[0], damage, *lines[2:]]))
-        assert [row["round"] for row in RunRecord.open(record.folder).rows()] == [0, 2, 3]
+        assert [row["round"] for row in Run.open(record.folder).rows()] == [0, 2, 3]
         assert "metrics.jsonl: lines [2] are damaged, and left out" in warnings_of_engram.text
         warnings_of_engram.clear()
 
@@ -247,7 +247,7 @@ def test_a_changed_setting_in_the_record_is_found(record):
 
 def test_a_checkpoint_whose_metrics_are_lost_is_not_gone_on_from(tmp_path):
     run(tmp_path / "run", num_rounds=3, **CARRY)
-    record = RunRecord.open(tmp_path / "run")
+    record = Run.open(tmp_path / "run")
     path = record.folder / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert record.load_checkpoint().server_round == 2
@@ -284,7 +284,7 @@ def test_rows_that_are_lost_are_said_and_trained_again(tmp_path, warnings_of_eng
     folder = shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     os.truncate(folder / "metrics.jsonl", 40)
     warnings_of_engram.clear()
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     assert (record.rows(), record.rows()) == ([], [])
     (line,) = warnings_of_engram.messages
     assert "metrics.jsonl is damaged: it lacks the last 2 of 2 rounds; --resume" in line

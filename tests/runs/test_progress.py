@@ -3,7 +3,7 @@
 import json
 
 from engram.runs.progress import RunProgress
-from engram.runs.record import PROGRESS
+from engram.runs.run import PROGRESS
 
 
 def read(folder):

@@ -7,7 +7,7 @@ import torch
 from engram.api import load_run
 from engram.core.rounds import received_by
 from engram.networks.losses import mean_loss
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.tasks import CLASSIFICATION
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
@@ -77,7 +77,7 @@ def test_running_statistics_are_those_of_a_models_own_clients(tmp_path):
     found = models_of(trainer(e), load_run(tmp_path / "run").learned.slots)
     t = trainer(e, engine="sequential")
     start = models_of(t, t.method.server.start)
-    cohort = RunRecord.open(tmp_path / "run").rows()[1]["cohort"]
+    cohort = Run.open(tmp_path / "run").rows()[1]["cohort"]
     each = train_clients(t, initial_model(t), cohort, server_round=1, durable=0)
     name = "norm.running_var"
     for number in range(3):

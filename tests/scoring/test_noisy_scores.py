@@ -11,7 +11,7 @@ from engram.data.load_federation import federated_data
 from engram.guards.accounting.guarantee import guarantee
 from engram.guards.presets import is_scored, noise_multiplier
 from engram.link.flower import local_run
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from engram.sites.audit import AUDIT, Audit
 from tests.sites.budgets import books, epsilon_of
@@ -40,7 +40,7 @@ def test_the_noise_stands_beside_the_mean_and_nothing_is_ranked(tmp_path):
     ends = ("-std", "-median", "-p10", "-worst")
     assert {results[f"accuracy{end}"] for end in ends} == {None}
     runs = find_runs(tmp_path / "run")
-    metric = RunRecord.open(tmp_path / "run").metrics[0]
+    metric = Run.open(tmp_path / "run").metrics[0]
     first = report_rows(runs)[0]
     reference = {"accuracy": 0.5, "accuracy-p10": 0.4, "accuracy-worst": 0.3}
     table = method_table([first], metric, {"reference": reference})
@@ -53,7 +53,7 @@ def test_the_noise_stands_beside_the_mean_and_nothing_is_ranked(tmp_path):
 
 def test_exact_scores_of_a_simulation_are_ranked_as_before(tmp_path):
     simulate(small(**SETTINGS), tmp_path)
-    results = RunRecord.open(tmp_path).results
+    results = Run.open(tmp_path).results
     assert {"selected", "accuracy-worst"} <= results.keys()
     assert "accuracy-noise" not in results
 

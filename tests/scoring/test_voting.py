@@ -8,7 +8,7 @@ import torch
 
 from engram.api import load_run
 from engram.core.method import Neighbors
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.mixtures import check_votes, nearest, with_votes
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
@@ -102,7 +102,7 @@ def test_unseen_clients_are_served_by_it_too_and_training_is_fedavgs(tmp_path):
     shared = {"unseen_clients": 3, "num_rounds": 2}
     found = simulate(small(method="knn-per", **shared), tmp_path / "knn")
     simulate(small(method="fedavg", **shared), tmp_path / "fedavg")
-    one, other = (RunRecord.open(tmp_path / n).load_checkpoint().model for n in ("knn", "fedavg"))
+    one, other = (Run.open(tmp_path / n).load_checkpoint().model for n in ("knn", "fedavg"))
     assert all(torch.equal(one[name], other[name]) for name in other)
     assert found["unseen-accuracy"] != found["unseen-accuracy-common"]
     personal = load_run(tmp_path / "knn").personal_model(0)

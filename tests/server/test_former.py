@@ -4,7 +4,7 @@ import pytest
 
 from engram.data.schema.columns import Kind
 from engram.guards.noise import secret_noise
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.run_start import strategy_of
 from engram.settings.errors import Refused
 from engram.simulations.engine import simulate
@@ -17,7 +17,7 @@ from tests.support import assert_same, small_of_any
 def run(folder, method="fedavg", **change):
     e = small_of_any(method=method, **{"num_rounds": 1, "eval_every": 1} | change)
     results = simulate(e, folder)
-    return RunRecord.open(folder), results
+    return Run.open(folder), results
 
 
 def last(record):

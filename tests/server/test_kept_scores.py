@@ -7,7 +7,7 @@ import torch
 
 from engram.client.disk_memory import DiskStore
 from engram.client.served_slots import read_scored
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.run import run as run_on
 from engram.settings.errors import RunStopped
 from tests.server.members import ROWS
@@ -27,7 +27,7 @@ def run(folder, silent, method="ditto", **change):
         home.mkdir(parents=True)
         (home / "policy.toml").write_text("evaluate = false\n")
     run_on(NodesGrid(e, [ROWS] * SITES, folder), e, folder / "run", engine="flower")
-    return RunRecord.open(folder / "run")
+    return Run.open(folder / "run")
 
 
 def test_scores_are_those_of_the_others_and_models_are_those_of_all(tmp_path, warnings_of_engram):
@@ -103,7 +103,7 @@ def test_columns_in_another_order_give_the_same_model(tmp_path, method):
         e = small(method=method, num_clients=3, timeout=5.0, **CASES[method])
         data = write_sites(folder, e.target_column, name)
         run_on(NodesGrid(e, data, folder), e, folder / "run", engine="vectorized")
-        record = RunRecord.open(folder / "run")
+        record = Run.open(folder / "run")
         rows = record.rows()
         assert [row["absent"] for row in rows if "absent" in row] == [{}] * (rows[-1]["round"])
         names = [column["name"] for column in rows[0]["schema"]["columns"]]

@@ -8,7 +8,7 @@ from engram.compare.reports.local import client_lines
 from engram.data.schema.columns import Kind
 from engram.guards.noise import secret_noise
 from engram.guards.presets import noise_multiplier
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.run import run as run_on
 from engram.server.run_start import strategy_of
 from engram.settings.errors import Refused
@@ -32,7 +32,7 @@ def experiment(method, **change):
 def on_nodes(method, folder, *, state, rounds=ROUNDS, first=0, **change):
     e = experiment(method, num_rounds=rounds, **change)
     run_on(ScriptedFederation(e, state, first=first), e, folder, engine="flower")
-    return RunRecord.open(folder)
+    return Run.open(folder)
 
 
 @pytest.mark.parametrize("method", sampled(SEVEN, ["ditto", "scaffold", "pfedhn", "local-moml"]))
@@ -47,7 +47,7 @@ def test_a_simulation_replays_who_took_part(tmp_path, method):
         method, num_clients=4, clients_per_round=4, participation=str(tmp_path / "there")
     )
     simulate(e, tmp_path / "here")
-    here = RunRecord.open(tmp_path / "here")
+    here = Run.open(tmp_path / "here")
     one, other = there.load_checkpoint(), here.load_checkpoint()
     assert_same(one.model, other.model, atol=1e-5)
     assert_same(one.state, other.state, atol=1e-5)
@@ -63,7 +63,7 @@ def test_a_report_counts_the_members_of_the_end(tmp_path):
     assert (row["scored"], row["trained"]) == (3, 3)  # without the one that has left
     assert not [line for line in client_lines(runs, [row]) if "never sampled" in line]
     simulate(experiment("fedavg", num_rounds=1), tmp_path / "here")
-    assert RunRecord.open(tmp_path / "here").members == 3  # of a run whose clients stay
+    assert Run.open(tmp_path / "here").members == 3  # of a run whose clients stay
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,7 @@ def test_a_resumed_run_goes_on_with_those_who_are_members_then(tmp_path, method)
         on_nodes(
             method, tmp_path / "parts", state=tmp_path / "b", rounds=rounds, first=first, **place
         )
-    one, other = (
-        record.load_checkpoint() for record in (whole, RunRecord.open(tmp_path / "parts"))
-    )
+    one, other = (record.load_checkpoint() for record in (whole, Run.open(tmp_path / "parts")))
     assert_same(one.model, other.model, atol=1e-6)
     assert_same(one.state, other.state, atol=1e-6)
 

@@ -8,7 +8,7 @@ from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.core.streams import Stream, generator
 from engram.data.tables.tables import table_data
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.run import run as run_on
 from engram.simulations.engine import simulate
 from engram.simulations.replayed_participation import Participation, ReplayedGrid
@@ -107,14 +107,14 @@ def test_sites_of_a_bandit_come_and_go(tmp_path):
 @pytest.mark.parametrize("method", SPECIAL)
 def test_it_is_replayed_with_and_without_a_client(tmp_path, method):
     scripted(method, tmp_path / "there")
-    there = RunRecord.open(tmp_path / "there")
+    there = Run.open(tmp_path / "there")
     repeated = {"participation": str(tmp_path / "there")}
     simulate(settings(method, **repeated), tmp_path / "here")
-    here = RunRecord.open(tmp_path / "here")
+    here = Run.open(tmp_path / "here")
     same_in_the_end(here, there)
     assert [row["members"] for row in here.rows()] == [row["members"] for row in there.rows()]
     simulate(settings(method, **repeated, without="3"), tmp_path / "without")
-    without = RunRecord.open(tmp_path / "without")
+    without = Run.open(tmp_path / "without")
     assert [set(row["members"]) for row in without.rows()] == [
         SCRIPT[row["round"]][0] - {3} for row in there.rows()
     ]

@@ -17,7 +17,7 @@ from engram.cohort.trainer.chunks import score
 from engram.compare.comparison_folder import find_runs
 from engram.compare.report_rows import report_rows, shown_rounds
 from engram.runs import checkpoints
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server import run as module
 from engram.server.run import run as run_on
 from engram.server.status import participation
@@ -41,14 +41,14 @@ def run(folder, store=None, nodes=1, **settings):
 
 def numbers(folder):
     """Everything that a run found, but for times."""
-    rows = [{k: v for k, v in row.items() if k != "ms"} for row in RunRecord.open(folder).rows()]
-    results = {k: v for k, v in RunRecord.open(folder).results.items() if k != "ms-per-round"}
+    rows = [{k: v for k, v in row.items() if k != "ms"} for row in Run.open(folder).rows()]
+    results = {k: v for k, v in Run.open(folder).results.items() if k != "ms-per-round"}
     return rows, results
 
 
 def test_a_run_is_recorded(tmp_path):
     found = run(tmp_path / "run")
-    record = RunRecord.open(tmp_path / "run")
+    record = Run.open(tmp_path / "run")
     assert record.results == found
     rows = record.rows()
     assert [row["round"] for row in rows] == [0, 1, 2, 3, 4]
@@ -90,7 +90,7 @@ def test_a_training_loss_that_one_client_owns_is_no_mean(tmp_path, said):
     hosts = [range(node, 5, 5) for node in range(5)]
     g = odd(lie)(host_of(Opening(e, store)), hosts)
     run_on(g, e, tmp_path / "run", engine="vectorized", memories=store)
-    (row,) = [row for row in RunRecord.open(tmp_path / "run").rows() if row["round"] == 1]
+    (row,) = [row for row in Run.open(tmp_path / "run").rows() if row["round"] == 1]
     assert len(seen) == 5
     assert row["train-loss-median"] == pytest.approx(np.median(seen))
     assert row.get("train-loss") == (None if said else pytest.approx(np.mean(seen)))
@@ -167,7 +167,7 @@ def test_the_universal_step_is_resumed_with_its_state(tmp_path, exp_concave):
     assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
     told = {"server-step": "universal", "server-radius": 10.0, "exp-concave": exp_concave}
     assert told.items() <= whole.items()
-    one, other = (RunRecord.open(tmp_path / n).load_checkpoint() for n in ("parts", "whole"))
+    one, other = (Run.open(tmp_path / n).load_checkpoint() for n in ("parts", "whole"))
     assert_same(one.state, other.state)
 
 
@@ -188,7 +188,7 @@ def test_a_run_given_more_rounds_forgets_the_evaluation_of_its_former_end(tmp_pa
     run(folder, num_rounds=4, resume=str(folder), **settings)
     assert numbers(folder) == numbers(tmp_path / "whole")
     for _ in range(2):  # once more, with nothing left to train
-        one, other = (RunRecord.open(path) for path in (folder, tmp_path / "whole"))
+        one, other = (Run.open(path) for path in (folder, tmp_path / "whole"))
         assert one.scores() == other.scores()
         picked = [sorted(p.name for p in r.folder.glob("picked/*/*")) for r in (one, other)]
         assert picked[0] == picked[1]
@@ -207,7 +207,7 @@ def test_a_run_that_nobody_could_score_is_scored_when_it_is_resumed(tmp_path, mo
         patch.setattr("engram.client.hosts.local.score", fails_at_the_end)
         with pytest.raises(RunStopped, match=r"no client could .* rows are away"):
             run(folder)
-    assert RunRecord.open(folder).results is None
+    assert Run.open(folder).results is None
     found = run(folder, resume=str(folder))
     run(tmp_path / "whole")
     assert found["clients"] == numbers(tmp_path / "whole")[1]["clients"]
@@ -241,9 +241,9 @@ def test_a_diverging_run_stops_and_keeps_its_last_good_checkpoint(tmp_path):
         run(folder, eta=1e30, num_rounds=9, checkpoint_every=1)
     assert "diverged: the models of clients [" in str(caught.value)
     assert "last good checkpoint" in str(caught.value)
-    checkpoint = RunRecord.open(folder).load_checkpoint()
+    checkpoint = Run.open(folder).load_checkpoint()
     assert all(leaf.isfinite().all() for leaf in checkpoint.model.values())
-    assert RunRecord.open(folder).results is None
+    assert Run.open(folder).results is None
 
 
 def test_a_round_waits_for_the_clients_that_it_needs(tmp_path, monkeypatch):
@@ -268,7 +268,7 @@ def test_a_round_waits_for_the_clients_that_it_needs(tmp_path, monkeypatch):
     t = trainer(e)
     with pytest.raises(RunStopped, match=r"3 of 4 clients can take part, but 4 are needed"):
         run_on(Slow(LocalHost(t), [[0], [1], [2], [3]]), e, tmp_path / "run", engine="vectorized")
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     assert all(row["left-out"] == 0 for row in rows[1:])
     assert sum(waits) > 30
@@ -287,12 +287,12 @@ def late_run(
 
 
 def cohorts(folder):
-    return {row["round"]: row["cohort"] for row in RunRecord.open(folder).rows() if row["round"]}
+    return {row["round"]: row["cohort"] for row in Run.open(folder).rows() if row["round"]}
 
 
 def test_a_run_begins_with_enough_clients_and_the_others_join(tmp_path, warnings_of_engram):
     found = late_run(tmp_path / "run", comes={2: 2, 3: 3}, num_rounds=6)
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     away = {0: {1, 2, 4, 5}, 1: {1, 2, 4, 5}, 2: {1, 2, 4, 5}, 3: {2, 5}}
     for row in rows[1:]:
         absent = away.get(row["round"], set())
@@ -335,7 +335,7 @@ def test_on_nodes_a_run_begins_with_all_clients_unless_fewer_will_do(tmp_path, m
 def test_a_run_is_resumed_with_fewer_and_on_data_of_the_same_kind(tmp_path):
     folder = tmp_path / "run"
     late_run(folder, num_rounds=2)
-    assert RunRecord.open(folder).rows()[0]["inputs"] == "float32[1,8,8]"
+    assert Run.open(folder).rows()[0]["inputs"] == "float32[1,8,8]"
     late_run(folder, comes={1: 9}, num_rounds=4, resume=str(folder))
     assert all({0, 3}.isdisjoint(cohort) for r, cohort in cohorts(folder).items() if r > 2)
     own = write_npz(
@@ -349,17 +349,17 @@ def test_a_run_is_resumed_with_fewer_and_on_data_of_the_same_kind(tmp_path):
 
 def test_a_run_of_a_former_setting_does_not_go_on_without_it(tmp_path):
     late_run(folder := tmp_path / "run", num_rounds=2)
-    config = RunRecord.open(folder).config
+    config = Run.open(folder).config
     config["settings"]["server-radius"] = 5.0
     (folder / "config.json").write_text(json.dumps(summed(config)))
-    record = RunRecord(folder)
+    record = Run(folder)
     with pytest.raises(Refused, match=r"with other settings: server-radius was 5\.0"):
         record.check_resumable(small(**FEW, num_rounds=4), engine="flower")
 
 
 def test_a_client_that_has_gone_is_named_and_replaced(tmp_path):
     late_run(tmp_path / "run", goes={3: 1}, num_rounds=4)
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     assert [sorted(row.get("absent", {})) for row in rows] == [[], [], [], ["2", "5"], ["2", "5"]]
     assert rows[3]["absent"]["2"] == "off line"
     assert rows[3]["cohort"] == [0, 1, 3, 4]

@@ -8,7 +8,7 @@ import pytest
 from engram.client.disk_memory import DiskStore
 from engram.client.hosts.local import LocalHost
 from engram.link.server.membership import Membership
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.writer import RunWriter, Taken
 from engram.server import app_start as module
 from engram.server import stopping
@@ -75,7 +75,7 @@ def test_a_run_that_is_stopped_keeps_its_last_round_and_goes_on(runs, tmp_path):
 
     with pytest.raises(RunStopped, match=r"ended after round 3, as `engram stop` asked for.*run"):
         go(tmp_path / "run", third, stops=True)
-    record = RunRecord.open(tmp_path / "run")
+    record = Run.open(tmp_path / "run")
     assert (max(record.checkpoints()), record.results) == (3, None)
     found = go(tmp_path / "run", resume=str(tmp_path / "run"))
     assert found["clients"] == go(tmp_path / "whole")["clients"]

@@ -15,7 +15,7 @@ from engram.client.memory import RamStore
 from engram.client.ray_worker import RemoteWorker, digest_of, in_pieces
 from engram.cohort.trainer.worker_pool import training
 from engram.guards.noise import simulated_noise
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import EngramError, Refused
 from engram.settings.fingerprint import fingerprint
 from engram.settings.plugins import VARIABLE
@@ -236,7 +236,7 @@ def here(tmp_path_factory):
 
 
 def assert_same_runs(one, other):
-    one, other = RunRecord.open(one), RunRecord.open(other)
+    one, other = Run.open(one), Run.open(other)
     assert_same(other.load_checkpoint().model, one.load_checkpoint().model, atol=1e-5)
     mine, theirs = (record.load_checkpoint().memories for record in (one, other))
     stores = []

@@ -14,7 +14,7 @@ from engram.cli.deployed_cli import _without_a_part
 from engram.cli.progress import progress_lines
 from engram.link.server.control import Declined
 from engram.link.server.launch import Launch
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.writer import RunWriter
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
@@ -301,7 +301,7 @@ def test_each_round_is_counted_once_by_a_resumed_run_that_was_disturbed(tmp_path
     monkeypatch.setattr(
         deployed_cli, "serve_counters", lambda counters, port: made.append(counters)
     )
-    monkeypatch.setattr(RunRecord, "open", RunRecord)
+    monkeypatch.setattr(Run, "open", Run)
     deployed_cli._follow(Experiment(), tmp_path, tmp_path, None, "")
     (counters,) = made
     assert told == [2, 3, 4, 4, 5]

@@ -11,7 +11,7 @@ from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore
 from engram.cohort.trainer.trainer import Trainer
 from engram.guards.noise import simulated_noise
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.grid import PatientGrid
 from engram.server.run import run
 from engram.settings.conflicts import combines
@@ -42,7 +42,7 @@ def outcome(e, folder, runs=simulate):
         stopped = ""
     except RunStopped as error:
         stopped = str(error).replace(str(folder), "")
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     rows = [{k: v for k, v in row.items() if not k.startswith(_COSTS)} for row in record.rows()]
     last = record.load_checkpoint()
     model = {name: leaf.tolist() for name, leaf in last.model.items()}
@@ -93,5 +93,5 @@ def test_a_run_that_is_resumed_goes_on_in_the_way_in_which_it_was_trained(tmp_pa
     for way, settings in (("in-turn", {}), ("vmap", {"resume": str(tmp_path), "num_rounds": 4})):
         monkeypatch.setattr("engram.cohort.trainer.trainer.quickest", lambda *_, way=way: way)
         simulate(e.model_copy(update=settings), tmp_path)
-    rows = RunRecord.open(tmp_path).rows()
+    rows = Run.open(tmp_path).rows()
     assert [row["ways"] for row in rows if "ways" in row] == [{"in-turn": 1}] * 4

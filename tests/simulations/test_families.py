@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import engram as front
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.run_list import entries
 from engram.runs.writer import RunWriter
 from engram.settings.base import Method
@@ -87,7 +87,7 @@ def test_commands_for_networks_refuse_the_others_in_a_line(engram, folder):
 def test_each_of_ours_has_a_metric_by_which_runs_are_listed(folder):
     scores = {entry.name: entry.score for entry in entries(folder)}
     for name in FAMILIES.values():
-        record = RunRecord.open(folder / name)
+        record = Run.open(folder / name)
         main = record.metrics[0]
         assert main.meaning
         listed = main.name in record.results
@@ -104,7 +104,7 @@ def test_python_and_every_page_of_the_board_show_it(folder):
     visitor = board(index, None).server.test_client()
     for name in RUNS:
         run = front.load_run(folder / name)
-        assert len(run.metrics) == len(RunRecord.open(folder / name).rows()) > 0
+        assert len(run.metrics) == len(Run.open(folder / name).rows()) > 0
         assert len(run.clients) == 4
         assert "finished" in repr(run)
         for page in PAGES:
@@ -132,7 +132,7 @@ def asked(path, search):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_page_of_a_federation_shows_it_while_it_goes_on(folder, name, tmp_path, monkeypatch):
-    whole = RunRecord.open(folder / name)
+    whole = Run.open(folder / name)
     experiment = front.load_run(folder / name).experiment
     monkeypatch.setattr(type(experiment.own), "metrics", lambda own, shared: whole.metrics)
     record = RunWriter.create(tmp_path / name, experiment, engine="flower", training="a")

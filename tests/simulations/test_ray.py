@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.simulations.deployed import write_app
 from engram.simulations.engine import simulate
@@ -132,7 +132,7 @@ def ray(superlink, preset, tmp_path_factory):
     """All experiments in one run, and the preset for two more rounds; what was printed, where."""
     folder = tmp_path_factory.mktemp("several")
     configs = [e.to_config() | {"out": f"{folder}/{name}"} for name, e in EXPERIMENTS.items()]
-    more = RunRecord.open(preset[1]).config["settings"]
+    more = Run.open(preset[1]).config["settings"]
     configs.append(more | {"num-rounds": 4, "out": "", "resume": str(preset[1])})
     return run_several(superlink, folder, configs), folder
 
@@ -154,7 +154,7 @@ def run_several(superlink, folder, configs):
 def record_of(ray, name):
     printed, folder = ray
     assert (folder / name / "results.json").is_file(), printed
-    return RunRecord.open(folder / name)
+    return Run.open(folder / name)
 
 
 @pytest.mark.parametrize("name", [*GOLDEN, "fedavg", "median"])
@@ -162,7 +162,7 @@ def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(ray, tmp_
     for engine in ("vectorized", "sequential"):
         simulate(EXPERIMENTS[name], tmp_path / engine, engine=engine)
     assert ray[0].count("roster: 20 clients on 3 nodes, all running this source") == 5
-    records = [RunRecord.open(tmp_path / engine) for engine in ("vectorized", "sequential")]
+    records = [Run.open(tmp_path / engine) for engine in ("vectorized", "sequential")]
     records.append(record_of(ray, name))
     models = [record.load_checkpoint().model for record in records]
     assert_same(models[1], models[0], atol=1e-5)
@@ -196,13 +196,13 @@ def test_sites_take_turns(ray, tmp_path):
     simulate(EXPERIMENTS["meta-ban"], tmp_path / "here")
     there = record_of(ray, "meta-ban")
     assert "5 sites, regret" in ray[0], ray[0]
-    one, other = (record.rows() for record in (RunRecord.open(tmp_path / "here"), there))
+    one, other = (record.rows() for record in (Run.open(tmp_path / "here"), there))
     assert [row["arm"] for row in other] == [row["arm"] for row in one]
 
 
 def test_noise_is_secret_on_nodes(ray, tmp_path):
     expected = simulate(EXPERIMENTS["noise"], tmp_path / "vectorized")
-    one, other = RunRecord.open(tmp_path / "vectorized"), record_of(ray, "noise")
+    one, other = Run.open(tmp_path / "vectorized"), record_of(ray, "noise")
     assert other.results["epsilon"] == expected["epsilon"]
     asked = (other.folder / "clients-asked.txt").read_text().splitlines()
     assert [line.split() for line in asked] == [
@@ -218,7 +218,7 @@ def test_noise_is_secret_on_nodes(ray, tmp_path):
 def test_a_preset_runs_and_goes_on(preset, ray):
     printed, folder = preset
     assert "(global model: " in printed, printed
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4], ray[0]
     assert len(list((folder / "memory").glob("*/client-*"))) == 10
 
@@ -228,7 +228,7 @@ def test_a_project_runs_as_in_one_process(superlink, tmp_path, engram, monkeypat
     assert engram("run", "--out=here")[0] == 0
     printed = superlink.run(folder, toml({"out": str(tmp_path / "there")}))
     assert "roster: 6 clients on 2 nodes, all running this source" in printed, printed
-    one, other = (RunRecord.open(path) for path in (folder / "here", tmp_path / "there"))
+    one, other = (Run.open(path) for path in (folder / "here", tmp_path / "there"))
     assert_same(other.load_checkpoint().model, one.load_checkpoint().model, atol=1e-6)
     losses = [record.results["clients"]["loss"] for record in (one, other)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)

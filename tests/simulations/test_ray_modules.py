@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from engram.core.tree import is_finite
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.families import METHODS
 from engram.settings.plugins import add_plugins, load_plugins
 from engram.simulations.engine import simulate
@@ -53,7 +53,7 @@ def test_a_part_of_the_table_gives_the_same_on_ray(plug_ins, monkeypatch, tmp_pa
     for name, e in experiments.items():
         simulate(e, tmp_path / "here" / name)
         assert (tmp_path / "ray" / name / "results.json").is_file(), printed
-        records = [RunRecord.open(tmp_path / engine / name) for engine in ("here", "ray")]
+        records = [Run.open(tmp_path / engine / name) for engine in ("here", "ray")]
         one, other = (record.load_checkpoint().model for record in records)
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
         assert is_finite(one)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server import run as coordinator
 from engram.settings.errors import RunStopped
 from tests.epsilons import epsilon
@@ -32,7 +32,7 @@ def run(folder, **settings):
 def test_a_server_learns_no_rows_losses_or_exact_scores(tmp_path):
     sites(tmp_path, 10.0, 0, 0)
     results = run(tmp_path)
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     assert not any("train-loss" in row for row in rows)
     clients = results["clients"]
     assert clients["queries"] == [1, 1, 1]
@@ -52,7 +52,7 @@ def test_a_site_whose_budget_is_spent_is_left_out_and_the_run_goes_on(tmp_path, 
     few = epsilon_of([(2 / 8.0) ** 2] * 2) * 1.01
     sites(tmp_path, few, 0, 0)
     run(tmp_path)
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     assert [row.get("absent") for row in rows[1:]] == [{}, {}, {"0": "error"}]
     assert any("privacy budget is spent" in line for line in warnings_of_engram.messages)
 

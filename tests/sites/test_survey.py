@@ -17,7 +17,7 @@ from engram.data.schema.written import read_schema
 from engram.data.source import Source
 from engram.data.tables.table_summary import DescribedColumn, DescribedTable
 from engram.guards.secure.masks import public_of
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError
 from engram.sites import schema_survey
@@ -296,9 +296,7 @@ def test_columns_that_some_sites_lack_are_kept_and_missing_there(tmp_path):
         folder = tmp_path / method / "run"
         results = run_on(grid, e, folder, engine="vectorized")
         assert not results.get("left-out")
-        columns = {
-            c["name"]: c for c in next(iter(RunRecord.open(folder).rows()))["schema"]["columns"]
-        }
+        columns = {c["name"]: c for c in next(iter(Run.open(folder).rows()))["schema"]["columns"]}
         assert columns["lactate"]["default"] == lactate
         assert columns["smoker"]["default"] == "former"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engram.data.load_federation import federated_data
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.run import run as run_on
 from engram.settings.errors import Refused
 from engram.settings.files import read_json
@@ -29,7 +29,7 @@ def experiment(method, **change):
 
 def begun(folder, method="fedavg", **change):
     simulate(experiment(method, **change), folder)
-    return RunRecord.open(folder)
+    return Run.open(folder)
 
 
 def never_a_member(gone, record, state, method, **change):
@@ -42,7 +42,7 @@ def never_a_member(gone, record, state, method, **change):
     grid = ScriptedFederation(e, state, script)
     grid.clients = CLIENTS
     run_on(grid, e, state / "run", engine="flower")
-    return RunRecord.open(state / "run")
+    return Run.open(state / "run")
 
 
 def last(record):
@@ -61,7 +61,7 @@ def test_the_new_run_is_as_if_the_client_had_never_been_a_member(tmp_path, engra
     record = begun(tmp_path / "all", method)
     gone = record.rows()[1]["cohort"][0]
     assert engram("withdraw", "all", str(gone))[0] == 0
-    new = RunRecord.open(tmp_path / f"all-without-{gone}")
+    new = Run.open(tmp_path / f"all-without-{gone}")
     wanted = never_a_member(gone, record, tmp_path / "nodes", method)
     assert_same(last(new).model, last(wanted).model, atol=1e-6)
     assert_same(last(new).state, last(wanted).state, atol=1e-6)
@@ -80,7 +80,7 @@ def test_the_new_run_is_as_if_the_client_had_never_been_a_member(tmp_path, engra
 def test_units_are_those_of_the_other_clients(tmp_path, engram):
     record = begun(tmp_path / "all", standardize="federation")
     assert engram("withdraw", "all", "3")[0] == 0
-    new = RunRecord.open(tmp_path / "all-without-3")
+    new = Run.open(tmp_path / "all-without-3")
     wanted = never_a_member(3, record, tmp_path / "nodes", "fedavg", standardize="federation")
     units, before = new.rows()[0]["units"], record.rows()[0]["units"]
     train = federated_data(experiment("fedavg", standardize="none")).train
@@ -154,11 +154,11 @@ def test_two_withdraw_one_after_the_other(tmp_path, engram):
     record = begun(tmp_path / "all", "scaffold", clients_per_round=4)
     assert engram("withdraw", "all", "3")[0] == 0
     assert engram("withdraw", "all-without-3", "1", "--out", "two")[0] == 0
-    two = RunRecord.open(tmp_path / "two")
+    two = Run.open(tmp_path / "two")
     settings = two.config["settings"]
     assert (settings["participation"], settings["without"]) == (str(record.folder), "1,3")
     assert [row["members"] for row in two.rows()] == [[0, 2]] * (ROUNDS + 1)
-    both = RunRecord.open(tmp_path / "all-without-3")
+    both = Run.open(tmp_path / "all-without-3")
     wanted = never_a_member(1, both, tmp_path / "nodes", "scaffold", clients_per_round=4)
     assert_same(last(two).model, last(wanted).model, atol=1e-6)
 
@@ -176,13 +176,13 @@ def test_rounds_before_the_client_came_are_not_trained_again(tmp_path, engram):
         f"round-{ROUNDS}"
     ]
     _, out, _ = engram("withdraw", "all", "3")
-    new = RunRecord.open(tmp_path / "all-without-3")
+    new = Run.open(tmp_path / "all-without-3")
     assert f"from the checkpoint of round {ROUNDS - 1}: all-without-3" in out
     assert new.rows()[:ROUNDS] == record.rows()[:ROUNDS]  # the same to the millisecond
     assert new.rows()[ROUNDS]["members"] == [0, 1, 2]
     script = dict.fromkeys(range(ROUNDS + 1), (there, there))
     run_on(ScriptedFederation(e, tmp_path / "b", script), e, tmp_path / "never", engine="flower")
-    never = RunRecord.open(tmp_path / "never")
+    never = Run.open(tmp_path / "never")
     assert_same(last(new).model, last(never).model, atol=1e-6)
     assert_same(last(new).state, last(never).state, atol=1e-6)
 
@@ -203,9 +203,9 @@ def test_a_run_that_started_from_another_starts_from_the_retrained_one(tmp_path,
         "engram: --from must be a run without updates of client 2, got 'first'\n",
     )
     assert engram("withdraw", "second", "2", "--from", "first-without-2")[0] == 0
-    new = RunRecord.open(tmp_path / "second-without-2")
+    new = Run.open(tmp_path / "second-without-2")
     assert new.config["settings"]["start-from"] == str(tmp_path / "first-without-2")
-    record = RunRecord.open(tmp_path / "second")
+    record = Run.open(tmp_path / "second")
     started = {"start_from": str(tmp_path / "first-without-2"), "seed": 1}
     wanted = never_a_member(2, record, tmp_path / "nodes", "fedavg", **started)
     assert_same(last(new).model, last(wanted).model, atol=1e-6)
@@ -215,7 +215,7 @@ def test_what_cannot_be_withdrawn_is_refused_and_nothing_is_written(tmp_path, en
     begun(tmp_path / "all")
     begun(tmp_path / "without", without="1")
     begun(tmp_path / "alone", clients_per_round=1, num_rounds=1)
-    alone = RunRecord.open(tmp_path / "alone").rows()[1]["cohort"][0]
+    alone = Run.open(tmp_path / "alone").rows()[1]["cohort"][0]
     (tmp_path / "stopped").mkdir()
     for path in (tmp_path / "all").iterdir():
         if path.is_file() and path.name != "results.json":

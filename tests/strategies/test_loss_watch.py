@@ -2,7 +2,7 @@
 
 import pytest
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.score_columns import columns_of
 from engram.scoring.scorekeeping import Scorekeeper, ScoreWarnings, Scoring
 from engram.scoring.tasks import CLASSIFICATION
@@ -46,7 +46,7 @@ def test_a_run_shows_it_every_loss_and_names_its_step_sizes(monkeypatch, tmp_pat
     seen = []
     monkeypatch.setattr(LossWatch, "see", lambda self, *found: seen.append((self._lower, *found)))
     simulate(small(method="local-moml"), tmp_path / "run")
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     lower = "local-moml.alpha or local-moml.eta"
     told = "train-loss-median"  # which no single client owns
     assert seen == [(lower, r["round"], r[told]) for r in rows if told in r]

@@ -14,7 +14,7 @@ from engram.core.streams import Stream
 from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.guards.noise import secret_noise, simulated_noise
 from engram.guards.secret_samples import poisson_cohort, secret_cohort, subset_cohort
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server import run as coordinator
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
@@ -148,7 +148,7 @@ def test_clients_that_are_there_are_divided_by_the_expected_number():
 def test_runs_go_on_through_rounds_without_clients(tmp_path):
     e = small(**POISSON, method="fedavg", clients_per_round=1, num_rounds=8)
     found = simulate(e, tmp_path / "run")
-    rows = RunRecord.open(tmp_path / "run").rows()[1:]
+    rows = Run.open(tmp_path / "run").rows()[1:]
     sizes = [len(row["cohort"]) for row in rows]
     assert 0 in sizes
     assert max(sizes) > 0
@@ -163,7 +163,7 @@ def test_messages_give_what_a_simulation_gives(tmp_path):
     noise = simulated_noise(e.seed)
     g = grid(trainer(e, noise=noise), 3)
     coordinator.run(g, e, tmp_path / "sent", engine="vectorized", noise=noise)
-    one, two = (RunRecord.open(tmp_path / name) for name in ("direct", "sent"))
+    one, two = (Run.open(tmp_path / name) for name in ("direct", "sent"))
     assert [r.get("cohort") for r in one.rows()] == [r.get("cohort") for r in two.rows()]
     models = [flat({"m": r.load_checkpoint().model}) for r in (one, two)]
     for name, leaf in models[0].items():
@@ -173,7 +173,7 @@ def test_messages_give_what_a_simulation_gives(tmp_path):
 def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_path):
     e = small(**SUBSET, method="fedavg", clients_per_round=3, num_rounds=6, unseen_clients=4)
     found = simulate(e, tmp_path / "run")
-    rows = RunRecord.open(tmp_path / "run").rows()[1:]
+    rows = Run.open(tmp_path / "run").rows()[1:]
     assert [len(row["cohort"]) for row in rows] == [row["clients"] for row in rows] == [3] * 6
     assert found["sampling-rate"] == 3 / 16
     assert found["adjacency"] == "one client's data are replaced by any others"
@@ -182,7 +182,7 @@ def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_pat
         path = tmp_path / "run" / "config.json"
         config = json.loads(path.read_text())
         path.write_text(json.dumps(config | {"settings": config["settings"] | former}))
-        assert {*spent_by_client(RunRecord(tmp_path / "run")).values()} == {found["epsilon"]}
+        assert {*spent_by_client(Run(tmp_path / "run")).values()} == {found["epsilon"]}
 
 
 def test_cohorts_without_replacement_are_as_secret_as_those_of_poisson():
@@ -203,6 +203,6 @@ def test_secret_cohorts_are_recorded_before_they_are_asked_and_count_again(tmp_p
         coordinator.run(grid(trainer(e), 3), e, folder, engine="flower")
     asked = [(folder / "clients-asked.txt").read_text().splitlines() for folder in folders]
     assert [len(lines) for lines in asked] == [5, 5]
-    rows = RunRecord.open(folders[0]).rows()[1:]
+    rows = Run.open(folders[0]).rows()[1:]
     assert [" ".join(map(str, row["cohort"])) for row in rows] == asked[0]
     assert rows[-1]["epsilon"] == poisson_epsilon(2.0, 1 / 20, 5, 1e-5)

@@ -5,7 +5,7 @@ import pytest
 from torch.nn import functional
 
 import engram
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.best_round import Selection
 from engram.scoring.evaluation import Evaluation, outlying, summary
 from engram.scoring.metrics import METRICS, Metric
@@ -212,7 +212,7 @@ def test_one_client_neither_stops_nor_picks_nor_owns_what_is_told(tmp_path, lyin
 
 
 def rows(folder):
-    return [{k: v for k, v in r.items() if k != "ms"} for r in RunRecord.open(folder).rows()]
+    return [{k: v for k, v in r.items() if k != "ms"} for r in Run.open(folder).rows()]
 
 
 def test_a_run_ends_when_patience_does_and_a_resumed_one_does_too(tmp_path):

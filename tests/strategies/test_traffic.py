@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord
 from engram.compare.report_rows import report_rows
 from engram.compare.results import metrics_of
 from engram.compare.text_tables import method_table
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.simulations.engine import simulate
 from engram.wire.wire import to_record
 from tests.samples import EIGHT
@@ -52,7 +52,7 @@ def test_a_round_takes_the_bytes_of_its_messages(method):
 def test_record_table_and_clock_agree_on_the_bytes(tmp_path, method):
     e = small(num_clients=5, num_rounds=1, eval_every=1, **settings_of(method), **PACES)
     simulate(e, tmp_path)
-    size, record = exchanged(e), RunRecord.open(tmp_path)
+    size, record = exchanged(e), Run.open(tmp_path)
     assert record.results["client-bytes"] == size
     # A step takes no time: what remains is the transfer, at 1000 bytes a second.
     assert record.rows()[-1]["simulated-seconds"] == pytest.approx(size / 1000)
@@ -65,7 +65,7 @@ def test_clients_that_come_too_late_do_not_lower_the_bytes_of_one_that_trains(tm
     late = {"clock": f"{PACES['clock']},stragglers=0.5,slowdown=1e6", "deadline": 1e3}
     e = small(method="fedavg", num_clients=6, clients_per_round=6, compress="8-bit", **PACES | late)
     simulate(e, tmp_path)
-    record = RunRecord.open(tmp_path)
+    record = Run.open(tmp_path)
     row, size = record.rows()[-1], record.results["client-bytes"]
     assert (row["clients"], row["left-out"]) == (3, 3)
     assert (row["bytes-sent"], row["bytes-received"]) == (3 * size / 2, 3 * size / 2)

@@ -6,7 +6,7 @@ import torch
 from flwr.app import ConfigRecord
 
 from engram.core.types import Params
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.families import METHODS
@@ -31,7 +31,7 @@ SLOW = {"clock": "drawn,stragglers=0.25,speed-spread=0.5"}
 
 def run(folder, **settings):
     simulate(Experiment(**(SMALL | settings)), folder)
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     checkpoint = record.load_checkpoint()
     assert checkpoint is not None
     rows = [row for row in record.rows() if row["round"]]
@@ -148,7 +148,7 @@ def test_engines_give_the_same_rounds(tmp_path):
     direct, rows = run(tmp_path / "direct", **settings)
     assert max(row["staleness"] for row in rows) > 0
     simulate(Experiment(**(SMALL | settings)), tmp_path / "sequential", engine="sequential")
-    other = RunRecord.open(tmp_path / "sequential").load_checkpoint().model
+    other = Run.open(tmp_path / "sequential").load_checkpoint().model
     for name, leaf in direct.items():
         torch.testing.assert_close(leaf, other[name], atol=1e-5, rtol=1e-4)
 

@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord
 from engram.core.slots import unflat
 from engram.core.tree import clip
 from engram.guards.noise import simulated_noise
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.roster import query_roster
 from engram.simulations.engine import simulate
 from engram.strategies.network_strategy import Federated
@@ -152,7 +152,7 @@ def test_the_setting_reaches_the_round_and_its_record(tmp_path):
     for bound, expected in ((1.2, True), (5.0, False)):
         run = tmp_path / str(bound)
         simulate(e.model_copy(update={"max_weight": bound}), run)
-        row = RunRecord.open(run).rows()[1]
+        row = Run.open(run).rows()[1]
         limit = bound * sorted(rows)[9]
         above = [client for client, count in enumerate(rows) if count > limit]
         assert bool(above) == expected

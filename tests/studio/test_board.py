@@ -13,7 +13,7 @@ from flask import Flask
 
 from engram.link.addresses import Address
 from engram.runs.progress import RunProgress
-from engram.runs.record import PROGRESS, RunRecord
+from engram.runs.run import PROGRESS, Run
 from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused
 from engram.studio.app import board
@@ -77,9 +77,9 @@ def test_the_first_page_lists_runs_of_comparisons_and_what_tells_them_apart(fold
 def test_runs_are_read_again_only_when_they_have_changed(folder, tmp_path, monkeypatch):
     shutil.copytree(folder / "alone", tmp_path / "alone")
     index, reads = RunIndex(tmp_path), []
-    opened = RunRecord.open.__func__
+    opened = Run.open.__func__
     monkeypatch.setattr(
-        RunRecord, "open", classmethod(lambda cls, path: reads.append(path) or opened(cls, path))
+        Run, "open", classmethod(lambda cls, path: reads.append(path) or opened(cls, path))
     )
     index.everything()
     before = len(reads)

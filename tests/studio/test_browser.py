@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from engram.link.addresses import Address
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.writer import RunWriter
 from engram.simulations.engine import simulate
 from engram.studio import app
@@ -203,7 +203,7 @@ def test_many_runs_and_ten_thousand_clients(folder, tmp_path, page):
     record = RunWriter.create(
         tmp_path / "large", small(num_clients=clients), engine="vectorized", training="a"
     )
-    (first, *_, last) = RunRecord.open(runs[0]).rows()
+    (first, *_, last) = Run.open(runs[0]).rows()
     record.append(first)
     record.append(last)
     scores = {

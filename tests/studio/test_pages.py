@@ -20,7 +20,7 @@ from engram.compare.differences import pairwise
 from engram.compare.report_rows import client_scores
 from engram.compare.reports.gain_plot import gain_lines
 from engram.compare.results import references_of
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.writer import RunWriter
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
@@ -72,7 +72,7 @@ def test_the_page_of_a_comparison_has_its_table_figures_and_settings(compared):
     trained = [row[0] for row in table if row[0].split()[0] in ("fedavg", "local", "ditto")]
     methods = ("fedavg", "local", "ditto")
     assert trained == [f"{name}{end}" for name in methods for end in ("", " + fine-tuning")]
-    results = [RunRecord.open(compared / f"ditto-seed{seed}").results for seed in (0, 1)]
+    results = [Run.open(compared / f"ditto-seed{seed}").results for seed in (0, 1)]
     (picked,) = [row[2] for row in table if row[0] == "ditto"]
     mean = 50 * sum(run["selected"]["accuracy"] for run in results)
     assert picked.partition(" ")[0] == f"{mean:.1f}"
@@ -173,7 +173,7 @@ def test_settings_that_methods_have_otherwise_are_given_for_each(tmp_path):
 def test_what_repeats_a_run_on_data_in_memory_does(compared, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in (compared, compared / "ditto-seed1"):
-        first = RunRecord.open(next(iter(find_runs(folder).values()))[0].folder)
+        first = Run.open(next(iter(find_runs(folder).values()))[0].folder)
         call = repeating(folder, first.config)
         again = eval(call, {"engram": front, "data": DATA})
         found = {name: [r.results for r in each] for name, each in find_runs(again.folder).items()}

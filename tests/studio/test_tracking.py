@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.writer import RunWriter
 from engram.settings import errors
 from engram.settings.errors import Refused
@@ -65,7 +65,7 @@ def read(kind, folder):
 def of_mlflow(client, folder):
     """The run, which is there once."""
     experiment = client.get_experiment_by_name("engram").experiment_id
-    key = RunRecord.open(folder).config["training"]
+    key = Run.open(folder).config["training"]
     (run,) = client.search_runs([experiment], f"tags.`engram.run` = '{key}'")
     return run
 
@@ -85,7 +85,7 @@ def history(folder):
             if one.history.item:
                 items = {"/".join(i.nested_key) or i.key: i.value_json for i in one.history.item}
                 found.append({name: json.loads(value) for name, value in items.items()})
-    assert ids == {RunRecord.open(folder).config["training"]}
+    assert ids == {Run.open(folder).config["training"]}
     return found
 
 
@@ -188,7 +188,7 @@ def test_runs_are_tracked_as_they_go_and_later(engram):
     status, _, _ = engram("run", *SETS, "--out", "mine", "--track", "tensorboard")
     assert status == 0
     assert json.loads(Path("mine/tracked.json").read_text())["tensorboard"]["finished"]
-    rows = RunRecord.open(Path("mine")).rows()
+    rows = Run.open(Path("mine")).rows()
     assert [step for step, _ in read("tensorboard", Path("mine"))] == [r["round"] for r in rows[1:]]
     assert engram("track", "mine", "--to", "tensorboard")[1] == (
         "mine: 0 rounds sent to tensorboard\n"

@@ -15,7 +15,7 @@ import ray
 import torch
 
 import engram as library
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.families import METHODS
 from engram.settings.fingerprint import source_root
@@ -63,7 +63,7 @@ def test_tune_finds_settings_that_other_commands_take(engram):
     assert printed == "compare fedavg pfedme --config t/best.toml"
     assert engram(*printed.split(), "--seeds", "1", "--out", "c")[0] == 0
     for name in ("local", "fedavg", "pfedme"):  # on what they were tuned on, but for the seed
-        settings = RunRecord.open(Path(f"c/{name}-seed2")).config["settings"]
+        settings = Run.open(Path(f"c/{name}-seed2")).config["settings"]
         assert {"num-rounds": 8, "hidden": "8", "seed": 2}.items() <= settings.items()
         own = METHODS[name].all_keys()
         for key, value in best.get(name, {}).items():
@@ -78,7 +78,7 @@ def test_the_line_that_tune_prints_runs_what_it_found(engram):
     printed = shlex.split(out.splitlines()[-1].removeprefix("next: engram "))
     assert printed == ["run", "pfedme", "--config", "a b/pfedme/best.toml"]
     assert engram(*printed, "--out", "r")[0] == 0
-    settings = RunRecord.open(Path("r")).config["settings"]
+    settings = Run.open(Path("r")).config["settings"]
     found = tomllib.loads(Path("a b/pfedme/best.toml").read_text())
     assert found["pfedme"].pop("lambda") == settings["pfedme.lambda"] == 2
     assert settings["pfedme.eta"] == found["pfedme"]["eta"]
@@ -86,7 +86,7 @@ def test_the_line_that_tune_prints_runs_what_it_found(engram):
     told = "engram: METHOD must be pfedme, as --config or --set says, got fedavg\n"
     assert engram("run", "fedavg", *printed[2:])[2] == told
     assert engram("compare", *printed[1:], "--seeds", "1", "--out", "c")[0] == 0
-    assert RunRecord.open(Path("c/local-seed7")).config["settings"]["partition"] == "iid"
+    assert Run.open(Path("c/local-seed7")).config["settings"]["partition"] == "iid"
 
 
 @pytest.mark.processes
@@ -115,7 +115,7 @@ def test_the_step_size_of_fine_tuning_is_the_best_for_what_was_found(engram):
     for size in (0.001, 0.003162, 0.01, 0.03162, 0.1, 0.3162, 1.0):
         own = ("--set", f"adapt-lr={size}", "--set", "adapt-steps=3")
         engram("run", "fedavg", *SETS, *own, "--out", f"r{size}")
-        scores[size] = RunRecord.open(Path(f"r{size}")).results["validation-accuracy-tuned"]
+        scores[size] = Run.open(Path(f"r{size}")).results["validation-accuracy-tuned"]
     assert trial.settings["adapt-lr"] == max(scores, key=scores.get)
     assert len(set(scores.values())) > 2
     assert tune(engram, *words[:-1], "f", "--set", "adapt-lr=0.5")[0] == 0
@@ -158,7 +158,7 @@ def test_a_comparison_of_tuned_methods_is_on_other_seeds(engram):
     assert json.loads(Path("c/tuning/tuning.json").read_text())["seeds"] == [2, 3]
     best = tomllib.loads(Path("c/tuning/fedavg/best.toml").read_text())["fedavg"]["eta"]
     for seed in (0, 1):
-        settings = RunRecord.open(Path(f"c/fedavg-seed{seed}")).config["settings"]
+        settings = Run.open(Path(f"c/fedavg-seed{seed}")).config["settings"]
         assert (settings["seed"], settings["fedavg.eta"]) == (seed, best)
     before = Path("c/tuning/fedavg/trials.jsonl").read_bytes()
     assert engram("compare", "--resume", "c")[0] == 0

@@ -26,7 +26,7 @@ from engram.data.federated import FederatedData
 from engram.data.lazy import RowNumbers
 from engram.home.run_models import LearnedNetworks
 from engram.networks.losses import rows_of
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.query_rows import padded
 from engram.scoring.score_columns import COMMON
 from engram.scoring.served import ServedModels
@@ -125,7 +125,7 @@ def _trained(
         tell(int(row["round"]), "")
 
     simulate(again, folder / "run", engine=engine, on_round=on_round, opens=opens)
-    learned = LearnedNetworks(RunRecord.open(folder / "run"), again)
+    learned = LearnedNetworks(Run.open(folder / "run"), again)
     return opened[0].trainer, learned.slots, learned.checkpoint.server_round
 
 

@@ -14,7 +14,7 @@ from engram.core.checks import must, require
 from engram.core.machine import check_rows
 from engram.core.streams import Stream
 from engram.core.streams import generator as stream_generator
-from engram.data.lazy import Lazy
+from engram.data.lazy import like_of, whole
 from engram.data.loading import load
 from engram.data.source import PERMUTED, Source
 from engram.settings.errors import DataError
@@ -51,13 +51,13 @@ def read_classes(source: Source, *, data_dir: Path) -> LabeledRows:
 
 def _whole(source: Source, x: Any) -> npt.NDArray[Any]:
     """Returns the inputs of a part; those of ``Lazy`` rows are read."""
-    like = x.like if isinstance(x, Lazy) else x
-    if not isinstance(like, np.ndarray):
+    row = like_of(x)
+    if not isinstance(row, np.ndarray):
         raise DataError(must("dataset", source, "of one array of inputs, for a bandit of classes"))
-    if not isinstance(x, Lazy) or not len(x):
-        return like[: len(x)]
-    check_rows(f"{source}, read as a whole,", len(x) * like.nbytes)
-    return np.asarray(x.take(np.arange(len(x))))
+    if row is x or not len(x):
+        return row[: len(x)]
+    check_rows(f"{source}, read as a whole,", len(x) * row.nbytes)
+    return np.asarray(whole(x))
 
 
 def laid_out(x: Array, arms: int) -> Array:

@@ -15,7 +15,7 @@ from engram.bandits.policy import Policy, batched
 from engram.compare.reports.base import reports
 from engram.compare.reports.sites import draw_curve, regret_table, show_sites
 from engram.core.arrays import Array
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import DataError
 from engram.settings.experiment import Experiment
 from engram.strategies import Row
@@ -33,7 +33,7 @@ def _table(found: Row) -> Table:
     return table
 
 
-def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
+def _draw(record: Run, found: Row) -> dict[str, Figure]:
     rows = [row for row in record.rows() if {"told", TOTAL.name} <= row.keys()]
     if not rows:  # damaged, which has been warned of
         return {}

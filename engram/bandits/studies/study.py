@@ -27,8 +27,6 @@ __all__ = ["report", "work"]  # what a study's module has
 SHARES: Final = (10, 20, 40, 100)
 """After which shares of the rounds, in %, regrets are shown."""
 
-_LOOKS: Final = {"show_edge": False, "pad_edge": False}
-
 
 def report(settings: MetaBanSettings, found: TrialRows) -> Report:
     """Makes the tables and plots."""
@@ -53,7 +51,7 @@ def _caption(s: MetaBanSettings) -> str:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    found = new_table(["policy", "setting"], ["regret", "of random", "ms"], **_LOOKS)
+    found = new_table(["policy", "setting"], ["regret", "of random", "ms"], edge=False)
     for row in rows:
         regret = plus_minus(row["regret"], row["sd"], 0)
         setting = ", ".join(f"{name} {value}" for name, value in row["setting"].items()) or "-"
@@ -64,7 +62,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 def _by_round(rows: Sequence[Row]) -> list[str | Table]:
     ends = [str(end) for end in rows[0]["rounds"]]
-    regrets = new_table(["policy"], ends, **_LOOKS)
+    regrets = new_table(["policy"], ends, edge=False)
     for row in rows:
         cells = (f"{regret:.0f}" for regret in row["regrets"])
         regrets.add_row(METHODS[row["method"]].title, *cells)
@@ -73,7 +71,7 @@ def _by_round(rows: Sequence[Row]) -> list[str | Table]:
         return ["Mean regret by round:", regrets]
     half = ", ± half the 95 % interval" if rows[0]["seeds"] > 1 else ""
     caption = f"By how much it is above Meta-Ban's in the same worlds (below: -){half}:"
-    gaps = new_table(["policy"], ends, **_LOOKS)
+    gaps = new_table(["policy"], ends, edge=False)
     for row in others:
         gaps.add_row(METHODS[row["method"]].title, *map(_told, row["over-meta-ban"]))
     return ["Mean regret by round:", regrets, caption, gaps]
@@ -86,7 +84,7 @@ def _told(gap: Interval) -> str:
 
 def _ablation_table(rows: Sequence[Row], name: str) -> Table:
     watched = [measure for measure in RECOVERY if measure in rows[0]]
-    found = new_table(["Meta-Ban"], ["regret", *watched], **_LOOKS)
+    found = new_table(["Meta-Ban"], ["regret", *watched], edge=False)
     for row in rows:
         value = f"{name} = {row['setting'][name]:g}"
         regret = plus_minus(row["regret"], row["sd"], 0)

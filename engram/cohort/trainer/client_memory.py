@@ -189,8 +189,8 @@ def lent(trainer: "Trainer", clients: Sequence[int], server_round: int) -> Loan:
 def returned(trainer: "Trainer", asked: "Asked", made: Mapping[int, Params]) -> None:
     """Stores the memories that a round has made elsewhere."""
     for client, memory in made.items():
-        when = {"server_round": asked.server_round, "durable": asked.durable}
-        trainer.store.save(client, memory, **when)
+        number, durable = asked.server_round, asked.durable
+        trainer.store.save(client, memory, server_round=number, durable=durable)
 
 
 def _form(arrays: Params) -> Hashable:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_flatten
 
 from engram.cohort.dense import first_base
 from engram.cohort.draws import Draws
@@ -25,7 +25,7 @@ from engram.core.settings import numbers
 from engram.core.standardization import Units
 from engram.core.tree import concatenated, repeated
 from engram.data.federated import Split
-from engram.data.lazy import Lazy
+from engram.data.lazy import has_lazy
 from engram.settings.fields import key_of
 from engram.wire.training_result import Trained
 
@@ -43,7 +43,7 @@ def likeness(trainer: Trainer) -> Hashable:
     settings = [(key, value) for key, value in e.to_config().items() if key not in free]
     # Lazily read rows of several seeds are not joined, which may not fit into memory; nor are
     # networks that may have drawn something besides their parameters.
-    read = any(isinstance(leaf, Lazy) for leaf in tree_leaves(trainer.data.train.x))
+    read = has_lazy(trainer.data.train.x)
     client = method.client
     phases = [
         (phase.batches, phase.affine, phase.one_gradient_per_batch) for phase in client.phases

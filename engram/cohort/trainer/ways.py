@@ -158,8 +158,8 @@ class Learner(NamedTuple):
 
             assert self.model.features is not None  # for mypy: see ``fastest``
             _, targets = self._dense(task)
-            how = {"targets": targets, "features": self.model.features}
-            return partial(in_spans, problem, gradients=self.gradients(), **how)
+            seen, gradients = self.model.features, self.gradients()
+            return partial(in_spans, problem, targets=targets, features=seen, gradients=gradients)
         if way == "in-turn":
             from engram.cohort.sequential import in_turn  # noqa: PLC0415 - not always needed
 

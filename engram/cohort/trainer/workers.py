@@ -22,7 +22,7 @@ from logging import getLogger
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Final
 
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from engram.cohort.trainer.chunks import Asked, Chunk, Parts, in_order
 from engram.cohort.trainer.client_memory import lent, returned
@@ -31,7 +31,7 @@ from engram.cohort.trainer.worker_pool import others_train, threads_of_grpc
 from engram.cohort.trainer.worker_process import Helper, Made, Result, Token, forked, made
 from engram.core.machine import available, cores
 from engram.core.process_modes import one_core
-from engram.data.lazy import Lazy
+from engram.data.lazy import has_lazy
 
 if TYPE_CHECKING:
     from engram.cohort.trainer.trainer import Trainer
@@ -114,7 +114,7 @@ class Workers:
 
     def _alone(self, trainer: "Trainer") -> str:
         e = self._experiment
-        lazy = any(isinstance(x, Lazy) for x in tree_leaves(trainer.data.train.x))
+        lazy = has_lazy(trainer.data.train.x)
         elsewhere = multiprocessing.parent_process() is not None or one_core() or others_train()
         reasons = (
             # Elsewhere a process that has threads cannot be forked.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run, is_run
 from engram.settings.base import Families
 from engram.settings.network import NetworkMethod
 from engram.wire.checksums import Row
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Show = Callable[[Path, bool], None]
-Draw = Callable[[RunRecord, Row], "Mapping[str, Figure]"]
+Draw = Callable[[Run, Row], "Mapping[str, Figure]"]
 
 
 class Report(NamedTuple):
@@ -29,8 +29,8 @@ class Report(NamedTuple):
 
     show: Show
     draw: Draw | None = None
-    curve: Callable[[RunRecord, str], "Figure"] | None = None
-    text: Callable[[RunRecord], str] | None = None
+    curve: Callable[[Run, str], "Figure"] | None = None
+    text: Callable[[Run], str] | None = None
 
 
 REPORTS: Families[Report] = Families("report")
@@ -46,13 +46,13 @@ def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
     return register
 
 
-def plots_of(record: RunRecord) -> "Mapping[str, Figure]":
+def plots_of(record: Run) -> "Mapping[str, Figure]":
     """Draws a finished run; nothing where its family has no plots of its own."""
     found, draw = record.results, REPORTS[record.method.plug_in].draw
     return draw(record, found) if draw and found is not None else {}
 
 
-def pictures_of(record: RunRecord) -> list[str]:
+def pictures_of(record: Run) -> list[str]:
     """Names of the files that ``show`` draws of a finished run."""
     network = [*(metric.name for metric in record.metrics[:-1]), "clients"]  # the last is the loss
     return [f"{name}.png" for name in plots_of(record) or network]
@@ -61,6 +61,6 @@ def pictures_of(record: RunRecord) -> list[str]:
 def show_runs(folder: Path, as_json: bool) -> None:
     """Shows the results of a run, or of a comparison of methods that train networks."""
     plug_in = NetworkMethod.plug_in
-    if (folder / "config.json").is_file():
-        plug_in = RunRecord.open(folder).method.plug_in
+    if is_run(folder):
+        plug_in = Run.open(folder).method.plug_in
     REPORTS[plug_in].show(folder, as_json)

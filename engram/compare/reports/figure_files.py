@@ -16,7 +16,7 @@ from engram.compare.reports.base import plots_of
 from engram.compare.reports.gain_plot import draw_gains
 from engram.compare.results import metrics_of, references_of
 from engram.core.checks import must
-from engram.runs.record import RunRecord
+from engram.runs.run import Run, is_run
 from engram.settings.errors import Refused
 
 FORMATS: Final = ("pdf", "png", "svg")
@@ -103,8 +103,8 @@ def _fit(figure: Figure, inches: float) -> None:
 
 def figures_of(folder: Path, *, narrow: bool = False) -> dict[str, Figure]:
     """Returns the figures of a run or a comparison, by name."""
-    if (folder / "config.json").is_file():
-        record = RunRecord.open(folder)
+    if is_run(folder):
+        record = Run.open(folder)
         if not record.trains_network:
             return dict(plots_of(record))
     runs = find_runs(folder)

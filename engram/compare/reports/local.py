@@ -18,7 +18,7 @@ from engram.compare.reports.figure_files import network_figures
 from engram.compare.results import Results, metric_called, metrics_of, results_of
 from engram.compare.text_tables import TextTable, method_table
 from engram.link.console import WHOLE
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import few, one_line
 from engram.settings.files import replace_file
 from engram.settings.network import NetworkMethod
@@ -150,11 +150,11 @@ def client_lines(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
             yield f"{never}; they get the global model, which most methods fine-tune for them"
 
 
-def _curve(record: RunRecord, name: str) -> Figure:
+def _curve(record: Run, name: str) -> Figure:
     return drawn({record.method.name: [record]}, name)
 
 
-def _text(record: RunRecord) -> str:
+def _text(record: Run) -> str:
     runs = {record.method.name: [record]}
     return shown(record.folder, runs) if record.is_evaluated else ""
 

@@ -14,7 +14,7 @@ from engram.cli.console import as_allowed, err, new_table, out, tell_files
 from engram.compare.figures import panels, save
 from engram.compare.reports.base import plots_of
 from engram.core.arrays import Array
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import one_line
 from engram.strategies import STRATEGIES, Row
 
@@ -26,7 +26,7 @@ def show_sites(
     folder: Path, as_json: bool, table: Callable[[Row, Mapping[str, Any]], Table]
 ) -> None:
     """Draws the plots of a run between sites, and prints its table and its files."""
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     found, settings = record.results, record.settings
     if found is None:
         err.print(f"{folder}: not finished; go on with --resume", soft_wrap=True)

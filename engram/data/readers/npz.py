@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.core.machine import check_rows, rows_in_memory
-from engram.data.lazy import Lazy, RowNumbers
+from engram.data.lazy import Lazy, RowNumbers, like_of
 from engram.data.schema.cells import check_columns
 from engram.data.schema.declared import name_order
 from engram.settings.errors import DataError, few_names
@@ -197,7 +197,7 @@ def in_order(path: Path, arrays: Mapping[str, Any], wanted: Sequence[str] = ()) 
         DataError: As ``named``; or there is no such column.
     """
     parts = {key: arrays[key] for key in _INPUTS if key in arrays}
-    shapes = {(part.like if isinstance(part, Lazy) else part).shape[1:] for part in parts.values()}
+    shapes = {like_of(part).shape[1:] for part in parts.values()}
     if "x_names" not in arrays or len(shapes) != 1 or len(shape := shapes.pop()) != 1:
         return dict(arrays)
     names = named(path, arrays, "x_names", shape[0])

@@ -11,7 +11,7 @@ import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date, datetime, time
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
@@ -58,8 +58,8 @@ def _sheet(path: Path, opened: IO[bytes], name: str) -> Any:
         names = [str(each) for each in book.sheet_names]
         if name and name not in names:
             raise DataError(f"{path} has no sheet {name!r}; it has {few_names(names)}")
-        how: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False}
-        found = {each: book.parse(each, **how) for each in ([name] if name else names)}
+        parse = partial(book.parse, header=None, dtype=object, keep_default_na=False)
+        found = {each: parse(each) for each in ([name] if name else names)}
     sheets = {}
     for each, cells in found.items():
         there = cells.where(cells != "")

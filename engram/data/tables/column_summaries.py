@@ -144,9 +144,10 @@ def frame_of(source: Source, cache: Path, file: File = _FILE) -> Any:
 def _described(column: Column, given: Any, cells: Any, least: int) -> DescribedColumn:
     there, told = cells.dropna(), column.told()
     missing = len(cells) - len(there)
-    figures: dict[str, Any] = {"missing": missing if min(missing, len(there)) >= least else None}
+    lacks = missing if min(missing, len(there)) >= least else None
     if len(there) < least:
-        return DescribedColumn(replace(told, kind=""), **figures)
+        return DescribedColumn(replace(told, kind=""), missing=lacks)
+    figures: dict[str, Any] = {"missing": lacks}
     counts = there.value_counts()
     shared, values = counts[counts >= least].index, list[str]()
     if column.kind == "category":

@@ -16,7 +16,7 @@ import pandas as pd
 from engram.core.checks import Fault, must
 from engram.core.machine import check_rows
 from engram.data.image_axes import CLASSES, PART, say_once
-from engram.data.lazy import Lazy, is_frame
+from engram.data.lazy import is_frame, whole
 from engram.data.readers.csv_files import as_frame, dialect, read_csv
 from engram.data.readers.npz import named
 from engram.data.readers.table_files import EXCEL, by_line, read_rows
@@ -244,8 +244,7 @@ def framed(path: Path, arrays: Mapping[str, Any]) -> Any:
     if "x" not in arrays:
         held = [name for name in arrays if name != "x_names"]
         raise DataError(f"{path} must hold x; it holds {few_names(held) or 'no arrays'}")
-    x = arrays["x"]
-    x = x.take(np.arange(len(x))) if isinstance(x, Lazy) else x
+    x = whole(arrays["x"])
     if x.ndim != 2 or x.dtype.kind not in "buif":
         got = f"{x.dtype} of shape {x.shape}"
         raise DataError(f"{path}: x must be numbers of shape (rows, columns), got {got}")

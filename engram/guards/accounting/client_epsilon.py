@@ -3,16 +3,15 @@
 from collections import defaultdict
 from pathlib import Path
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import FORMER, Experiment
-from engram.settings.files import read_json
 
 ASKED = "clients-asked.txt"
 """The file of the clients that were asked, a line a release; see ``accountant``."""
 
 
-def spent_by_client(record: RunRecord) -> dict[int, float]:
+def spent_by_client(record: Run) -> dict[int, float]:
     """Returns epsilon of each client that was asked, at the run's ``delta``.
 
     It is empty without privacy, and for a run of a network or a loss that is not known here. Where
@@ -27,9 +26,7 @@ def spent_by_client(record: RunRecord) -> dict[int, float]:
     rows, file = record.rows(), record.folder / ASKED
     if not file.is_file() and not any("epsilon" in row for row in rows):
         return {}
-    settings = read_json(record.folder / "config.json").get("settings")
-    if not isinstance(settings, dict):
-        return {}
+    settings = record.settings
     try:
         # None of the former settings has a part in what was spent.
         e = Experiment.from_config({k: v for k, v in settings.items() if k not in FORMER})

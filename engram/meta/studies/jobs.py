@@ -185,9 +185,9 @@ def draw_convergence(done: Sequence[Row], label: str, *, log: bool) -> bytes:
         for color, (name, runs) in zip(COLORS, named.items(), strict=False):
             curves = np.array([run["errors"] for run in runs], dtype=float)
             curves[~np.isfinite(curves)] = np.nan
-            line = {"ls": "--" if name == MATCHED else "-", "color": color, "label": title_of(name)}
-            low, high = curves.min(0), curves.max(0)
-            draw_band(axes, runs[0]["samples"], curves.mean(0), low, high, **line)
+            x, style = runs[0]["samples"], "--" if name == MATCHED else "-"
+            (line,) = axes.plot(x, curves.mean(0), style, color=color, label=title_of(name))
+            draw_band(axes, line, curves.min(0), curves.max(0))
         axes.set(xlabel="samples", title=f"K = {size}")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         if log:

@@ -1,6 +1,7 @@
 """The methods that the MOML paper compares, each as one call of its rule."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from torch import Tensor
@@ -71,8 +72,8 @@ def _moml_v2(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
 
 def _local_moml(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     # H = 5 and K0 = 2 K, as in Sec. 6.1.
-    how: dict[str, Any] = {"local_steps": _H, "initial_batch_size": 2 * s.batch_size}
-    return local_moml(s.loss, **s.few, **s.maml, beta=beta, eta=eta, **how)
+    moml = partial(local_moml, local_steps=_H, initial_batch_size=2 * s.batch_size)
+    return moml(s.loss, **s.few, **s.maml, beta=beta, eta=eta)
 
 
 def _nasa(s: RuleArguments, beta: Tensor, eta: Tensor) -> MetaRule[Any]:

@@ -127,7 +127,7 @@ def tables(rows: Sequence[Row]) -> list[Table]:
 
 def _table(rows: Sequence[Row], title: str, cell: Callable[[Row, bool], str]) -> Table:
     headings = [shown.title.replace(" ", "\n") for shown in _SHOWN]
-    found = new_table([""], headings, title=title, show_edge=False, pad_edge=False)
+    found = new_table([""], headings, title=title, edge=False)
     for (setting,), some in grouped(rows, "setting").items():
         own = {row["method"]: row for row in some}
         least = min(row["regret"] for row in some)

@@ -50,12 +50,11 @@ def curves(runs: Runs, metric: Metric) -> Figure:
                 hoverinfo="skip",
             )
             figure.add_trace(band)
-        look = {"mode": "lines+markers", "line": line, "marker": {"symbol": symbol}}
-        mean = values.mean(axis=0)
-        figure.add_trace(Scatter(x=rounds, y=mean, name=label, legendgroup=label, **look))
+        mean = Scatter(x=rounds, y=values.mean(axis=0), name=label, legendgroup=label)
+        marker = {"symbol": symbol}
+        figure.add_trace(mean.update(mode="lines+markers", line=line, marker=marker))
     y = f"{metric.name}, {metric.center} over clients{metric.unit}"
-    titles = {"xaxis_title": "communication round", "yaxis_title": y}
-    figure.update_layout(margin=_MARGIN, **titles)
+    figure.update_layout(margin=_MARGIN, xaxis_title="communication round", yaxis_title=y)
     return figure
 
 
@@ -126,9 +125,8 @@ def _dots(runs: Runs, values: Mapping[str, Dots], metric: Metric) -> Figure:
         y = line + rng.uniform(-_JITTER, _JITTER, len(x))
         marker = {"color": looks[method].color, "opacity": 0.5}
         hover = "%{text}: %{x:.4g}<extra></extra>"
-        told = {"text": names, "name": label, "hovertemplate": hover}
-        draw = Scattergl if len(x) > _MANY else Scatter
-        figure.add_trace(draw(x=x, y=y, mode="markers", marker=marker, **told))
+        dots = (Scattergl if len(x) > _MANY else Scatter)(x=x, y=y, mode="markers", marker=marker)
+        figure.add_trace(dots.update(text=names, name=label, hovertemplate=hover))
         if x:
             figure.add_trace(_mark(np.array(x), line, metric, mean))
     figure.update_yaxes(
@@ -148,5 +146,5 @@ def _mark(x: Array, line: int, metric: Metric, mean: Interval | None) -> Scatter
             bars = {"array": [high - at], "color": "black", "thickness": 2, "width": 6}
     marker = {"color": "black", "symbol": "line-ns-open", "size": 18}
     hover = f"{told}<extra></extra>"
-    look = {"mode": "markers", "marker": marker, "error_x": bars, "hovertemplate": hover}
-    return Scatter(x=[at], y=[line], **look)
+    mark = Scatter(x=[at], y=[line], mode="markers", marker=marker)
+    return mark.update(error_x=bars, hovertemplate=hover)

@@ -15,7 +15,7 @@ from engram.compare.reports.base import plots_of
 from engram.compare.reports.local import tables_of
 from engram.compare.results import metrics_of, results_of
 from engram.compare.text_tables import TextTable, results_table
-from engram.runs.record import RunRecord
+from engram.runs.run import Run, is_run
 from engram.settings.errors import Refused
 from engram.studio.pages.figures import BAR, titled_figures, titled_gains
 from engram.studio.pages.reproduce_command import repeating, settings_of
@@ -105,7 +105,7 @@ def page(folder: Path) -> str:
     """
     runs = find_runs(folder)
     found: dict[str, Any] = {"parts": [], "tables": [], "pictures": {}, "answer": ""}
-    alone = RunRecord.open(folder) if (folder / "config.json").is_file() else None
+    alone = Run.open(folder) if is_run(folder) else None
     if alone is not None and not alone.trains_network:
         first = alone
         # Drawn from its record: a picture beside it may be anybody's.

@@ -13,7 +13,7 @@ from engram.data.source import BUILT_IN, Source
 from engram.networks.optimizers import BUILT_IN_OPTIMIZERS, SCHEDULES
 from engram.networks.registry import BUILT_IN as BUILT_IN_NETWORKS
 from engram.networks.registry import TORCHVISION
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.metrics import BUILT_IN as BUILT_IN_METRICS
 from engram.settings.experiment import default_config, without_former
 
@@ -65,7 +65,7 @@ def repeating(folder: Path, config: Mapping[str, Any]) -> str:
         method, given = config["settings"]["method"], _given(config["settings"])
         words = [method]
         if config["engine"] == "flower":
-            server = RunRecord(folder).federation or "SERVER_FOLDER"
+            server = Run(folder).federation or "SERVER_FOLDER"
             if folder.absolute().parent in Path(server).parents:  # made for this run alone
                 clients = config["settings"]["num-clients"]
                 own = {"method": method, **given}

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from engram.compare.reports.base import pictures_of
 from engram.data.file_models import Stored, read_stored
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.scoring.score_columns import UNSEEN
 from engram.settings.errors import Refused, need, one_line
 from engram.settings.files import read_file, replace_file
@@ -102,7 +102,7 @@ def check_tracker(kind: str) -> None:
 
 def check_sendable(folder: Path, kind: str) -> None:
     """Refuses a run that is not there, or of which something that is sent is damaged."""
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     _Sending(record, kind, "")
     _ = record.results, record.rows()
 
@@ -114,7 +114,7 @@ def send(folder: Path, kind: str, group: str = "") -> int:
         Refused: There is no such run, it is damaged, or the tracker cannot be used.
     """
     check_sendable(folder, kind)
-    record = RunRecord.open(folder)
+    record = Run.open(folder)
     try:
         with closing(_Sending(record, kind, group)) as sending:
             return sum(sending.row(row) for row in record.rows())
@@ -150,7 +150,7 @@ def follow(folder: Path, kind: str, group: str = "") -> Iterator[Callable[[Row],
     def begin(row: Row) -> None:
         nonlocal sending
         if sending is None:
-            sending = _Sending(record := RunRecord.open(folder), kind, group)
+            sending = _Sending(record := Run.open(folder), kind, group)
             for earlier in record.rows()[:-1]:
                 sending.row(earlier)
         sending.row(row)
@@ -176,7 +176,7 @@ class _Sent(Stored):
 class _Sending:
     """A run's way to a tracker, which is asked for once there is something to tell."""
 
-    def __init__(self, record: RunRecord, kind: str, group: str) -> None:
+    def __init__(self, record: Run, kind: str, group: str) -> None:
         self._record, self._kind = record, kind
         self._path = record.folder / _SENT
         folder, key = record.folder, record.config["training"]

@@ -13,13 +13,13 @@ from engram.compare.figures import COLORS, panels
 from engram.compare.plots import tick_label
 from engram.compare.reports.base import reports
 from engram.compare.reports.sites import MANY, draw_curve, regret_table, show_sites
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import few_names
 from engram.strategies import Row
 from engram.tables.federation.molar import COLUMNS, REGRETS, Molar, MolarBandit
 
 
-def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
+def _draw(record: Run, found: Row) -> dict[str, Figure]:
     del record
     return {"losses": draw_losses(found)} if found.get("scored") else {}
 
@@ -82,7 +82,7 @@ def draw_losses(found: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _draw_regret(record: RunRecord, found: Row) -> dict[str, Figure]:
+def _draw_regret(record: Run, found: Row) -> dict[str, Figure]:
     del found
     rows = [row for row in record.rows() if REGRETS.name in row]
     if not rows:  # damaged, which has been warned of

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from engram.core.arrays import Array
+from engram.scoring.intervals import mean_and_error
 from engram.tables.adaptive_models import Adaptive, AdaptiveClassifier, AdaptiveRegressor
 from engram.tables.baselines import (
     DebiasedRegressor,
@@ -79,10 +80,8 @@ def is_tie(own: Array, best: Array) -> bool:
     It is the rule of Breiman, Friedman, Olshen, Stone. Classification and Regression Trees. 1984,
     Sec. 3.4.3, for paired differences.
     """
-    gaps = own - best
-    if len(gaps) == 1:
-        return bool(gaps[0] <= 0)
-    return bool(gaps.mean() <= gaps.std(ddof=1) / len(gaps) ** 0.5)
+    gap, error = mean_and_error(own - best)
+    return bool(gap <= (0 if error is None else error))
 
 
 def _beyond(found: dict[float, Array]) -> float | None:

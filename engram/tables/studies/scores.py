@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table as Printed
 
 from engram.cli.console import new_table, plus_minus
-from engram.scoring.intervals import crossed, mean_and_error
+from engram.scoring.intervals import crossed, mean_and_error, mean_known
 from engram.simulations.job_pool import Row
 from engram.tables.families import FamilyName
 from engram.tables.studies.comparison import Shares, SplitScore
@@ -84,14 +84,9 @@ def comparison(splits: Sequence[Mapping[str, SplitScore]], shares: Shares) -> li
             "failed": sum(score.reason is not None for score in own),
             "splits": [score._asdict() for score in own],
         }
-        rows.append(row | {key: _mean([getattr(s, key) for s in own]) for key in _QUALITIES})
+        rows.append(row | {key: mean_known(getattr(s, key) for s in own) for key in _QUALITIES})
     _add_gaps(rows, (1 - sum(shares)) / sum(shares))
     return rows
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 def _add_gaps(rows: Sequence[Row], ratio: float) -> None:

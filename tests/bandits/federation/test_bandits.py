@@ -11,7 +11,7 @@ from engram.bandits.federation.environments import simulated_environment
 from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.core.streams import Stream, generator
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.runs.writer import RunWriter
 from engram.server.engine import Engine
 from engram.settings.errors import DataError, Refused, RunStopped
@@ -82,7 +82,7 @@ def test_the_exchange_is_the_library(tmp_path, special, nodes):
 
 def test_what_is_recorded(tmp_path):
     found, _ = run(tmp_path / "run")
-    record = RunRecord.open(tmp_path / "run")
+    record = Run.open(tmp_path / "run")
     assert record.results == found
     (metric,) = record.metrics
     assert (metric.name, metric.better) == ("regret", "lower")
@@ -190,7 +190,7 @@ FAULTS = {
 @pytest.mark.parametrize(("change", "reason"), FAULTS.values(), ids=list(FAULTS))
 def test_a_site_is_left_out_of_the_batch_in_which_it_fails_or_lies(tmp_path, change, reason):
     found, store = run(tmp_path / "run", grid=in_round(9, 2, change))
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     assert [row["left-out"] for row in rows] == [0] * 8 + [1]
     assert reason in rows[-1]["absent"]["2"]
     assert found["sites"] == COUNT - 1
@@ -207,7 +207,7 @@ def test_precision_that_a_site_claims_is_bounded_and_named(tmp_path, warnings_of
     found, _ = run(tmp_path / "bounded", **many)
     # One of 14 has 5 / (5 + 7) of the weight at most, less than half.
     assert np.abs(found["shared"]["coef"]).max() < 3
-    rows = RunRecord.open(tmp_path / "bounded").rows()
+    rows = Run.open(tmp_path / "bounded").rows()
     assert [row.get("bounded", []) for row in rows] == [[]] * 8 + [[2]]
     assert warnings_of_engram.text.count("client 2 would have more weight") == 1
     found, _ = run(tmp_path / "believed", max_weight=1e9, **many)
@@ -224,7 +224,7 @@ def test_one_sites_regret_does_not_make_the_mean(tmp_path):
     # A hundred times the third smallest of six.
     assert found["regret"] == pytest.approx((others.sum() + 100 * np.sort(others)[2]) / 6)
     assert others.min() <= found["regret-median"] <= others.max()
-    assert RunRecord.open(tmp_path / "run").rows()[-1]["regret-median"] == found["regret-median"]
+    assert Run.open(tmp_path / "run").rows()[-1]["regret-median"] == found["regret-median"]
 
 
 def test_a_site_tells_of_no_more_turns_than_there_were(tmp_path):
@@ -297,7 +297,7 @@ def test_tables_that_cannot_be_played(tmp_path):
 def test_a_site_that_comes_late_plays_from_then_on(tmp_path):
     g = partial(Late, comes={3: 4})
     found, _ = run(tmp_path / "run", grid=g)
-    rows = RunRecord.open(tmp_path / "run").rows()
+    rows = Run.open(tmp_path / "run").rows()
     assert [row["absent"] for row in rows] == [{"2": "no node hosts it"}] * 4 + [{}] * 5
     assert [row["sites"] for row in rows] == [COUNT - 1] * 4 + [COUNT] * 5
     e, world = settings(), simulated_environment(settings(), 2)

@@ -13,7 +13,7 @@ from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.guards.accounting.guarantee import guarantee
 from engram.guards.noise import secret_noise
 from engram.guards.presets import noise_multiplier
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.sites.ledger import Ledger
 from engram.sites.privacy_account import Account
@@ -46,7 +46,7 @@ def test_a_run_claims_one_release_for_each_turn_whatever_its_rounds(tmp_path):
     found, _ = private(tmp_path / "run", noise_multiplier=2.0)
     assert found["epsilon"] == pytest.approx(claimed(2.0), rel=1e-4)
     assert found["adjacency"] == ADJACENT
-    each = spent_by_client(RunRecord.open(tmp_path / "run"))
+    each = spent_by_client(Run.open(tmp_path / "run"))
     assert list(each.values()) == pytest.approx([claimed(2.0)] * COUNT, rel=1e-4)
 
 
@@ -98,7 +98,7 @@ def test_a_node_tells_neither_turns_nor_rewards_nor_regrets():
 def test_later_choices_follow_from_what_was_sent(tmp_path):
     """A site's coefficients after a batch are made of its noisy estimate, which it remembers."""
     _, store = private(tmp_path / "run", noise_multiplier=1.0)
-    shared = np.array(RunRecord.open(tmp_path / "run").results["shared"]["coef"][0])
+    shared = np.array(Run.open(tmp_path / "run").results["shared"]["coef"][0])
     played = [store.load(client, before=10) for client in range(COUNT)]
     senders = [client for client, kept in enumerate(played) if "sent.coef" in kept]
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])

@@ -14,7 +14,7 @@ from engram.client.disk_memory import DiskStore
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.data.source import data
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.engine import Engine
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError, Refused
@@ -75,7 +75,7 @@ def test_classes_of_data_sets_are_clients(tmp_path, groups):
 
 def test_what_is_recorded(tmp_path):
     found, _ = run(tmp_path / "run")
-    record = RunRecord.open(tmp_path / "run")
+    record = Run.open(tmp_path / "run")
     assert record.results == json.loads(json.dumps(found))
     rows = record.rows()
     assert [row["round"] for row in rows] == list(range(1, T + 1))

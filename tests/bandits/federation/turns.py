@@ -6,7 +6,7 @@ from engram.bandits.play import play_policy as play_in_one_place
 from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.guards.noise import simulated_noise
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.run import run as run_on
 from engram.simulations.grid import InProcessGrid
 from engram.wire.wire import CLIENTS
@@ -53,4 +53,4 @@ def entry(key, value):
 
 
 def rows_of(folder):
-    return RunRecord.open(folder).rows()
+    return Run.open(folder).rows()

@@ -21,7 +21,7 @@ from engram.link.keys import read_public_key, same_key
 from engram.link.node_config import NodeConfig
 from engram.link.server.identity import add_client, new_client_key, sign_registry
 from engram.link.server.membership import Membership
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused, RunStopped
 from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
@@ -231,9 +231,7 @@ def test_sums_from_one_model_are_over_the_same_sites(tmp_path, before, after):
     again = partial(simulate, e, tmp_path / "other", through=lambda host: through(host, after))
     if before == after:
         again()
-        one, other = (
-            RunRecord.open(tmp_path / n).load_checkpoint().model for n in ("one", "other")
-        )
+        one, other = (Run.open(tmp_path / n).load_checkpoint().model for n in ("one", "other"))
         assert_same(one, other)
         return
     with pytest.raises(RunStopped, match="sites of a sum must be those of the first sum of updat"):

@@ -16,7 +16,7 @@ from engram.client.memory import RamStore
 from engram.guards.changes import vector_of
 from engram.guards.secure import stages
 from engram.guards.secure.wire import digests
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.families import METHODS
 from engram.simulations.engine import simulate
@@ -78,7 +78,7 @@ def watched(e, folder):
 
 
 def assert_same_models(one, other):
-    one, other = (RunRecord.open(folder).load_checkpoint().model for folder in (one, other))
+    one, other = (Run.open(folder).load_checkpoint().model for folder in (one, other))
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
@@ -110,7 +110,7 @@ def test_with_three_of_ten_clients_gone_the_mean_is_that_of_the_others(tmp_path)
     gone = {"keys": [0, 1], "shares": [2, 3], "train": [4, 19]}
     e = experiment(aggregation="secure")
     simulate(e, tmp_path / "run", through=lambda host: Between(host, gone))
-    record = RunRecord.open(tmp_path / "run")
+    record = Run.open(tmp_path / "run")
     start, moved, rows = updates_of(e)
     stay = [client for client in range(20) if client not in {*chain(*gone.values())}]
     near, lengths = zip(*(clipped(each) for each in moved), strict=True)
@@ -157,7 +157,7 @@ def test_every_method_whose_merge_sees_a_mean_learns_the_same(tmp_path, method):
     for aggregation in ("plain", "secure"):
         e = experiment(**special, aggregation=aggregation)
         simulate(e, tmp_path / aggregation)
-        found.append(RunRecord.open(tmp_path / aggregation).load_checkpoint())
+        found.append(Run.open(tmp_path / aggregation).load_checkpoint())
     plain, secure = found
     assert plain.model.keys() == secure.model.keys()
     for path, leaf in plain.model.items():
@@ -422,7 +422,7 @@ def test_central_noise_comes_in_shares_of_the_sites(tmp_path):
     records = []
     for name, special in {"exact": given, "noisy": private, "again": private}.items():
         simulate(experiment(aggregation="secure", **special), tmp_path / name)
-        records.append(RunRecord.open(tmp_path / name))
+        records.append(Run.open(tmp_path / name))
     exact, noisy, again = (vector_of(record.load_checkpoint().model) for record in records)
     assert torch.equal(noisy, again)
     assert float((noisy - exact).std()) == pytest.approx(z * CLIP * (20 / 14) ** 0.5 / 20, rel=0.05)

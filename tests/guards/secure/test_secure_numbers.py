@@ -3,7 +3,7 @@
 import pytest
 from flwr.app import RecordDict
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.wire.wire import config_of
@@ -77,7 +77,7 @@ def left_out(folder, stage, lie):
     """Runs a round with a lying client; returns who is left out, and how many are in the mean."""
     e = experiment(aggregation="secure")
     simulate(e, folder, through=lambda host: Lying(host, stage, lie))
-    (row,) = (r for r in RunRecord.open(folder).rows() if r["round"] == 1)
+    (row,) = (r for r in Run.open(folder).rows() if r["round"] == 1)
     return row["absent"], row["clients"]
 
 
@@ -113,7 +113,7 @@ def test_after_its_update_has_come_its_answer_is_left_out_and_the_sum_is_whole(
     tmp_path, warnings_of_engram
 ):
     simulate(experiment(aggregation="secure"), tmp_path / "honest")
-    honest = RunRecord.open(tmp_path / "honest").load_checkpoint().model
+    honest = Run.open(tmp_path / "honest").load_checkpoint().model
     for number, (stage, lie, told) in enumerate(
         [
             ("survivors", renamed(LIAR, OTHER), "of client-3, got none of [3], and others of [4]"),
@@ -129,7 +129,7 @@ def test_after_its_update_has_come_its_answer_is_left_out_and_the_sum_is_whole(
             said = "round 1: the update of clients [3] is in the sum, and their answer"
             assert line.startswith(said)
             assert told in line
-            found = RunRecord.open(tmp_path / f"{number}").load_checkpoint().model
+            found = Run.open(tmp_path / f"{number}").load_checkpoint().model
             assert_same(found, honest)
 
 

@@ -10,7 +10,7 @@ from engram.data.schema.columns import Schema
 from engram.data.source import Source
 from engram.data.tables.tables import TableData, table_data
 from engram.link.node_config import NodeConfig
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.server.run import run as run_on
 from engram.settings.errors import Refused, RunStopped
 from engram.simulations.grid import InProcessGrid
@@ -100,7 +100,7 @@ def test_without_enough_sites_nothing_is_shared(tmp_path):
     grid = odd(lambda client, reply: None if client < 3 else reply)
     with pytest.raises(RunStopped, match="9 of 10 sites are usable; client 0: no reply"):
         run(tmp_path / "run", grid=grid, min_clients=10)
-    assert RunRecord.open(tmp_path / "run").results is None
+    assert Run.open(tmp_path / "run").results is None
     found, _ = run(tmp_path / "again", grid=grid, min_clients=9)
     assert found["sites"] == 9
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.tables.federation.molar_messages import SITES
 from engram.wire.wire import ROSTER
 from tests.tables.federation.sites import (
@@ -33,7 +33,7 @@ def test_claims_of_precision_are_bounded_and_named(tmp_path, warnings_of_engram)
     owns = [s.coef for s in in_one_place(settings(), leave_out=[2]).sites_]
     assert (np.min(owns, axis=0) <= found["shared"]["coef"]).all()
     assert (found["shared"]["coef"] <= np.max(owns, axis=0)).all()
-    (row,) = RunRecord.open(tmp_path / "bounded").rows()
+    (row,) = Run.open(tmp_path / "bounded").rows()
     assert row["bounded"] == [2]
     assert warnings_of_engram.text.count("max-weight") == 1
     words = "client 2 would have more weight, by the rows and the noise that it"
@@ -78,7 +78,7 @@ def test_rows_that_a_site_claims_are_bounded(tmp_path):
     assert found["left-out"] == {}
     # Each has 120 rows; the liar counts as five.
     assert (honest["rows"], found["rows"]) == (12 * 120, 16 * 120)
-    (row,) = RunRecord.open(tmp_path / "run").rows()
+    (row,) = Run.open(tmp_path / "run").rows()
     assert row["bounded"] == [4]
 
 

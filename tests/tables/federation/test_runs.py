@@ -5,7 +5,7 @@ import pytest
 
 from engram.client.memory import RamStore
 from engram.data.tables.tables import table_data
-from engram.runs.record import RunRecord
+from engram.runs.run import Run
 from engram.settings.errors import Refused
 from tests.support import write_npz
 from tests.tables.federation.sites import (
@@ -52,7 +52,7 @@ def test_a_table_with_a_task_column(tmp_path):
 
 def test_what_is_recorded(tmp_path):
     found, kept = run(tmp_path / "run")
-    record = RunRecord.open(tmp_path / "run")
+    record = Run.open(tmp_path / "run")
     assert record.results == found
     (row,) = record.rows()
     assert row["cohort"] == list(range(SITES_THERE))

@@ -30,7 +30,6 @@ from engram.settings.errors import Refused, brief, few_names, one_line
 from engram.settings.experiment import FORMER, Experiment, without_former
 from engram.settings.families import METHODS
 from engram.settings.files import is_locked, open_file, read_json
-from engram.settings.network import NetworkMethod
 from engram.wire.checksums import Journal, Row, checked
 
 _log = getLogger("flwr.engram")
@@ -41,7 +40,12 @@ FORMAT: Final = 2  # of run folders; raised when columns or checkpoints change t
 _LONGEST: Final = 2**12  # bytes of the path of a federation's folder
 
 
-class RunRecord:
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run."""
+    return (folder / CONFIG).is_file()
+
+
+class Run:
     """One run's folder, from which files are read again only once they have changed.
 
     Args:
@@ -63,7 +67,7 @@ class RunRecord:
         Raises:
             Refused: If it is not the folder of a run, or is one of another version.
         """
-        if not (folder / CONFIG).is_file():
+        if not is_run(folder):
             for inside in sorted(folder.glob(f"*/{CONFIG}")):
                 raise Refused(
                     f"{folder} is not the folder of a run, but of several, as of a comparison: "
@@ -129,7 +133,7 @@ class RunRecord:
     @property
     def trains_network(self) -> bool:
         """Whether it is a run of a method that trains networks."""
-        return issubclass(self.method, NetworkMethod)
+        return self.method.trains_network
 
     @property
     def on_nodes(self) -> bool:
