@@ -112,10 +112,9 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, disk, mon
             raise KeyboardInterrupt
         return train(*args, **options)
 
-    monkeypatch.setattr(Engine, "train", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Engine, "train", dies)
         run(tmp_path / "run", store=other)
-    monkeypatch.undo()
     if not disk:
         other = RamStore()
     again, other = run(tmp_path / "run", store=other, resume=str(tmp_path / "run"))
@@ -135,11 +134,10 @@ def test_killed_at_the_last_checkpoint_it_plays_the_last_batch_again(tmp_path, m
             raise KeyboardInterrupt
         return save(record, number, *args, **options)
 
-    monkeypatch.setattr(RunWriter, "save_checkpoint", dies)
     store = DiskStore(tmp_path / "b")
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(RunWriter, "save_checkpoint", dies)
         run(tmp_path / "run", store=store, checkpoint_every=4)
-    monkeypatch.undo()
     again, _ = run(tmp_path / "run", store=store, checkpoint_every=4, resume=str(tmp_path / "run"))
     assert again["clients"] == whole["clients"]
 

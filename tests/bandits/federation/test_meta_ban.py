@@ -106,11 +106,18 @@ def test_turns_that_are_not_reported_are_counted_and_those_of_several_clients_sh
     assert row.split()[::2] == [f"{together:.0f}", f"{lost:.4g}"]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The results of a run at a stretch, and its rows."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    found, _ = run(folder, checkpoint_every=4)
+    return found, rows_of(folder)
+
+
 @pytest.mark.parametrize("kind", ["ram", "disk", "living"])
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, monkeypatch):
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, whole, kind, monkeypatch):
     """So does one whose sites live on, and know more than its last checkpoint."""
     e = settings(checkpoint_every=4)
-    whole, _ = run(tmp_path / "whole", checkpoint_every=4)
     store = RamStore() if kind == "ram" else DiskStore(tmp_path / "memory")
     host, train, calls = host_of(Opening(e, store)), Engine.train, []
 
@@ -126,17 +133,15 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, mon
             raise KeyboardInterrupt
         return train(*args, **options)
 
-    monkeypatch.setattr(Engine, "train", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Engine, "train", dies)
         go(host, store)
-    monkeypatch.undo()
     store = RamStore() if kind == "ram" else store
     host = host if kind == "living" else host_of(Opening(e, store))
     again = go(host, store, resume=str(tmp_path / "run"))
-    assert again["clients"] == whole["clients"]
-    assert [row["arm"] for row in rows_of(tmp_path / "run")] == [
-        row["arm"] for row in rows_of(tmp_path / "whole")
-    ]
+    found, rows = whole
+    assert again["clients"] == found["clients"]
+    assert [row["arm"] for row in rows_of(tmp_path / "run")] == [row["arm"] for row in rows]
 
 
 # --- Members -------------------------------------------------------------------------------------
