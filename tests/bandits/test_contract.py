@@ -315,9 +315,9 @@ def check_a_refusal_changes_nothing(name):
 
 @every
 def test_learns_something(name):
-    served, state, rounds = made(name), made(name).init(9), 300
+    (served, state), rounds = learned(name), 300
     regret, at_random = 0.0, 0.0
-    for t in range(rounds):
+    for t in range(LEARNED, rounds):
         user, x, means, rewards = ENVIRONMENT.round(t)
         arm, state = served.choose(state, user, x)
         state = served.update(state, user, arm, float(rewards[arm]))
