@@ -17,7 +17,7 @@ from engram.simulations.grid import InProcessGrid
 from engram.wire.wire import CLIENTS
 from tests.support import small
 
-COUNT, T = 6, 40
+COUNT, T = 6, 32
 DISCREET = 8  # the default of report-every
 
 
