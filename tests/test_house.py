@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -40,14 +41,17 @@ EXTRAS = {
 INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$|simulation$)")
 
 
+@cache
 def imports(path):
-    """Yields the modules that a file imports, wherever in it."""
+    """Returns the modules that a file imports, wherever in it."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
+            found += [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute here"
-            yield str(node.module)
+            found.append(str(node.module))
+    return found
 
 
 def imports_of_ours():

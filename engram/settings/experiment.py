@@ -264,8 +264,8 @@ def read_by(method: str | None, config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(method, str) or method not in METHODS:
         return dict(config)
     unread = {key_of(field) for field in METHODS[method].unread}
-    own = METHODS[method].all_keys()
-    foreign = {k for k in config if owners_of(k) and k.removeprefix(f"{method}.") not in own}
+    read = {*METHODS[method].all_keys(), *SharedSettings.all_keys()}
+    foreign = {k for k in config if k.removeprefix(f"{method}.") not in read and owners_of(k)}
     return {key: value for key, value in config.items() if key not in unread | foreign}
 
 
@@ -304,10 +304,11 @@ def _read(config: Mapping[str, Any]) -> dict[str, Any]:
     chosen, invalid_own, wrong_own = validated(method, own, prefix)
     unknown = {key: value for key, value in others.items() if key.removeprefix(prefix) not in own}
     strange = _strange(unknown, method)
+    unread = {key_of(field) for field in method.unread}
     strange += [
         Fault((key,), f"{key} is not a setting of {name}, which does not read it")
         for key in given
-        if key in map(key_of, method.unread)
+        if key in unread
     ]
     invalid |= invalid_own.union(*(fault.keys for fault in strange))
     together = [fault for fault in chosen.problems(shared) if invalid.isdisjoint(fault.keys)]

@@ -62,10 +62,13 @@ def played(served, state, rounds=LEARNED, start=0):
 
 
 @cache
+def beginning(name):
+    """Choices of the first rounds, and the state after them, which no test changes."""
+    return played(made(name), made(name).init(3))
+
+
 def learned(name):
-    """A policy, and the state after some rounds, which no test changes: one of them holds this."""
-    served = made(name)
-    return served, played(served, served.init(3))[1]
+    return made(name), beginning(name)[1]
 
 
 def same(one, other):
@@ -89,7 +92,7 @@ def test_every_policy_meets_the_contract(name, tmp_path):
 
 
 def check_the_same_seed_makes_the_same_choices(name):
-    one, other = (played(made(name), made(name).init(7)) for _ in range(2))
+    one, other = beginning(name), played(made(name), made(name).init(3))
     assert one[0] == other[0]
     same(one[1], other[1])
     if name in DRAWS:
@@ -312,9 +315,9 @@ def check_a_refusal_changes_nothing(name):
 
 @every
 def test_learns_something(name):
-    served, state, rounds = made(name), made(name).init(9), 300
+    (served, state), rounds = learned(name), 300
     regret, at_random = 0.0, 0.0
-    for t in range(rounds):
+    for t in range(LEARNED, rounds):
         user, x, means, rewards = ENVIRONMENT.round(t)
         arm, state = served.choose(state, user, x)
         state = served.update(state, user, arm, float(rewards[arm]))

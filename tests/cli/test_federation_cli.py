@@ -13,6 +13,7 @@ from engram.cli.__main__ import main
 from engram.link.credentials import read_node, read_server
 from engram.link.server import registration
 from engram.runs import folders
+from tests.processes.support import free_port
 from tests.samples import entry
 
 FED, SERVER = Path("fed"), Path("fed/server")
@@ -186,12 +187,6 @@ def started(monkeypatch, tmp_path):
 
     monkeypatch.setattr(os, "execve", become)
     return calls
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def test_superlink(typed, started):

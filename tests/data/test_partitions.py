@@ -138,10 +138,6 @@ TOO_FEW = [
     ),
     ({"partition": "iid", "num_clients": 400}, "no client .* lower num-clients"),
     ({"partition": "blocks", "num_clients": 400}, "no client .* lower num-clients"),
-    (
-        {"partition": "iid", "num_clients": 5000},
-        "num-clients must be at most the number of training rows, 1078, got 5000",
-    ),
 ]
 
 

@@ -66,14 +66,6 @@ def test_training_losses_are_those_of_evaluated_rounds(tmp_path):
         assert all(row["clients"] == 3 for row in rows)
 
 
-def test_who_else_trains_does_not_matter(tmp_path, monkeypatch):
-    e = experiment("batch norm and dropout")
-    whole = simulate(e, tmp_path / "whole")
-    monkeypatch.setattr("engram.cohort.trainer.block_size._BLOCK", 1)  # one client at a time
-    apart = simulate(e, tmp_path / "apart")
-    assert apart["loss"] == pytest.approx(whole["loss"], abs=1e-5)
-
-
 def kept_by(checkpoint, client):
     """The arrays that a client keeps, or None."""
     store = RamStore()

@@ -35,27 +35,6 @@ class Packed(nn.Module):
         return self.head((ends[0] if isinstance(ends, tuple) else ends)[-1])
 
 
-class Pooled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(TOKENS, 5, padding_idx=0), nn.Linear(5, 2)
-
-    def forward(self, tokens, length):
-        mask = (torch.arange(tokens.shape[1]) < length[:, None]).float()[..., None]
-        return self.head((self.embed(tokens) * mask).sum(1) / mask.sum(1))
-
-
-class Last(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.net = nn.Embedding(TOKENS, 5), nn.GRU(5, 6, 2, batch_first=True)
-        self.head = nn.Linear(6, 2)
-
-    def forward(self, tokens, length):
-        del length
-        return self.head(self.net(self.embed(tokens))[0][:, -1])
-
-
 class Looking(nn.Module):
     def __init__(self):
         super().__init__()
@@ -63,23 +42,6 @@ class Looking(nn.Module):
 
     def forward(self, x):
         return self.one(x) if x.max() > 2 else self.other(x)
-
-
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.other.weight = self.one.weight
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.head(self.other(self.one(x).tanh()))
-
-
-def frozen():
-    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
-    net[0].requires_grad_(False)
-    return net
 
 
 def around(layer):
@@ -90,17 +52,13 @@ NUMBERS = {
     "linear layers": lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)),
     "weight norm": lambda: around(weight_norm(nn.Linear(4, 5))),
     "one weight norm for all": lambda: around(weight_norm(nn.Linear(4, 5), dim=None)),
-    "frozen layers": frozen,
     "looking at values": Looking,
-    "tied layers": Tied,
 }
 TEXT = {
     "packed lstm": Packed,
     "packed gru of two layers": lambda: Packed(nn.GRU, num_layers=2),
     "packed in both directions": lambda: Packed(nn.RNN, num_layers=2, bidirectional=True),
     "packed, all dropped between layers": lambda: Packed(num_layers=2, dropout=1.0),
-    "masked pooling": Pooled,
-    "recurrent": Last,
 }
 
 

@@ -1,4 +1,4 @@
-"""Sequences, volumes and images of users train as in a plain loop, on either engine."""
+"""Rows of users reach a module as they are, and images train as in a plain loop."""
 
 import copy
 
@@ -20,25 +20,13 @@ from tests.support import write_npz
 CLIENTS, TRAIN, TEST = 3, 20, 8
 
 
-class Series(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn, self.head = nn.LSTM(3, 5, batch_first=True), nn.Linear(5, 3)
-
-    def forward(self, x):
-        return self.head(self.rnn(x)[0][:, -1])
-
-
 def flat(width):
     return nn.Sequential(nn.Flatten(), nn.Linear(width, 3))
 
 
 CASES = {
-    "sensors, Conv1d": ((6, 16), lambda: nn.Sequential(nn.Conv1d(6, 4, 5), nn.Tanh(), *flat(48))),
-    "series, LSTM": ((7, 3), Series),
     "one channel, 16 steps, 3 axes": ((1, 16, 3), lambda: flat(48)),
     "four bands, Conv2d": ((4, 6, 6), lambda: nn.Sequential(nn.Conv2d(4, 4, 3), *flat(64))),
-    "volumes, Conv3d": ((1, 5, 5, 5), lambda: nn.Sequential(nn.Conv3d(1, 4, 3), *flat(108))),
 }
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from engram.simulations.deployed import write_app
 from engram.simulations.engine import simulate
 from tests.cli.test_new import project
 from tests.golden import federated
+from tests.processes.support import free_port
 from tests.settings.test_plugins import write
 from tests.simulations.test_apps import APPS
 from tests.support import assert_same, small
@@ -29,12 +29,6 @@ from tests.support import assert_same, small
 pytestmark = pytest.mark.processes
 
 BIN = Path(sys.executable).parent
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class SuperLink:

@@ -13,14 +13,13 @@ from engram.client.memory import RamStore
 from engram.core.streams import Stream, generator
 from engram.runs.run import Run
 from engram.runs.writer import RunWriter
-from engram.server.engine import Engine
 from engram.settings.errors import DataError, Refused, RunStopped
 from engram.tables.bandits.environments import regret
 from engram.tables.bandits.policies import batches, close_tasks
 from engram.tables.federation.bandit_host import policy_of
 from engram.tables.federation.bandit_strategy import BanditExchange
 from engram.tables.federation.molar_messages import SITES
-from tests.bandits.federation.turns import entry
+from tests.bandits.federation.turns import entry, killed_at
 from tests.bandits.federation.turns import run as run_sites
 from tests.server.late import Late
 from tests.support import small, write_npz
@@ -99,23 +98,14 @@ def test_what_is_recorded(tmp_path):
 
 
 @pytest.mark.parametrize("disk", [False, True], ids=["ram", "disk"])
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, disk, monkeypatch):
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, disk):
     def store(name):
         return DiskStore(tmp_path / name) if disk else RamStore()
 
     whole, kept = run(tmp_path / "whole", store=store("a"))
-    other, train, calls = store("b"), Engine.train, []
-
-    def dies(*args, **options):
-        calls.append(args)
-        if len(calls) == 6:  # two batches after the checkpoint of the fourth
-            raise KeyboardInterrupt
-        return train(*args, **options)
-
-    monkeypatch.setattr(Engine, "train", dies)
-    with pytest.raises(KeyboardInterrupt):
+    other = store("b")
+    with killed_at(6) as calls:  # two batches after the checkpoint of the fourth
         run(tmp_path / "run", store=other)
-    monkeypatch.undo()
     if not disk:
         other = RamStore()
     again, other = run(tmp_path / "run", store=other, resume=str(tmp_path / "run"))
@@ -135,11 +125,11 @@ def test_killed_at_the_last_checkpoint_it_plays_the_last_batch_again(tmp_path, m
             raise KeyboardInterrupt
         return save(record, number, *args, **options)
 
-    monkeypatch.setattr(RunWriter, "save_checkpoint", dies)
     store = DiskStore(tmp_path / "b")
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "run", store=store, checkpoint_every=4)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(RunWriter, "save_checkpoint", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run", store=store, checkpoint_every=4)
     again, _ = run(tmp_path / "run", store=store, checkpoint_every=4, resume=str(tmp_path / "run"))
     assert again["clients"] == whole["clients"]
 

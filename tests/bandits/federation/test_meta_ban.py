@@ -15,12 +15,20 @@ from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.data.source import data
 from engram.runs.run import Run
-from engram.server.engine import Engine
 from engram.server.run import run as run_on
 from engram.settings.errors import DataError, Refused
 from engram.simulations.engine import simulate
 from engram.simulations.grid import InProcessGrid
-from tests.bandits.federation.turns import COUNT, DISCREET, T, in_one_place, rows_of, run, settings
+from tests.bandits.federation.turns import (
+    COUNT,
+    DISCREET,
+    T,
+    in_one_place,
+    killed_at,
+    rows_of,
+    run,
+    settings,
+)
 from tests.samples import entry
 from tests.server.members import ScriptedFederation
 
@@ -106,13 +114,20 @@ def test_turns_that_are_not_reported_are_counted_and_those_of_several_clients_sh
     assert row.split()[::2] == [f"{together:.0f}", f"{lost:.4g}"]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The results of a run at a stretch, and its rows."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    found, _ = run(folder, checkpoint_every=4)
+    return found, rows_of(folder)
+
+
 @pytest.mark.parametrize("kind", ["ram", "disk", "living"])
-def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, monkeypatch):
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, whole, kind):
     """So does one whose sites live on, and know more than its last checkpoint."""
     e = settings(checkpoint_every=4)
-    whole, _ = run(tmp_path / "whole", checkpoint_every=4)
     store = RamStore() if kind == "ram" else DiskStore(tmp_path / "memory")
-    host, train, calls = host_of(Opening(e, store)), Engine.train, []
+    host = host_of(Opening(e, store))
 
     def go(host, store, **special):
         g = InProcessGrid(host, [range(n, COUNT, 2) for n in range(2)])
@@ -120,23 +135,14 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, mon
         now = settings(checkpoint_every=4, **special)
         return run_on(g, now, tmp_path / "run", engine="vectorized", memories=ram)
 
-    def dies(*args, **options):
-        calls.append(args)
-        if len(calls) == 20:  # three turns after the checkpoint of the sixteenth
-            raise KeyboardInterrupt
-        return train(*args, **options)
-
-    monkeypatch.setattr(Engine, "train", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with killed_at(20):  # three turns after the checkpoint of the sixteenth
         go(host, store)
-    monkeypatch.undo()
     store = RamStore() if kind == "ram" else store
     host = host if kind == "living" else host_of(Opening(e, store))
     again = go(host, store, resume=str(tmp_path / "run"))
-    assert again["clients"] == whole["clients"]
-    assert [row["arm"] for row in rows_of(tmp_path / "run")] == [
-        row["arm"] for row in rows_of(tmp_path / "whole")
-    ]
+    found, rows = whole
+    assert again["clients"] == found["clients"]
+    assert [row["arm"] for row in rows_of(tmp_path / "run")] == [row["arm"] for row in rows]
 
 
 # --- Members -------------------------------------------------------------------------------------

@@ -1,5 +1,9 @@
 """Sites of Meta-Ban whose turns are played, and the same in one place."""
 
+from contextlib import contextmanager
+
+import pytest
+
 from engram.bandits.federation.bandit_turns import drawn_environment
 from engram.bandits.federation.policy import policy_of
 from engram.bandits.play import play_policy as play_in_one_place
@@ -7,12 +11,13 @@ from engram.client.hosts import Opening, host_of
 from engram.client.memory import RamStore
 from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
+from engram.server.engine import Engine
 from engram.server.run import run as run_on
 from engram.simulations.grid import InProcessGrid
 from engram.wire.wire import CLIENTS
 from tests.support import small
 
-COUNT, T = 6, 40
+COUNT, T = 6, 32
 DISCREET = 8  # the default of report-every
 
 
@@ -40,6 +45,23 @@ def in_one_place(**special):
         policy_of(e, environment.dim).batched, [environment], [e.seed], moments.append
     )
     return environment, played, moments[-1]
+
+
+@contextmanager
+def killed_at(number):
+    """Kills the run inside as it begins so many trainings; yields those that it has begun."""
+    train, calls = Engine.train, []
+
+    def dies(*args, **options):
+        calls.append(args)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+        return train(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "train", dies)
+        with pytest.raises(KeyboardInterrupt):
+            yield calls
 
 
 def entry(key, value):

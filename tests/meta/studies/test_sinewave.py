@@ -37,7 +37,7 @@ def test_sinewave_gives_a_table_and_figures(tmp_path):
 def test_tuning_takes_what_training_tasks_like_best(tmp_path, monkeypatch):
     monkeypatch.setattr(sinewave, "GRID", (1e-6, 0.003, 5.0))  # stands still, learns, diverges
     out = tmp_path / "run"
-    words = ["maml", "moml-v1", "-k", "5", "--iterations", "60", "--seeds", "1", "--tune"]
+    words = ["maml", "moml-v1", "-k", "5", "--iterations", "20", "--seeds", "1", "--tune"]
     result = reproduce("sinewave", *words, out=out)
     assert result.exit_code == 0, result.output
     rows = json.loads((out / "results.json").read_text())["rows"]
