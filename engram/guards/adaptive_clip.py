@@ -13,7 +13,8 @@ import torch
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.guards.changes import change_of, length_of, shortened
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard
+from engram.guards.guard import Guard
+from engram.guards.places import At
 
 BOUND: Final = "clip"
 """Name of the server's slot that has the bound, a scalar."""

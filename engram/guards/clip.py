@@ -15,7 +15,8 @@ from engram.core.types import Params
 from engram.guards.accounting.releases import Release
 from engram.guards.changes import acted_on, arrays_of, change_of, shortened, size_of
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard
+from engram.guards.guard import Guard
+from engram.guards.places import At
 from engram.settings.errors import EngramError
 
 

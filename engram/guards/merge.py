@@ -16,8 +16,9 @@ from engram.core.rounds import merged, received_by, weighed
 from engram.core.streams import generator
 from engram.guards.changes import rebased
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard, fresh, parted
+from engram.guards.guard import Guard, parted
 from engram.guards.noise import Noise, secret_noise
+from engram.guards.places import At, fresh
 from engram.guards.presets import guards_of
 from engram.settings.errors import EngramError, Refused, RunStopped, one_line
 from engram.settings.experiment import Experiment

@@ -15,6 +15,7 @@ from engram.guards.accounting.composition import MOST, solved
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.adaptive_clip import AdaptiveClip, count_of
 from engram.guards.central_noise import CentralNoise
+from engram.guards.chain import chain
 from engram.guards.clip import Clip, LocalNoise
 from engram.guards.compression.codes import Coder, Layout
 from engram.guards.compression.delta_broadcast import Broadcast
@@ -23,7 +24,7 @@ from engram.guards.compression.low_rank import low_rank
 from engram.guards.compression.quantize import quantized
 from engram.guards.compression.top_k import top_k
 from engram.guards.facts import Fact
-from engram.guards.guard import Guard, chain
+from engram.guards.guard import Guard
 from engram.guards.registry import GUARDS, named_guards
 from engram.guards.robust.choices import Buckets, Nearest, RobustCenter
 from engram.guards.robust.claims import ClaimedRanges, ComparedClaims

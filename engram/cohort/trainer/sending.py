@@ -25,8 +25,9 @@ from engram.core.tree import select
 from engram.core.types import Params
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
-from engram.guards.guard import At, Guard, fresh, parted
+from engram.guards.guard import Guard, parted
 from engram.guards.noise import Noise, secret_noise
+from engram.guards.places import At, fresh
 from engram.guards.presets import client_guards
 from engram.settings.errors import EngramError, Names, few
 from engram.settings.experiment import Experiment

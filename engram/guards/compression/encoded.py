@@ -10,7 +10,8 @@ from engram.core.streams import Stream
 from engram.core.types import Params
 from engram.guards.compression.codes import CODE, Coder, Layout, unfilled
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard, Refusal
+from engram.guards.guard import Guard, Refusal
+from engram.guards.places import At
 
 _RESIDUAL: Final = "residual"
 
