@@ -127,8 +127,7 @@ class Rounds(NamedTuple):
             updates = reply.updates
             if age:
                 updates = [merge.rebased(server, wave.slots, u, age) for u in updates]
-            with merge.blamed():
-                updates, refused = parted([merge.guard.admit(at, update) for update in updates])
+            updates, refused = parted([merge.guard.admit(at, update) for update in updates])
             if refused:
                 rejected.append((clients, Rejected.of(refused[0].kind, refused[0].reason)))
             else:
@@ -154,8 +153,7 @@ class Rounds(NamedTuple):
         if not updates:
             self._check(replies, server_round, names)
             updates = [merge.nobodys(server, self.shapes.sent, server_round)]
-        with merge.blamed():
-            left, refused = parted(merge.guard.gather(at, updates))
+        left, refused = parted(merge.guard.gather(at, updates))
         replies = replies.without(refused, longer)
         self._check(replies, server_round, names)
         slots = merge.after(server, left)

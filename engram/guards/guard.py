@@ -154,16 +154,6 @@ class Guard(NamedTuple):
         """Whether updates that leave must be decoded, each by itself."""
         return self.arrive is not _pass and not self.masks
 
-    def completed(self, name: str) -> "Guard":
-        """Returns it under a name, with the facts that follow from its places."""
-        each = self.encodes or self.admit is not _pass
-        return self._replace(
-            name=name,
-            needs=self.needs | ({Fact.EACH} if each else set()),
-            ends=self.ends | (set() if self.releases is _nothing else {Fact.OPEN}),
-            gives=self.gives | ({Fact.ROWS} if self.by_rows else set()),
-        )
-
 
 IDLE: Final = Guard("")
 """A guard that does nothing."""

@@ -1,7 +1,6 @@
 """The server's merge of a method behind its guards."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from engram.guards.guard import Guard, parted
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.places import At, fresh
 from engram.guards.presets import guards_of
-from engram.settings.errors import EngramError, Refused, RunStopped, one_line
+from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.settings.protection import ProtectionSettings
 
@@ -70,17 +69,6 @@ class Merge:
             lambda stream: generator(e.seed, stream, number),
             note=(list[Update]() if shortened is None else shortened).append,
         )
-
-    @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """Context in which guards act; it raises ``RunStopped`` where one of them raises."""
-        try:
-            yield
-        except EngramError:
-            raise
-        except Exception as error:  # anybody's guard
-            words = f"guards {self.guard.name}: {type(error).__name__}: {error}"
-            raise RunStopped(one_line(words)) from error
 
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round of updates that are not admitted yet."""

@@ -25,12 +25,12 @@ from engram.guards.compression.quantize import quantized
 from engram.guards.compression.top_k import top_k
 from engram.guards.facts import Fact
 from engram.guards.guard import Guard
-from engram.guards.registry import GUARDS, named_guards
 from engram.guards.robust.choices import Buckets, Nearest, RobustCenter
 from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
 from engram.guards.robust.lengths import FAR, NormBound
 from engram.guards.row_noise import RowNoise, RowStatistics
 from engram.guards.secure.secure_sum import SecureSum
+from engram.guards.users import guards_of_users
 from engram.settings.base import Method as MethodSettings
 from engram.settings.base import SharedSettings
 from engram.settings.errors import Refused
@@ -83,7 +83,7 @@ def at_clients(
         yield "privacy", noise.build()
     elif e.update_clip and not e.clip_quantile:
         yield "clip", Clip(e.clip).build()
-    yield from (("guards", guard) for guard in _own(e) if guard.at_client)
+    yield from (("guards", guard) for guard in guards_of_users(e.guards) if guard.at_client)
     if e.aggregation == "secure":
         yield "aggregation", SecureSum(multiplier if e.privacy == "central" else 0.0).build()
     if e.compress != "none":
@@ -98,7 +98,7 @@ def at_server(
     if e.clip_quantile:
         count = count_of(multiplier, e.clients_per_round)
         yield "clip-quantile", AdaptiveClip(e.clip, e.clip_quantile, count).build()
-    yield from (("guards", guard) for guard in _own(e) if not guard.at_client)
+    yield from (("guards", guard) for guard in guards_of_users(e.guards) if not guard.at_client)
     if e.merge != "mean" and e.bucket_size > 1:
         yield "bucket-size", Buckets(e.bucket_size).build()
     if e.merge == "multi-krum" and Fact.MEAN not in own.facts:
@@ -120,23 +120,6 @@ def _noise(e: SharedSettings, own: MethodSettings, multiplier: float) -> Noise |
     return None
 
 
-def _own(e: SharedSettings) -> list[Guard]:
-    """Returns the guards that are a user's own, by the names that they have in settings.
-
-    Raises:
-        Refused: A function raises, or builds no guard.
-    """
-    found = list[Guard]()
-    for name, number in named_guards(e.guards):
-        try:
-            found.append(GUARDS[name](*number).completed(name))
-        except Exception as error:  # anybody's function
-            got = f"{type(error).__name__}: {error}"
-            expected = "a function that returns an engram.guards.guard.Guard"
-            raise Refused(must(f"guard {name}", got, expected)) from error
-    return found
-
-
 def noise_in_words(e: Experiment) -> str:
     """Describes the noise of a private run, and its bound."""
     if e.privacy == "none":
@@ -155,7 +138,9 @@ def noise_multiplier(e: Experiment) -> float:
     noise, plan = _noise(e, e.own, e.noise_multiplier), plan_of(e)
     if not e.epsilon or noise is None:
         return e.noise_multiplier
-    found = _solved(noise, chain(*_own(e)).releases(plan), plan, e.epsilon, e.delta)
+    found = _solved(
+        noise, chain(*guards_of_users(e.guards)).releases(plan), plan, e.epsilon, e.delta
+    )
     if found > MOST:
         expected = (
             f"larger: {e.rounds} rounds at delta {e.delta:g} would need a noise-multiplier above "

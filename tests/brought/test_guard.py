@@ -144,30 +144,84 @@ def test_it_is_refused_beside_what_it_does_not_go_with():
             experiment(**settings)
 
 
-def raising(place):
-    def guard():
-        return Guard("mine", **{place: lambda *given: 1 / 0})
+def raising(place, found=None):
+    def mine():
+        return Guard("mine", **{place: lambda *given: 1 / 0 if found is None else found()})
 
-    return guard
+    return mine
 
 
-def test_what_it_raises_is_one_line_that_names_it(tmp_path):
+@pytest.mark.parametrize(
+    "place", ["rows", "leave", "send", "admit", "gather", "method", "report", "bound", "releases"]
+)
+def test_what_it_raises_is_one_line_that_names_it_and_the_place(place, tmp_path):
+    from engram.settings.errors import RunStopped
+
+    words = f"guard mine: {place} raised ZeroDivisionError: division by zero; mend it, or leave it"
+    settings = QUICK | {"guards": raising(place), "clip": 1.0, "max_norm": 5.0}
+    with pytest.raises((RunStopped, ValueError), match=words) as caught:
+        engram.simulate(**settings | {"out": tmp_path / "run"}, progress=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_it_returns_in_place_of_what_is_asked_for_is_one_line_too(tmp_path):
     from engram.settings.errors import RunStopped
 
     def none():
         return 3
 
-    cases = [
-        (none, "guard none must be a function that returns an engram.guards.guard.Guard, got"),
-        (raising("leave"), "clients .*: division by zero"),
-        (raising("admit"), "guards .*guard: ZeroDivisionError: division by zero"),
-        (raising("gather"), "guards .*guard: ZeroDivisionError: division by zero"),
-    ]
-    for number, (guard, words) in enumerate(cases):
+    def kept():
+        return Guard("kept", leave=lambda at, update, kept: (update, {"mine": update}))
+
+    for number, (guard, words) in enumerate(
+        [
+            (none, "guard none must be a function that returns an engram.guards.guard.Guard, got"),
+            (kept, "guard kept: leave raised ValueError: keeps must be all slots that it returns"),
+            (
+                raising("admit", lambda: None),
+                "guard mine: admit raised TypeError: it returned nothing",
+            ),
+            (
+                raising("releases", lambda: [Release(0.0)]),
+                "guard mine: releases raised ValueError: noise-",
+            ),
+        ]
+    ):
         out = tmp_path / f"{number}"
-        with pytest.raises((RunStopped, ValueError), match=words) as caught:
+        with pytest.raises((RunStopped, ValueError), match=words):
             engram.simulate(**QUICK | {"guards": guard, "out": out}, progress=False)
-        assert "\n" not in str(caught.value)
+
+
+def test_what_it_raises_at_a_client_is_none_of_the_errors_whose_text_leaves_a_node():
+    from engram.guards.users import completed
+    from engram.settings.errors import EngramError
+
+    with pytest.raises(ValueError, match="division by zero") as caught:
+        completed(raising("leave")(), "mine").leave(None, None, {})
+    assert not isinstance(caught.value, EngramError)
+
+
+def test_its_memory_of_a_client_is_nobody_elses(tmp_path):
+    seen = {"one": [], "other": []}
+
+    def counting(name):
+        def leave(at, update, kept):
+            times = 1 + int(kept.get("residual", 0))
+            seen[name].append(times)
+            return update, {"residual": torch.tensor(times)}
+
+        return lambda: Guard(name, keeps={"residual"}, leave=leave)
+
+    for name in seen:
+        engram.guard(counting(name), name)
+    asked = QUICK | {"clients_per_round": 4, "compress": "8-bit", "guards": "one,other"}
+    run = engram.simulate(**asked | {"out": tmp_path / "run"}, progress=False)
+    plain = engram.simulate(**asked | {"guards": "", "out": tmp_path / "plain"}, progress=False)
+    assert seen == dict.fromkeys(seen, [1] * 4 + [2] * 4)
+    for name, leaf in plain.model.items():
+        torch.testing.assert_close(run.model[name], leaf, atol=0, rtol=0)
+    with pytest.raises(ValueError, match="guards must be one once, since it keeps slots"):
+        experiment(guards="one,one")
 
 
 def test_its_noise_is_accounted_for_and_none_is_drawn_twice(tmp_path):
