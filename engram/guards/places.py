@@ -7,7 +7,6 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from engram.core.method import Method, Slots, Update
@@ -15,8 +14,11 @@ from engram.core.streams import Stream
 from engram.guards.noise import Noise
 
 
-def _absent(*args: object) -> NoReturn:
-    raise LookupError(f"nobody has given the place where a guard acts what it asks for, {args}")
+def _absent(name: str) -> Callable[..., NoReturn]:
+    def absent(*_: object) -> NoReturn:
+        raise LookupError(f"at.{name} is not given at this place: see engram.guards.places.At")
+
+    return absent
 
 
 def fresh(noise: Noise, *keys: int) -> Callable[[int, Stream], Tensor]:
@@ -47,7 +49,7 @@ class Sum(NamedTuple):
     parties: int = 1
     least: int = 1
     most: int = 1
-    mask: Callable[[int], npt.NDArray[np.uint32]] = _absent
+    mask: Callable[[int], npt.NDArray[np.uint32]] = _absent("sum.mask")
     entropy: Callable[[int], bytes] = os.urandom
 
 
@@ -67,8 +69,8 @@ class At(NamedTuple):
         bound: Largest norm of an update's change where the guard stands; infinite: none is known.
         sum: The sum that an update is a part of, or all of.
         like: Slots that a client sends, of which a sum has names and shapes alone.
-        uniform: ``(size, stream) -> (size,)``, numbers in [0, 1): a function of seed, round and
-            client, of which each call takes the next.
+        uniform: ``(size, stream) -> (size,)``, numbers in [0, 1), where updates leave clients: a
+            function of seed, round and client, of which each call takes the next.
     """
 
     method: Method
@@ -76,11 +78,11 @@ class At(NamedTuple):
     asked: int
     server: Slots
     received: Callable[[Update], Slots]
-    normal: Callable[[int, Stream], Tensor] = _absent
-    drawn: Callable[[Stream], np.random.Generator] = _absent
+    normal: Callable[[int, Stream], Tensor] = _absent("normal")
+    drawn: Callable[[Stream], np.random.Generator] = _absent("drawn")
     reply: Callable[[Update], object] = id
     note: Callable[[Update], object] = id
     bound: float = float("inf")
     sum: Sum = Sum()
-    uniform: Callable[[int, Stream], Tensor] = lambda size, stream: torch.zeros(size)
+    uniform: Callable[[int, Stream], Tensor] = _absent("uniform")
     like: Slots = {}  # noqa: RUF012 - nobody writes to it

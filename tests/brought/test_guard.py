@@ -253,6 +253,42 @@ def test_its_noise_is_accounted_for_and_none_is_drawn_twice(tmp_path):
     assert moved.std() == pytest.approx(4 * (2 / 4) ** 0.5, rel=0.15)  # of two means of four
 
 
+def test_its_uniform_numbers_are_each_clients_own_on_every_engine(tmp_path):
+    """Clients that are asked in every round send u of two draws in the place of what they did."""
+    engines, models = [{"engine": "sequential"}, {}, {"cores": 2}], []
+
+    def drawn():
+        def leave(at, update, kept):
+            def numbers(change):
+                one, other = (at.uniform(size_of(change), Stream.AUDIT) for _ in range(2))
+                return arrays_of(one - other, change)
+
+            return acted_on(at, update, numbers), {}
+
+        return Guard("drawn", leave=leave)
+
+    asked = QUICK | {"clients_per_round": 4, "num_rounds": 1, "guards": drawn}
+    for i, how in enumerate(engines):
+        out = {"out": tmp_path / str(i)}
+        models.append(engram.simulate(**asked | how | out, progress=False).model)
+    begun = engram.simulate(**asked | {"guards": gone, "out": tmp_path / "none"}).model
+    for name, leaf in models[0].items():
+        for other in models[1:]:
+            torch.testing.assert_close(other[name], leaf, atol=1e-7, rtol=0)
+    moved = torch.cat([(models[0][name] - begun[name]).ravel() for name in begun])
+    assert moved.var() == pytest.approx(1 / 6 / 4, rel=0.15)  # of means of four clients' own
+
+
+def test_at_the_server_there_are_no_uniform_numbers_of_a_client(tmp_path):
+    from engram.settings.errors import RunStopped
+
+    def late():
+        return Guard("late", gather=lambda at, updates: at.uniform(1, Stream.AUDIT))
+
+    with pytest.raises(RunStopped, match=r"guard late: gather .*at.uniform is not given at this"):
+        engram.simulate(**QUICK | {"guards": late, "out": tmp_path}, progress=False)
+
+
 def test_it_may_change_how_gradients_of_rows_are_taken(tmp_path):
     seen = []
 
@@ -280,13 +316,14 @@ def test_a_run_of_a_version_without_guards_goes_on():
     assert experiment().identity()["guards"] == QUICK["guards"]
 
 
+def gone():
+    def nothing(change):
+        return {path: 0 * x for path, x in change.items()}
+
+    return Guard("gone", leave=lambda at, update, kept: (acted_on(at, update, nothing), {}))
+
+
 def test_in_python_it_is_given_as_it_is(tmp_path):
-    def gone():
-        def nothing(change):
-            return {path: 0 * x for path, x in change.items()}
-
-        return Guard("gone", leave=lambda at, update, kept: (acted_on(at, update, nothing), {}))
-
     run = engram.simulate(**QUICK | {"guards": gone, "out": tmp_path / "run"}, progress=False)
     same = engram.simulate(**QUICK | {"num_rounds": 1, "guards": gone, "out": tmp_path / "one"})
     for name, leaf in run.model.items():
