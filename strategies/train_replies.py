@@ -81,8 +81,7 @@ def screen(
         TypeError, ValueError: If it is something else.
     """
     record, merge, like = content.config_records[CLIENTS], rounds.merge, rounds.shapes.sent
-    e = merge.settings
-    private = (e.hides_rows or e.covers_clients) and not record.get("losses")
+    private = merge.quiet and not record.get("losses")
     details = read_clients(
         content,
         server_round=server_round,

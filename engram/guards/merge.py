@@ -35,6 +35,7 @@ class Merge:
         noise: Source of the noise of central privacy.
         by: Weights of updates in the mean: ``rows`` or ``clients``.
         combines: Whether a node may send the mean of its clients' updates in their place.
+        quiet: Whether nodes may keep training losses to themselves.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Merge:
         # A server that takes each update sees its client's rows.
         self.by = "clients" if guard.alike else merge.by if by_mean else "rows"
         self.combines = by_mean and Fact.EACH not in guard.needs and e.attack == "none"
+        self.quiet = bool(e.facts & {Fact.ROWS, Fact.COVERED})
         self._checked = False
 
     def rebased(self, server: Slots, then: Slots, update: Update, age: int) -> Update:

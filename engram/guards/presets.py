@@ -44,16 +44,18 @@ Noise = LocalNoise | CentralNoise | SecureSum | RowNoise | RowStatistics
 
 def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     """Returns the chain of an experiment's guards, for its method without them."""
-    by_mean, multiplier = isinstance(method.server.merge, FromMean), noise_multiplier(e)
+    given = e, e.own, noise_multiplier(e)
+    clients, server = ([guard for _, guard in some(*given)] for some in (at_clients, at_server))
     found = list[Guard]()
     if e.server_step != "replace":
         found.append(Guard("universal", method=partial(_universal, e, running)))
     if method.claims:
-        found.append(ClaimedRanges(method.claims, mend=e.privacy == "local").build())
-    found += [guard for _, guard in at_clients(e, e.own, multiplier)]
-    if e.privacy != "central":  # else what is made of an update must not depend on the others
-        found += _screening(e, method, running, by_mean=by_mean)
-    found += [guard for _, guard in at_server(e, e.own, multiplier)]
+        noisy = any(Fact.EXACT in guard.ends for guard in clients)
+        found.append(ClaimedRanges(method.claims, mend=noisy).build())
+    found += clients
+    if not any(Fact.SUM in guard.needs for guard in (*clients, *server)):
+        found += _screening(e, method, running)
+    found += server
     if e.compress != "none":
         found.append(_broadcast(e, running))
     return chain(*found)
@@ -81,7 +83,7 @@ def at_clients(
     noise = _noise(e, own, multiplier)
     if noise and e.privacy != "central":
         yield "privacy", noise.build()
-    elif e.update_clip and not e.clip_quantile:
+    elif e.clip and not e.clip_quantile:
         yield "clip", Clip(e.clip).build()
     yield from (("guards", guard) for guard in guards_of_users(e.guards) if guard.at_client)
     if e.aggregation == "secure":
@@ -132,15 +134,18 @@ def noise_in_words(e: Experiment) -> str:
 def noise_multiplier(e: Experiment) -> float:
     """Returns the noise multiplier: the setting, or the least one that meets ``epsilon``.
 
+    Where users' guards alone have noise, it is the least of theirs, by what they release.
+
     Raises:
         Refused: No multiplier up to 10^6 reaches the target.
     """
     noise, plan = _noise(e, e.own, e.noise_multiplier), plan_of(e)
-    if not e.epsilon or noise is None:
+    others = chain(*guards_of_users(e.guards)).releases(plan)
+    if noise is None:
+        return min((release.multiplier for release in others), default=e.noise_multiplier)
+    if not e.epsilon:
         return e.noise_multiplier
-    found = _solved(
-        noise, chain(*guards_of_users(e.guards)).releases(plan), plan, e.epsilon, e.delta
-    )
+    found = _solved(noise, others, plan, e.epsilon, e.delta)
     if found > MOST:
         expected = (
             f"larger: {e.rounds} rounds at delta {e.delta:g} would need a noise-multiplier above "
@@ -185,12 +190,13 @@ def is_scored(e: Experiment, server_round: int) -> bool:
     return not protections(e).reports or (server_round > 0 and e.eval_every != _EVAL_EVERY)
 
 
-def _screening(e: Experiment, method: Method, running: Set[str], *, by_mean: bool) -> list[Guard]:
+def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
     """Returns the guards that compare updates where nothing bounds them."""
-    plain = e.merge == "mean"
+    plain, by_mean = e.merge == "mean", isinstance(method.server.merge, FromMean)
+    clips = bool(e.clip) and e.privacy != "example"  # whose bound is that of a row's gradient
     slots = [x for x in method.server.start.values() if isinstance(x, dict)]
     averages = any(running & x.keys() for x in slots)  # which no clip bounds
-    bounded = not plain or (bool(e.update_clip) and not averages)
+    bounded = not plain or (clips and not averages)
     found = [] if bounded else [FAR]
     # A stream's next rows are so few that honest updates differ by more than any bound.
     if not bounded and e.order != "stream":

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import engram
+from engram.core.method import Update
 from engram.core.streams import Stream
 from engram.core.tree import add_scaled
 from engram.guards.accounting.releases import Release
@@ -115,6 +116,26 @@ def test_a_run_that_is_resumed_ends_as_one_at_a_stretch(tmp_path):
     simulate(experiment(num_rounds=1), tmp_path / "there")
     simulate(experiment(resume=str(tmp_path / "there")), tmp_path / "there")
     assert_as_here(tmp_path / "there", tmp_path / "here")
+
+
+def test_by_its_facts_updates_are_not_compared_and_claims_are_mended():
+    from engram.guards.presets import guards_of
+    from engram.methods.fedavg import FedAvg
+    from tests.guards.test_changes import at_of
+    from tests.methods.problem import W, built
+
+    fedavg = built(FedAvg())._replace(claims={"trace": "amount"})
+    at, below = at_of(fedavg, {"model": W}), Update({"trace": torch.tensor(-1.0)}, 1.0, 1, 0)
+    for facts, compared, mended in [
+        ({}, True, False),
+        ({"needs": {Fact.SUM}}, False, False),
+        ({"ends": {Fact.EXACT}, "leave": lambda at, update, kept: (update, {})}, True, True),
+    ]:
+        guard = Guard("mine", **facts)
+        engram.guard(lambda guard=guard: guard, "mine")
+        found = guards_of(experiment(guards="mine"), fedavg, frozenset())
+        assert ("norm-bound" in found.name, "distance" in found.name) == (compared, compared)
+        assert (found.admit(at, below) == Update({"trace": 0.0}, 1.0, 1, 0)) == mended
 
 
 def test_what_the_server_does_not_admit_is_left_out(tmp_path):
@@ -246,6 +267,7 @@ def test_its_noise_is_accounted_for_and_none_is_drawn_twice(tmp_path):
     run = engram.simulate(**QUICK | asked | {"out": tmp_path / "run"}, progress=False)
     results = json.loads((run.folder / "results.json").read_text())
     assert results["epsilon"] == pytest.approx(gaussian(2 / 4 * 2**0.5), rel=1e-6)
+    assert results["noise-multiplier"] == 2.0  # z / 2, by what it releases; the setting is 1
     for other in ({"standardize": "federation"}, {"patience": 1}):
         with pytest.raises(ValueError, match="without noise: guards = blurred ends that"):
             experiment(**asked | other)
