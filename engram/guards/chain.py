@@ -1,14 +1,42 @@
 """Guards one after the other."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import accumulate
 from typing import Any
 
+from torch import Tensor
+
 from engram.core.method import Objective, Slots, Update
+from engram.core.streams import Stream
 from engram.guards.facts import Fact
-from engram.guards.guard import IDLE, Guard, Refusal, Sums, parted
+from engram.guards.guard import IDLE, Guard, Refusal, Sums
+from engram.guards.noise import Noise
 from engram.guards.places import At
+
+
+def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
+    """Sorts updates and refusals apart."""
+    updates, refused = list[Update](), list[Refusal]()
+    for x in found:
+        if isinstance(x, Refusal):
+            refused.append(x)
+        else:
+            updates.append(x)
+    return updates, refused
+
+
+def fresh(noise: Noise, *keys: int) -> Callable[[int, Stream], Tensor]:
+    """Builds a source of one place's noise: each call takes the next numbers of its stream."""
+    calls = Counter[Stream]()
+
+    def normal(size: int, stream: Stream) -> Tensor:
+        again = (calls[stream],) if calls[stream] else ()
+        calls[stream] += 1
+        return noise(size, stream, *keys, *again)
+
+    return normal
 
 
 def chain(*guards: Guard) -> Guard:
@@ -64,7 +92,7 @@ def chain(*guards: Guard) -> Guard:
         return reduce(lambda x, guard: guard.rows(x, sums), guards, objective)
 
     def acting(place: str, act: Callable[..., Any]) -> Any:
-        """Returns what they do at a place together, unless none of them does anything there."""
+        """Returns ``act`` if any of them does anything at a place."""
         idle = getattr(IDLE, place)
         return act if any(getattr(guard, place) is not idle for guard in guards) else idle
 

@@ -157,14 +157,3 @@ class Guard(NamedTuple):
 
 IDLE: Final = Guard("")
 """A guard that does nothing."""
-
-
-def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
-    """Sorts updates and refusals apart."""
-    updates, refused = list[Update](), list[Refusal]()
-    for x in found:
-        if isinstance(x, Refusal):
-            refused.append(x)
-        else:
-            updates.append(x)
-    return updates, refused

@@ -1,6 +1,6 @@
 """The server's merge of a method behind its guards."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -11,17 +11,21 @@ from engram.core.changes import origin_of
 from engram.core.checks import must
 from engram.core.contract import SlotFault, cause_of, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.method_shapes import Shapes
 from engram.core.rounds import merged, received_by, weighed
+from engram.core.slots import flat
 from engram.core.streams import generator
+from engram.guards.chain import fresh, parted
 from engram.guards.changes import rebased
+from engram.guards.compression.codes import Layout
+from engram.guards.compression.presets import coder_of
 from engram.guards.facts import Fact
-from engram.guards.guard import Guard, parted
+from engram.guards.guard import Guard
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.places import At, fresh
+from engram.guards.places import At
 from engram.guards.presets import guards_of
 from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.settings.experiment import Experiment
-from engram.settings.protection import ProtectionSettings
 
 
 class Merge:
@@ -133,7 +137,22 @@ def merge_of(
     return Merge(method, guards_of(e, method, running), running, e, noise)
 
 
-def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:
+def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
+    """Refuses codes for a method without a common model to change.
+
+    Raises:
+        Refused: There is none.
+    """
+    if e.compress == "none":
+        return
+    why = "which sends each client a model of its own" if flat(shapes.own) else ""
+    if not why and not Layout.of(coder_of(e), shapes.method.kinds, shapes.sent, running).coded:
+        why = "whose clients send no model"
+    if why:
+        raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
+
+
+def server_step_notes(e: Experiment, parameters: int) -> dict[str, Any]:
     """Returns entries of a run's results about its server step, for so many ``parameters``.
 
     Empty where the merged model replaces the last one. Otherwise ``server-step``,

@@ -1,7 +1,6 @@
-"""Where guards act: what whoever runs a round tells them."""
+"""Places where guards act."""
 
 import os
-from collections import Counter
 from collections.abc import Callable, Set
 from typing import NamedTuple, NoReturn
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from engram.core.method import Method, Slots, Update
 from engram.core.streams import Stream
-from engram.guards.noise import Noise
 
 
 def _absent(name: str) -> Callable[..., NoReturn]:
@@ -19,18 +17,6 @@ def _absent(name: str) -> Callable[..., NoReturn]:
         raise LookupError(f"at.{name} is not given at this place: see engram.guards.places.At")
 
     return absent
-
-
-def fresh(noise: Noise, *keys: int) -> Callable[[int, Stream], Tensor]:
-    """Returns ``(size, stream) -> numbers`` for one place, of which each call takes the next."""
-    calls = Counter[Stream]()
-
-    def normal(size: int, stream: Stream) -> Tensor:
-        again = (calls[stream],) if calls[stream] else ()
-        calls[stream] += 1
-        return noise(size, stream, *keys, *again)
-
-    return normal
 
 
 class Sum(NamedTuple):

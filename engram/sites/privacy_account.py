@@ -10,7 +10,8 @@ from engram.client.requests import round_of
 from engram.data.digests import digest_of
 from engram.guards.accounting.composition import costs
 from engram.guards.accounting.releases import Event
-from engram.guards.presets import noise_multiplier, plan_of, protections
+from engram.guards.calibration import noise_multiplier, plan_of
+from engram.guards.presets import protections
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import EngramError, few
 from engram.settings.experiment import Experiment

@@ -24,11 +24,12 @@ from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream, generator, uniform
 from engram.core.tree import select
 from engram.core.types import Params
+from engram.guards.chain import fresh, parted
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
-from engram.guards.guard import Guard, parted
+from engram.guards.guard import Guard
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.places import At, fresh
+from engram.guards.places import At
 from engram.guards.presets import client_guards
 from engram.settings.errors import EngramError, Names, few
 from engram.settings.experiment import Experiment
