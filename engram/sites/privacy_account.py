@@ -36,13 +36,14 @@ class Account(NamedTuple):
     by: str  # who asks, as far as the node can tell
 
     def _cost(self, each: Event = "round") -> tuple[float, Steps]:
-        """Returns mu^2 of an answer, and its sampled releases, for the client of fewest rows."""
+        """Returns mu^2 of an answer, and its other releases, for the client of fewest rows."""
         plan = plan_of(self.experiment, min(self.rows, default=1))
         found = [r for r in protections(self.experiment).releases(plan) if r.each == each]
         if not found:  # nothing is known of what it tells
             return math.inf, {}
-        total, sampled = costs(found)
-        return total, {key_of(*mechanism): count for mechanism, count in sampled.items()}
+        total, sampled, concentrated = costs(found)
+        steps = {key_of(z, rate): count for (z, rate), count in sampled.items()}
+        return total, steps | {key_of(z): count for z, count in concentrated.items()}
 
     @classmethod
     def of(

@@ -135,7 +135,7 @@ def test_a_guard_that_nobody_knows_is_accounted_for(monkeypatch):
 def test_releases_of_different_kinds_are_composed():
     plan = Plan(rounds=N, rate=0.1)
     found = stranger(4.0, 3.0).releases(plan)
-    assert costs(found) == (1 / 16, {(3.0, 0.1): 3})
+    assert costs(found) == (1 / 16, {(3.0, 0.1): 3}, {})
     both = spent(found, N, DELTA)
     assert gaussian(math.sqrt(N) / 4) < both < gaussian(math.sqrt(N * (1 / 16 + 3 / 9)))
     assert both < gaussian(math.sqrt(N) / 4) + by_distribution(3.0, 0.1, 3 * N, DELTA)
