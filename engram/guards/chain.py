@@ -1,5 +1,6 @@
 """Guards one after the other."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -46,7 +47,7 @@ def chain(*guards: Guard) -> Guard:
     """
 
     def after(at: At, guard: Guard) -> At:
-        return at._replace(bound=guard.bound(at))
+        return at if guard.bound is IDLE.bound else at._replace(bound=guard.bound(at))
 
     def standing(at: At) -> list[tuple[Guard, At]]:
         return [*zip(guards, accumulate(guards, after, initial=at), strict=False)]
@@ -73,19 +74,21 @@ def chain(*guards: Guard) -> Guard:
 
     def admit(at: At, update: Update) -> Update | Refusal:
         for guard in guards:
-            left, refused = parted([guard.admit(at, update)])
-            if refused:
-                return refused[0]
-            (update,), at = left, at._replace(bound=guard.bound(at))
+            if guard.admit is not IDLE.admit:
+                left, refused = parted([guard.admit(at, update)])
+                if refused:
+                    return refused[0]
+                (update,) = left
+            at = after(at, guard)
         return update
 
     def gather(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
         refused = list[Refusal]()
         for guard in guards:
-            if len(updates) >= guard.least:
+            if guard.gather is not IDLE.gather and len(updates) >= guard.least:
                 updates, more = parted(guard.gather(at, updates))
                 refused += more
-            at = at._replace(bound=guard.bound(at))
+            at = after(at, guard)
         return [*updates, *refused]
 
     def rows(objective: Objective, sums: Sums) -> Objective:
@@ -108,11 +111,12 @@ def chain(*guards: Guard) -> Guard:
         form=lambda at, slots: reduce(lambda x, guard: guard.form(at, x), guards, slots),
         send=acting("send", send),
         arrive=acting("arrive", arrive),
-        admit=IDLE.admit if masks else acting("admit", admit),
+        admit=IDLE.admit if masks else admit,
         gather=acting("gather", gather),
         method=lambda method: reduce(lambda x, guard: guard.method(x), guards, method),
         broadcast=next((x.broadcast for x in guards if x.broadcast), None),
         report=next((guard.report for guard in guards if guard.reports), IDLE.report),
         bound=lambda at: reduce(after, guards, at).bound,
+        weigh=lambda rows: min((guard.weigh(rows) for guard in guards), default=math.inf),
         releases=lambda plan: sum((guard.releases(plan) for guard in guards), ()),
     )

@@ -9,6 +9,7 @@ handed from guard to guard.
                                 kept <--'              --gather, of a round--> merge
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -99,6 +100,8 @@ class Guard(NamedTuple):
             of their metrics, of which some are infinite; a score without a deviation is not sent.
         bound: ``at -> `` the largest norm of an update's change after it.
         releases: ``plan -> `` the mechanisms that it applies.
+        weigh: ``rows -> `` the most of a client's rows that count, where clients weigh by rows, for
+            those of all clients of the federation (0: unknown).
     """
 
     name: str
@@ -123,6 +126,7 @@ class Guard(NamedTuple):
     report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
     bound: Callable[[At], float] = lambda at: at.bound
     releases: Callable[[Plan], tuple[Release, ...]] = _nothing
+    weigh: Callable[[Sequence[int]], float] = lambda rows: math.inf
 
     @property
     def by_rows(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence, Set
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_map
@@ -23,9 +23,11 @@ from engram.guards.facts import Fact
 from engram.guards.guard import Guard
 from engram.guards.noise import Noise, secret_noise
 from engram.guards.places import At
-from engram.guards.presets import guards_of
+from engram.guards.presets import guards_of, weighs_rows
 from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.settings.experiment import Experiment
+
+_MOST_ROWS: Final = 2**31  # a client can only claim fewer
 
 
 class Merge:
@@ -37,7 +39,7 @@ class Merge:
         running: Names of running statistics.
         settings: The experiment.
         noise: Source of the noise of central privacy.
-        by: Weights of updates in the mean: ``rows`` or ``clients``.
+        by_rows: Whether updates weigh by rows, and not by clients.
         combines: Whether a node may send the mean of its clients' updates in their place.
         quiet: Whether nodes may keep training losses to themselves.
     """
@@ -47,10 +49,8 @@ class Merge:
     ) -> None:
         self.method, self.guard, self.running = guard.method(method), guard, running
         self.settings, self.noise = e, noise
-        merge = method.server.merge
-        by_mean = isinstance(merge, FromMean)
-        # A server that takes each update sees its client's rows.
-        self.by = "clients" if guard.alike else merge.by if by_mean else "rows"
+        self.by_rows = weighs_rows(method, guard)
+        by_mean = isinstance(method.server.merge, FromMean)
         self.combines = by_mean and Fact.EACH not in guard.needs and e.attack == "none"
         self.quiet = bool(e.facts & {Fact.ROWS, Fact.COVERED})
         self._checked = False
@@ -82,6 +82,10 @@ class Merge:
         admitted, _ = parted([self.guard.admit(at, update) for update in updates])
         found, _ = parted(self.guard.gather(at, admitted))
         return self.after(server, found)
+
+    def most(self, rows: Sequence[int]) -> int:
+        """Returns the most of a client's rows that count, for those of all clients (0: unknown)."""
+        return int(min(self.guard.weigh(rows), _MOST_ROWS)) if self.by_rows else 1
 
     def after(self, server: Slots, updates: Sequence[Update]) -> Slots:
         """Returns the server's slots after a round of updates that have passed the guards.

@@ -14,6 +14,7 @@ from engram.guards.guard import Guard
 from engram.guards.robust.choices import Buckets, Nearest, RobustCenter
 from engram.guards.robust.claims import ClaimedRanges, ComparedClaims
 from engram.guards.robust.lengths import FAR, NormBound
+from engram.guards.robust.row_weights import RowWeights
 from engram.guards.secure.secure_sum import SecureSum
 from engram.guards.users import guards_of_users
 from engram.settings import base
@@ -30,6 +31,8 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     if method.claims:
         noisy = any(Fact.EXACT in guard.ends for guard in clients)
         found.append(ClaimedRanges(method.claims, mend=noisy).build())
+    if weighs_rows(method, chain(*clients, *server)):
+        found.append(RowWeights(e.max_weight).build())
     found += clients
     if not any(Fact.SUM in guard.needs for guard in (*clients, *server)):
         found += _screening(e, method, running)
@@ -37,6 +40,13 @@ def guards_of(e: Experiment, method: Method, running: Set[str]) -> Guard:
     if e.compress != "none":
         found.append(broadcast(e, running))
     return chain(*found)
+
+
+def weighs_rows(method: Method, guard: Guard) -> bool:
+    """Returns whether clients weigh by rows, and none is bound to weigh as much as others."""
+    merge = method.server.merge
+    # A server that takes each update sees its client's rows.
+    return not guard.alike and not (isinstance(merge, FromMean) and merge.by == "clients")
 
 
 def client_guards(e: Experiment) -> Guard:

@@ -94,5 +94,6 @@ def completed(guard: Guard, name: str) -> Guard:
         method=named("method", guard.method),
         report=named("report", guard.report),
         bound=named("bound", guard.bound, RunStopped),
+        weigh=named("weigh", guard.weigh, RunStopped),
         releases=named("releases", releases if noisy else guard.releases),
     )

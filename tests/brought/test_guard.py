@@ -138,6 +138,22 @@ def test_by_its_facts_updates_are_not_compared_and_claims_are_mended():
         assert (found.admit(at, below) == Update({"trace": 0.0}, 1.0, 1, 0)) == mended
 
 
+def test_it_may_bound_the_rows_that_a_client_weighs_by(tmp_path):
+    def alike():
+        return Guard("alike", weigh=min)
+
+    asked = QUICK | {"partition": "dirichlet", "weighting": "rows", "guards": ""}
+    clients, rows, run = (
+        engram.simulate(**asked | how | {"out": tmp_path / str(i)}, progress=False)
+        for i, how in enumerate([{"weighting": "clients"}, {}, {"guards": alike}])
+    )
+    differ = 0.0
+    for name, leaf in clients.model.items():
+        torch.testing.assert_close(run.model[name], leaf, atol=1e-6, rtol=1e-5)
+        differ += float((rows.model[name] - leaf).abs().max())
+    assert differ > 1e-4
+
+
 def test_what_the_server_does_not_admit_is_left_out(tmp_path):
     from engram.settings.errors import RunStopped
 
