@@ -34,7 +34,6 @@ class Clip:
         cut = partial(near, bound=self.bound)
         return Guard(
             "clip",
-            gives={Fact.BOUNDED},
             leave=lambda at, update, kept: (acted_on(at, update, cut), {}),
             admit=lambda at, update: shortened(at, update, self.bound),
             bound=lambda at: self.bound,
