@@ -15,9 +15,10 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from engram.core.checks import must
 from engram.core.streams import Stream
+from engram.guards.calibration import noise_multiplier
 from engram.guards.guard import Guard
 from engram.guards.noise import secret_noise
-from engram.guards.presets import noise_multiplier, protections
+from engram.guards.presets import protections
 from engram.scoring.score_columns import COMMON, TUNED, Column, ranges_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment

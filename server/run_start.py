@@ -5,8 +5,8 @@ from pathlib import Path
 
 from engram.core.checks import must
 from engram.core.types import Params
+from engram.guards.calibration import noise_multiplier
 from engram.guards.noise import Noise
-from engram.guards.presets import noise_multiplier
 from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment

@@ -33,7 +33,7 @@ from engram.strategies.async_rounds import Sent, answered_of, by_wave, is_timing
 from engram.strategies.base import Row, RunStrategy, strategies, widened
 from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
 from engram.strategies.reply_border import first_answers
-from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Wave
+from engram.strategies.rounds import Heavy, LossWatch, Rounds, Wave
 from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
 from engram.strategies.train_replies import collect_replies, screen
 from engram.wire.roster import Roster
@@ -57,7 +57,7 @@ class Federated(RunStrategy):
         e, self.rounds, self.masks = rounds.settings, rounds, rounds.merge.guard.masks
         method = rounds.merge.method
         self._public = method.server.send(method.server.start, [0])[0].keys()
-        self._weights = RowWeights(rounds.merge.by, e.max_weight)
+        self._heavy = Heavy(e.max_weight)
         scoring = Scoring.of(e, rounds.shapes, roster.names)
         self._scores, self.unseen = Scorekeeper(scoring, len(roster.nodes)), scoring.unseen
         self._mean_loss = mean_of(self._scores.scoring.metrics[-1])
@@ -140,8 +140,7 @@ class Federated(RunStrategy):
         able = [c for c in range(len(roster.nodes)) if c not in roster.unscored]
         self._scored = self._scores.scoring.drawn(able)
         self._all_scored = len(self._scored) == len(able)
-        self._weights.compare(roster.examples, roster.names)
-        self.most = self._weights.most  # largest number of a client's rows that count
+        self.most = self.rounds.merge.most(roster.examples)
 
     def succeed(self, before: Self, model: Params) -> Params:
         """Goes on where a strategy of fewer clients has come to; see ``Server.means``."""
@@ -368,7 +367,8 @@ class Federated(RunStrategy):
             means["train-loss-median"] = median = float(np.median(losses))
             self._watch.see(server_round, median)
         model = self._hold(slots)
-        bounded = self._weights.bounded(clients, self.roster.examples, server_round)
+        heavy = clients if self.rounds.merge.by_rows else ()
+        bounded = self._heavy.among(heavy, self.roster, self.most, server_round)
         return model, {
             "cohort": self.cohort,
             **means,

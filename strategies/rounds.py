@@ -17,11 +17,9 @@ from engram.core.streams import Stream, generator
 from engram.core.tree import is_finite
 from engram.core.types import Params
 from engram.data.schema.columns import Kind
-from engram.guards.guard import parted
-from engram.guards.merge import Merge, merge_of
+from engram.guards.chain import parted
+from engram.guards.merge import Merge, check_codes, merge_of
 from engram.guards.noise import Noise
-from engram.guards.presets import check_codes
-from engram.guards.robust.weight_limit import weight_limit
 from engram.guards.secret_samples import secret_cohort
 from engram.settings.errors import UNNAMED, Names, RunStopped, few
 from engram.settings.experiment import Experiment
@@ -29,10 +27,10 @@ from engram.settings.method_for_data import client_axes, server_side
 from engram.strategies.base import Row
 from engram.strategies.reply_border import Rejected
 from engram.strategies.screening import TrainReplies, first_of
+from engram.wire.roster import Roster
 
 _log = getLogger("flwr.engram")
 
-_MOST_ROWS: Final = 2**31  # a client can only claim fewer
 _ROUNDS: Final = 5  # rounds whose mean loss is compared: single cohorts' losses differ
 _GROWTH: Final = 10
 
@@ -127,8 +125,7 @@ class Rounds(NamedTuple):
             updates = reply.updates
             if age:
                 updates = [merge.rebased(server, wave.slots, u, age) for u in updates]
-            with merge.blamed():
-                updates, refused = parted([merge.guard.admit(at, update) for update in updates])
+            updates, refused = parted([merge.guard.admit(at, update) for update in updates])
             if refused:
                 rejected.append((clients, Rejected.of(refused[0].kind, refused[0].reason)))
             else:
@@ -154,8 +151,7 @@ class Rounds(NamedTuple):
         if not updates:
             self._check(replies, server_round, names)
             updates = [merge.nobodys(server, self.shapes.sent, server_round)]
-        with merge.blamed():
-            left, refused = parted(merge.guard.gather(at, updates))
+        left, refused = parted(merge.guard.gather(at, updates))
         replies = replies.without(refused, longer)
         self._check(replies, server_round, names)
         slots = merge.after(server, left)
@@ -205,40 +201,22 @@ def draw_cohort(
     return sorted(cohort)
 
 
-class RowWeights:
-    """Bounds clients' weights relative to the median client of the federation.
+class Heavy:
+    """Warns once of each client with more rows than count: see ``robust.row_weights``."""
 
-    All clients of a federation are compared, not only those of a round. In a round there are few,
-    most of whom may lie by chance, and a client's weight would depend on who else is asked.
-
-    A client counts ``max_weight`` median clients' rows at most, see ``weight_limit``, if
-    weights are ``by`` rows.
-    """
-
-    def __init__(self, by: str, max_weight: float) -> None:
-        self.most = 1  # largest number of a client's rows that count
-        self._by_rows = by == "rows"
+    def __init__(self, max_weight: float) -> None:
         self._max_weight = max_weight
         self._named: set[int] = set()
-        self._names = UNNAMED
 
-    def compare(self, examples: Sequence[int], names: Names) -> None:
-        """Computes the bound from all clients' numbers of rows (0: unknown); stores their names."""
-        self._names = names
-        if self._by_rows:
-            self.most = int(min(float(weight_limit(examples, self._max_weight)), _MOST_ROWS))
-
-    def bounded(
-        self, clients: Iterable[int], examples: Sequence[int], server_round: int
+    def among(
+        self, clients: Iterable[int], roster: Roster, most: int, server_round: int
     ) -> list[int]:
-        """Returns a round's clients with more rows than ``most``, and warns once of each."""
-        if not self._by_rows:
-            return []
-        bounded = sorted(client for client in clients if examples[client] > self.most)
+        """Returns a round's clients with more rows than ``most``, and warns of new ones."""
+        bounded = sorted(client for client in clients if roster.examples[client] > most)
         new = sorted({*bounded} - self._named)
         self._named.update(new)
         if new:
-            who, limit = few(new, self._names), (self.most, self.most, self._max_weight)
+            who, limit = few(new, roster.names), (most, most, self._max_weight)
             _log.warning(
                 "round %d: clients %s report more than %d rows, and count as if they had %d: "
                 "max-weight = %g times what the median client has",

@@ -10,7 +10,7 @@ from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
 from engram.core.tree import select, stacked
 from engram.core.types import Params
-from engram.guards.guard import parted
+from engram.guards.chain import parted
 from engram.scoring.metrics import Metric
 from engram.settings.errors import brief, few
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
@@ -81,8 +81,7 @@ def screen(
         TypeError, ValueError: If it is something else.
     """
     record, merge, like = content.config_records[CLIENTS], rounds.merge, rounds.shapes.sent
-    e = merge.settings
-    private = (e.hides_rows or e.covers_clients) and not record.get("losses")
+    private = merge.quiet and not record.get("losses")
     details = read_clients(
         content,
         server_round=server_round,

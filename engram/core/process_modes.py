@@ -177,19 +177,20 @@ def on_threads(count: int) -> Iterator[None]:
         yield
         return
     with _SETTING:
-        others = _elsewhere(torch.get_num_threads)
+        others = elsewhere(torch.get_num_threads)
         torch.set_num_threads(count)
-        _elsewhere(torch.set_num_threads, others)
+        elsewhere(torch.set_num_threads, others)
     try:
         yield
     finally:
         with _SETTING:
             torch.set_num_threads(before)
             if before != others:
-                _elsewhere(torch.set_num_threads, others)
+                elsewhere(torch.set_num_threads, others)
 
 
-def _elsewhere(function: Callable[..., _T], *given: Any) -> _T:
+def elsewhere(function: Callable[..., _T], *given: Any) -> _T:
+    """Calls a function in a thread of its own, which has none of this thread's modes."""
     found: list[_T] = []
     thread = threading.Thread(target=lambda: found.append(function(*given)))
     thread.start()

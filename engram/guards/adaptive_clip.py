@@ -13,7 +13,8 @@ import torch
 from engram.core.method import FromMean, Method, Slots, Update
 from engram.guards.changes import change_of, length_of, shortened
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard
+from engram.guards.guard import Guard
+from engram.guards.places import At
 
 BOUND: Final = "clip"
 """Name of the server's slot that has the bound, a scalar."""
@@ -52,8 +53,8 @@ class AdaptiveClip:
             return near._replace(slots=near.slots | {_WITHIN: number})
 
         reach = math.hypot(1, self.count / 2)
-        needs, gives = {Fact.EACH, Fact.MEAN, Fact.BOUNDED}, {Fact.BOUNDED}
-        guard = Guard("adaptive-clip", needs, gives=gives, alike=True, method=self._method)
+        needs = {Fact.EACH, Fact.MEAN, Fact.BOUNDED}
+        guard = Guard("adaptive-clip", needs, alike=True, method=self._method)
         return guard._replace(admit=admit, bound=lambda at: reach * float(at.server[BOUND]))
 
     def _method(self, method: Method) -> Method:

@@ -9,7 +9,8 @@ from engram.core.streams import Stream
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.changes import arrays_of, changed, is_running, size_of, sum_of
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard
+from engram.guards.guard import Guard
+from engram.guards.places import At
 
 
 @dataclass(frozen=True)

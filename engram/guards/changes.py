@@ -15,7 +15,7 @@ from engram.core.method import Method, Slots, Update
 from engram.core.slots import flat, unflat, zeros
 from engram.core.tree import norm
 from engram.core.types import Params
-from engram.guards.guard import At
+from engram.guards.places import At
 
 
 def is_running(method: Method, running: Set[str], path: str) -> bool:

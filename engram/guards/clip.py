@@ -15,7 +15,8 @@ from engram.core.types import Params
 from engram.guards.accounting.releases import Release
 from engram.guards.changes import acted_on, arrays_of, change_of, shortened, size_of
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard
+from engram.guards.guard import Guard
+from engram.guards.places import At
 from engram.settings.errors import EngramError
 
 
@@ -33,7 +34,6 @@ class Clip:
         cut = partial(near, bound=self.bound)
         return Guard(
             "clip",
-            gives={Fact.BOUNDED},
             leave=lambda at, update, kept: (acted_on(at, update, cut), {}),
             admit=lambda at, update: shortened(at, update, self.bound),
             bound=lambda at: self.bound,

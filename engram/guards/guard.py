@@ -9,24 +9,17 @@ handed from guard to guard.
                                 kept <--'              --gather, of a round--> merge
 """
 
-import os
-from collections import Counter
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import reduce
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from engram.core.method import Method, Objective, Slots, Update
-from engram.core.streams import Stream
 from engram.core.types import Batch, Params
 from engram.guards.accounting.releases import Plan, Release
 from engram.guards.facts import Fact
-from engram.guards.noise import Noise
+from engram.guards.places import At
 
 if TYPE_CHECKING:
     from engram.guards.compression.delta_broadcast import Broadcast
@@ -44,77 +37,6 @@ class Refusal(NamedTuple):
     kind: Literal["size", "range", "malformed"]
     reason: str
     update: Update
-
-
-def _absent(*args: object) -> NoReturn:
-    raise LookupError(f"nobody has given the place where a guard acts what it asks for, {args}")
-
-
-def fresh(noise: Noise, *keys: int) -> Callable[[int, Stream], Tensor]:
-    """Returns ``(size, stream) -> numbers`` for one place, of which each call takes the next."""
-    calls = Counter[Stream]()
-
-    def normal(size: int, stream: Stream) -> Tensor:
-        again = (calls[stream],) if calls[stream] else ()
-        calls[stream] += 1
-        return noise(size, stream, *keys, *again)
-
-    return normal
-
-
-class Sum(NamedTuple):
-    """A sum over parties: sites, each of which sends the part of its clients.
-
-    Attributes:
-        clients: Clients of all parties.
-        parties: Parties, n.
-        least: Parties without which there is no sum, t.
-        most: Largest weight of a client, as a number of rows.
-        mask: ``size -> (size,)``, numbers modulo 2^32, which vanish from the sum.
-        entropy: ``size -> bytes``, secret and uniform.
-    """
-
-    clients: int = 1
-    parties: int = 1
-    least: int = 1
-    most: int = 1
-    mask: Callable[[int], npt.NDArray[np.uint32]] = _absent
-    entropy: Callable[[int], bytes] = os.urandom
-
-
-class At(NamedTuple):
-    """Where guards act.
-
-    Attributes:
-        method: The method, as the chain has changed it.
-        running: Names of running statistics, which no guard bounds or adds noise to.
-        asked: Clients asked in a round; of a random cohort, their expected number.
-        server: The server's slots.
-        received: ``update -> slots`` that its client received; of a mean, those of all alike.
-        normal: ``(size, stream) -> (size,)``, secret standard normal numbers; the same never twice.
-        drawn: ``stream -> generator``, which is a function of seed and round.
-        reply: ``update -> `` a key of the reply that it came in, with others of its node.
-        note: Called with an update that a guard has shortened for its length.
-        bound: Largest norm of an update's change where the guard stands; infinite: none is known.
-        sum: The sum that an update is a part of, or all of.
-        like: Slots that a client sends, of which a sum has names and shapes alone.
-        uniform: ``(size, stream) -> (size,)``, numbers in [0, 1): a function of seed, round and
-            client, of which each call takes the next.
-    """
-
-    method: Method
-    running: Set[str]
-    asked: int
-    server: Slots
-    received: Callable[[Update], Slots]
-    normal: Callable[[int, Stream], Tensor] = _absent
-    drawn: Callable[[Stream], np.random.Generator] = _absent
-    reply: Callable[[Update], object] = id
-    note: Callable[[Update], object] = id
-    bound: float = float("inf")
-    sum: Sum = Sum()
-    uniform: Callable[[int, Stream], Tensor] = lambda size, stream: torch.zeros(size)
-    like: Slots = {}  # noqa: RUF012 - nobody writes to it
 
 
 Sums = Callable[[Params, Batch, Tensor, float, Set[str] | None], Params]
@@ -178,6 +100,8 @@ class Guard(NamedTuple):
             of their metrics, of which some are infinite; a score without a deviation is not sent.
         bound: ``at -> `` the largest norm of an update's change after it.
         releases: ``plan -> `` the mechanisms that it applies.
+        weigh: ``rows -> `` the most of a client's rows that count, where clients weigh by rows, for
+            those of all clients of the federation (0: unknown).
     """
 
     name: str
@@ -202,6 +126,7 @@ class Guard(NamedTuple):
     report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
     bound: Callable[[At], float] = lambda at: at.bound
     releases: Callable[[Plan], tuple[Release, ...]] = _nothing
+    weigh: Callable[[Sequence[int]], float] = lambda rows: math.inf
 
     @property
     def by_rows(self) -> bool:
@@ -233,97 +158,6 @@ class Guard(NamedTuple):
         """Whether updates that leave must be decoded, each by itself."""
         return self.arrive is not _pass and not self.masks
 
-    def completed(self, name: str) -> "Guard":
-        """Returns it under a name, with the facts that follow from its places."""
-        each = self.encodes or self.admit is not _pass
-        return self._replace(
-            name=name,
-            needs=self.needs | ({Fact.EACH} if each else set()),
-            ends=self.ends | (set() if self.releases is _nothing else {Fact.OPEN}),
-            gives=self.gives | ({Fact.ROWS} if self.by_rows else set()),
-        )
 
-
-def parted(found: Sequence[Update | Refusal]) -> tuple[list[Update], list[Refusal]]:
-    """Sorts updates and refusals apart."""
-    updates, refused = list[Update](), list[Refusal]()
-    for x in found:
-        if isinstance(x, Refusal):
-            refused.append(x)
-        else:
-            updates.append(x)
-    return updates, refused
-
-
-def chain(*guards: Guard) -> Guard:
-    """Returns one guard that acts as all of them, one after the other.
-
-    What guards have encoded at a client is decoded at the server from the last to the first.
-    """
-
-    def after(at: At, guard: Guard) -> At:
-        return at._replace(bound=guard.bound(at))
-
-    def standing(at: At) -> list[tuple[Guard, At]]:
-        return [*zip(guards, accumulate(guards, after, initial=at), strict=False)]
-
-    def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
-        found: Slots = {}
-        for guard in guards:
-            update, more = guard.leave(at, update, {n: kept[n] for n in guard.keeps & kept.keys()})
-            found |= more
-        return update, found
-
-    def send(at: At, update: Update) -> Update:
-        for guard, place in standing(at):
-            update = guard.send(place, update)
-        return update
-
-    def arrive(at: At, update: Update) -> Update | Refusal:
-        for guard, place in reversed(standing(at)):
-            left, refused = parted([guard.arrive(place, update)])
-            if refused:
-                return refused[0]
-            (update,) = left
-        return update
-
-    def admit(at: At, update: Update) -> Update | Refusal:
-        for guard in guards:
-            left, refused = parted([guard.admit(at, update)])
-            if refused:
-                return refused[0]
-            (update,), at = left, at._replace(bound=guard.bound(at))
-        return update
-
-    def gather(at: At, updates: Sequence[Update]) -> Sequence[Update | Refusal]:
-        refused = list[Refusal]()
-        for guard in guards:
-            if len(updates) >= guard.least:
-                updates, more = parted(guard.gather(at, updates))
-                refused += more
-            at = at._replace(bound=guard.bound(at))
-        return [*updates, *refused]
-
-    def rows(objective: Objective, sums: Sums) -> Objective:
-        return reduce(lambda x, guard: guard.rows(x, sums), guards, objective)
-
-    masks = any(guard.masks for guard in guards)
-    return Guard(
-        " + ".join(guard.name for guard in guards),
-        alike=any(guard.alike for guard in guards),
-        hides=any(guard.hides for guard in guards),
-        needs=frozenset[Fact]().union(*(guard.needs for guard in guards)),
-        keeps=frozenset[str]().union(*(guard.keeps for guard in guards)),
-        rows=rows if any(guard.by_rows for guard in guards) else _plain,
-        leave=leave if any(guard.leaves for guard in guards) else _stay,
-        form=lambda at, slots: reduce(lambda x, guard: guard.form(at, x), guards, slots),
-        send=send if masks else _pass,
-        arrive=arrive if any(guard.arrive is not _pass for guard in guards) else _pass,
-        admit=admit if any(guard.admit is not _pass for guard in guards) and not masks else _pass,
-        gather=gather if any(guard.gather is not _pass for guard in guards) else _pass,
-        method=lambda method: reduce(lambda x, guard: guard.method(x), guards, method),
-        broadcast=next((x.broadcast for x in guards if x.broadcast), None),
-        report=next((guard.report for guard in guards if guard.reports), _exact),
-        bound=lambda at: reduce(after, guards, at).bound,
-        releases=lambda plan: sum((guard.releases(plan) for guard in guards), ()),
-    )
+IDLE: Final = Guard("")
+"""A guard that does nothing."""

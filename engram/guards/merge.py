@@ -1,9 +1,8 @@
 """The server's merge of a method behind its guards."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence, Set
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_map
@@ -12,16 +11,23 @@ from engram.core.changes import origin_of
 from engram.core.checks import must
 from engram.core.contract import SlotFault, cause_of, check_merged
 from engram.core.method import FromMean, Method, Slots, Update
+from engram.core.method_shapes import Shapes
 from engram.core.rounds import merged, received_by, weighed
+from engram.core.slots import flat
 from engram.core.streams import generator
+from engram.guards.chain import fresh, parted
 from engram.guards.changes import rebased
+from engram.guards.compression.codes import Layout
+from engram.guards.compression.presets import coder_of
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard, fresh, parted
+from engram.guards.guard import Guard
 from engram.guards.noise import Noise, secret_noise
-from engram.guards.presets import guards_of
-from engram.settings.errors import EngramError, Refused, RunStopped, one_line
+from engram.guards.places import At
+from engram.guards.presets import guards_of, weighs_rows
+from engram.settings.errors import EngramError, Refused, RunStopped
 from engram.settings.experiment import Experiment
-from engram.settings.protection import ProtectionSettings
+
+_MOST_ROWS: Final = 2**31  # a client can only claim fewer
 
 
 class Merge:
@@ -33,8 +39,9 @@ class Merge:
         running: Names of running statistics.
         settings: The experiment.
         noise: Source of the noise of central privacy.
-        by: Weights of updates in the mean: ``rows`` or ``clients``.
+        by_rows: Whether updates weigh by rows, and not by clients.
         combines: Whether a node may send the mean of its clients' updates in their place.
+        quiet: Whether nodes may keep training losses to themselves.
     """
 
     def __init__(
@@ -42,11 +49,10 @@ class Merge:
     ) -> None:
         self.method, self.guard, self.running = guard.method(method), guard, running
         self.settings, self.noise = e, noise
-        merge = method.server.merge
-        by_mean = isinstance(merge, FromMean)
-        # A server that takes each update sees its client's rows.
-        self.by = "clients" if guard.alike else merge.by if by_mean else "rows"
+        self.by_rows = weighs_rows(method, guard)
+        by_mean = isinstance(method.server.merge, FromMean)
         self.combines = by_mean and Fact.EACH not in guard.needs and e.attack == "none"
+        self.quiet = bool(e.facts & {Fact.ROWS, Fact.COVERED})
         self._checked = False
 
     def rebased(self, server: Slots, then: Slots, update: Update, age: int) -> Update:
@@ -70,23 +76,16 @@ class Merge:
             note=(list[Update]() if shortened is None else shortened).append,
         )
 
-    @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """Context in which guards act; it raises ``RunStopped`` where one of them raises."""
-        try:
-            yield
-        except EngramError:
-            raise
-        except Exception as error:  # anybody's guard
-            words = f"guards {self.guard.name}: {type(error).__name__}: {error}"
-            raise RunStopped(one_line(words)) from error
-
     def __call__(self, server: Slots, updates: Sequence[Update], server_round: int) -> Slots:
         """Returns the server's slots after a round of updates that are not admitted yet."""
         at = self.at(server, server_round)
         admitted, _ = parted([self.guard.admit(at, update) for update in updates])
         found, _ = parted(self.guard.gather(at, admitted))
         return self.after(server, found)
+
+    def most(self, rows: Sequence[int]) -> int:
+        """Returns the most of a client's rows that count, for those of all clients (0: unknown)."""
+        return int(min(self.guard.weigh(rows), _MOST_ROWS)) if self.by_rows else 1
 
     def after(self, server: Slots, updates: Sequence[Update]) -> Slots:
         """Returns the server's slots after a round of updates that have passed the guards.
@@ -142,7 +141,22 @@ def merge_of(
     return Merge(method, guards_of(e, method, running), running, e, noise)
 
 
-def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:
+def check_codes(e: Experiment, shapes: Shapes, running: Set[str]) -> None:
+    """Refuses codes for a method without a common model to change.
+
+    Raises:
+        Refused: There is none.
+    """
+    if e.compress == "none":
+        return
+    why = "which sends each client a model of its own" if flat(shapes.own) else ""
+    if not why and not Layout.of(coder_of(e), shapes.method.kinds, shapes.sent, running).coded:
+        why = "whose clients send no model"
+    if why:
+        raise Refused(must("compress", e.compress, f"none for {e.method}, {why}"))
+
+
+def server_step_notes(e: Experiment, parameters: int) -> dict[str, Any]:
     """Returns entries of a run's results about its server step, for so many ``parameters``.
 
     Empty where the merged model replaces the last one. Otherwise ``server-step``,

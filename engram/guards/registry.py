@@ -24,10 +24,11 @@ def guard(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
         name: Its name in the setting; by default the function's, with ``-`` for ``_``.
 
     Raises:
-        ValueError: If the name has a comma or a colon.
+        ValueError: If the name has a comma, a colon or a slash.
     """
     name = name or function.__name__.replace("_", "-")
-    require(not {*",:"} & {*name}, "name of a guard", name, "a text without commas and colons")
+    expected = "a text without commas, colons and slashes"
+    require(not {*",:/"} & {*name}, "name of a guard", name, expected)
     GUARDS[name] = function
     return function
 

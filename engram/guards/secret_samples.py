@@ -18,8 +18,8 @@ from engram.cohort.draws import Sample
 from engram.core.arrays import Bools, Ints
 from engram.core.streams import Stream
 from engram.data.federated import Split
+from engram.guards.calibration import plan_of
 from engram.guards.noise import Noise
-from engram.guards.presets import plan_of
 from engram.settings.experiment import Experiment
 
 

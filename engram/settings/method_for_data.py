@@ -25,6 +25,7 @@ from engram.core.streams import Stream, torch_generator
 from engram.core.types import Params
 from engram.data.federated import model_for
 from engram.data.schema.columns import Kind
+from engram.guards.facts import Fact
 from engram.networks.base import Model, network_of
 from engram.settings.errors import Refused, one_line
 
@@ -136,7 +137,7 @@ def shapes_on(experiment: "Experiment", model: Model, outputs: int) -> Shapes:
     why = ""
     if e.is_private:
         why = "there is privacy: averaged ones would leave clients without noise"
-    elif e.aggregation == "secure":
+    elif Fact.EACH not in e.facts:
         why = "aggregation is secure: clip bounds no other"
     if averaged and why:
         expected = f"local or fixed (or norm group) where {why}"

@@ -141,11 +141,6 @@ class ProtectionSettings(Settings):
         """Radius of the ball around the initial model in which the universal step stays."""
         return number_in(self.server_step, 10.0)
 
-    @property
-    def update_clip(self) -> float:
-        """The largest norm of a client's update; 0 for no bound."""
-        return 0.0 if self.privacy == "example" else self.clip
-
     def protection_problems(self) -> Iterator[Fault]:
         """Yields settings that nothing reads beside others."""
         if self.bucket_size > 1 and self.merge == "mean":

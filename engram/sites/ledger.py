@@ -5,7 +5,8 @@ Every answer is a Gaussian release of sensitivity mu to the change of all data o
 Releases add up as ``mu^2 = sum mu_i^2``, whatever a server asks for next, and epsilon is a function
 of that sum (``accounting.gaussian.epsilon_of``). For ``privacy=example`` the steps of an answer
 are Poisson-subsampled Gaussian releases to the change of one row, which are counted by multiplier
-and rate (``accounting.amplification.composed_epsilon``). A ledger that is deleted, or put back
+and rate (``accounting.composition.Costs``), and so are releases of guards of which concentrated
+privacy alone is known. A ledger that is deleted, or put back
 as it was, is noticed by its head beside it: that is written after every line, so that it is the
 ledger's last line or, after a crash, an earlier one, and knows all that was spent.
 
@@ -44,7 +45,8 @@ OTHERS: Final = "others"
 """Kind of a line by which the next data that are not known yet get an account of their own."""
 
 _LARGEST: Final = 2**24  # bytes of a head
-_KEY: Final = re.compile(r"[0-9.e+-]+ at [0-9.e-]+")
+_CONCENTRATED: Final = "concentrated"
+_KEY: Final = re.compile(rf"[0-9.e+-]+ (at [0-9.e-]+|{_CONCENTRATED})")
 
 _log = getLogger("flwr.engram")
 
@@ -59,7 +61,7 @@ class Head(NamedTuple):
     hash: str  # the line's hash
     accounts: dict[str, int]  # the account of each data set, by digest
     totals: dict[int, float]  # the sum of mu^2 of each account
-    steps: Mapping[int, Steps]  # numbers of each account's sampled releases: see ``Books``
+    steps: Mapping[int, Steps]  # numbers of each account's other releases: see ``Books``
     fault: str = ""  # what is wrong with the file; "" if it is whole, or none is there
 
     def behind(self, lines: list[dict[str, Any]], last: str) -> str:
@@ -108,7 +110,7 @@ class Spent(NamedTuple):
 
     total: float  # the sum of mu^2
     epsilon: float  # epsilon of that sum, and of the steps
-    steps: Mapping[str, int] = {}  # numbers of Poisson-subsampled Gaussian releases, by ``key_of``
+    steps: Mapping[str, int] = {}  # numbers of other releases, by ``key_of``
 
     @property
     def fields(self) -> Fields:
@@ -116,9 +118,12 @@ class Spent(NamedTuple):
         return {k: v for k, v in self._asdict().items() if k != "steps" or v}
 
 
-def key_of(multiplier: float, rate: float) -> str:
-    """Returns the name of a Poisson-subsampled Gaussian release in a ledger."""
-    return f"{multiplier!r} at {rate!r}"
+def key_of(multiplier: float, rate: float | None = None) -> str:
+    """Returns the name of a Poisson-subsampled Gaussian release in a ledger.
+
+    Without a rate, that of one of which concentrated privacy alone is known.
+    """
+    return f"{multiplier!r} {_CONCENTRATED if rate is None else f'at {rate!r}'}"
 
 
 class Books(NamedTuple):
@@ -130,7 +135,7 @@ class Books(NamedTuple):
     accounts: dict[str, int]  # the account of each data set, by digest
     totals: dict[int, float]  # the sum of mu^2 of each account
     others: bool  # whether the next data set that is not known yet gets an account of its own
-    steps: Mapping[int, Steps] = {}  # the sampled releases of each account
+    steps: Mapping[int, Steps] = {}  # the other releases of each account
 
     def account(self, data: str) -> int:
         """Account of a data set."""
@@ -333,11 +338,16 @@ _read: Final[dict[Path, tuple[tuple[int, ...] | None, Books]]] = {}
 
 
 def _epsilon(total: float, steps: Steps, delta: float) -> float:
-    from engram.guards.accounting.amplification import composed_epsilon  # noqa: PLC0415 - torch, which commands can do without
+    from engram.guards.accounting.composition import Costs  # noqa: PLC0415 - torch, which commands can do without
 
-    parts = [[float(x) for x in key.split(" at ")] for key in steps]
-    each = {(z, q): n for (z, q), n in zip(parts, steps.values(), strict=True)}
-    return composed_epsilon(total, each, delta)
+    sampled, concentrated = dict[tuple[float, float], int](), dict[float, int]()
+    for key, count in steps.items():
+        multiplier, _, *rate = key.split()
+        if rate:
+            sampled[float(multiplier), float(*rate)] = count
+        else:
+            concentrated[float(multiplier)] = count
+    return Costs(total, sampled, concentrated).epsilon(delta)
 
 
 def _state_of(file: Path) -> tuple[int, ...] | None:
@@ -396,7 +406,7 @@ def _charge(line: Mapping[str, Any]) -> tuple[str, int, float] | None:
 
 
 def _steps(line: Mapping[str, Any]) -> Steps:
-    """Returns the sampled releases that a line says, as far as it is whole."""
+    """Returns the other releases that a line says, as far as it is whole."""
     told = line.get("steps")
     if not isinstance(told, dict):
         return {}

@@ -21,7 +21,7 @@ from engram.data.schema.columns import Kind, Schema
 from engram.data.schema.declared import declare
 from engram.data.source import HUB, Source
 from engram.data.tables.table_summary import SCHEMA
-from engram.guards.presets import noise_multiplier
+from engram.guards.calibration import noise_multiplier
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import Refused, brief, few
 from engram.settings.experiment import Experiment

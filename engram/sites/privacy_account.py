@@ -10,7 +10,8 @@ from engram.client.requests import round_of
 from engram.data.digests import digest_of
 from engram.guards.accounting.composition import costs
 from engram.guards.accounting.releases import Event
-from engram.guards.presets import noise_multiplier, plan_of, protections
+from engram.guards.calibration import noise_multiplier, plan_of
+from engram.guards.presets import protections
 from engram.link.node_config import NodeConfig
 from engram.settings.errors import EngramError, few
 from engram.settings.experiment import Experiment
@@ -35,13 +36,14 @@ class Account(NamedTuple):
     by: str  # who asks, as far as the node can tell
 
     def _cost(self, each: Event = "round") -> tuple[float, Steps]:
-        """Returns mu^2 of an answer, and its sampled releases, for the client of fewest rows."""
+        """Returns mu^2 of an answer, and its other releases, for the client of fewest rows."""
         plan = plan_of(self.experiment, min(self.rows, default=1))
         found = [r for r in protections(self.experiment).releases(plan) if r.each == each]
         if not found:  # nothing is known of what it tells
             return math.inf, {}
-        total, sampled = costs(found)
-        return total, {key_of(*mechanism): count for mechanism, count in sampled.items()}
+        total, sampled, concentrated = costs(found)
+        steps = {key_of(z, rate): count for (z, rate), count in sampled.items()}
+        return total, steps | {key_of(z): count for z, count in concentrated.items()}
 
     @classmethod
     def of(

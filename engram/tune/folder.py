@@ -18,6 +18,7 @@ from engram.compare.comparison_folder import SEARCHED, read_search
 from engram.compare.figures import save
 from engram.core.checks import must
 from engram.data.readers.in_memory import read_given
+from engram.guards.presets import protections
 from engram.runs.run_places import make_folder
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment, Impossible
@@ -94,7 +95,7 @@ class Tuning(NamedTuple):
                 "and each trial would cost epsilon; tune on other clients' rows, and run what is "
                 "found with privacy"
             )
-            raise Refused(must("privacy", experiment.privacy, expected))
+            raise Refused(must("privacy", protections(experiment).name, expected))
         for key in ("participation", "start-from", "without", "clock"):  # unknown in lock step
             if told := experiment.to_config().get(key):
                 raise Refused(must(key, told, "empty for tuning"))

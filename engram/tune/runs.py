@@ -30,7 +30,7 @@ from engram.settings.base import SharedSettings
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
 from engram.simulations.in_process import replies_of
-from engram.strategies.rounds import Rounds, RowWeights, Wave
+from engram.strategies.rounds import Rounds, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.training_result import Trained
 
@@ -56,9 +56,7 @@ class Member:
         self.slots: Slots = self._merge.method.server.start
         self.scoring = Scoring.of(experiment, self._rounds.shapes, data.names)
         self.stopped = ""
-        weights = RowWeights(self._merge.by, experiment.max_weight)
-        weights.compare([len(rows) for rows in data.train.rows], data.names)
-        self._most = weights.most
+        self._most = self._merge.most([len(rows) for rows in data.train.rows])
         self._loss = task_of(experiment.task, experiment.loss).metric
 
     @property

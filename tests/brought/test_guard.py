@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import engram
+from engram.core.method import Update
 from engram.core.streams import Stream
 from engram.core.tree import add_scaled
 from engram.guards.accounting.releases import Release
@@ -117,6 +118,42 @@ def test_a_run_that_is_resumed_ends_as_one_at_a_stretch(tmp_path):
     assert_as_here(tmp_path / "there", tmp_path / "here")
 
 
+def test_by_its_facts_updates_are_not_compared_and_claims_are_mended():
+    from engram.guards.presets import guards_of
+    from engram.methods.fedavg import FedAvg
+    from tests.guards.test_changes import at_of
+    from tests.methods.problem import W, built
+
+    fedavg = built(FedAvg())._replace(claims={"trace": "amount"})
+    at, below = at_of(fedavg, {"model": W}), Update({"trace": torch.tensor(-1.0)}, 1.0, 1, 0)
+    for facts, compared, mended in [
+        ({}, True, False),
+        ({"needs": {Fact.SUM}}, False, False),
+        ({"ends": {Fact.EXACT}, "leave": lambda at, update, kept: (update, {})}, True, True),
+    ]:
+        guard = Guard("mine", **facts)
+        engram.guard(lambda guard=guard: guard, "mine")
+        found = guards_of(experiment(guards="mine"), fedavg, frozenset())
+        assert ("norm-bound" in found.name, "distance" in found.name) == (compared, compared)
+        assert (found.admit(at, below) == Update({"trace": 0.0}, 1.0, 1, 0)) == mended
+
+
+def test_it_may_bound_the_rows_that_a_client_weighs_by(tmp_path):
+    def alike():
+        return Guard("alike", weigh=min)
+
+    asked = QUICK | {"partition": "dirichlet", "weighting": "rows", "guards": ""}
+    clients, rows, run = (
+        engram.simulate(**asked | how | {"out": tmp_path / str(i)}, progress=False)
+        for i, how in enumerate([{"weighting": "clients"}, {}, {"guards": alike}])
+    )
+    differ = 0.0
+    for name, leaf in clients.model.items():
+        torch.testing.assert_close(run.model[name], leaf, atol=1e-6, rtol=1e-5)
+        differ += float((rows.model[name] - leaf).abs().max())
+    assert differ > 1e-4
+
+
 def test_what_the_server_does_not_admit_is_left_out(tmp_path):
     from engram.settings.errors import RunStopped
 
@@ -144,30 +181,84 @@ def test_it_is_refused_beside_what_it_does_not_go_with():
             experiment(**settings)
 
 
-def raising(place):
-    def guard():
-        return Guard("mine", **{place: lambda *given: 1 / 0})
+def raising(place, found=None):
+    def mine():
+        return Guard("mine", **{place: lambda *given: 1 / 0 if found is None else found()})
 
-    return guard
+    return mine
 
 
-def test_what_it_raises_is_one_line_that_names_it(tmp_path):
+@pytest.mark.parametrize(
+    "place", ["rows", "leave", "send", "admit", "gather", "method", "report", "bound", "releases"]
+)
+def test_what_it_raises_is_one_line_that_names_it_and_the_place(place, tmp_path):
+    from engram.settings.errors import RunStopped
+
+    words = f"guard mine: {place} raised ZeroDivisionError: division by zero; mend it, or leave it"
+    settings = QUICK | {"guards": raising(place), "clip": 1.0, "max_norm": 5.0}
+    with pytest.raises((RunStopped, ValueError), match=words) as caught:
+        engram.simulate(**settings | {"out": tmp_path / "run"}, progress=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_it_returns_in_place_of_what_is_asked_for_is_one_line_too(tmp_path):
     from engram.settings.errors import RunStopped
 
     def none():
         return 3
 
-    cases = [
-        (none, "guard none must be a function that returns an engram.guards.guard.Guard, got"),
-        (raising("leave"), "clients .*: division by zero"),
-        (raising("admit"), "guards .*guard: ZeroDivisionError: division by zero"),
-        (raising("gather"), "guards .*guard: ZeroDivisionError: division by zero"),
-    ]
-    for number, (guard, words) in enumerate(cases):
+    def kept():
+        return Guard("kept", leave=lambda at, update, kept: (update, {"mine": update}))
+
+    for number, (guard, words) in enumerate(
+        [
+            (none, "guard none must be a function that returns an engram.guards.guard.Guard, got"),
+            (kept, "guard kept: leave raised ValueError: keeps must be all slots that it returns"),
+            (
+                raising("admit", lambda: None),
+                "guard mine: admit raised TypeError: it returned nothing",
+            ),
+            (
+                raising("releases", lambda: [Release(0.0)]),
+                "guard mine: releases raised ValueError: noise-",
+            ),
+        ]
+    ):
         out = tmp_path / f"{number}"
-        with pytest.raises((RunStopped, ValueError), match=words) as caught:
+        with pytest.raises((RunStopped, ValueError), match=words):
             engram.simulate(**QUICK | {"guards": guard, "out": out}, progress=False)
-        assert "\n" not in str(caught.value)
+
+
+def test_what_it_raises_at_a_client_is_none_of_the_errors_whose_text_leaves_a_node():
+    from engram.guards.users import completed
+    from engram.settings.errors import EngramError
+
+    with pytest.raises(ValueError, match="division by zero") as caught:
+        completed(raising("leave")(), "mine").leave(None, None, {})
+    assert not isinstance(caught.value, EngramError)
+
+
+def test_its_memory_of_a_client_is_nobody_elses(tmp_path):
+    seen = {"one": [], "other": []}
+
+    def counting(name):
+        def leave(at, update, kept):
+            times = 1 + int(kept.get("residual", 0))
+            seen[name].append(times)
+            return update, {"residual": torch.tensor(times)}
+
+        return lambda: Guard(name, keeps={"residual"}, leave=leave)
+
+    for name in seen:
+        engram.guard(counting(name), name)
+    asked = QUICK | {"clients_per_round": 4, "compress": "8-bit", "guards": "one,other"}
+    run = engram.simulate(**asked | {"out": tmp_path / "run"}, progress=False)
+    plain = engram.simulate(**asked | {"guards": "", "out": tmp_path / "plain"}, progress=False)
+    assert seen == dict.fromkeys(seen, [1] * 4 + [2] * 4)
+    for name, leaf in plain.model.items():
+        torch.testing.assert_close(run.model[name], leaf, atol=0, rtol=0)
+    with pytest.raises(ValueError, match="guards must be one once, since it keeps slots"):
+        experiment(guards="one,one")
 
 
 def test_its_noise_is_accounted_for_and_none_is_drawn_twice(tmp_path):
@@ -192,11 +283,48 @@ def test_its_noise_is_accounted_for_and_none_is_drawn_twice(tmp_path):
     run = engram.simulate(**QUICK | asked | {"out": tmp_path / "run"}, progress=False)
     results = json.loads((run.folder / "results.json").read_text())
     assert results["epsilon"] == pytest.approx(gaussian(2 / 4 * 2**0.5), rel=1e-6)
+    assert results["noise-multiplier"] == 2.0  # z / 2, by what it releases; the setting is 1
     for other in ({"standardize": "federation"}, {"patience": 1}):
         with pytest.raises(ValueError, match="without noise: guards = blurred ends that"):
             experiment(**asked | other)
     moved = torch.cat([leaf.ravel() for leaf in run.model.values()])
     assert moved.std() == pytest.approx(4 * (2 / 4) ** 0.5, rel=0.15)  # of two means of four
+
+
+def test_its_uniform_numbers_are_each_clients_own_on_every_engine(tmp_path):
+    """Clients that are asked in every round send u of two draws in the place of what they did."""
+    engines, models = [{"engine": "sequential"}, {}, {"cores": 2}], []
+
+    def drawn():
+        def leave(at, update, kept):
+            def numbers(change):
+                one, other = (at.uniform(size_of(change), Stream.AUDIT) for _ in range(2))
+                return arrays_of(one - other, change)
+
+            return acted_on(at, update, numbers), {}
+
+        return Guard("drawn", leave=leave)
+
+    asked = QUICK | {"clients_per_round": 4, "num_rounds": 1, "guards": drawn}
+    for i, how in enumerate(engines):
+        out = {"out": tmp_path / str(i)}
+        models.append(engram.simulate(**asked | how | out, progress=False).model)
+    begun = engram.simulate(**asked | {"guards": gone, "out": tmp_path / "none"}).model
+    for name, leaf in models[0].items():
+        for other in models[1:]:
+            torch.testing.assert_close(other[name], leaf, atol=1e-7, rtol=0)
+    moved = torch.cat([(models[0][name] - begun[name]).ravel() for name in begun])
+    assert moved.var() == pytest.approx(1 / 6 / 4, rel=0.15)  # of means of four clients' own
+
+
+def test_at_the_server_there_are_no_uniform_numbers_of_a_client(tmp_path):
+    from engram.settings.errors import RunStopped
+
+    def late():
+        return Guard("late", gather=lambda at, updates: at.uniform(1, Stream.AUDIT))
+
+    with pytest.raises(RunStopped, match=r"guard late: gather .*at.uniform is not given at this"):
+        engram.simulate(**QUICK | {"guards": late, "out": tmp_path}, progress=False)
 
 
 def test_it_may_change_how_gradients_of_rows_are_taken(tmp_path):
@@ -226,13 +354,14 @@ def test_a_run_of_a_version_without_guards_goes_on():
     assert experiment().identity()["guards"] == QUICK["guards"]
 
 
+def gone():
+    def nothing(change):
+        return {path: 0 * x for path, x in change.items()}
+
+    return Guard("gone", leave=lambda at, update, kept: (acted_on(at, update, nothing), {}))
+
+
 def test_in_python_it_is_given_as_it_is(tmp_path):
-    def gone():
-        def nothing(change):
-            return {path: 0 * x for path, x in change.items()}
-
-        return Guard("gone", leave=lambda at, update, kept: (acted_on(at, update, nothing), {}))
-
     run = engram.simulate(**QUICK | {"guards": gone, "out": tmp_path / "run"}, progress=False)
     same = engram.simulate(**QUICK | {"num_rounds": 1, "guards": gone, "out": tmp_path / "one"})
     for name, leaf in run.model.items():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from engram.guards.presets import noise_multiplier, plan_of
+from engram.guards.calibration import noise_multiplier, plan_of
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from tests.epsilons import epsilon, gaussian, poisson_epsilon, subset_epsilon

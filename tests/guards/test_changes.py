@@ -15,9 +15,10 @@ from engram.core.rounds import merged
 from engram.core.slots import flat, mean_of, unflat
 from engram.core.tree import add_scaled
 from engram.guards.central_noise import CentralNoise
+from engram.guards.chain import chain
 from engram.guards.changes import arrays_of, change_of, changed, rebased, shortened, size_of
 from engram.guards.clip import Clip
-from engram.guards.guard import At, chain
+from engram.guards.places import At
 from engram.guards.robust.choices import RobustCenter
 from engram.link.flower import local_run
 from engram.methods.fedavg import FedAvg

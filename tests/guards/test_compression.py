@@ -141,8 +141,11 @@ def test_an_update_that_is_no_code_is_refused_and_no_node_adds_up_codes():
     at = merge.at(merge.method.server.start, 1)._replace(like=shapes.sent)
     sent, kept = merge.guard.leave(at, Update(initial_model(t), 1, 1, 0), {})
     assert kept.keys() == {"residual"}
-    assert merge.guard.arrive(at, sent).slots.keys() == {"model"}
-    code = sent.slots["code"]
+    here, code = merge.guard.arrive(at, sent), sent.slots["code"]
+    assert here.slots.keys() == {"model"}
+    there = merge.guard.arrive(at, sent._replace(slots={"code": code.clone()}))  # bytes alone
+    for name, leaf in here.slots["model"].items():
+        assert torch.equal(there.slots["model"][name], leaf)
     high = torch.full_like(code, 255)
     for wrong, words in ((code[1:], "code must have"), (high, "places must be ascending")):
         found = merge.guard.arrive(at, sent._replace(slots={"code": wrong}))

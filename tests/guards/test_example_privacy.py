@@ -15,8 +15,8 @@ from dp_accounting.pld import PLDAccountant
 from engram.core.slots import flat
 from engram.core.streams import Stream
 from engram.guards.accounting.accountant import PrivacyAccountant, spent
+from engram.guards.calibration import plan_of
 from engram.guards.noise import secret_noise, simulated_noise
-from engram.guards.presets import plan_of
 from engram.guards.secret_samples import row_samples
 from engram.settings.errors import Refused
 from engram.sites.ledger import Ledger

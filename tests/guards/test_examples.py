@@ -8,7 +8,8 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from engram.core.types import Sampled
-from engram.guards.row_noise import RowNoise, dense_sums, summed
+from engram.guards.row_noise import RowNoise
+from engram.guards.row_sums import dense_sums, summed
 from tests.samples import entry
 
 ROWS, INPUTS, CLASSES = 6, 5, 3

@@ -5,9 +5,10 @@ import torch
 
 from engram.core.method import Update
 from engram.core.rounds import merged
+from engram.guards.chain import chain, parted
 from engram.guards.changes import change_of, length_of
 from engram.guards.clip import Clip, LocalNoise
-from engram.guards.guard import Guard, Refusal, chain, parted
+from engram.guards.guard import Guard, Refusal
 from engram.guards.robust.choices import Buckets, RobustCenter
 from engram.guards.robust.lengths import FAR
 from engram.methods.fedavg import FedAvg

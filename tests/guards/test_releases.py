@@ -21,12 +21,16 @@ from engram.guards.accounting import accountant, guarantee
 from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.accounting.composition import costs, planned, spent
 from engram.guards.accounting.releases import Plan, Release
+from engram.guards.calibration import noise_multiplier, plan_of
 from engram.guards.central_noise import CentralNoise
+from engram.guards.chain import chain
 from engram.guards.changes import change_of
 from engram.guards.clip import Clip, LocalNoise
-from engram.guards.guard import Guard, Sum, chain
-from engram.guards.presets import noise_multiplier, plan_of, protections
-from engram.guards.row_noise import RowNoise, summed
+from engram.guards.guard import Guard
+from engram.guards.places import Sum
+from engram.guards.presets import protections
+from engram.guards.row_noise import RowNoise
+from engram.guards.row_sums import summed
 from engram.guards.secure.noise import deviation, discrete_gaussian
 from engram.guards.secure.quantize import levels, room_of
 from engram.guards.secure.secure_sum import SecureSum
@@ -131,7 +135,7 @@ def test_a_guard_that_nobody_knows_is_accounted_for(monkeypatch):
 def test_releases_of_different_kinds_are_composed():
     plan = Plan(rounds=N, rate=0.1)
     found = stranger(4.0, 3.0).releases(plan)
-    assert costs(found) == (1 / 16, {(3.0, 0.1): 3})
+    assert costs(found) == (1 / 16, {(3.0, 0.1): 3}, {})
     both = spent(found, N, DELTA)
     assert gaussian(math.sqrt(N) / 4) < both < gaussian(math.sqrt(N * (1 / 16 + 3 / 9)))
     assert both < gaussian(math.sqrt(N) / 4) + by_distribution(3.0, 0.1, 3 * N, DELTA)

@@ -9,7 +9,8 @@ from engram.compare.report_rows import report_rows
 from engram.compare.text_tables import method_table
 from engram.data.load_federation import federated_data
 from engram.guards.accounting.guarantee import guarantee
-from engram.guards.presets import is_scored, noise_multiplier
+from engram.guards.calibration import noise_multiplier
+from engram.guards.presets import is_scored
 from engram.link.flower import local_run
 from engram.runs.run import Run
 from engram.simulations.engine import simulate

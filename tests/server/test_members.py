@@ -6,8 +6,8 @@ import torch
 from engram.compare.report_rows import report_rows
 from engram.compare.reports.local import client_lines
 from engram.data.schema.columns import Kind
+from engram.guards.calibration import noise_multiplier
 from engram.guards.noise import secret_noise
-from engram.guards.presets import noise_multiplier
 from engram.runs.run import Run
 from engram.server.run import run as run_on
 from engram.server.run_start import strategy_of

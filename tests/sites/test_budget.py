@@ -15,8 +15,8 @@ from engram.cohort.trainer.chunks import ClientFailed
 from engram.cohort.trainer.sending import leave_together
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.slots import flat
-from engram.guards.guard import At
 from engram.guards.noise import simulated_noise
+from engram.guards.places import At
 from engram.guards.presets import client_guards
 from engram.settings.errors import REFUSED
 from engram.sites.audit import Audit

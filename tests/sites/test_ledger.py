@@ -17,13 +17,17 @@ from hypothesis import strategies as st
 
 from engram.data.digests import digest_of
 from engram.data.source import Source
+from engram.guards.accounting.releases import Release
+from engram.guards.guard import Guard
 from engram.settings.errors import Refused
 from engram.settings.fingerprint import source_root
 from engram.sites import hash_chain as chain
 from engram.sites import ledger as module
+from engram.sites import privacy_account
 from engram.sites.ledger import Ledger
 from tests.samples import entry
-from tests.sites.budgets import DELTA, epsilon_of
+from tests.sites.budgets import DELTA, LOCAL, epsilon_of
+from tests.support import small_of_any
 
 LINE = {"kind": "train", "run": 1, "round": 1}
 DATA = "a" * 64
@@ -47,6 +51,37 @@ def reread(folder):
 def spend(folder, *costs, data=DATA):
     for cost in costs:
         ledger(folder).spend(data, cost, LINE)
+
+
+def test_releases_that_are_merely_concentrated_are_composed_as_such(tmp_path):
+    """Beside normal ones of rho = mu^2 / 2, each of z has 1 / (2 z^2); rho adds up.
+
+    By the tails of the privacy loss, E exp((a - 1) L) <= exp((a - 1) a rho) for every a > 1, and
+    Markov's bound, P(L > epsilon) <= delta for the least over a of a rho + ln(1 / delta) / (a - 1).
+    """
+    account, books = [], ledger(tmp_path)
+    for cost, steps in [
+        (0.04, {"2.0 concentrated": 3}),
+        (0.01, {}),
+        (0.0, {"5.0 concentrated": 1}),
+    ]:
+        account.append(books.spend(DATA, cost, LINE, steps).epsilon)
+    rho = np.cumsum([0.04 / 2 + 3 / (2 * 2**2), 0.01 / 2, 1 / (2 * 5**2)])
+    order = 1 + np.geomspace(1e-3, 1e3, 200_001)
+    for found, total in zip(account, rho, strict=True):
+        assert found == pytest.approx((order * total - np.log(DELTA) / (order - 1)).min(), rel=1e-6)
+        assert found > 1.02 * epsilon_of([2 * total])  # as if they were normal
+    assert ledger(tmp_path).spent(reread(tmp_path)) == {0: account[-1]}
+    with pytest.raises(Refused, match="budget is spent"):
+        ledger(tmp_path, account[-1]).require(DATA, 0.0, {"2.0 concentrated": 1})
+
+
+def test_an_answer_is_charged_for_noise_that_is_not_normal_by_its_own_kind(monkeypatch):
+    found = Release(4.0, neighbors="replaced"), Release(2.0, times=3, normal=False)
+    guard = Guard("mine", releases=lambda plan: found)
+    monkeypatch.setattr(privacy_account, "protections", lambda e: guard)
+    account = privacy_account.Account(None, DATA, small_of_any(**LOCAL), "", [9], "")
+    assert account._cost() == (1 / 16, {"2.0 concentrated": 3})
 
 
 @given(st.lists(st.floats(1e-6, 4.0), max_size=12))

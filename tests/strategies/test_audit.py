@@ -18,9 +18,9 @@ from scipy.stats import beta
 from engram.core.method import Update
 from engram.core.slots import flat, unflat
 from engram.guards.accounting.accountant import spent
+from engram.guards.calibration import plan_of
 from engram.guards.merge import merge_of
 from engram.guards.noise import simulated_noise
-from engram.guards.presets import plan_of
 from engram.guards.secret_samples import poisson_cohort, subset_cohort
 from engram.strategies.rounds import Rounds
 from tests.support import small, trainer

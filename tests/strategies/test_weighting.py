@@ -42,7 +42,7 @@ def test_every_methods_mean_weighs_clients_as_the_setting_says():
             found, _ = merge(method, weighting=weighting)
             assert found.method.server.merge.by == weighting
             if isinstance(found.method.server.merge, FromMean):
-                assert found.by == weighting
+                assert found.by_rows == (weighting == "rows")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,9 @@ def test_robust_and_private_means_count_all_clients_alike():
     for settings in [{"merge": "median"}, {"privacy": "central", "clip": 1.0}]:
         with entry(settings):
             found, _ = merge("fedavg", weighting="rows", **settings)
-            assert found.by == "clients"
+            assert not found.by_rows
+            assert found.most([1, 9]) == 1
+    assert merge("fedavg")[0].most([1, 2, 2, 9]) == 10  # 5 times the median
 
 
 def test_the_mean_by_a_weight_is_that_of_its_field():

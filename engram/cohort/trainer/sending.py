@@ -4,7 +4,7 @@ What guards keep of a client is in its memory, beside what the method keeps. So 
 sends changes alone, what they are changes of.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from logging import getLogger
@@ -19,14 +19,17 @@ from engram.cohort.trainer.chunks import Asked, Chunk
 from engram.cohort.trainer.client_memory import Recollection
 from engram.core.method import Method, Slots, Update
 from engram.core.method_shapes import Shapes
+from engram.core.process_modes import elsewhere
 from engram.core.slots import flat, over_slots, unflat
 from engram.core.streams import Stream, generator, uniform
 from engram.core.tree import select
 from engram.core.types import Params
+from engram.guards.chain import fresh, parted
 from engram.guards.compression.codes import CODE
 from engram.guards.compression.delta_broadcast import advanced
-from engram.guards.guard import At, Guard, fresh, parted
+from engram.guards.guard import Guard
 from engram.guards.noise import Noise, secret_noise
+from engram.guards.places import At
 from engram.guards.presets import client_guards
 from engram.settings.errors import EngramError, Names, few
 from engram.settings.experiment import Experiment
@@ -75,13 +78,16 @@ class Sending:
         if guard.encodes or guard.keeps:
             return self._in_turn(done, asked, chunk)
 
-        each = [fresh(self.noise or secret_noise, number, client) for client in clients]
+        each = [self._at(asked.common, number, client) for client in clients]
 
         def normal(size: int, stream: Stream) -> Tensor:
-            return torch.stack([drawn(size, stream) for drawn in each])
+            return torch.stack([at.normal(size, stream) for at in each])
 
-        at = self._at(asked.common, number, 0)._replace(normal=normal)
-        left = leave_together(guard, at, own, done.sent.stack())
+        def uniform(size: int, stream: Stream) -> Tensor:  # vmap lets torch draw elsewhere alone
+            return elsewhere(lambda: torch.stack([at.uniform(size, stream) for at in each]))
+
+        everyone = each[0]._replace(normal=normal, uniform=uniform)
+        left = leave_together(guard, everyone, own, done.sent.stack())
         return done._replace(sent=Held(left)), []
 
     def _in_turn(self, done: Outcome, asked: Asked, chunk: Chunk) -> tuple[Outcome, list[Params]]:
@@ -158,7 +164,7 @@ def leave_together(guard: Guard, at: At, own: Slots, sent: Slots) -> Slots:
     Args:
         guard: The guards.
         at: Where they act: ``server`` has the slots that all of the clients received alike, and
-            ``normal`` gives the numbers of all clients, (c, size).
+            ``normal`` and ``uniform`` give the numbers of all clients, (c, size).
         own: Their own slots that they received, with a leading client axis.
         sent: The slots that they send, with a leading client axis.
     """
@@ -166,11 +172,11 @@ def leave_together(guard: Guard, at: At, own: Slots, sent: Slots) -> Slots:
         return sent
 
     def leave(client: Tensor, own: Slots, sent: Slots) -> Slots:
-        def normal(size: int, stream: Stream) -> Tensor:
-            return at.normal(size, stream).index_select(0, client.reshape(1))[0]
+        def mine(draw: Callable[[int, Stream], Tensor]) -> Callable[[int, Stream], Tensor]:
+            return lambda size, stream: draw(size, stream).index_select(0, client.reshape(1))[0]
 
-        received = at.server | own
-        here = at._replace(received=lambda _: received, normal=normal)
+        received, normal, uniform = at.server | own, mine(at.normal), mine(at.uniform)
+        here = at._replace(received=lambda _: received, normal=normal, uniform=uniform)
         return guard.leave(here, Update(sent, 0), {})[0].slots
 
     found: Slots = vmap(leave)(torch.arange(len(next(iter(paths.values())))), own, sent)

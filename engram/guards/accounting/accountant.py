@@ -14,7 +14,8 @@ from flwr.app import Message
 from engram.guards.accounting import composition
 from engram.guards.accounting.client_epsilon import releases_in
 from engram.guards.accounting.guarantee import adjacency
-from engram.guards.presets import noise_multiplier, plan_of, protections
+from engram.guards.calibration import noise_multiplier, plan_of
+from engram.guards.presets import protections
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.wire.wire import CLIENTS, NOISE, read_list

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from engram.guards.accounting.amplification import composed_epsilon
 from engram.guards.accounting.gaussian import concentrated_epsilon
@@ -14,16 +14,45 @@ MOST: Final = 1e6
 """Largest noise multiplier that is solved for; with more, models are noise alone."""
 
 
-def costs(releases: Iterable[Release]) -> tuple[float, Mapping[tuple[float, float], int]]:
-    """Returns the sum of mu^2 of those about known units, and numbers by multiplier and rate."""
-    total, sampled = 0.0, Counter[tuple[float, float]]()
+class Costs(NamedTuple):
+    """Costs of releases together, by kind.
+
+    Attributes:
+        total: The sum of mu^2 of normal ones about known units.
+        sampled: Numbers of those about samples, by multiplier and rate.
+        concentrated: Numbers of those that are not normal, by multiplier.
+    """
+
+    total: float
+    sampled: Mapping[tuple[float, float], int]
+    concentrated: Mapping[float, int]
+
+    def epsilon(self, delta: float, *, replaced: bool = False) -> float:
+        """Returns epsilon, as ``composed_epsilon``.
+
+        Beside releases of which concentrated privacy alone is known, it is that of the sum of all
+        rho = mu^2 / 2, which normal ones have too, and nothing is amplified.
+        """
+        if not self.concentrated:
+            return composed_epsilon(self.total, self.sampled, delta, replaced=replaced)
+        others = [*((z, n) for (z, _), n in self.sampled.items()), *self.concentrated.items()]
+        return concentrated_epsilon((self.total + sum(n / z**2 for z, n in others)) / 2, delta)
+
+
+def costs(releases: Iterable[Release]) -> Costs:
+    """Sums up the costs of releases."""
+    total, sampled, concentrated = 0.0, Counter[tuple[float, float]](), Counter[float]()
     for r in releases:
         known = r.influence  # which checks the multiplier
-        if r.rate == 1:
+        if not r.times:
+            continue
+        if not r.normal:
+            concentrated[r.multiplier] += r.times
+        elif r.rate == 1:
             total += known
-        elif r.times:
+        else:
             sampled[r.multiplier, r.rate] += r.times
-    return total, sampled
+    return Costs(total, sampled, concentrated)
 
 
 def spent(releases: Sequence[Release], answers: int, delta: float) -> float:
@@ -54,9 +83,7 @@ def _composed(releases: tuple[Release, ...], delta: float) -> float:
     if not releases:
         return 0.0
     _, neighbors = hidden_by(releases)
-    if not all(r.normal for r in releases):
-        return concentrated_epsilon(sum(r.influence for r in releases) / 2, delta)
-    return composed_epsilon(*costs(releases), delta, replaced=neighbors == "replaced")
+    return costs(releases).epsilon(delta, replaced=neighbors == "replaced")
 
 
 def solved(
@@ -73,8 +100,9 @@ def solved(
         target: Epsilon, > 0.
         delta: In (0, 1).
     """
-    total, sampled = costs(_repeated(releases(1.0), plan.rounds, plan.reports))
-    low = 0.1 * max(1 / z for z, _ in sampled) if sampled else 1e-3 * math.sqrt(total)
+    once = _repeated(releases(1.0), plan.rounds, plan.reports)
+    sampled = [1 / r.multiplier for r in once if r.rate < 1 and r.times]
+    low = 0.1 * max(sampled) if sampled else 1e-3 * math.sqrt(sum(r.influence for r in once))
     found = _least(lambda z: planned(releases(z), plan, delta), target, low)
     if found > MOST:
         return found

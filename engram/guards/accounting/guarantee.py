@@ -4,7 +4,8 @@ from typing import Final
 
 from engram.guards.accounting.composition import planned
 from engram.guards.accounting.releases import hidden_by
-from engram.guards.presets import noise_in_words, plan_of, protections
+from engram.guards.calibration import noise_multiplier, plan_of
+from engram.guards.presets import protections
 from engram.settings.experiment import Experiment
 
 _MOST: Final = 10.0
@@ -40,12 +41,12 @@ def guarantee(e: Experiment) -> str:
     hidden, most = adjacency(e), _known(e)
     if most is None:
         return (
-            f"{noise_in_words(e)}, where {hidden}: epsilon follows from each client's number of "
+            f"{_noise_in_words(e)}, where {hidden}: epsilon follows from each client's number of "
             "rows, and the results have the largest one; training losses are not computed, and "
             "scores are not covered"
         )
     told = (
-        f"{noise_in_words(e)}: epsilon at most {most:.4g} at delta {e.delta:g} after {e.rounds} "
+        f"{_noise_in_words(e)}: epsilon at most {most:.4g} at delta {e.delta:g} after {e.rounds} "
         f"rounds, where {hidden}"
     )
     if plan.secret:
@@ -68,6 +69,15 @@ def is_weak(e: Experiment) -> bool:
     """Whether a run has privacy by name only: its epsilon may be above 10."""
     most = _known(e)
     return most is not None and most > _MOST
+
+
+def _noise_in_words(e: Experiment) -> str:
+    """Describes the noise of a private run, and its bound."""
+    if e.privacy == "none":
+        return f"privacy by {e.guards}"
+    solved_for, first = " (for epsilon)" * (e.epsilon > 0), " at first" * (e.clip_quantile > 0)
+    noise = f"noise-multiplier {noise_multiplier(e):g}{solved_for}"
+    return f"{e.privacy} privacy by {noise} and clip {e.clip:g}{first}"
 
 
 def _known(e: Experiment) -> float | None:

@@ -1,8 +1,10 @@
 """Updates in code; clients keep the residual, and send it later."""
 
+from functools import partial
 from typing import Final
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from engram.core.method import Slots, Update
 from engram.core.slots import flat, unflat
@@ -10,7 +12,8 @@ from engram.core.streams import Stream
 from engram.core.types import Params
 from engram.guards.compression.codes import CODE, Coder, Layout, unfilled
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard, Refusal
+from engram.guards.guard import Guard, Refusal
+from engram.guards.places import At
 
 _RESIDUAL: Final = "residual"
 
@@ -18,6 +21,7 @@ _RESIDUAL: Final = "residual"
 def encoded(name: str, coder: Coder) -> Guard:
     """Builds a guard of updates in one array of bytes, where a model is written as its change."""
     known = dict[int, tuple[Slots, Layout]]()
+    written = WeakIdKeyDictionary()  # what codes decode to, for those who have not sent them
 
     def layout(at: At) -> Layout:
         if id(at.like) not in known:
@@ -35,12 +39,14 @@ def encoded(name: str, coder: Coder) -> Guard:
     def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
         arrays, left = flat(update.slots), flat(kept.get(_RESIDUAL, {}))
         arrays |= {path: arrays[path] - x for path, x in origin(at, update).items()}
-        code, _, left = layout(at).encode(arrays, left, lambda n: at.uniform(n, Stream.COMPRESSION))
+        draw = partial(at.uniform, stream=Stream.COMPRESSION)
+        code, written[code], left = layout(at).encode(arrays, left, draw)
         return update._replace(slots={CODE: code}), {_RESIDUAL: unflat(left)}
 
     def arrive(at: At, update: Update) -> Update | Refusal:
         try:
-            found = layout(at).decode(update.slots[CODE])
+            code = update.slots[CODE]
+            found: Params = written.pop(code, None) or layout(at).decode(code)
         except (KeyError, ValueError) as error:
             return Refusal("malformed", str(error), update)
         found |= {path: found[path] + x for path, x in origin(at, update).items()}

@@ -13,7 +13,8 @@ from engram.core.streams import Stream
 from engram.core.types import Params
 from engram.guards.changes import change_of, is_running
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard
+from engram.guards.guard import Guard
+from engram.guards.places import At
 from engram.guards.robust.centers import (
     Center,
     centered_clipping,

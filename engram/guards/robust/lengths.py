@@ -11,7 +11,8 @@ from engram.core.slots import flat
 from engram.core.tree import distance
 from engram.core.types import Params
 from engram.guards.changes import changed, is_running, origin
-from engram.guards.guard import At, Guard, Refusal
+from engram.guards.guard import Guard, Refusal
+from engram.guards.places import At
 
 _TIMES: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _LEAST: Final = 3  # updates among which one is usual: of two, nobody knows which

@@ -14,7 +14,7 @@ from engram.client.hosts.local import LocalHost
 from engram.client.requests import Request
 from engram.core.method import Update
 from engram.core.slots import unflat
-from engram.guards.guard import At
+from engram.guards.places import At
 from engram.guards.presets import client_guards
 from engram.guards.secure.secure_parties import Parties
 from engram.guards.secure.shares import Entropy

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.core.checks import require
-from engram.guards.guard import Sum
 from engram.guards.noise import uniform
+from engram.guards.places import Sum
 from engram.guards.secure.quantize import levels, room_of
 
 _LEAST: Final = 100  # standard deviation of a share, in levels

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.core.checks import require
-from engram.guards.guard import Sum
+from engram.guards.places import Sum
 
 Floats = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint32]

@@ -11,7 +11,8 @@ from engram.core.slots import over_slots
 from engram.guards.accounting.releases import Release
 from engram.guards.changes import arrays_of, change_of, changed, shortened, vector_of
 from engram.guards.facts import Fact
-from engram.guards.guard import At, Guard
+from engram.guards.guard import Guard
+from engram.guards.places import At
 from engram.guards.secure.noise import deviation, discrete_gaussian
 from engram.guards.secure.quantize import quantize, restore, room_of
 

@@ -5,7 +5,7 @@ import json
 from typing import NamedTuple
 
 from engram.core.checks import require
-from engram.guards.guard import Sum
+from engram.guards.places import Sum
 from engram.guards.secure.quantize import levels, room_of
 from engram.settings.errors import Refused
 

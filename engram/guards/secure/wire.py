@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from flwr.app import ConfigRecord, RecordDict
 
 from engram.core.checks import must
-from engram.guards.presets import noise_multiplier
+from engram.guards.calibration import noise_multiplier
 from engram.guards.secure.session import Session, threshold
 from engram.settings.errors import brief, few
 from engram.settings.experiment import Experiment

@@ -11,8 +11,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from engram.client.memory import MemoryStore
 from engram.client.requests import Request, answered, by_client
 from engram.core.streams import Stream
+from engram.guards.calibration import noise_multiplier
 from engram.guards.noise import Noise
-from engram.guards.presets import noise_multiplier
 from engram.settings.experiment import Experiment
 from engram.tables.federation.molar_messages import SITES
 from engram.tables.private import estimate_of, noisy_statistics, statistics_size

@@ -11,8 +11,8 @@ from engram.client.memory import RamStore
 from engram.guards.accounting.accountant import PrivacyAccountant
 from engram.guards.accounting.client_epsilon import spent_by_client
 from engram.guards.accounting.guarantee import guarantee
+from engram.guards.calibration import noise_multiplier
 from engram.guards.noise import secret_noise
-from engram.guards.presets import noise_multiplier
 from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.sites.ledger import Ledger

@@ -9,7 +9,7 @@ import pytest
 from Crypto.Cipher import AES
 from scipy.stats import chisquare
 
-from engram.guards.guard import Sum
+from engram.guards.places import Sum
 from engram.guards.secure.masks import agreed, mask, public_of
 from engram.guards.secure.noise import deviation, discrete_gaussian
 from engram.guards.secure.quantize import MOST, levels, quantize, restore

@@ -5,7 +5,7 @@ import pytest
 
 from engram.client.memory import RamStore
 from engram.data.tables.tables import table_data
-from engram.guards.presets import noise_multiplier
+from engram.guards.calibration import noise_multiplier
 from engram.server.run import run as run_on
 from engram.settings.errors import Refused
 from engram.simulations.grid import InProcessGrid

@@ -1,0 +1,87 @@
+"""The noise of privacy, its multiplier, and the plan of a run."""
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+from engram.core.checks import must
+from engram.guards.accounting.composition import MOST, solved
+from engram.guards.accounting.releases import Plan, Release
+from engram.guards.central_noise import CentralNoise
+from engram.guards.chain import chain
+from engram.guards.clip import LocalNoise
+from engram.guards.row_noise import RowNoise, RowStatistics
+from engram.guards.secure.secure_sum import SecureSum
+from engram.guards.users import guards_of_users
+from engram.settings.base import Method, SharedSettings
+from engram.settings.errors import Refused
+from engram.settings.experiment import Experiment
+
+Noise = LocalNoise | CentralNoise | SecureSum | RowNoise | RowStatistics
+
+
+def noise_of(e: SharedSettings, own: Method, multiplier: float) -> Noise | None:
+    """Returns the guard of the noise of ``privacy``, with its multiplier; None without one."""
+    if e.privacy == "local":
+        return LocalNoise(e.clip, multiplier)
+    if e.privacy == "central":
+        return (SecureSum if e.aggregation == "secure" else CentralNoise)(multiplier)
+    if e.privacy == "example":
+        return RowStatistics(multiplier) if own.tables else RowNoise(e.clip, multiplier)
+    return None
+
+
+def noise_multiplier(e: Experiment) -> float:
+    """Returns the noise multiplier: the setting, or the least one that meets ``epsilon``.
+
+    Where users' guards alone have noise, it is the least of theirs, by what they release.
+
+    Raises:
+        Refused: No multiplier up to 10^6 reaches the target.
+    """
+    noise, plan = noise_of(e, e.own, e.noise_multiplier), plan_of(e)
+    others = chain(*guards_of_users(e.guards)).releases(plan)
+    if noise is None:
+        return min((release.multiplier for release in others), default=e.noise_multiplier)
+    if not e.epsilon:
+        return e.noise_multiplier
+    found = _solved(noise, others, plan, e.epsilon, e.delta)
+    if found > MOST:
+        expected = (
+            f"larger: {e.rounds} rounds at delta {e.delta:g} would need a noise-multiplier above "
+            f"{MOST:g}; raise epsilon or delta, or lower num-rounds"
+        )
+        raise Refused(must("epsilon", e.epsilon, expected))
+    return found
+
+
+@lru_cache
+def _solved(
+    noise: Noise, others: tuple[Release, ...], plan: Plan, epsilon: float, delta: float
+) -> float:
+    def releases(z: float) -> tuple[Release, ...]:
+        return (*replace(noise, multiplier=z).build().releases(plan), *others)
+
+    return solved(releases, plan, epsilon, delta)
+
+
+def plan_of(e: Experiment, rows: int = 1) -> Plan:
+    """Returns the plan of a run, for a client with so many training rows."""
+    unread, there = e.own.unread, e.num_clients - e.unseen_clients
+    scored = e.epsilon and asks_for_scores(e)
+    return Plan(
+        rounds=1 if e.own.turns else e.rounds,
+        reports=math.ceil(e.rounds / e.eval_every) if scored else 0,
+        rate=min(1.0, e.clients_per_round / there) if e.secret_cohorts else 1.0,
+        secret=e.secret_cohorts,
+        neighbors="replaced" if e.sampling == "without-replacement" else "added",
+        rows=rows,
+        batch=math.inf if "batch_size" in unread else e.batch_size,
+        steps=1 if "local_steps" in unread else e.local_steps,
+        turns=e.own.turns,
+    )
+
+
+def asks_for_scores(e: Experiment) -> bool:
+    """Whether ``eval-every`` is set to other than its default."""
+    return bool(e.eval_every != type(e).model_fields["eval_every"].default)
