@@ -21,7 +21,7 @@ from engram.scoring.score_clients import Scores
 from engram.server.roster import query_roster
 from engram.settings.experiment import Experiment, read_by
 from engram.simulations.grid import InProcessGrid
-from engram.simulations.in_process import train_directly
+from engram.simulations.in_process import Direct
 from engram.strategies.network_strategy import Federated
 from engram.wire.wire import to_params
 
@@ -89,9 +89,9 @@ class Platform:
         training_from_now_on(e.cpu_threads)
         self.trainer = Trainer(e, data, RamStore())
         host = LocalHost(self.trainer, share)
-        grid = InProcessGrid(host, [range(e.num_clients)], partial(train_directly, host))
+        grid = InProcessGrid(host, [range(e.num_clients)], Direct(host))
         self._strategy = Federated.build(e, query_roster(grid, e.num_clients), secret_noise)
-        self._train = partial(train_directly, host, grid, self._strategy, before=None, timeout=60)
+        self._train = partial(grid.train, self._strategy, timeout=60)
         self._slots = to_params(self._strategy.init())
 
     def round(self, server_round: int) -> None:

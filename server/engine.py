@@ -1,6 +1,6 @@
 """The protocol of engines, which ask the clients of a run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,9 @@ class Engine(Grid):
         kind: Kind of the data, with their units, if it is known before nodes are asked.
         membership: The federation that the nodes are of; None if there is none.
         at_work: Nodes with a message to train that a later round waits for.
-        trains: Trains rounds in another way than ``train``, with the same arguments; or None.
+        trains: Trains rounds without ``train``'s messages, with the same arguments; or None.
+        evaluates: Evaluates rounds without ``evaluate``'s messages, with the same arguments; or
+            None.
         costs: The costs of a round so far, for its record.
         said: Replies to roster queries that came between rounds, by node.
     """
@@ -48,6 +50,7 @@ class Engine(Grid):
     membership: Membership | None = None
     at_work: frozenset[int] = frozenset()
     trains: Callable[..., Round] | None = None
+    evaluates: Callable[..., None] | None = None
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -107,7 +110,7 @@ class Engine(Grid):
         *,
         timeout: float,
     ) -> Round:
-        """Trains one round by messages: no evaluation, no record.
+        """Trains one round, by messages unless it ``trains``: no evaluation, no record.
 
         ``config`` is sent to every client: the training's name; ``durable``, the round of the
         oldest checkpoint, from which a run may be resumed; ``way``, in which it was trained before
@@ -117,6 +120,8 @@ class Engine(Grid):
         Raises:
             RunStopped: Too few replies were usable, or the run diverged.
         """
+        if self.trains is not None:
+            return self.trains(strategy, server_round, model, config, before, timeout=timeout)
         sent, settings = to_record(model), ConfigRecord({**config})
         messages = strategy.configure_train(server_round, sent, settings, self)
         if before is not None:
@@ -126,3 +131,28 @@ class Engine(Grid):
         if merged is None:
             raise RunStopped(f"round {server_round}: the strategy made no model")
         return Round(to_params(merged), dict(metrics or {}))
+
+    def evaluate(
+        self,
+        strategy: Strategy,
+        server_round: int,
+        model: Params,
+        config: Mapping[str, Any],
+        before: Callable[[Sequence[Message]], None] | None = None,
+        *,
+        timeout: float,
+    ) -> None:
+        """Scores clients after a round, by messages unless it ``evaluates``.
+
+        ``config`` is as for ``train``; ``before`` is called with the replies before the strategy
+        takes them.
+        """
+        if self.evaluates is not None:
+            return self.evaluates(strategy, server_round, model, config, before, timeout=timeout)
+        sent, settings = to_record(model), ConfigRecord({**config})
+        messages = strategy.configure_evaluate(server_round, sent, settings, self)
+        replies = [*self.send_and_receive(messages, timeout=timeout)]
+        if before is not None:
+            before(replies)
+        strategy.aggregate_evaluate(server_round, replies)
+        return None

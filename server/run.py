@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from logging import INFO, WARNING, getLogger
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import Message
 
 from engram.core.checks import must
 from engram.core.types import Params
@@ -264,7 +264,7 @@ class _Run:
             if not self.grid.still:
                 model = self._await_clients(number, model)
             strategy, accountant = self.strategy, self.accountant
-            after, metrics = (self.grid.trains or self.grid.train)(
+            after, metrics = self.grid.train(
                 strategy,
                 number,
                 model,
@@ -331,17 +331,18 @@ class _Run:
     def _evaluate(self, number: int, model: Params) -> Row:
         self.grid.stage(number, training=False)
         self._look()
-        config = ConfigRecord(self._config())
-        messages = self.strategy.configure_evaluate(number, to_record(model), config, self.grid)
-        replies = [*self.grid.send_and_receive(messages, timeout=self.experiment.timeout)]
-        if self.experiment.covers_clients and (noised := noised_by(replies, self.clients)):
-            (self.accountant.note if self.accountant else self.unpaid.append)(noised)
-        self.strategy.aggregate_evaluate(number, replies)
+        e, strategy = self.experiment, self.strategy
+        before = self._note_noise if e.covers_clients else None
+        self.grid.evaluate(strategy, number, model, self._config(), before, timeout=e.timeout)
         if not self.strategy.evaluated:
             return {}
         if each := self.strategy.client_scores():
             self.record.append_scores(number, each)
         return self.strategy.scores()
+
+    def _note_noise(self, replies: Sequence[Message]) -> None:
+        if noised := noised_by(replies, self.clients):
+            (self.accountant.note if self.accountant else self.unpaid.append)(noised)
 
     def _config(self, **more: bool) -> dict[str, Any]:
         return {TRAINING: self.training, "durable": self.record.durable, "way": self.way, **more}

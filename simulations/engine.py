@@ -22,7 +22,7 @@ from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.network import NetworkMethod
 from engram.simulations.grid import InProcessGrid
-from engram.simulations.in_process import train_directly
+from engram.simulations.in_process import Direct
 from engram.simulations.replayed_participation import Participation, ReplayedGrid
 
 
@@ -45,7 +45,7 @@ def simulate(
             time, and says which one fails, and where.
         on_round: Called with each round's metrics.
         through: What stands between the server and the host of all clients; None if nothing does,
-            and clients that train a network are trained without messages.
+            and clients that train a network are trained and scored without messages.
         opens: Opens the host of all clients; by default with the experiment's own data.
         cluster: ``(experiment, engine, data) -> share``: opens other workers that train the
             clients, such as ``ray_rounds.Cluster``, until they are closed.
@@ -70,13 +70,13 @@ def simulate(
 
             drawn = partial(generator, experiment.seed, Stream.CLIENT_NOISE)
             host = MaskingHost(host, of_process(), noise=lambda *keys: drawn(*keys).bytes)
-        directly = None
+        direct = None
         if through is not None:
             host = through(host)
         elif isinstance(host, LocalHost):
-            directly = partial(train_directly, host)
+            direct = Direct(host)
         if cluster is not None:
-            plain = directly and experiment.attack == "none" and not experiment.participation
+            plain = direct and experiment.attack == "none" and not experiment.participation
             if not (plain and isinstance(host, LocalHost)):
                 others = "methods without a network, secure sums, attacks, participation"
                 raise Refused(f"ray must be left out for {others}")
@@ -91,17 +91,17 @@ def simulate(
         if experiment.attack != "none":
             from engram.attack.attacks import attacked  # noqa: PLC0415 - few runs are attacked
 
-            host, directly = attacked(host, experiment, memories, engine=engine, noise=noise)
+            host, direct = attacked(host, experiment, memories, engine=engine, noise=noise)
         # One node can send the mean of all clients where the server needs only a mean.
         own = experiment.own
         apart = secure or (isinstance(own, NetworkMethod) and not combines(experiment, own))
         apart = apart or bool(experiment.without)  # a node answers for all clients that it hosts
         nodes = [[client] for client in everyone] if apart else [everyone]
-        grid = InProcessGrid(host, nodes, directly)
+        grid = InProcessGrid(host, nodes, direct)
         if experiment.participation:
             script = Participation.of(experiment)
-            grid = ReplayedGrid(host, experiment.num_clients, script, directly)
-        if directly is None:
+            grid = ReplayedGrid(host, experiment.num_clients, script, direct)
+        if direct is None:
             why = "clients get messages where sums are secure, or no network is trained"
             warn_alone(experiment, why)
         return run(

@@ -1,7 +1,7 @@
 """An in-process Grid: any Flower strategy runs on it unchanged, and clients train together."""
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from logging import getLogger
 
@@ -12,7 +12,7 @@ from engram.client.requests import Request
 from engram.link.flower import local_run, name_message
 from engram.server.engine import Engine
 from engram.settings.errors import REFUSED, EngramError
-from engram.strategies.base import Round
+from engram.simulations.in_process import Direct
 from engram.wire.wire import ROSTER_QUERY, SECURE_QUERY
 
 _log = getLogger("flwr.engram")
@@ -29,15 +29,17 @@ class InProcessGrid(Engine):
         host: Hosts every client.
         hosts: The clients of each node, as ranges if there are many. Node i+1 hosts ``hosts[i]``.
             Flower's own strategies, which sample nodes, expect one client per node.
-        trains: Trains rounds without messages, as ``train_directly``, from this grid on.
+        direct: Trains and scores the clients of a network without messages, if given.
     """
 
     def __init__(
-        self, host: Host, hosts: Sequence[Sequence[int]], trains: Callable[..., Round] | None = None
+        self, host: Host, hosts: Sequence[Sequence[int]], direct: Direct | None = None
     ) -> None:
         super().__init__(local_run())
-        self._host, self.still = host, trains is not None
-        self.trains = trains and partial(trains, self)
+        self._host, self.still = host, direct is not None
+        if direct is not None:
+            self.trains = partial(direct.train, self)
+            self.evaluates = partial(direct.evaluate, self)
         self._hosts = dict(enumerate(hosts, start=1))
         self._names = itertools.count(1)
         self._replies: dict[str, Message] = {}

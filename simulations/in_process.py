@@ -1,12 +1,14 @@
-"""Rounds of clients in this process, which are trained without messages."""
+"""Rounds of clients in this process, which are trained and scored without messages."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from logging import getLogger
 from operator import itemgetter
 from typing import Any
 
 import torch
+from flwr.app import Message
 from torch import Tensor
 
 from engram.client.hosts.local import LocalHost
@@ -14,12 +16,14 @@ from engram.core.method import Slots
 from engram.core.slots import over_slots
 from engram.core.types import Params
 from engram.guards.merge import Merge
+from engram.scoring.evaluation import checked_scores
 from engram.scoring.metrics import Metric
+from engram.scoring.score_replies import Answer
 from engram.server.engine import Engine
 from engram.settings.errors import one_line
 from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
-from engram.strategies.reply_border import REASONS, Rejected
+from engram.strategies.reply_border import REASONS, Impossible, Rejected
 from engram.strategies.rounds import Wave
 from engram.strategies.screening import Accepted, TrainReplies, judged
 from engram.wire.training_result import Trained
@@ -27,66 +31,126 @@ from engram.wire.training_result import Trained
 _log = getLogger("flwr.engram")
 
 
-def train_directly(
-    host: LocalHost,
-    grid: Engine,
-    strategy: Federated,
-    server_round: int,
-    model: Params,
-    config: Mapping[str, Any],
-    before: Callable[[], None] | None,
-    *,
-    timeout: float,
-    spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None = None,
-) -> Round:
-    """Trains and merges a round of clients of ``host``, as ``Engine.train``.
+@dataclass(frozen=True)
+class Direct:
+    """Trains and scores the clients of a host without messages.
 
     It gives what messages give, to the bit, and the same reasons for clients that are left out.
-    ``spoiled`` is what attackers make of it: see ``engram.attack.attacks``.
+
+    Attributes:
+        host: Hosts all clients.
+        spoiled: ``(merge, common, own, trained) -> trained``: forges attackers' updates; see
+            ``engram.attack.attacks``.
+        claimed: ``(server_round, clients, scores) -> scores``: forges attackers' scores, by column.
     """
-    del timeout
-    away = set[int]() if grid.still else strategy.absent(grid)
-    strategy.draw(server_round, model, losses=config["losses"], away=away)
-    if before is not None:
-        before()
-    each = [_trained(host, strategy, wave, config, spoiled) for wave in strategy.waves]
-    return Round(*strategy.learn(server_round, *each))
+
+    host: LocalHost
+    spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None = None
+    claimed: (
+        Callable[[int, Sequence[int], Mapping[str, list[float]]], dict[str, list[float]]] | None
+    ) = None
+
+    def train(
+        self,
+        grid: Engine,
+        strategy: Federated,
+        server_round: int,
+        model: Params,
+        config: Mapping[str, Any],
+        before: Callable[[], None] | None,
+        *,
+        timeout: float,
+    ) -> Round:
+        """Trains and merges a round, as ``Engine.train``."""
+        del timeout
+        away = set[int]() if grid.still else strategy.absent(grid)
+        strategy.draw(server_round, model, losses=config["losses"], away=away)
+        if before is not None:
+            before()
+        each = [self._trained(strategy, wave, config) for wave in strategy.waves]
+        return Round(*strategy.learn(server_round, *each))
+
+    def _trained(self, strategy: Federated, wave: Wave, config: Mapping[str, Any]) -> TrainReplies:
+        merge, groups = strategy.rounds.merge, [*strategy.roster.by_node(wave.clients).values()]
+        if not groups:  # a secret cohort may have nobody
+            return TrainReplies([], [], [], Counter())
+        common, own = _sent(merge, wave.slots, groups)
+        try:
+            trained = self.host.in_units(strategy.roster.kind.units).train(
+                common,
+                groups,
+                own=own,
+                server_round=wave.server_round,
+                durable=config["durable"],
+                combine=strategy.most if merge.combines else None,
+                losses=strategy.loss is not None,
+                way=config["way"],
+                share=self.host.share,
+            )
+        except Exception as error:  # the strategy decides about clients' errors
+            reason = _reason(error)
+            return TrainReplies([], [(some, reason) for some in sorted(groups)], [], Counter())
+        if self.spoiled is not None:
+            trained = self.spoiled(merge, common, own, trained)
+        return replies_of(groups, trained, most=strategy.most, merge=merge, loss=strategy.loss)
+
+    def evaluate(
+        self,
+        grid: Engine,
+        strategy: Federated,
+        server_round: int,
+        model: Params,
+        config: Mapping[str, Any],
+        before: Callable[[Sequence[Message]], None] | None,
+        *,
+        timeout: float,
+    ) -> None:
+        """Scores all clients that are there, as ``Engine.evaluate``; no score has noise."""
+        del config, before, timeout
+        slots, asked = strategy.asked_to_score(model, grid)
+        groups = [*asked.values()]
+        strategy.take_scores(server_round, [*self._scored(strategy, slots, groups, server_round)])
+
+    def _scored(
+        self, strategy: Federated, slots: Slots, groups: Sequence[list[int]], server_round: int
+    ) -> Iterator[tuple[list[int], Answer]]:
+        """Yields the clients of each node, and their scores."""
+        if not groups:
+            return
+        common, own = _sent(strategy.rounds.merge, slots, groups)
+        try:
+            self.host.in_units(strategy.roster.kind.units)
+            parts = self.host.score(common, own, groups, server_round=server_round)
+        except Exception as error:  # the strategy decides about clients' errors
+            reason = _reason(error)
+            yield from ((clients, reason) for clients in groups)
+            return
+        for clients, part in zip(groups, parts, strict=True):
+            told = {name: column.tolist() for name, column in part.columns.items()}
+            if self.claimed is not None:
+                told = self.claimed(server_round, clients, told)
+            try:
+                yield (
+                    clients,
+                    checked_scores(
+                        told, part.queries.tolist(), clients, strategy.columns, "queries", least=1
+                    ),
+                )
+            except Impossible as error:
+                yield clients, Rejected.of("scores", str(error))
 
 
-def _trained(
-    host: LocalHost,
-    strategy: Federated,
-    wave: Wave,
-    config: Mapping[str, Any],
-    spoiled: Callable[[Merge, Slots, Slots, list[Trained]], list[Trained]] | None,
-) -> TrainReplies:
-    merge, groups = strategy.rounds.merge, [*strategy.roster.by_node(wave.clients).values()]
-    if not groups:  # a secret cohort may have nobody
-        return TrainReplies([], [], [], Counter())
-    sent = [merge.method.server.send(wave.slots, clients) for clients in groups]
+def _sent(merge: Merge, slots: Slots, groups: Sequence[list[int]]) -> tuple[Slots, Slots]:
+    """Returns the slots that clients receive alike, and those that each receives of its own."""
+    sent = [merge.method.server.send(slots, clients) for clients in groups]
     (common, *_), each = zip(*sent, strict=True)
     own: Slots = over_slots(lambda *leaves: torch.cat(leaves), *each)
-    try:
-        if host.trainer.data.units != strategy.roster.kind.units:  # in the first round
-            host.in_units(strategy.roster.kind.units)
-        trained = host.trainer.train(
-            common,
-            groups,
-            own=own,
-            server_round=wave.server_round,
-            durable=config["durable"],
-            combine=strategy.most if merge.combines else None,
-            losses=strategy.loss is not None,
-            way=config["way"],
-            share=host.share,
-        )
-    except Exception as error:  # the strategy decides about clients' errors
-        _log.debug("the client side raised", exc_info=error)
-        reason = Rejected("error", one_line(str(error) or repr(error), longest=REASONS))
-        return TrainReplies([], [(some, reason) for some in sorted(groups)], [], Counter())
-    if spoiled is not None:
-        trained = spoiled(merge, common, own, trained)
-    return replies_of(groups, trained, most=strategy.most, merge=merge, loss=strategy.loss)
+    return common, own
+
+
+def _reason(error: Exception) -> Rejected:
+    _log.debug("the client side raised", exc_info=error)
+    return Rejected("error", one_line(str(error) or repr(error), longest=REASONS))
 
 
 def replies_of(

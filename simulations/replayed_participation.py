@@ -4,7 +4,7 @@ A run on nodes is repeated with the same rows, and without the machines: in each
 take part that took part there, and the members are those that were.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -16,7 +16,7 @@ from engram.runs.run import Run
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.simulations.grid import InProcessGrid
-from engram.strategies.base import Round
+from engram.simulations.in_process import Direct
 
 
 class Participation(NamedTuple):
@@ -84,9 +84,9 @@ class ReplayedGrid(InProcessGrid):
     membership: _Members
 
     def __init__(
-        self, host: Host, clients: int, script: Participation, trains: Callable[..., Round] | None
+        self, host: Host, clients: int, script: Participation, direct: Direct | None
     ) -> None:
-        super().__init__(host, [[client] for client in range(clients)], trains)
+        super().__init__(host, [[client] for client in range(clients)], direct)
         self._script, self.kind, self.still = script, script.kind, False
         self.membership = _Members(Path(), script.clients)
         self.stage(0, training=False)

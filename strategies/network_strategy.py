@@ -21,8 +21,8 @@ from engram.networks.registry import FLAT
 from engram.scoring.best_round import is_selection
 from engram.scoring.evaluation import Evaluation, center_key
 from engram.scoring.metrics import METRICS, Metric
-from engram.scoring.score_columns import COMMON
-from engram.scoring.score_replies import collect_scores
+from engram.scoring.score_columns import COMMON, Column
+from engram.scoring.score_replies import Answer, collect_scores, screen_scores
 from engram.scoring.scorekeeping import Scorekeeper, ScoreWarnings, Scoring
 from engram.scoring.tasks import task_of
 from engram.settings.errors import Refused, one_line
@@ -32,7 +32,7 @@ from engram.settings.network import NetworkMethod
 from engram.strategies.async_rounds import Sent, answered_of, by_wave, is_timing, joined, pacing_of
 from engram.strategies.base import Row, RunStrategy, strategies, widened
 from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
-from engram.strategies.reply_border import first_answers
+from engram.strategies.reply_border import Kind, first_answers, read_reply
 from engram.strategies.rounds import Heavy, LossWatch, Rounds, Wave
 from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
 from engram.strategies.train_replies import collect_replies, screen
@@ -380,60 +380,87 @@ class Federated(RunStrategy):
             **traffic,
         }
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Asks every online node to score its clients, whether or not they trained."""
+    def asked_to_score(self, model: Params, grid: Grid) -> tuple[Slots, dict[int, list[int]]]:
+        """Begins an evaluation; returns the server's slots, and the clients to score by node.
+
+        Every online node scores its clients, whether or not they trained.
+        """
         present = set(grid.get_node_ids())
         self._scores.evaluation = None
-        units = units_entries(self.roster.kind.units)
-        settings = {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         # The former model, which messages hold as well, has no use any more.
         self.slots, self.waves = {}, [wave._replace(slots={}) for wave in self.waves]
         if not self._pacing.waits:
             self._sent = []
-        slots = self._whole(to_params(arrays))
+        by_node = self.roster.by_node(self._scored).items()
+        return self._whole(model), {node: some for node, some in by_node if node in present}
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Asks every online node to score its clients, whether or not they trained."""
+        slots, asked = self.asked_to_score(to_params(arrays), grid)
+        units = units_entries(self.roster.kind.units)
+        settings = {**config, "server-round": server_round, "fingerprint": fingerprint(), **units}
         content = outgoing(self.rounds.merge.method, slots, self._traffic)
 
         def asking(node: int, clients: list[int]) -> Message:
             whom = {} if self._all_scored else {"clients": clients}
-            asked = ConfigRecord({**settings, **whom})
-            return Message(content(asked, clients), node, MessageType.EVALUATE)
+            config = ConfigRecord({**settings, **whom})
+            return Message(content(config, clients), node, MessageType.EVALUATE)
 
-        self._asked = [
-            (asking(node, clients), clients)
-            for node, clients in self.roster.by_node(self._scored).items()
-            if node in present
-        ]
+        self._asked = [(asking(node, clients), clients) for node, clients in asked.items()]
         return [message for message, _ in self._asked]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Gathers the scores, by client, into ``evaluation``.
-
-        Returns:
-            ``clients`` (number scored), and ``rejected-KIND`` (number of rejected replies of each
-            kind that occurred); None if no client was scored.
-        """
-        asked = [message for message, _ in self._asked]
-        answers, kinds = first_answers(replies, asked)
+        """Gathers the scores, by client, into ``evaluation``; returns as ``take_scores``."""
+        answers, kinds = first_answers(replies, [message for message, _ in self._asked])
         warn_of(kinds, server_round)
-        scores, rejected, self._scores.lacking = collect_scores(
-            answers,
-            self._asked,
-            server_round=server_round,
-            columns=self._scores.scoring.columns,
-            names=self.roster.names,
-        )
-        kinds += rejected
-        if self._traffic:
-            everyone = {client for _, clients in self._asked for client in clients}
-            self._traffic.forget(everyone - scores.keys())
-        if not scores:
-            return None
+        read = partial(screen_scores, server_round=server_round, columns=self.columns)
+        each = [
+            (asked, reply and read_reply(reply, partial(read, asked=asked)))
+            for asked, reply in (
+                (clients, answers.get(message.metadata.message_id))
+                for message, clients in self._asked
+            )
+        ]
         told = (reply.content.config_records for reply in answers.values() if reply.has_content())
         noisy = any(NOISE in records.get(CLIENTS, {}) for records in told)
+        found = self.take_scores(server_round, each, noisy=noisy, others=kinds)
+        return MetricRecord(found) if found else None
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns of scores."""
+        return self._scores.scoring.columns
+
+    def take_scores(
+        self,
+        server_round: int,
+        answers: Sequence[tuple[list[int], Answer]],
+        *,
+        noisy: bool = False,
+        others: Counter[Kind] | None = None,
+    ) -> dict[str, int]:
+        """Gathers the scores, by client, into ``evaluation``.
+
+        Args:
+            server_round: The round.
+            answers: The nodes' answers, with the clients that each was asked for.
+            noisy: Whether scores have the noise of local privacy.
+            others: Numbers of replies to no message, by kind.
+
+        Returns:
+            ``clients`` (number scored), and ``rejected-KIND`` (number of rejected answers of each
+            kind that occurred); nothing if no client was scored.
+        """
+        names = self.roster.names
+        scores, kinds, self._scores.lacking = collect_scores(answers, server_round, names)
+        if self._traffic:
+            self._traffic.forget({c for clients, _ in answers for c in clients} - scores.keys())
+        if not scores:
+            return {}
         self._scores.take(server_round, scores, noisy=noisy)
-        self._warnings.see(server_round, self._scores, self.roster.names)
-        return MetricRecord({"clients": len(scores), **in_numbers(kinds)})
+        self._warnings.see(server_round, self._scores, names)
+        return {"clients": len(scores), **in_numbers((others or Counter()) + kinds)}

@@ -1,6 +1,7 @@
 """Clients that train a network, for several messages at once if one process hosts all nodes."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import torch
@@ -128,28 +129,32 @@ class LocalHost:
 
         def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
             first = requests[next(iter(group))].message.content
-            everyone = [client for clients in group.values() for client in clients]
-            trainer, before = self.in_units(units_of(first)), round_of(first) + 1
-            common = self._brought(first, group, before=before)
+            self.in_units(units_of(first))
+            common = self._brought(first, group, before=round_of(first) + 1)
             if CODE in first.array_records[ARRAYS]:  # so that the site keeps the slots themselves
                 for i in group:
                     requests[i].message.content[ARRAYS] = to_record(common)
-            scores = score(
-                trainer,
-                unflat(common),
-                everyone,
-                own=_own(requests, group),
-                server_round=round_of(first),
-                share=self.share,
-            )
-            start = 0
-            for i, clients in group.items():
-                part = select(scores, slice(start, start + len(clients)))
+            own, some = _own(requests, group), group.values()
+            parts = self.score(unflat(common), own, some, server_round=round_of(first))
+            for (i, clients), part in zip(group.items(), parts, strict=True):
                 yield _evaluate_reply(requests[i].message, clients, part)
-                start += len(clients)
 
         aside = {**self.trainer.data.left_out, **self.trainer.data.unscored}
         return _in_groups(requests, evaluate, aside, self.trainer.received)
+
+    def score(
+        self, common: Slots, own: Slots, groups: Iterable[list[int]], *, server_round: int
+    ) -> Iterator[Scores]:
+        """Scores groups of clients in one call, and yields the scores of each group.
+
+        All receive the ``common`` slots, and each its ``own``, in their order.
+        """
+        ends = [0, *accumulate(map(len, groups := [*groups]))]
+        everyone, share = [*chain.from_iterable(groups)], self.share
+        scores = score(
+            self.trainer, common, everyone, server_round=server_round, own=own, share=share
+        )
+        return (select(scores, slice(start, end)) for start, end in pairwise(ends))
 
 
 @hosts(NetworkMethod.plug_in)

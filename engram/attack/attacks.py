@@ -4,21 +4,19 @@ Everything here acts in one process alone: nodes refuse the setting, so that no 
 asked to attack itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from flwr.app import Message
 from torch import Tensor
 
 from engram.attack.forgeries import ON_UPDATES, false_statistics
 from engram.client.hosts import Engine, Host
 from engram.client.hosts.local import LocalHost
 from engram.client.memory import MemoryStore, RamStore
-from engram.client.requests import Request, round_of
 from engram.cohort.trainer.chunks import score
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.changes import origin_of
@@ -36,10 +34,8 @@ from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.simulations.in_process import train_directly
-from engram.strategies.base import Round
+from engram.simulations.in_process import Direct
 from engram.wire.training_result import Trained
-from engram.wire.wire import CLIENTS
 
 ROWS_TIMES: Final = 1000
 """Factor by which ``false-rows`` multiplies the claimed number of rows."""
@@ -63,8 +59,8 @@ def attackers_of(experiment: Experiment) -> frozenset[int]:
 
 def attacked(
     host: Host, experiment: Experiment, memories: MemoryStore, *, engine: Engine, noise: Noise
-) -> tuple[Host, partial[Round]]:
-    """Returns the host of all clients, attackers included, and the function that trains a round.
+) -> tuple[LocalHost, Direct]:
+    """Returns the host of all clients, attackers included, and an engine that has them attack.
 
     Raises:
         Refused: The attack does not go with the method, the data, or other settings.
@@ -79,9 +75,8 @@ def attacked(
     if e.attack_kind in ("label-flip", "backdoor"):
         data = poisoned(host.trainer.given, e, attackers)
         host = LocalHost(Trainer(e, data, memories, engine=engine, noise=noise), host.share)
-    if e.attack_kind == "false-scores":
-        host = _Liars(host, attackers)
-    return host, partial(train_directly, host, spoiled=partial(_spoiled, e, attackers))
+    claimed = partial(_claimed, e, attackers) if e.attack_kind == "false-scores" else None
+    return host, Direct(host, partial(_spoiled, e, attackers), claimed)
 
 
 def poisoned(data: FederatedData, e: Experiment, attackers: frozenset[int]) -> FederatedData:
@@ -243,29 +238,18 @@ def _forged(e: Experiment, merge: Merge, received: Slots, sent: Slots, attacks: 
     return found
 
 
-class _Liars(LocalHost):
-    """A host of all clients; scores of attackers are false."""
-
-    def __init__(self, host: LocalHost, attackers: frozenset[int]) -> None:
-        super().__init__(host.trainer, host.share)
-        self._attackers = attackers
-
-    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        """Answers requests to score clients, with false scores for attackers."""
-        replies = super().evaluate(requests)
-        e = self.trainer.experiment
-        for request, reply in zip(requests, replies, strict=True):
-            if reply.has_error():
-                continue
-            first = round_of(request.message.content) <= e.eval_every
-            record = reply.content.config_records[CLIENTS]
-            ids: Any = record["ids"]
-            for column in e.network.columns(e, (COMMON, TUNED)):
-                if column.name in record:
-                    lie = claimed_score(column.metric, first=first)
-                    told: Any = record[column.name]
-                    record[column.name] = [
-                        lie if client in self._attackers else value
-                        for client, value in zip(ids, told, strict=True)
-                    ]
-        return replies
+def _claimed(
+    e: Experiment,
+    attackers: frozenset[int],
+    server_round: int,
+    clients: Sequence[int],
+    scores: Mapping[str, list[float]],
+) -> dict[str, list[float]]:
+    """Forges the attackers' scores, by column, of clients after a round."""
+    first, found = server_round <= e.eval_every, {**scores}
+    for column in e.network.columns(e, (COMMON, TUNED)):
+        if (values := scores.get(column.name)) is not None:
+            lie = claimed_score(column.metric, first=first)
+            each = zip(clients, values, strict=True)
+            found[column.name] = [lie if client in attackers else value for client, value in each]
+    return found

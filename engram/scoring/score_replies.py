@@ -1,16 +1,15 @@
-"""Reading of clients' scores from the replies to an evaluation, without impossible replies."""
+"""Clients' scores from the answers to an evaluation, without impossible ones."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from logging import getLogger
 
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 
 from engram.scoring.evaluation import Scored, read_scores
 from engram.scoring.score_columns import Column
 from engram.settings.errors import Names, brief, few
-from engram.strategies.reply_border import Kind, Rejected, read_reply
+from engram.strategies.reply_border import Kind, Rejected
 from engram.wire.wire import CLIENTS, WITHHELD, read_int, read_list
 
 _log = getLogger("flwr.engram")
@@ -18,27 +17,25 @@ _log = getLogger("flwr.engram")
 _TOLD = 10  # most reasons that are listed
 
 
+Answer = Scored | Rejected | None
+"""The scores of a node's clients, or why they are left out; None without a reply."""
+
+
 def collect_scores(
-    answers: Mapping[str, Message],
-    asked: Sequence[tuple[Message, list[int]]],
-    *,
-    server_round: int,
-    columns: Sequence[Column],
-    names: Names,
+    answers: Iterable[tuple[list[int], Answer]], server_round: int, names: Names
 ) -> tuple[Scored, Counter[Kind], str]:
-    """Returns the scores by client, the number of rejected replies by kind, and why others lack."""
+    """Returns the scores by client, the number of rejected answers by kind, and why others lack.
+
+    ``answers`` are those of nodes, with the clients that each was asked for.
+    """
     scores: Scored = {}
     kinds: Counter[Kind] = Counter()
     lacking: list[str] = []
-    for message, clients in asked:
-        reply = answers.get(message.metadata.message_id)
+    for clients, found in answers:
         who = f"clients {few(clients, names)}"
-        if reply is None:
+        if found is None:
             lacking.append(f"{who}: no reply")
-            continue
-        read = partial(screen_scores, server_round=server_round, asked=clients, columns=columns)
-        found = read_reply(reply, read)
-        if isinstance(found, Rejected):
+        elif isinstance(found, Rejected):
             kinds[found.kind] += 1
             lacking.append(f"{who}: {found.reason}")
             told = "round %d: %s lack scores (%s): %s"

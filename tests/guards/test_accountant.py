@@ -12,8 +12,8 @@ from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
 from engram.server import run as coordinator
 from engram.settings.errors import Refused, RunStopped
-from engram.simulations import engine
 from engram.simulations.engine import simulate
+from engram.simulations.in_process import Direct
 from engram.strategies.rounds import draw_cohort
 from tests.epsilons import epsilon, poisson_epsilon, subset_epsilon
 from tests.support import assert_same, grid, small, trainer
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_one_line(tmp_path):
 
 def stopped(monkeypatch, e, folder, at):
     """Simulates until a round fails; returns the rounds that have begun."""
-    train, calls = engine.train_directly, []
+    train, calls = Direct.train, []
 
     def fails(*args, **options):
         calls.append(args[3])
@@ -142,7 +142,7 @@ def stopped(monkeypatch, e, folder, at):
         return train(*args, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "train_directly", fails)
+        patch.setattr(Direct, "train", fails)
         with pytest.raises(RunStopped):
             simulate(e, folder)
     return calls
