@@ -1,19 +1,22 @@
-"""Completes each method's page: what it is, its settings and its figures, from code and results."""
+"""Completes pages from code and results: each method's, and the tables of shared settings."""
 
 import re
 from typing import Any
 
 from engram.cli.options import settings_rows
-from engram.settings.base import SharedSettings
+from engram.settings.base import GROUPS, SharedSettings
 from engram.settings.families import METHODS
-from engram.settings.fields import key_of
+from engram.settings.fields import Settings, key_of
 
 TABLE = re.compile(r"^(\|.*\n)(\|[-|]+\n)((?:\|.*\n)+)", re.MULTILINE)
+GROUP = re.compile(r"^<!-- (\w+Settings) -->$", re.MULTILINE)  # where the table of a group stands
 REFERENCES = ("local`", "fedavg` |", "fedavg` + fine-tuning", "fedavg`, the common model")
 
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
-    """Adds to the page of a method what is known of it elsewhere."""
+    """Adds to the page of a method what is known of it elsewhere, and to that of settings theirs."""
+    if page.file.src_uri == "settings.md":
+        return shared_settings(markdown)
     room, _, name = page.file.src_uri.removesuffix(".md").rpartition("/")
     if room != "methods" or name not in METHODS:
         return markdown
@@ -30,16 +33,27 @@ def described(name: str) -> str:
     return f"**`{name}`**: {method.meaning}.{source}"
 
 
+def table_of(group: type[Settings]) -> str:
+    """Returns the table of a group's settings."""
+    rows = [
+        f"| `{key}` | `{default}` | {span} | {searched} | {meaning.replace('*', chr(92) + '*')} |"
+        for key, default, span, searched, meaning in settings_rows(group)
+    ]
+    head = ["| setting | default | range | searched | meaning |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+def shared_settings(markdown: str) -> str:
+    """Puts the table of each group in its place."""
+    groups = {group.__name__: group for group in GROUPS}
+    return GROUP.sub(lambda found: table_of(groups[found[1]]), markdown)
+
+
 def settings(name: str) -> str:
     """Returns the table of a method's own settings, and the shared ones that it does not read."""
     method = METHODS[name]
-    rows = [
-        f"| `{key}` | `{default}` | {span} | {searched} | {meaning} |"
-        for key, default, span, searched, meaning in settings_rows(method)
-    ]
-    table = ["| setting | default | range | searched | meaning |", "|---|---|---|---|---|", *rows]
     unread = [f"`{key_of(key)}`" for key in SharedSettings.model_fields if key in method.unread]
-    words = ["## Settings", "\n".join(table)]
+    words = ["## Settings", table_of(method)]
     if unread:
         words.append(f"Shared settings that it does not read: {', '.join(unread)}.")
     words.append("[Settings](../settings.md) has those that methods share.")
