@@ -14,7 +14,7 @@ REFERENCES = ("local`", "fedavg` |", "fedavg` + fine-tuning", "fedavg`, the comm
 
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
-    """Adds to the page of a method what is known of it elsewhere, and to that of settings theirs."""
+    """Adds to a method's page, and to that of settings, what is known elsewhere."""
     if page.file.src_uri == "settings.md":
         return shared_settings(markdown)
     room, _, name = page.file.src_uri.removesuffix(".md").rpartition("/")
