@@ -1,4 +1,4 @@
-"""Completes pages from code and results: each method's, and the tables of shared settings."""
+"""Completes pages from code and results: each method's, and tables of methods and settings."""
 
 import re
 from typing import Any
@@ -17,6 +17,8 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
     """Adds to a method's page, and to that of settings, what is known elsewhere."""
     if page.file.src_uri == "settings.md":
         return shared_settings(markdown)
+    if page.file.src_uri == "methods.md":
+        return markdown.replace("<!-- methods -->", all_methods())
     room, _, name = page.file.src_uri.removesuffix(".md").rpartition("/")
     if room != "methods" or name not in METHODS:
         return markdown
@@ -24,6 +26,16 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
     title, _, text = markdown.partition("\n")
     parts = [title, described(name), text.strip(), settings(name), measured(name, results)]
     return "\n\n".join(part for part in parts if part)
+
+
+def all_methods() -> str:
+    """Returns the table of all methods."""
+    head = ["| method | what it does | source |", "|---|---|---|"]
+    rows = (
+        f"| [`{name}`](methods/{name}.md) | {method.meaning} | {method.source} |"
+        for name, method in METHODS.items()
+    )
+    return "\n".join([*head, *rows])
 
 
 def described(name: str) -> str:
