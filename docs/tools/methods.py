@@ -45,20 +45,22 @@ def described(name: str) -> str:
     return f"**`{name}`**: {method.meaning}.{source}"
 
 
-def table_of(group: type[Settings]) -> str:
-    """Returns the table of a group's settings."""
+def table_of(group: type[Settings], *, searched: bool = True) -> str:
+    """Returns the table of a group's settings, with the ranges that are searched or without."""
+    head = ["setting", "default", "range", "searched", "meaning"]
     rows = [
-        f"| `{key}` | `{default}` | {span} | {searched} | {meaning.replace('*', chr(92) + '*')} |"
-        for key, default, span, searched, meaning in settings_rows(group)
+        [f"`{key}`", f"`{default}`", span, search, meaning.replace("*", r"\*")]
+        for key, default, span, search, meaning in settings_rows(group)
     ]
-    head = ["| setting | default | range | searched | meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *rows])
+    lines = [head, ["---"] * len(head), *rows]
+    cells = (line if searched else [*line[:3], line[4]] for line in lines)
+    return "\n".join(f"| {' | '.join(each)} |" for each in cells)
 
 
 def shared_settings(markdown: str) -> str:
     """Puts the table of each group in its place."""
     groups = {group.__name__: group for group in GROUPS}
-    return GROUP.sub(lambda found: table_of(groups[found[1]]), markdown)
+    return GROUP.sub(lambda found: table_of(groups[found[1]], searched=False), markdown)
 
 
 def settings(name: str) -> str:
