@@ -1,19 +1,24 @@
-"""Completes each method's page: what it is, its settings and its figures, from code and results."""
+"""Completes pages from code and results: each method's, and tables of methods and settings."""
 
 import re
 from typing import Any
 
 from engram.cli.options import settings_rows
-from engram.settings.base import SharedSettings
+from engram.settings.base import GROUPS, SharedSettings
 from engram.settings.families import METHODS
-from engram.settings.fields import key_of
+from engram.settings.fields import Settings, key_of
 
 TABLE = re.compile(r"^(\|.*\n)(\|[-|]+\n)((?:\|.*\n)+)", re.MULTILINE)
+GROUP = re.compile(r"^<!-- (\w+Settings) -->$", re.MULTILINE)  # where the table of a group stands
 REFERENCES = ("local`", "fedavg` |", "fedavg` + fine-tuning", "fedavg`, the common model")
 
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
-    """Adds to the page of a method what is known of it elsewhere."""
+    """Adds to a method's page, and to that of settings, what is known elsewhere."""
+    if page.file.src_uri == "settings.md":
+        return shared_settings(markdown)
+    if page.file.src_uri == "methods.md":
+        return markdown.replace("<!-- methods -->", all_methods())
     room, _, name = page.file.src_uri.removesuffix(".md").rpartition("/")
     if room != "methods" or name not in METHODS:
         return markdown
@@ -23,6 +28,16 @@ def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def all_methods() -> str:
+    """Returns the table of all methods."""
+    head = ["| method | what it does | source |", "|---|---|---|"]
+    rows = (
+        f"| [`{name}`](methods/{name}.md) | {method.meaning} | {method.source} |"
+        for name, method in METHODS.items()
+    )
+    return "\n".join([*head, *rows])
+
+
 def described(name: str) -> str:
     """Returns a method's description and source."""
     method = METHODS[name]
@@ -30,16 +45,29 @@ def described(name: str) -> str:
     return f"**`{name}`**: {method.meaning}.{source}"
 
 
+def table_of(group: type[Settings], *, searched: bool = True) -> str:
+    """Returns the table of a group's settings, with the ranges that are searched or without."""
+    head = ["setting", "default", "range", "searched", "meaning"]
+    rows = [
+        [f"`{key}`", f"`{default}`", span, search, meaning.replace("*", r"\*")]
+        for key, default, span, search, meaning in settings_rows(group)
+    ]
+    lines = [head, ["---"] * len(head), *rows]
+    cells = (line if searched else [*line[:3], line[4]] for line in lines)
+    return "\n".join(f"| {' | '.join(each)} |" for each in cells)
+
+
+def shared_settings(markdown: str) -> str:
+    """Puts the table of each group in its place."""
+    groups = {group.__name__: group for group in GROUPS}
+    return GROUP.sub(lambda found: table_of(groups[found[1]], searched=False), markdown)
+
+
 def settings(name: str) -> str:
     """Returns the table of a method's own settings, and the shared ones that it does not read."""
     method = METHODS[name]
-    rows = [
-        f"| `{key}` | `{default}` | {span} | {searched} | {meaning} |"
-        for key, default, span, searched, meaning in settings_rows(method)
-    ]
-    table = ["| setting | default | range | searched | meaning |", "|---|---|---|---|---|", *rows]
     unread = [f"`{key_of(key)}`" for key in SharedSettings.model_fields if key in method.unread]
-    words = ["## Settings", "\n".join(table)]
+    words = ["## Settings", table_of(method)]
     if unread:
         words.append(f"Shared settings that it does not read: {', '.join(unread)}.")
     words.append("[Settings](../settings.md) has those that methods share.")

@@ -110,8 +110,8 @@ from IPython.display import Image
 Image("runs/users/regret.png")
 
 # %% [markdown]
-# In these first turns little is decided, and one world is no evidence. Over twenty worlds and 5000 turns,
-# [Results](../results.md#meta-ban) shows that LinUCB for each user alone regrets less than Meta-Ban here:
-# rewards are linear in these worlds. Always play the cheap baseline beside it.
+# In these first turns little is decided, and one world is no evidence. Over twenty worlds and 5000 turns
+# LinUCB for each user alone [regrets less](../results.md#meta-ban) than Meta-Ban here, where rewards are
+# linear.
 #
 # [Bandits](../bandits.md) has all policies, logged data, and what sites learn of each other.

@@ -1,9 +1,8 @@
 # %% [markdown]
 # # A paper in one file
 #
-# From rows to a table, a figure and models that others can use: this file is all of it. It has a split of
-# its own, a network of its own, five methods tuned by one budget, and three seeds. Change `load` and
-# `Net`, and it is yours.
+# From rows to a table, a figure and models: five methods tuned by one budget, on three seeds. Change `load`
+# and `Net`, and it is yours.
 #
 # ## Rows and their split
 #
@@ -52,9 +51,8 @@ class Net(nn.Sequential):
 # %% [markdown]
 # ## Comparison
 #
-# `tuned=(4, 1)` gives every method four trials, on a seed of their own and on validation rows; a paper
-# takes more. Then each runs with its best settings on three other seeds. References that need no
-# federation are fitted beside them.
+# `tuned=(4, 1)` gives every method four trials on one seed; a paper takes more. Then each runs with its best
+# settings on three other seeds, beside references.
 
 # %%
 found = engram.compare(
@@ -92,8 +90,8 @@ figure.savefig("curves.pdf")
 figure
 
 # %% [markdown]
-# `engram show paper --format pdf --width one` draws all figures as wide as a column. The settings that
-# tuning has found are in the runs, and the report says how to repeat them:
+# `engram show paper --format pdf --width one` draws all figures as wide as a column. The runs have the
+# settings that tuning found:
 
 # %%
 print({name: runs[0].experiment.own for name, runs in found.runs.items()})

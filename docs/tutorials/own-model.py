@@ -2,8 +2,7 @@
 # # Your own model and data
 #
 # Ten hospitals want to predict which patients will need intensive care. Each has a table of its own,
-# which must not leave it, and they do not measure alike: a laboratory value is in other units in half
-# of the hospitals. We bring these tables and a network of our own, train, and use what comes out.
+# which must not leave it, and half of them have a laboratory value on a scale that runs the other way.
 #
 # ## Data
 #
@@ -34,7 +33,7 @@ pandas.DataFrame(
 # %% [markdown]
 # ## Model
 #
-# Any `torch.nn.Module` will do. This one has a body, which hospitals may share, and a head.
+# Any `torch.nn.Module` will do. This one has a body and a head.
 
 # %%
 import torch
@@ -64,13 +63,11 @@ found = engram.compare(hospitals, methods=["ditto", "lg-fedavg"], seeds=2, **com
 found.table[["accuracy", "accuracy-worst", "accuracy-common"]].astype(float).round(3)
 
 # %% [markdown]
-# `fedavg`'s common model cannot be right for both kinds of hospitals. What each method gains over
-# learning alone depends on how much patients have in common; the row `local` is what to beat.
+# `fedavg`'s common model cannot be right for both kinds of hospitals; the row `local` is what to beat.
 #
 # ## Use a model
 #
-# Take the model of one hospital out of its run. It is a plain torch module, and needs neither the
-# federation nor its data any more.
+# A hospital's model is a plain torch module, which needs neither the federation nor its data any more.
 
 # %%
 run = found.runs["ditto"][0]
@@ -121,8 +118,7 @@ text = (adapted / "card.md").read_text()
 print("\n".join(line for line in text.splitlines() if line.startswith("|")))
 
 # %% [markdown]
-# Intervals of forty rows are wide: whether the federation helps the newcomer at all is to be read there,
-# and not to be assumed.
+# Intervals of forty rows are wide: whether the federation helps the newcomer is to be read there.
 #
 # [Bring your own data](../your-data.md) and [Bring your own network](../your-network.md) have files,
 # images, tasks, losses and metrics; [Use the models](../models.md) has ONNX, predictions for a CSV file,

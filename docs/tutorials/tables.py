@@ -129,10 +129,9 @@ assert none_differs["fixed effects"] < 1.2 * none_differs["adaptive MOLAR"]
 
 # %% [markdown]
 # Where a single coefficient of a single clinic differs, this is what MOLAR is for. Where nothing differs,
-# fixed effects do as well, and are simpler; and on real tables that is common:
-# [Results](../results.md#tables-with-tasks) has twelve tables, on several of which nothing beats them.
-# So ask the command, which compares all of these on rows held out, and names a winner only where one is
-# shown:
+# fixed effects do as well, and are simpler; [on real tables](../results.md#tables-with-tasks) that is
+# common. So ask the command, which compares all of these on rows held out, and names a winner only where
+# one is shown:
 #
 # ```text
 # engram reproduce molar-table mine.csv --task clinic --target pressure

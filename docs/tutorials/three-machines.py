@@ -1,10 +1,9 @@
 # %% [markdown]
 # # A federation of three machines
 #
-# So far all clients were simulated in one process. Here each is a process of its own that speaks gRPC,
-# as if on a machine of its own: with a certificate, a key, and a memory that only it can read. All of
-# it happens on this machine's loopback interface, so you can repeat it anywhere; on real machines the
-# commands are the same, and only the address differs.
+# Here each client is a process of its own that speaks gRPC, with a certificate, a key, and a memory that
+# only it can read. All of it happens on this machine's loopback interface; on real machines only the
+# address differs.
 #
 # ## Keys
 #

@@ -3,10 +3,7 @@
 #
 # Twenty clients hold handwritten digits. Ten of them have some of each of the digits 0 to 4; the
 # others have much of one digit and a little of another. Should they learn together at all? And if
-# they do, is one model for all enough, or does each need its own?
-#
-# Nobody can answer that for your clients beforehand, but you can measure it. First, look at who holds
-# what. (In a terminal these are the same commands.)
+# they do, is one model for all enough? First, look at who holds what, as in a terminal.
 
 # %% language="bash"
 # engram data --set partition=halves --set num-clients=20
@@ -14,9 +11,8 @@
 # %% [markdown]
 # ## Compare
 #
-# Two baselines are in every comparison: `local`, in which each client learns by itself, and `fedavg`,
-# which learns one global model. We add two methods that give each client a model of its own. All have
-# the same step size and the same number of rounds, and each runs with two seeds.
+# `local`, in which each client learns by itself, and `fedavg`, which learns one global model, are in
+# every comparison. We add two methods that give each client a model of its own, and run two seeds.
 
 # %% language="bash"
 # engram compare ditto apfl --seeds 2 --set num-rounds=40 --set eta=0.3 --out runs/which
@@ -30,14 +26,13 @@
 # - A row is of the models that serve clients: of `local` and `ditto`, models of their own. In a row
 #   with `+ fine-tuning`, each client takes ten gradient steps from its model first.
 # - `global` is the global model as it is. `fedavg` serves everyone by it.
-# - `own constant` and `own linear model` need neither a network nor a federation. A method that does
-#   not beat them is not worth its cost.
-# - The answer below the table says whether a method beats the best simple baseline. The second table
-#   compares the best *validation* score with each other row on *test* rows. Where a dagger (†) marks
-#   a difference, take the simpler method. Two seeds, as here, show large differences alone; take five.
+# - The references below need neither a network nor a federation.
+# - The answer says whether a method beats the best of them. The second table compares the best
+#   *validation* score with each other row on *test* rows. Where a dagger (†) marks a difference, take
+#   the simpler method. Two seeds, as here, show large differences alone; take five.
 #
-# What does each client gain? In the picture a dot is a client, in two panels: its gain over learning by
-# itself, and over the global model.
+# [What the figures mean](../getting-started.md#what-the-figures-mean) has the rest. In the picture a
+# dot is a client, in two panels: its gain over learning by itself, and over the global model.
 
 # %% alt="Each client's gain over learning by itself, and over the global model"
 from IPython.display import Image
@@ -68,12 +63,12 @@ print(f"{(tuned < alone).sum()} of {len(alone)} clients do worse with the federa
 assert global_model.mean() < alone.mean() < tuned.mean()
 
 # %% [markdown]
-# - One model for all is worse here than no federation: the clients' rows differ too much. If you only
-#   compare methods with FedAvg's global model, all of them look good.
-# - Fine-tuning that same model repairs it. It costs a few steps at each client, and nothing else.
-# - Whether a method that was made for personalizing does better than this, is what the second
-#   table shows. With so few clients they seldom show a difference, and this page claims none.
+# - One model for all is worse here than no federation: the clients' rows differ too much. Beside FedAvg's
+#   global model alone, all methods look good.
+# - Fine-tuning that same model repairs it, for a few steps at each client.
+# - Whether a personalizing method does better than this is what the second table shows. With so few
+#   clients it seldom shows a difference.
 #
-# Before you decide on your data: tune each method (`engram tune`), take more seeds, and look again.
+# Before you decide on your data: tune each method (`engram tune`), and take more seeds.
 # [Choose a method](../methods.md#when-to-use-which) has advice for each, and
 # [Results](../results.md#tuned-methods-on-more-federations) the same comparison on nine federations.

@@ -1,10 +1,8 @@
 # %% [markdown]
 # # Write a method
 #
-# You have an idea for an algorithm, and want to see whether it beats FedAvg. In Engram a method for
-# networks is one class: its settings, and a function that returns what clients and server do, as pure
-# functions of *slots*, which are networks' parameters by name. Everything else is there: data,
-# evaluation, clipping, privacy, checkpoints, tables, plots, and deployment.
+# A method for networks is one class: its settings, and a function that returns what clients and server
+# do, as pure functions of *slots*, which are networks' parameters by name. Everything else is there.
 #
 # The idea here: clients should not forget what the others have learned. In each local step we pull the
 # model a little towards where the round began, by a share `pull` of the distance.
@@ -117,9 +115,8 @@ found.table[["accuracy", "accuracy-std"]].astype(float).round(3)
 found.plot()
 
 # %% [markdown]
-# Two seeds decide nothing. Before you believe in a difference: tune both methods alike
-# (`engram.tune`; a range for its search is `engram.core.Search(...)` in the annotation), take more seeds,
-# and look at the paired intervals that `engram compare` prints. The idea of this page is an old one: see
+# Two seeds decide nothing. Before you believe in a difference, [tune](../tuning.md) both methods alike, take
+# more seeds, and look at the intervals. The idea of this page is an old one: see
 # [`fedprox`](../methods/fedprox.md).
 #
 # In a file of its own the class is a [plug-in](../extending.md#a-plug-in), known to all commands and to
