@@ -109,7 +109,7 @@ def is_scored(e: Experiment, server_round: int) -> bool:
 
 def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
     """Returns the guards that compare updates where nothing bounds them."""
-    plain, by_mean = e.merge == "mean", isinstance(method.server.merge, FromMean)
+    plain = e.merge == "mean"
     clips = bool(e.clip) and e.privacy != "example"  # whose bound is that of a row's gradient
     slots = [x for x in method.server.start.values() if isinstance(x, dict)]
     averages = any(running & x.keys() for x in slots)  # which no clip bounds
@@ -118,7 +118,7 @@ def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
     # A stream's next rows are so few that honest updates differ by more than any bound.
     if not bounded and e.order != "stream":
         found.append(NormBound(e.max_norm).build())
-    if method.claims and (plain or not by_mean):
+    if method.claims and (plain or Fact.MEAN not in e.own.facts):
         found.append(ComparedClaims(method.claims, e.max_weight, e.max_norm).build())
     return found
 

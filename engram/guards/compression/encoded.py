@@ -1,9 +1,10 @@
 """Updates in code; clients keep the residual, and send it later."""
 
-from functools import partial
+from collections.abc import MutableMapping
 from typing import Final
 
 import torch
+from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from engram.core.method import Slots, Update
@@ -21,7 +22,8 @@ _RESIDUAL: Final = "residual"
 def encoded(name: str, coder: Coder) -> Guard:
     """Builds a guard of updates in one array of bytes, where a model is written as its change."""
     known = dict[int, tuple[Slots, Layout]]()
-    written = WeakIdKeyDictionary()  # what codes decode to, for those who have not sent them
+    # What codes decode to, for those who have not sent them.
+    written: MutableMapping[Tensor, Params] = WeakIdKeyDictionary()
 
     def layout(at: At) -> Layout:
         if id(at.like) not in known:
@@ -39,14 +41,14 @@ def encoded(name: str, coder: Coder) -> Guard:
     def leave(at: At, update: Update, kept: Slots) -> tuple[Update, Slots]:
         arrays, left = flat(update.slots), flat(kept.get(_RESIDUAL, {}))
         arrays |= {path: arrays[path] - x for path, x in origin(at, update).items()}
-        draw = partial(at.uniform, stream=Stream.COMPRESSION)
-        code, written[code], left = layout(at).encode(arrays, left, draw)
+        found = layout(at).encode(arrays, left, lambda n: at.uniform(n, Stream.COMPRESSION))
+        code, written[code], left = found
         return update._replace(slots={CODE: code}), {_RESIDUAL: unflat(left)}
 
     def arrive(at: At, update: Update) -> Update | Refusal:
         try:
             code = update.slots[CODE]
-            found: Params = written.pop(code, None) or layout(at).decode(code)
+            found = written.pop(code, None) or layout(at).decode(code)
         except (KeyError, ValueError) as error:
             return Refusal("malformed", str(error), update)
         found |= {path: found[path] + x for path, x in origin(at, update).items()}
