@@ -71,7 +71,7 @@ class Traffic:
             for client in wave.clients:
                 missed = self._missed(version, [client])
                 sent += plain if missed is None else missed * size
-            done = [client for _, reply in replies.accepted for client in reply.clients]
+            done = [client for reply in replies.accepted for client in reply.clients]
             received += self._up * len(done)
             self.forget(wave.clients)
             self._held[done] = version

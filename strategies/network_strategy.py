@@ -357,7 +357,7 @@ class Federated(RunStrategy):
         if not found.complete:
             found.log(server_round, names)
         losses, clients, ways, means = list[float](), list[int](), list[str](), dict[str, float]()
-        for _, reply in found.accepted:
+        for reply in found.accepted:
             losses += reply.losses
             clients += reply.clients
             ways.append(reply.way)
@@ -418,13 +418,12 @@ class Federated(RunStrategy):
         answers, kinds = first_answers(replies, [message for message, _ in self._asked])
         warn_of(kinds, server_round)
         read = partial(screen_scores, server_round=server_round, columns=self.columns)
-        each = [
-            (asked, reply and read_reply(reply, partial(read, asked=asked)))
-            for asked, reply in (
-                (clients, answers.get(message.metadata.message_id))
-                for message, clients in self._asked
-            )
-        ]
+
+        def answer(message: Message, asked: list[int]) -> Answer:
+            reply = answers.get(message.metadata.message_id)
+            return None if reply is None else read_reply(reply, partial(read, asked=asked))
+
+        each = [(clients, answer(message, clients)) for message, clients in self._asked]
         told = (reply.content.config_records for reply in answers.values() if reply.has_content())
         noisy = any(NOISE in records.get(CLIENTS, {}) for records in told)
         found = self.take_scores(server_round, each, noisy=noisy, others=kinds)
@@ -441,15 +440,12 @@ class Federated(RunStrategy):
         answers: Sequence[tuple[list[int], Answer]],
         *,
         noisy: bool = False,
-        others: Counter[Kind] | None = None,
-    ) -> dict[str, int]:
-        """Gathers the scores, by client, into ``evaluation``.
+        others: Counter[Kind] = Counter(),  # noqa: B006 - nobody changes it
+    ) -> Row:
+        """Gathers the nodes' scores, by client, into ``evaluation``.
 
-        Args:
-            server_round: The round.
-            answers: The nodes' answers, with the clients that each was asked for.
-            noisy: Whether scores have the noise of local privacy.
-            others: Numbers of replies to no message, by kind.
+        Each answer is beside the clients that were asked for it; ``noisy`` ones have the noise of
+        local privacy; ``others`` are numbers of replies to no message.
 
         Returns:
             ``clients`` (number scored), and ``rejected-KIND`` (number of rejected answers of each
@@ -463,4 +459,4 @@ class Federated(RunStrategy):
             return {}
         self._scores.take(server_round, scores, noisy=noisy)
         self._warnings.see(server_round, self._scores, names)
-        return {"clients": len(scores), **in_numbers((others or Counter()) + kinds)}
+        return {"clients": len(scores), **in_numbers(others + kinds)}
