@@ -23,7 +23,7 @@ from engram.strategies.rounds import Rounds, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.wire import ARRAYS, CONFIG, OWN, VERSION, to_record
 
-_HELD: Final = "traffic/held"
+_HELD: Final = "held"
 _NONE: Final = -1  # version that a client holds of which nothing is known
 
 
@@ -119,8 +119,3 @@ def outgoing(
         return records
 
     return content
-
-
-def is_traffic(name: str) -> bool:
-    """Whether an array of a strategy's state is of what clients hold."""
-    return name == _HELD

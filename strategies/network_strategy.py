@@ -18,7 +18,6 @@ from engram.core.types import Params
 from engram.guards.merge import server_step_notes
 from engram.guards.noise import Noise
 from engram.networks.registry import FLAT
-from engram.scoring.best_round import is_selection
 from engram.scoring.evaluation import Evaluation, center_key
 from engram.scoring.metrics import METRICS, Metric
 from engram.scoring.score_columns import COMMON, Column
@@ -29,9 +28,9 @@ from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.settings.network import NetworkMethod
-from engram.strategies.async_rounds import Sent, answered_of, by_wave, is_timing, joined, pacing_of
-from engram.strategies.base import Row, RunStrategy, strategies, widened
-from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
+from engram.strategies.async_rounds import Sent, answered_of, by_wave, joined, pacing_of
+from engram.strategies.base import Row, RunStrategy, nested, strategies, widened
+from engram.strategies.compressed_messages import Traffic, outgoing
 from engram.strategies.reply_border import Kind, first_answers, read_reply
 from engram.strategies.rounds import LossWatch, Rounds, RowWeights, Wave
 from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
@@ -88,17 +87,20 @@ class Federated(RunStrategy):
     @property
     def state(self) -> Params:
         """The slots that are not sent unchanged, and the scores; set it to resume."""
-        held = self._traffic.state if self._traffic else {}
-        return self._state | self._scores.state | self._pacing.state | held
+        each = ((f"{owner}/", part.state) for owner, part in self._owners.items())
+        return self._state | {owner + name: x for owner, of in each for name, x in of.items()}
 
     @state.setter
     def state(self, state: Params) -> None:
-        self._scores.state = state
-        self._pacing.state = {name: leaf for name, leaf in state.items() if is_timing(name)}
-        if self._traffic:
-            self._traffic.state = state
-        others = (is_selection, is_timing, is_traffic)
-        self._state = {n: x for n, x in state.items() if not any(its(n) for its in others)}
+        self._state, of = nested(state)
+        for owner, part in self._owners.items():
+            part.state = of[owner]
+
+    @property
+    def _owners(self) -> dict[str, Any]:
+        """The owners of state beside the method's."""
+        traffic = {"traffic": self._traffic} if self._traffic else {}
+        return {"selection": self._scores, "clock": self._pacing, **traffic}
 
     @property
     def evaluation(self) -> Evaluation | None:
