@@ -21,11 +21,11 @@ from engram.core.method import Context, Method, Served
 from engram.core.process_modes import own_modes
 from engram.python_arguments import settings_of
 from engram.runs.run import Run
-from engram.scoring.best_round import is_selection
 from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment, read_by
 from engram.settings.network import NetworkMethod
 from engram.simulations.engine import simulate
+from engram.strategies.base import nested
 from engram.wire.tensors import tensors_from_bytes
 
 if TYPE_CHECKING:
@@ -213,15 +213,13 @@ def _outcome(
     if checkpoint is None:
         raise ValueError("the run has no checkpoint")
     kept = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}
+    state, others = nested(checkpoint.state)
+    state |= others["clock"] | others["traffic"]  # selections are of shares, too
     # A share of rows that are right may change by a whole row for a rounding error.
     scores = {k: v for k, v in results.get("clients", {}).items() if k.startswith("loss")}
     return {
         **{f"{name} of the model": leaf for name, leaf in checkpoint.model.items()},
-        **{
-            f"{name} of the server's state": leaf
-            for name, leaf in checkpoint.state.items()
-            if not is_selection(name)  # of shares, too
-        },
+        **{f"{name} of the server's state": leaf for name, leaf in state.items()},
         **{f"{name} of the clients' memories": leaf for name, leaf in kept.items()},
         **{f"the clients' {k}": torch.tensor(np.array(v, float)) for k, v in scores.items()},
     }

@@ -35,9 +35,8 @@ class Engine(Grid):
         kind: Kind of the data, with their units, if it is known before nodes are asked.
         membership: The federation that the nodes are of; None if there is none.
         at_work: Nodes with a message to train that a later round waits for.
-        trains: Trains rounds without ``train``'s messages, with the same arguments; or None.
-        evaluates: Evaluates rounds without ``evaluate``'s messages, with the same arguments; or
-            None.
+        trains: Trains rounds in another way than ``train``, with the same arguments; or None.
+        evaluates: Scores clients in another way than ``evaluate``, likewise; or None.
         costs: The costs of a round so far, for its record.
         said: Replies to roster queries that came between rounds, by node.
     """
@@ -110,7 +109,7 @@ class Engine(Grid):
         *,
         timeout: float,
     ) -> Round:
-        """Trains one round, by messages unless it ``trains``: no evaluation, no record.
+        """Trains one round by messages: no evaluation, no record.
 
         ``config`` is sent to every client: the training's name; ``durable``, the round of the
         oldest checkpoint, from which a run may be resumed; ``way``, in which it was trained before
@@ -120,8 +119,6 @@ class Engine(Grid):
         Raises:
             RunStopped: Too few replies were usable, or the run diverged.
         """
-        if self.trains is not None:
-            return self.trains(strategy, server_round, model, config, before, timeout=timeout)
         sent, settings = to_record(model), ConfigRecord({**config})
         messages = strategy.configure_train(server_round, sent, settings, self)
         if before is not None:
@@ -142,17 +139,14 @@ class Engine(Grid):
         *,
         timeout: float,
     ) -> None:
-        """Scores clients after a round, by messages unless it ``evaluates``.
+        """Scores clients after a round by messages.
 
         ``config`` is as for ``train``; ``before`` is called with the replies before the strategy
         takes them.
         """
-        if self.evaluates is not None:
-            return self.evaluates(strategy, server_round, model, config, before, timeout=timeout)
         sent, settings = to_record(model), ConfigRecord({**config})
         messages = strategy.configure_evaluate(server_round, sent, settings, self)
         replies = [*self.send_and_receive(messages, timeout=timeout)]
         if before is not None:
             before(replies)
         strategy.aggregate_evaluate(server_round, replies)
-        return None

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from logging import INFO, WARNING, getLogger
@@ -30,7 +30,7 @@ from engram.server.run_start import first_arrays, former_run, strategy_of, way_o
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.experiment import Experiment
 from engram.strategies import Row, RunStrategy
-from engram.strategies.base import Round
+from engram.strategies.rounds import Step, rounds
 from engram.wire.roster import Roster
 from engram.wire.wire import TRAINING, to_params, to_record
 
@@ -134,24 +134,51 @@ class _Run:
         self.members = self.attendance.members
         self.accountant: PrivacyAccountant | None = None
         self.unpaid: list[list[int]] = []  # clients with noise on scores, before there is one
+        self.scores = self.strategy.scored_from is not None  # whether rounds are scored
+        self.config: dict[str, Any] = {TRAINING: self.training, "way": self.way}
+        self.model: Params = {}  # from which the next round starts
+        self.saved = 0  # the round of the last checkpoint
+        self.picked: dict[str, Checkpoint] = {}  # the best since then, by model
 
     def whole(self, engine: str) -> Row:
-        """Runs the remaining rounds, and records and returns the results."""
-        model, rows = self.rounds(engine)
+        """Runs the remaining rounds, and records and returns the results.
+
+        There is a last evaluation unless the last round had one.
+        """
+        self.begin(engine)
+        last, rows = self.saved, self.record.rows()
+        self._account(last, rows)
+        if self.grid.still:
+            self._await_clients(last + 1)
+        e, over = self.experiment, lambda: self.strategy.over
+        for step, metrics in rounds(e, self._train, done=last, over=over):
+            last, strategy = step.number, self.strategy
+            # A run that goes on from its last round has not been scored there.
+            state = strategy.state if step.final and not step.usual else None
+            rows.append(self._report(last, metrics, scored=step.due and self.scores))
+            ends = step.final or strategy.over
+            stopping = not (ends or self.grid.still) and self.grid.stopping
+            # Sites take part in a secure round once: a resumed run goes on after the last one.
+            if ends or stopping or last % e.checkpoint_every == 0 or strategy.masks:
+                self._save(last, strategy.state if state is None else state)
+            if stopping:
+                raise RunStopped(_ASKED.format(f"after round {last}", self.record.folder))
+        if not self.strategy.evaluated:
+            self._evaluate(last)
         times = [row["ms"] for row in rows if "ms" in row]
         found = {
-            "method": self.experiment.method,
+            "method": e.method,
             "rounds": rows[-1]["round"],
             "ms-per-round": float(np.median(times)),
-            **_named(self.strategy.results(to_record(model), rows[-1]), self._roster()),
+            **_named(self.strategy.results(to_record(self.model), rows[-1]), self._roster()),
             **(self.accountant.claim if self.accountant else {}),
             **self.attendance.notes(),
         }
         self.record.finish(found)
         return found
 
-    def begin(self, engine: str) -> Checkpoint:
-        """Returns the checkpoint to start from: the last one, or a new one of round 0."""
+    def begin(self, engine: str) -> None:
+        """Starts from the last checkpoint, or makes one of round 0."""
         record = self.record
         checkpoint = record.load_checkpoint(self._like)
         strategy = self.strategy
@@ -159,7 +186,8 @@ class _Run:
             record.scores()  # refused, where they cannot be read, before anything changes
             record.write_config(self.experiment, engine=engine, training=self.training)
         if checkpoint is None:
-            return self._begin_anew()
+            self._begin_anew()
+            return
         strategy.state = checkpoint.state
         if self.members is not None:  # those of its round may have left since
             told = (row for row in record.rows() if row["round"] <= checkpoint.server_round)
@@ -172,8 +200,9 @@ class _Run:
         elif last % self.experiment.eval_every:  # scored, if at all, since the run ended there
             record.forget_scores(last, strategy.unscored)
         if checkpoint.server_round == 0 and strategy.scored_from == 0 and not record.rows():
-            return self._begin_anew()  # the scores of the initial model were lost
-        return checkpoint
+            self._begin_anew()  # the scores of the initial model were lost
+            return
+        self.saved, self.model = last, checkpoint.model
 
     def _like(self, clients: int | None) -> tuple[Params | None, Params]:
         """Returns a model and state of so many clients, as the strategy's are from then on."""
@@ -183,61 +212,20 @@ class _Run:
         # If the initial model is empty, the shapes of later ones are unknown: any is accepted.
         return to_params(self.strategy.init()) or None, self.strategy.state
 
-    def _begin_anew(self) -> Checkpoint:
-        model = first_arrays(self.strategy, self.former)
+    def _begin_anew(self) -> None:
+        self.model = first_arrays(self.strategy, self.former)
         self.record.forget_after(-1)
         self.record.admit(self.clients)
         if self.strategy.scored_from == 0:
-            self._report(0, {}, self._evaluate(0, model))
-        return self._save(0, model, self.strategy.state, self._picked(0, model))
+            self._report(0, {}, scored=True)
+        self._save(0, self.strategy.state)
 
-    def _save(
-        self, number: int, model: Params, state: Params, picked: Mapping[str, Checkpoint]
-    ) -> Checkpoint:
+    def _save(self, number: int, state: Params) -> None:
         clients = None if self.members is None else self.clients
-        return self.record.save_checkpoint(
-            number, model, state, self.memories, picked, clients=clients
+        self.record.save_checkpoint(
+            number, self.model, state, self.memories, self.picked, clients=clients
         )
-
-    def rounds(self, engine: str) -> tuple[Params, list[Row]]:
-        """Runs the remaining rounds, with a last evaluation unless the last round had one.
-
-        Returns:
-            The last model, and the metrics of all rounds.
-        """
-        e, record, picked = self.experiment, self.record, dict[str, Checkpoint]()
-        checkpoint = self.begin(engine)
-        saved, model = checkpoint.server_round, checkpoint.model
-        del checkpoint  # whose model would be kept
-        last, rows, total = saved, record.rows(), e.rounds
-        self._account(last, rows)
-        if self.grid.still:
-            model = self._await_clients(last + 1, model)
-        for number in range(last + 1, total + 1):
-            if self.strategy.over:
-                break
-            final, last = number == total, number
-            usual = number % e.eval_every == 0
-            due = self.strategy.scored_from is not None and (final or usual)
-            model, metrics = self._train(number, model, saved, losses=due)
-            strategy = self.strategy
-            # A run that goes on from its last round has not been scored there.
-            state = strategy.state if final and not usual else None
-            rows.append(self._report(number, metrics, self._evaluate(number, model) if due else {}))
-            if due:
-                picked |= self._picked(number, model)
-            stopping = not (final or strategy.over or self.grid.still) and self.grid.stopping
-            # Sites take part in a secure round once: a resumed run goes on after the last one.
-            kept = number % e.checkpoint_every == 0 or self.strategy.masks
-            if final or strategy.over or stopping or kept:
-                state = strategy.state if state is None else state
-                self._save(number, model, state, picked)
-                saved, picked = number, {}
-            if stopping:
-                raise RunStopped(_ASKED.format(f"after round {number}", record.folder))
-        if not self.strategy.evaluated:
-            self._evaluate(last, model)
-        return model, rows
+        self.saved, self.picked = number, {}
 
     def _account(self, last: int, rows: list[Row]) -> None:
         e = self.experiment
@@ -248,56 +236,55 @@ class _Run:
         for clients in self.unpaid:
             self.accountant.note(clients)
 
-    def _picked(self, number: int, model: Params) -> dict[str, Checkpoint]:
-        """Returns a checkpoint for each model of which the round is the best so far."""
-        if not (keys := [key for key, at in self.strategy.picks.items() if at == number]):
-            return {}
-        memories = None if self.memories is None else self.memories.dump()
-        clients = None if self.members is None else self.clients
-        pick = Checkpoint(number, model, self.strategy.state, memories, clients)
-        return dict.fromkeys(keys, pick)
+    def _pick(self, number: int) -> None:
+        """Holds a round for each model of which it is the best so far."""
+        if keys := [key for key, at in self.strategy.picks.items() if at == number]:
+            memories = None if self.memories is None else self.memories.dump()
+            clients = None if self.members is None else self.clients
+            pick = Checkpoint(number, self.model, self.strategy.state, memories, clients)
+            self.picked |= dict.fromkeys(keys, pick)
 
-    def _train(self, number: int, model: Params, saved: int, *, losses: bool) -> Round:
-        """Trains a round; ``saved`` is that of the last checkpoint. Metrics lack scores alone."""
+    def _train(self, step: Step) -> Row:
+        """Trains a round; returns its metrics, but for scores."""
         start = time.perf_counter()
         try:
             if not self.grid.still:
-                model = self._await_clients(number, model)
+                self._await_clients(step.number)
             strategy, accountant = self.strategy, self.accountant
-            after, metrics = self.grid.train(
+            self.model, metrics = (self.grid.trains or self.grid.train)(
                 strategy,
-                number,
-                model,
-                self._config(losses=losses),
+                step.number,
+                self.model,
+                self.config | {"durable": self.record.durable, "losses": step.due and self.scores},
                 (lambda: accountant.note(strategy.cohort)) if accountant else None,
                 timeout=self.experiment.timeout,
             )
         except RunStopped as error:
-            where = f"the last good checkpoint, of round {saved}, is in {self.record.folder}"
+            where = f"the last good checkpoint, of round {self.saved}, is in {self.record.folder}"
             raise RunStopped(f"{error} ({where})") from error
         away = {c: why for c, why in self.attendance.away.items() if c not in strategy.cohort}
         absent = dict(sorted({**away, **strategy.left_out}.items()))
-        metrics |= strategy.row(absent)
-        metrics |= {
+        return {
+            **metrics,
+            **strategy.row(absent),
             "absent": {str(client): reason for client, reason in absent.items()},
             "ms": (time.perf_counter() - start) * 1000,
             **(accountant.row(strategy.cohort) if accountant else {}),
             **self.grid.costs,
         }
-        return Round(after, metrics)
 
-    def _await_clients(self, number: int, model: Params) -> Params:
-        """Waits for ``min-clients`` clients; returns the model from which they start."""
+    def _await_clients(self, number: int) -> None:
+        """Waits for ``min-clients`` clients."""
         self.grid.stage(number, training=True)
         least = self.experiment.least_clients
         end, waiting = time.monotonic() + self.experiment.timeout, Waiting()
         while True:
             self._look()
-            model = self._admit(model)
+            self._admit()
             there = {*self.attendance.counted} - self.attendance.away.keys()
             if len(there - self.strategy.unseen) >= least:
                 self._note_members()
-                return model
+                return
             if time.monotonic() > end:
                 raise RunStopped(self.attendance.too_few(least))
             if self.grid.stopping:
@@ -318,22 +305,24 @@ class _Run:
     def _roster(self) -> Roster:
         return self.attendance.roster(self.clients)
 
-    def _admit(self, model: Params) -> Params:
-        """Goes on with a strategy of more clients, if some have come; returns the model."""
+    def _admit(self) -> None:
+        """Goes on with a strategy of more clients, if some have come."""
         if self.attendance.clients == self.clients:
-            return model
+            return
         self.clients, before = self.attendance.clients, self.strategy
         self.record.admit(self.clients)
         self.strategy = strategy_of(self.experiment, self._roster(), self.noise)
         self.strategy.init()
-        return self.strategy.succeed(before, model)
+        self.model = self.strategy.succeed(before, self.model)
 
-    def _evaluate(self, number: int, model: Params) -> Row:
+    def _evaluate(self, number: int) -> Row:
         self.grid.stage(number, training=False)
         self._look()
         e, strategy = self.experiment, self.strategy
         before = self._note_noise if e.covers_clients else None
-        self.grid.evaluate(strategy, number, model, self._config(), before, timeout=e.timeout)
+        evaluate = self.grid.evaluates or self.grid.evaluate
+        config = self.config | {"durable": self.record.durable}
+        evaluate(strategy, number, self.model, config, before, timeout=e.timeout)
         if not self.strategy.evaluated:
             return {}
         if each := self.strategy.client_scores():
@@ -344,11 +333,9 @@ class _Run:
         if noised := noised_by(replies, self.clients):
             (self.accountant.note if self.accountant else self.unpaid.append)(noised)
 
-    def _config(self, **more: bool) -> dict[str, Any]:
-        return {TRAINING: self.training, "durable": self.record.durable, "way": self.way, **more}
-
-    def _report(self, number: int, metrics: Row, scores: Row) -> Row:
-        row = {"round": number, **metrics, **scores}
+    def _report(self, number: int, metrics: Row, *, scored: bool) -> Row:
+        """Scores a round's models, if they are to be, and records it; returns its row."""
+        row = {"round": number, **metrics, **(self._evaluate(number) if scored else {})}
         if number == (0 if self.strategy.scored_from == 0 else 1):  # the run's first row
             row |= self._roster().to_row()
         if self.members is not None:
@@ -356,6 +343,8 @@ class _Run:
         self.record.append(row)
         if self.on_round is not None:
             self.on_round(row)
+        if scored:
+            self._pick(number)
         return row
 
 

@@ -1,10 +1,8 @@
 """Rounds of clients in this process, which are trained and scored without messages."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -16,8 +14,7 @@ from engram.core.method import Slots
 from engram.core.slots import over_slots
 from engram.core.types import Params
 from engram.guards.merge import Merge
-from engram.scoring.evaluation import checked_scores
-from engram.scoring.metrics import Metric
+from engram.scoring.evaluation import read_scores
 from engram.scoring.score_replies import Answer
 from engram.server.engine import Engine
 from engram.settings.errors import one_line
@@ -25,7 +22,7 @@ from engram.strategies.base import Round
 from engram.strategies.network_strategy import Federated
 from engram.strategies.reply_border import REASONS, Impossible, Rejected
 from engram.strategies.rounds import Wave
-from engram.strategies.screening import Accepted, TrainReplies, judged
+from engram.strategies.screening import TrainReplies, judged
 from engram.wire.training_result import Trained
 
 _log = getLogger("flwr.engram")
@@ -73,10 +70,12 @@ class Direct:
     def _trained(self, strategy: Federated, wave: Wave, config: Mapping[str, Any]) -> TrainReplies:
         merge, groups = strategy.rounds.merge, [*strategy.roster.by_node(wave.clients).values()]
         if not groups:  # a secret cohort may have nobody
-            return TrainReplies([], [], [], Counter())
+            return TrainReplies.of([])
         common, own = _sent(merge, wave.slots, groups)
         try:
-            trained = self.host.in_units(strategy.roster.kind.units).train(
+            if self.host.trainer.data.units != strategy.roster.kind.units:  # in the first round
+                self.host.in_units(strategy.roster.kind.units)
+            trained = self.host.trainer.train(
                 common,
                 groups,
                 own=own,
@@ -89,10 +88,13 @@ class Direct:
             )
         except Exception as error:  # the strategy decides about clients' errors
             reason = _reason(error)
-            return TrainReplies([], [(some, reason) for some in sorted(groups)], [], Counter())
+            return TrainReplies.of((some, reason) for some in groups)
         if self.spoiled is not None:
             trained = self.spoiled(merge, common, own, trained)
-        return replies_of(groups, trained, most=strategy.most, merge=merge, loss=strategy.loss)
+        here = [each._replace(slots=over_slots(Tensor.cpu, each.slots)) for each in trained]
+        most, loss = strategy.most, strategy.loss
+        verdicts = (judged(each, merge, most=most, loss=loss) for each in here)
+        return TrainReplies.of(zip(groups, verdicts, strict=True))
 
     def evaluate(
         self,
@@ -127,15 +129,11 @@ class Direct:
             return
         for clients, part in zip(groups, parts, strict=True):
             told = {name: column.tolist() for name, column in part.columns.items()}
+            told["queries"] = part.queries.tolist()
             if self.claimed is not None:
                 told = self.claimed(server_round, clients, told)
             try:
-                yield (
-                    clients,
-                    checked_scores(
-                        told, part.queries.tolist(), clients, strategy.columns, "queries", least=1
-                    ),
-                )
+                yield clients, read_scores(told, clients, strategy.columns, "queries", least=1)
             except Impossible as error:
                 yield clients, Rejected.of("scores", str(error))
 
@@ -151,23 +149,3 @@ def _sent(merge: Merge, slots: Slots, groups: Sequence[list[int]]) -> tuple[Slot
 def _reason(error: Exception) -> Rejected:
     _log.debug("the client side raised", exc_info=error)
     return Rejected("error", one_line(str(error) or repr(error), longest=REASONS))
-
-
-def replies_of(
-    groups: Sequence[list[int]],
-    trained: Sequence[Trained],
-    *,
-    most: int,
-    merge: Merge,
-    loss: Metric | None,
-) -> TrainReplies:
-    """Returns the outcomes of a round's groups of clients as its replies."""
-    accepted, rejected = [], []
-    for clients, each in sorted(zip(groups, trained, strict=True), key=itemgetter(0)):
-        here = each._replace(slots=over_slots(Tensor.cpu, each.slots))
-        verdict = judged(here, merge, most=most, loss=loss)
-        if isinstance(verdict, Accepted):
-            accepted.append((clients, verdict))
-        else:
-            rejected.append((clients, verdict))
-    return TrainReplies(accepted, rejected, [], Counter())

@@ -27,8 +27,6 @@ from engram.strategies.screening import TrainReplies
 from engram.wire.roster import Roster
 from engram.wire.tensors import tensors_from_bytes, tensors_to_bytes
 
-_STATE = "clock/"
-
 Ends = Callable[[int, float], float]
 """``(client, second) -> second`` at which a client that is asked then answers."""
 
@@ -73,7 +71,7 @@ class Timed(Together):
     def __init__(self, experiment: Experiment, ends: Ends) -> None:
         super().__init__(experiment.clients_per_round)
         self._experiment, self._ends = experiment, ends
-        self.state = {f"{_STATE}now": torch.zeros((), dtype=torch.float64)}
+        self.state = {"now": torch.zeros((), dtype=torch.float64)}
 
     def next(self, server_round: int, slots: Slots, draw: Draw) -> list[Wave]:
         """Returns the clients of a round that answer in time.
@@ -81,7 +79,7 @@ class Timed(Together):
         Raises:
             RunStopped: Nobody does.
         """
-        e, now = self._experiment, float(self.state[f"{_STATE}now"])
+        e, now = self._experiment, float(self.state["now"])
         cohort = draw(server_round, e.asked(self._wanted), ())
         ends = {client: self._ends(client, now) for client in cohort}
         clients, now = in_time(ends, now=now, wanted=self._wanted, deadline=e.deadline)
@@ -90,7 +88,7 @@ class Timed(Together):
                 f"round {server_round}: none of {len(cohort)} clients answers within deadline = "
                 f"{e.deadline:g} simulated seconds"
             )
-        self.state = {f"{_STATE}now": torch.tensor(now, dtype=torch.float64)}
+        self.state = {"now": torch.tensor(now, dtype=torch.float64)}
         self.late = sorted({*cohort} - {*clients})
         self.row = {"simulated-seconds": now}
         return [Wave(server_round, slots, clients)]
@@ -115,20 +113,20 @@ class Buffered(Together):
         held = {f"{v}/{path}": x for v, slots in every.items() for path, x in flat(slots).items()}
         packed = np.frombuffer(bytearray(tensors_to_bytes(held) if held else b""), dtype=np.uint8)
         return {
-            f"{_STATE}now": torch.tensor([now, waves], dtype=torch.float64),
-            f"{_STATE}aloft": torch.tensor([x for f in aloft for x in f], dtype=torch.float64),
-            f"{_STATE}slots": torch.from_numpy(packed),
+            "now": torch.tensor([now, waves], dtype=torch.float64),
+            "aloft": torch.tensor([x for f in aloft for x in f], dtype=torch.float64),
+            "slots": torch.from_numpy(packed),
         }
 
     @state.setter
     def state(self, state: Params) -> None:
         if not state:
             return
-        now, waves = state[f"{_STATE}now"].tolist()
-        rows = state[f"{_STATE}aloft"].reshape(-1, 3).tolist()
+        now, waves = state["now"].tolist()
+        rows = state["aloft"].reshape(-1, 3).tolist()
         aloft = tuple(Flight(int(client), int(version), lands) for client, version, lands in rows)
         self._flights = Flights(now, int(waves), aloft)
-        packed, every = state[f"{_STATE}slots"].numpy().tobytes(), dict[int, Params]()
+        packed, every = state["slots"].numpy().tobytes(), dict[int, Params]()
         for name, leaf in (tensors_from_bytes(packed) if packed else {}).items():
             version, _, path = name.partition("/")
             every.setdefault(int(version), {})[path] = leaf
@@ -207,11 +205,6 @@ def pacing_of(rounds: Rounds, roster: Roster, size: int | None = None) -> Togeth
     if e.buffer_size:
         return Buffered(e, ends, rounds.merge.method.server.start)
     return Timed(e, ends)
-
-
-def is_timing(name: str) -> bool:
-    """Whether an array of a strategy's state is of who trains when."""
-    return name.startswith(_STATE)
 
 
 def by_wave(replies: Iterable[Message], due: Sequence[Sent]) -> list[list[Message]]:

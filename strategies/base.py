@@ -146,6 +146,17 @@ STRATEGIES: Families[type[RunStrategy]] = Families("strategy")
 strategies = STRATEGIES.register
 
 
+def nested(state: Params) -> tuple[Params, dict[str, Params]]:
+    """Returns the method's part of a network strategy's state, and the others' by owner."""
+    method: Params = {}
+    others: dict[str, Params] = {"selection": {}, "clock": {}, "traffic": {}}
+    for name, leaf in state.items():
+        owner, _, rest = name.partition("/")
+        part, key = (others[owner], rest) if owner in others else (method, name)
+        part[key] = leaf
+    return method, others
+
+
 def widened(state: Params, larger: Params) -> Params:
     """Returns a state with room for more clients: where shapes differ, the rest is ``larger``'s."""
     found = dict(state)

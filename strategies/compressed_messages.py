@@ -23,7 +23,7 @@ from engram.strategies.rounds import Rounds, Wave
 from engram.strategies.screening import TrainReplies
 from engram.wire.wire import ARRAYS, CONFIG, OWN, VERSION, to_record
 
-_HELD: Final = "traffic/held"
+_HELD: Final = "held"
 _NONE: Final = -1  # version that a client holds of which nothing is known
 
 
@@ -71,7 +71,7 @@ class Traffic:
             for client in wave.clients:
                 missed = self._missed(version, [client])
                 sent += plain if missed is None else missed * size
-            done = [client for _, reply in replies.accepted for client in reply.clients]
+            done = [client for reply in replies.accepted for client in reply.clients]
             received += self._up * len(done)
             self.forget(wave.clients)
             self._held[done] = version
@@ -119,8 +119,3 @@ def outgoing(
         return records
 
     return content
-
-
-def is_traffic(name: str) -> bool:
-    """Whether an array of a strategy's state is of what clients hold."""
-    return name == _HELD

@@ -130,8 +130,7 @@ def _replies(
     failed = {client: why for reply in replies for client, why in reply.failed.items()}
     ways = {reply.way for reply in replies}
     accepted = Accepted(ids, updates, [], failed, ways.pop() if len(ways) == 1 else "")
-    asked = sorted(client for party in trained for client in sites.clients[party])
-    return sites.without(trained)._replace(accepted=[(asked, accepted)])
+    return sites.without(trained)._replace(accepted=[accepted])
 
 
 def _registry(grid: Grid) -> dict[str, bytes]:

@@ -18,7 +18,6 @@ from engram.core.types import Params
 from engram.guards.merge import server_step_notes
 from engram.guards.noise import Noise
 from engram.networks.registry import FLAT
-from engram.scoring.best_round import is_selection
 from engram.scoring.evaluation import Evaluation, center_key
 from engram.scoring.metrics import METRICS, Metric
 from engram.scoring.score_columns import COMMON, Column
@@ -29,9 +28,9 @@ from engram.settings.errors import Refused, one_line
 from engram.settings.experiment import Experiment
 from engram.settings.fingerprint import fingerprint
 from engram.settings.network import NetworkMethod
-from engram.strategies.async_rounds import Sent, answered_of, by_wave, is_timing, joined, pacing_of
-from engram.strategies.base import Row, RunStrategy, strategies, widened
-from engram.strategies.compressed_messages import Traffic, is_traffic, outgoing
+from engram.strategies.async_rounds import Sent, answered_of, by_wave, joined, pacing_of
+from engram.strategies.base import Row, RunStrategy, nested, strategies, widened
+from engram.strategies.compressed_messages import Traffic, outgoing
 from engram.strategies.reply_border import Kind, first_answers, read_reply
 from engram.strategies.rounds import Heavy, LossWatch, Rounds, Wave
 from engram.strategies.screening import TrainReplies, in_numbers, mean_of, warn_of
@@ -88,17 +87,20 @@ class Federated(RunStrategy):
     @property
     def state(self) -> Params:
         """The slots that are not sent unchanged, and the scores; set it to resume."""
-        held = self._traffic.state if self._traffic else {}
-        return self._state | self._scores.state | self._pacing.state | held
+        each = ((f"{owner}/", part.state) for owner, part in self._owners.items())
+        return self._state | {owner + name: x for owner, of in each for name, x in of.items()}
 
     @state.setter
     def state(self, state: Params) -> None:
-        self._scores.state = state
-        self._pacing.state = {name: leaf for name, leaf in state.items() if is_timing(name)}
-        if self._traffic:
-            self._traffic.state = state
-        others = (is_selection, is_timing, is_traffic)
-        self._state = {n: x for n, x in state.items() if not any(its(n) for its in others)}
+        self._state, of = nested(state)
+        for owner, part in self._owners.items():
+            part.state = of[owner]
+
+    @property
+    def _owners(self) -> dict[str, Any]:
+        """The owners of state beside the method's."""
+        traffic = {"traffic": self._traffic} if self._traffic else {}
+        return {"selection": self._scores, "clock": self._pacing, **traffic}
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -356,7 +358,7 @@ class Federated(RunStrategy):
         if not found.complete:
             found.log(server_round, names)
         losses, clients, ways, means = list[float](), list[int](), list[str](), dict[str, float]()
-        for _, reply in found.accepted:
+        for reply in found.accepted:
             losses += reply.losses
             clients += reply.clients
             ways.append(reply.way)
@@ -418,13 +420,12 @@ class Federated(RunStrategy):
         answers, kinds = first_answers(replies, [message for message, _ in self._asked])
         warn_of(kinds, server_round)
         read = partial(screen_scores, server_round=server_round, columns=self.columns)
-        each = [
-            (asked, reply and read_reply(reply, partial(read, asked=asked)))
-            for asked, reply in (
-                (clients, answers.get(message.metadata.message_id))
-                for message, clients in self._asked
-            )
-        ]
+
+        def answer(message: Message, asked: list[int]) -> Answer:
+            reply = answers.get(message.metadata.message_id)
+            return None if reply is None else read_reply(reply, partial(read, asked=asked))
+
+        each = [(clients, answer(message, clients)) for message, clients in self._asked]
         told = (reply.content.config_records for reply in answers.values() if reply.has_content())
         noisy = any(NOISE in records.get(CLIENTS, {}) for records in told)
         found = self.take_scores(server_round, each, noisy=noisy, others=kinds)
@@ -441,15 +442,12 @@ class Federated(RunStrategy):
         answers: Sequence[tuple[list[int], Answer]],
         *,
         noisy: bool = False,
-        others: Counter[Kind] | None = None,
-    ) -> dict[str, int]:
-        """Gathers the scores, by client, into ``evaluation``.
+        others: Counter[Kind] = Counter(),  # noqa: B006 - nobody changes it
+    ) -> Row:
+        """Gathers the nodes' scores, by client, into ``evaluation``.
 
-        Args:
-            server_round: The round.
-            answers: The nodes' answers, with the clients that each was asked for.
-            noisy: Whether scores have the noise of local privacy.
-            others: Numbers of replies to no message, by kind.
+        Each answer is beside the clients that were asked for it; ``noisy`` ones have the noise of
+        local privacy; ``others`` are numbers of replies to no message.
 
         Returns:
             ``clients`` (number scored), and ``rejected-KIND`` (number of rejected answers of each
@@ -463,4 +461,4 @@ class Federated(RunStrategy):
             return {}
         self._scores.take(server_round, scores, noisy=noisy)
         self._warnings.see(server_round, self._scores, names)
-        return {"clients": len(scores), **in_numbers((others or Counter()) + kinds)}
+        return {"clients": len(scores), **in_numbers(others + kinds)}

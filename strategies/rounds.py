@@ -1,14 +1,14 @@
 """The server's side of a round, without messages: cohorts, weights, screening, merging, warnings.
 
-Flower's strategy wraps it in messages; runs in lock step call it directly.
+Flower's strategy wraps it in messages; stacked runs call it directly.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from logging import getLogger
 from statistics import fmean
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, TypeVar
 
 from engram.core.method import Slots, Update
 from engram.core.method_shapes import Shapes
@@ -31,12 +31,43 @@ from engram.wire.roster import Roster
 
 _log = getLogger("flwr.engram")
 
+_T = TypeVar("_T")
+
 _ROUNDS: Final = 5  # rounds whose mean loss is compared: single cohorts' losses differ
 _GROWTH: Final = 10
 
 
 Draw = Callable[[int, int, Collection[int]], Sequence[int]]
 """``(number, count, busy) -> clients``: draws a cohort by a number, without those that are busy."""
+
+
+class Step(NamedTuple):
+    """A round of a run."""
+
+    number: int  # >= 1
+    usual: bool  # whether ``eval_every`` divides it
+    final: bool  # whether it is the last one
+    due: bool  # whether models are scored after it: either
+
+
+def rounds(
+    experiment: Experiment,
+    train: Callable[[Step], _T],
+    *,
+    done: int = 0,
+    over: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[Step, _T]]:
+    """Trains an experiment's rounds after the first ``done``, each once it is asked for.
+
+    It yields each with the outcome of its training, and ends early once the run is ``over``. Runs,
+    stacked trials of tuning and newcomers' references are driven by this loop.
+    """
+    every, last = experiment.eval_every, experiment.rounds
+    for number in range(done + 1, last + 1):
+        if over():
+            return
+        usual, final = number % every == 0, number == last
+        yield (step := Step(number, usual, final, usual or final)), train(step)
 
 
 class Wave(NamedTuple):
@@ -105,7 +136,7 @@ class Rounds(NamedTuple):
         ``size`` clients are drawn by the seed, or ``clients_per_round``; ``unseen`` ones never
         train.
         """
-        e = self.settings
+        e = self.merge.settings
         if e.sampling != "fixed":
             noise = self.merge.noise
             return secret_cohort(e, server_round, clients, noise, absent=absent, unseen=unseen)
@@ -121,15 +152,15 @@ class Rounds(NamedTuple):
         """
         merge, age = self.merge, server_round - wave.server_round
         at, accepted, rejected = merge.at(server, server_round), [], [*replies.rejected]
-        for clients, reply in replies.accepted:
+        for reply in replies.accepted:
             updates = reply.updates
             if age:
                 updates = [merge.rebased(server, wave.slots, u, age) for u in updates]
             updates, refused = parted([merge.guard.admit(at, update) for update in updates])
             if refused:
-                rejected.append((clients, Rejected.of(refused[0].kind, refused[0].reason)))
+                rejected.append((reply.asked, Rejected.of(refused[0].kind, refused[0].reason)))
             else:
-                accepted.append((clients, reply._replace(updates=updates)))
+                accepted.append(reply._replace(updates=updates))
         return replies._replace(accepted=accepted, rejected=rejected)
 
     def learned(
@@ -145,9 +176,9 @@ class Rounds(NamedTuple):
                 are not finite.
         """
         merge, longer = self.merge, list[Update]()
-        of = {id(u): i for i, (_, reply) in enumerate(replies.accepted) for u in reply.updates}
+        of = {id(u): i for i, reply in enumerate(replies.accepted) for u in reply.updates}
         at = merge.at(server, server_round, longer)._replace(reply=lambda u: of.get(id(u)))
-        updates = [u for _, reply in replies.accepted for u in reply.updates]
+        updates = [u for reply in replies.accepted for u in reply.updates]
         if not updates:
             self._check(replies, server_round, names)
             updates = [merge.nobodys(server, self.shapes.sent, server_round)]
@@ -160,13 +191,13 @@ class Rounds(NamedTuple):
         return slots, replies
 
     def _check(self, replies: TrainReplies, server_round: int, names: Names) -> None:
-        usable, least = replies.usable, max(1, self.settings.min_clients)
+        usable, least = replies.usable, max(1, self.merge.settings.min_clients)
         if not replies.complete and 2 * len(diverged := replies.diverged) > replies.asked:
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "
                 f"{few(sorted(diverged), names)} became non-finite; {first_of(diverged.values())}"
             )
-        if usable < least and (replies.asked > 1 or not self.settings.secret_cohorts):
+        if usable < least and (replies.asked > 1 or not self.merge.settings.secret_cohorts):
             count = f"{usable} of {least} usable replies" if usable else "no usable reply"
             raise RunStopped(f"round {server_round} has {count}; {replies.in_words(names)}")
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from logging import getLogger
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -40,39 +41,60 @@ class Accepted(NamedTuple):
     failed: dict[int, str]
     way: str  # the way in which they were trained, one of ``WAYS``; empty if it is not known
 
+    @property
+    def asked(self) -> list[int]:
+        """The clients that the node was asked to train, ascending."""
+        return sorted([*self.clients, *self.failed])
+
 
 class TrainReplies(NamedTuple):
-    """The replies to a round's messages, each with the clients that its message asked."""
+    """The replies of a round's nodes, in the order of the clients that each was asked to train."""
 
-    # The replies that can be merged, in the order of their clients.
-    accepted: list[tuple[list[int], Accepted]]
-    rejected: list[tuple[list[int], Rejected]]  # the replies that are left out, in the same order
-    silent: list[list[int]]  # the clients of messages without a reply
+    accepted: list[Accepted]  # the replies that can be merged
+    rejected: list[tuple[list[int], Rejected]]  # those that are left out, and the clients asked
+    silent: list[list[int]]  # the clients of nodes without a reply
     # Numbers, by kind, of replies to no message, or to one that had its reply already.
     others: Counter[Kind]
     shortened: Sequence[int] = ()  # clients whose updates were scaled down to a bound
+
+    @classmethod
+    def of(
+        cls,
+        replies: Iterable[tuple[list[int], Accepted | Rejected | None]],
+        others: Counter[Kind] | None = None,
+    ) -> Self:
+        """Sorts the replies of nodes, each with the clients asked; None stands for no reply."""
+        accepted, rejected, silent = [], [], []
+        for clients, reply in sorted(replies, key=itemgetter(0)):
+            if reply is None:
+                silent.append(clients)
+            elif isinstance(reply, Accepted):
+                accepted.append(reply)
+            else:
+                rejected.append((clients, reply))
+        return cls(accepted, rejected, silent, Counter() if others is None else others)
 
     @property
     def complete(self) -> bool:
         """Whether each reply is usable, and of each of its clients."""
         whole = not (self.rejected or self.silent or self.others)
-        return whole and not any(reply.failed for _, reply in self.accepted)
+        return whole and not any(reply.failed for reply in self.accepted)
 
     @property
     def asked(self) -> int:
         """Number of clients that were asked."""
-        others = [clients for clients, _ in (*self.accepted, *self.rejected)]
-        return sum(map(len, (*others, *self.silent)))
+        left_out = [*(clients for clients, _ in self.rejected), *self.silent]
+        return sum(map(len, [*(reply.asked for reply in self.accepted), *left_out]))
 
     @property
     def usable(self) -> int:
         """Number of clients with a usable update."""
-        return sum(len(reply.clients) for _, reply in self.accepted)
+        return sum(len(reply.clients) for reply in self.accepted)
 
     @property
     def diverged(self) -> dict[int, str]:
         """Clients with non-finite models, and likely causes."""
-        found = {c: reason for _, reply in self.accepted for c, reason in reply.failed.items()}
+        found = {c: reason for reply in self.accepted for c, reason in reply.failed.items()}
         for clients, reply in self.rejected:
             if reply.kind in ("diverged", "non-finite"):
                 found |= dict.fromkeys(clients, reply.reason)
@@ -83,7 +105,7 @@ class TrainReplies(NamedTuple):
         """Clients without a merged update, with the reason in a word or two."""
         found = {client: "no reply" for clients in self.silent for client in clients}
         found |= {client: reply.kind for clients, reply in self.rejected for client in clients}
-        return found | {c: "diverged" for _, reply in self.accepted for c in reply.failed}
+        return found | {c: "diverged" for reply in self.accepted for c in reply.failed}
 
     @property
     def kinds(self) -> Counter[Kind]:
@@ -94,12 +116,12 @@ class TrainReplies(NamedTuple):
         """Returns the replies without refused ones, and the clients of ``shortened`` updates."""
         why, long = {id(x.update): x for x in refused}, {*map(id, shortened)}
         accepted, rejected, longer = [], [*self.rejected], list[int]()
-        for clients, reply in self.accepted:
+        for reply in self.accepted:
             wrong = next((why[id(u)] for u in reply.updates if id(u) in why), None)
             if wrong:
-                rejected.append((clients, Rejected.of(wrong.kind, wrong.reason)))
+                rejected.append((reply.asked, Rejected.of(wrong.kind, wrong.reason)))
                 continue
-            accepted.append((clients, reply))
+            accepted.append(reply)
             for update in reply.updates:
                 if id(update) in long:
                     longer += reply.clients if update.client is None else [update.client]
@@ -127,7 +149,7 @@ class TrainReplies(NamedTuple):
                 "round %d: the updates of clients %s are longer than is usual, and were shortened"
             )
             _log.warning(told, server_round, few([*self.shortened], names))
-        if failed := [r for _, reply in self.accepted for r in reply.failed.values()]:
+        if failed := [r for reply in self.accepted for r in reply.failed.values()]:
             _log.warning("round %d: left out: %s", server_round, first_of(failed))
 
 

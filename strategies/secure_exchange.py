@@ -124,10 +124,8 @@ class Exchange:
     def without(self, survivors: Collection[int]) -> TrainReplies:
         """Collects the clients of lost parties, but for survivors: they have sent their updates."""
         lost = {p: why for p, why in self.lost.items() if p not in survivors}
-        found = sorted((self.clients[party], why) for party, why in lost.items())
-        rejected = [(clients, why) for clients, why in found if why is not None]
-        silent = [clients for clients, why in found if why is None]
-        return TrainReplies([], rejected, silent, self._others)
+        replies = ((self.clients[party], why) for party, why in lost.items())
+        return TrainReplies.of(replies, self._others)
 
 
 def own(told: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:

@@ -31,19 +31,14 @@ def collect_replies(
     ``read`` is ``screen``, but for its ``asked`` and ``examples``.
     """
     answers, others = first_answers(replies, [message for message, _ in asked])
-    accepted, rejected, silent = [], [], []
-    for message, clients in sorted(asked, key=lambda item: item[1]):
-        reply = answers.get(message.metadata.message_id)
-        if reply is None:
-            silent.append(clients)
-            continue
+
+    def verdict(message: Message, clients: list[int]) -> Accepted | Rejected | None:
+        if (reply := answers.get(message.metadata.message_id)) is None:
+            return None
         rows = {client: examples[client] for client in clients}
-        verdict = read_reply(reply, partial(read, asked=clients, examples=rows))
-        if isinstance(verdict, Accepted):
-            accepted.append((clients, verdict))
-        else:
-            rejected.append((clients, verdict))
-    return TrainReplies(accepted, rejected, silent, others)
+        return read_reply(reply, partial(read, asked=clients, examples=rows))
+
+    return TrainReplies.of(((clients, verdict(m, clients)) for m, clients in asked), others)
 
 
 def screen(

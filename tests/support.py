@@ -1,6 +1,7 @@
 """What several tests need: quadratics with unequal numbers, and a small federation of digits."""
 
 import json
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from engram.settings.families import METHODS, family
 from engram.settings.fields import key_of
 from engram.simulations.grid import InProcessGrid
 from engram.strategies.network_strategy import Federated
+from engram.strategies.rounds import rounds
+from engram.tune.runs import Stacked, members_of
 from engram.wire.wire import to_params
 from tests.samples import EIGHT
 
@@ -196,3 +199,10 @@ def declared_values(**columns):
     """Returns lines of a schema: the values of columns, each as ``"cat|dog"``."""
     each = ((name, json.dumps(values.split("|"))) for name, values in columns.items())
     return "\n".join(f"columns.{name} = {{values = {values}}}" for name, values in each)
+
+
+def trained_together(experiments):
+    """Returns runs after all their rounds, which they train as stacks."""
+    members = members_of(experiments)
+    deque(rounds(experiments[0], Stacked(members).train), maxlen=0)
+    return members

@@ -40,6 +40,7 @@ from engram.settings.method_for_data import shapes_on
 from engram.settings.model import ModelSettings
 from engram.settings.network import NetworkMethod
 from engram.settings.training import TrainingSettings
+from engram.strategies.rounds import rounds
 
 _OWN_UNITS = "It takes columns that are standardized by their client's own training rows."
 
@@ -128,8 +129,9 @@ def alone(learned: LearnedNetworks, newcomer: Newcomer, rows: RowNumbers) -> nn.
     data = newcomer.data(rows, 0)
     e = _by_itself(learned, standardized_by(learned.experiment, data))
     trainer = Trainer(e, data, RamStore(), engine="sequential")
-    for server_round in range(1, e.rounds + 1):
-        trainer.train({}, [[0]], server_round=server_round, durable=0, losses=False)
+    train = partial(trainer.train, {}, [[0]], durable=0, losses=False)
+    for _ in rounds(e, lambda step: train(server_round=step.number)):
+        pass
     (memory,) = trainer.recalled([0], before=e.rounds + 1)
     found = trainer.method.serve({}, memory.kept, memory.trained)
     found = trainer.scorer.models.settled(found, 0)

@@ -1,6 +1,6 @@
 """The best evaluation in a run so far, by scores on validation rows."""
 
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from engram.scoring.evaluation import Evaluation, center
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import VALIDATION
 
-_MARK: Final = "selection/"  # prefix of its names in a strategy's state
 _ROUND, _SINCE, _COLUMN = "round", "evaluations-since", "column/"
 
 
@@ -85,10 +84,5 @@ class Selection(NamedTuple):
         return cls(which, columns, int(own[_ROUND]), int(own[_SINCE]))
 
 
-def is_selection(name: str) -> bool:
-    """Whether a name in a strategy's state is one of a selection's."""
-    return name.startswith(_MARK)
-
-
 def _mark(which: str) -> str:
-    return f"{_MARK}{which.removeprefix('-')}/"
+    return which.removeprefix("-") + "/"

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ConfigRecord
 
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import COMMON, TUNED, UNSEEN, VALIDATION, Column
@@ -57,39 +56,25 @@ class Evaluation(NamedTuple):
 
 
 def read_scores(
-    record: ConfigRecord, ids: Sequence[int], columns: Sequence[Column], counts: str, *, least: int
-) -> Scored:
-    """Reads the scores that a node sent, for ``checked_scores``.
-
-    Raises:
-        Impossible: As ``checked_scores``.
-        KeyError: If a column is missing.
-        TypeError: If one is not a list of numbers.
-        ValueError: If lists do not fit each other.
-    """
-    told = {column.name: read_list(record, column.name, float) for column in columns}
-    rows = read_list(record, counts, int)
-    return checked_scores(told, rows, ids, columns, counts, least=least)
-
-
-def checked_scores(
-    told: Mapping[str, list[float]],
-    rows: list[int],
+    record: Mapping[str, Any],
     ids: Sequence[int],
     columns: Sequence[Column],
     counts: str,
     *,
     least: int,
 ) -> Scored:
-    """Checks clients' scores, by column; values are capped at ``Metric.most``.
+    """Reads and checks a node's scores, by column; values are capped at ``Metric.most``.
 
-    ``counts`` names the numbers of ``rows``, which are ``least`` or more.
+    ``counts`` names the column of numbers of rows, which are ``least`` or more.
 
     Raises:
         Impossible: If a score is out of its metric's range.
+        KeyError: If a column is missing.
+        TypeError: If one is not a list of numbers.
         ValueError: If lists do not fit each other.
     """
-    found = {column.name: told[column.name] for column in columns}
+    found = {column.name: read_list(record, column.name, float) for column in columns}
+    rows = read_list(record, counts, int)
     lengths = [len(column) for column in (ids, rows, *found.values())]
     if len(set(lengths)) > 1:
         raise ValueError(f"lists of equal lengths are needed, got {lengths}")

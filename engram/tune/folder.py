@@ -29,7 +29,7 @@ from engram.settings.plugins import load_plugins
 from engram.simulations.job_pool import Pool, Progress, Row
 from engram.tune.record import Trial, append, mend, read_trials
 from engram.tune.results import BEST, draw_trials, in_one_file, in_toml, told, trial_rows
-from engram.tune.runs import LockStep
+from engram.tune.runs import members_of
 from engram.tune.search import Search, TimeIsUp, search
 from engram.tune.space import space_of
 
@@ -96,7 +96,7 @@ class Tuning(NamedTuple):
                 "found with privacy"
             )
             raise Refused(must("privacy", protections(experiment).name, expected))
-        for key in ("participation", "start-from", "without", "clock"):  # unknown in lock step
+        for key in ("participation", "start-from", "without", "clock"):  # unknown to stacked runs
             if told := experiment.to_config().get(key):
                 raise Refused(must(key, told, "empty for tuning"))
         if experiment.attack != "none":
@@ -117,7 +117,7 @@ class Tuning(NamedTuple):
             known = 'declared, where it is searched by: engram.metric(better="lower"), or "higher"'
             raise Refused(must(f"better of metric {plan.metric.name}", None, known))
         one = plan._replace(seeds=self.seeds[:1])
-        (member,) = LockStep(one.experiments({})).members
+        (member,) = members_of(one.experiments({}))
         held = member.trainer.data.validation
         rows = sum(map(len, held.rows)) if held is not None else 0
         if rows < _FEWEST:
@@ -127,7 +127,7 @@ class Tuning(NamedTuple):
             )
         for key, value in plan.choices:
             try:
-                LockStep(one.experiments({key: value}))
+                members_of(one.experiments({key: value}))
             except Impossible:
                 pass  # beside other values of other settings it may be possible
             except Refused as error:

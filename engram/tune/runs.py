@@ -1,19 +1,22 @@
-"""Runs in lock step: many runs of a method at once, without messages, records or checkpoints.
+"""Stacked runs: many runs of a method at once, without messages, records or checkpoints.
 
 Each run gives the numbers that it gives by itself, to rounding.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from logging import getLogger
 from pathlib import Path
+
+from torch import Tensor
 
 from engram.client.memory import RamStore
 from engram.cohort.trainer.chunks import score
 from engram.cohort.trainer.stacked_runs import Stack, likeness
 from engram.cohort.trainer.trainer import Trainer
 from engram.core.method import Slots
+from engram.core.slots import over_slots
 from engram.data.clients import in_groups
 from engram.data.federated import FederatedData
 from engram.data.load_federation import federated_data
@@ -29,9 +32,8 @@ from engram.scoring.tasks import task_of
 from engram.settings.base import SharedSettings
 from engram.settings.errors import RunStopped
 from engram.settings.experiment import Experiment
-from engram.simulations.in_process import replies_of
-from engram.strategies.rounds import Rounds, Wave
-from engram.strategies.screening import TrainReplies
+from engram.strategies.rounds import Rounds, Step, Wave
+from engram.strategies.screening import TrainReplies, judged
 from engram.wire.training_result import Trained
 
 _log = getLogger("flwr.engram")
@@ -64,12 +66,6 @@ class Member:
         """Largest number of a client's rows that count in a mean; None without means."""
         return self._most if self._merge.combines else None
 
-    def wants_losses(self, server_round: int) -> bool:
-        """Whether training losses, which show divergence, are due in a round."""
-        e = self.experiment
-        due = server_round == e.rounds or server_round % e.eval_every == 0
-        return due or e.model in FLAT
-
     def cohort(self, server_round: int) -> list[int]:
         """Returns the clients that it trains in a round."""
         absent = self.scoring.unseen | self.data.left_out.keys()
@@ -97,9 +93,11 @@ class Member:
 
     def _replies(self, trained: Trained) -> TrainReplies:
         """Replies of one node with all clients, or of a node for each."""
-        each = [trained] if self._merge.combines else [*trained.apart()]
+        here = trained._replace(slots=over_slots(Tensor.cpu, trained.slots))
+        each = [here] if self._merge.combines else [*here.apart()]
         groups = [[*some.clients, *some.failures] for some in each]
-        return replies_of(groups, each, most=self._most, merge=self._merge, loss=self._loss)
+        verdicts = (judged(some, self._merge, most=self._most, loss=self._loss) for some in each)
+        return TrainReplies.of(zip(groups, verdicts, strict=True))
 
     def scores(self, server_round: int, adapt_lr: float | None = None) -> Scores:
         """Scores its clients in ``scored`` after a round, with its step size of fine-tuning."""
@@ -129,94 +127,79 @@ class Member:
         return center(column[seen].double().numpy(), metric)
 
 
-class LockStep:
-    """Runs that go from round to round together: those that are alike as one stack of clients.
-
-    Args:
-        experiments: The first of them, as for ``join``.
+class Stacked:
+    """Runs that train together, round by round: those that are alike as one stack of clients.
 
     Attributes:
-        members: The runs, in the order in which they joined.
-        rounds: How many rounds have been trained.
+        members: The runs.
+        stacks: Those that go on, in groups that train as one stack each.
     """
 
-    def __init__(self, experiments: Sequence[Experiment] = ()) -> None:
-        self._data = _Data()
-        self.members: list[Member] = []
-        self.rounds = 0
-        self.join(experiments)
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.keep(members)
 
-    def join(self, experiments: Sequence[Experiment]) -> range:
-        """Takes in further runs, or none if one of them is refused; returns their numbers.
-
-        Args:
-            experiments: Of one method each; they may differ in anything.
-
-        Raises:
-            Refused: Data, network and settings do not fit each other.
-        """
-        first = len(self.members)
-        with ExitStack() as stack:
-            for source, data_dir in {(e.source, e.data_dir) for e in experiments}:
-                stack.enter_context(unless_refused(source, Path(data_dir)))
-            self.members += [Member(e, self._data.of(e)) for e in experiments]
-        return range(first, len(self.members))
-
-    def advance(
-        self, rounds: int, some: Sequence[int], on_round: Callable[[int], None] = lambda _: None
-    ) -> None:
-        """Trains some of the runs, by number, up to a round; those that have stopped stay as is."""
-        stacks = self.stacks(some)
-        for server_round in range(self.rounds + 1, rounds + 1):
-            if any(member.stopped for members, _ in stacks for member in members):
-                stacks = self.stacks(some)
-            cohorts: dict[Hashable, list[int]] = {}
-            for members, stack in stacks:
-                asked = [self._cohort(member, server_round, cohorts) for member in members]
-                trained = stack.train(
-                    [*map(Member.sent, members, asked)],
-                    asked,
-                    server_round=server_round,
-                    combine=[member.combine for member in members],
-                    losses=members[0].wants_losses(server_round),
-                )
-                for member, made in zip(members, trained, strict=True):
-                    member.learn(made, server_round)
-            on_round(server_round)
-        self.rounds = rounds
-
-    @staticmethod
-    def _cohort(member: Member, server_round: int, drawn: dict[Hashable, list[int]]) -> list[int]:
-        """Cohort of a run, drawn once for all runs of its seed and federation."""
-        e = member.experiment
-        federation = e.seed, e.num_clients, e.clients_per_round, e.shards
-        key = *federation, member.scoring.unseen, *member.data.left_out
-        if key not in drawn:
-            drawn[key] = member.cohort(server_round)
-        return drawn[key]
-
-    def stacks(self, some: Sequence[int]) -> list[tuple[list[Member], Stack]]:
-        """Returns those of some runs that go on, in groups that train as one stack each."""
-        alike: dict[Hashable, list[Member]] = {}
-        for member in (self.members[i] for i in some):
+    def keep(self, members: Sequence[Member]) -> None:
+        """Goes on with these runs alone; those that have stopped stay as they are."""
+        self.members, alike = members, dict[Hashable, list[Member]]()
+        for member in members:
             if not member.stopped:
                 alike.setdefault(likeness(member.trainer), []).append(member)
-        return [(members, Stack([m.trainer for m in members])) for members in alike.values()]
+        self.stacks = [(some, Stack([m.trainer for m in some])) for some in alike.values()]
+
+    def train(self, step: Step) -> None:
+        """Trains a round of each run."""
+        if any(member.stopped for members, _ in self.stacks for member in members):
+            self.keep(self.members)
+        cohorts: dict[Hashable, list[int]] = {}
+        for members, stack in self.stacks:
+            asked = [_cohort(member, step.number, cohorts) for member in members]
+            trained = stack.train(
+                [*map(Member.sent, members, asked)],
+                asked,
+                server_round=step.number,
+                combine=[member.combine for member in members],
+                losses=step.due or members[0].experiment.model in FLAT,  # which show divergence
+            )
+            for member, made in zip(members, trained, strict=True):
+                member.learn(made, step.number)
 
 
-class _Data:
-    def __init__(self) -> None:
-        self._held: dict[Hashable, FederatedData] = {}
+def _cohort(member: Member, server_round: int, drawn: dict[Hashable, list[int]]) -> list[int]:
+    """Cohort of a run, drawn once for all runs of its seed and federation."""
+    e = member.experiment
+    federation = e.seed, e.num_clients, e.clients_per_round, e.shards
+    key = *federation, member.scoring.unseen, *member.data.left_out
+    if key not in drawn:
+        drawn[key] = member.cohort(server_round)
+    return drawn[key]
 
-    def of(self, experiment: Experiment) -> FederatedData:
-        shared = SharedSettings.all_keys()
-        config = experiment.to_config().items()
-        key = tuple((k, v) for k, v in config if k in shared and k != "adapt-lr")
-        key += tuple(experiment.own.rows_needed.items())
-        if key not in self._held:
-            found = self._held[key] = in_fitted_units(experiment, federated_data(experiment))
-            for some, words in ((found.left_out, "take no part"), (found.unscored, "train only")):
-                if some:
-                    told = in_groups(some, found.names)
-                    _log.warning("seed %d: some clients %s: %s", experiment.seed, words, told)
-        return self._held[key]
+
+def members_of(
+    experiments: Sequence[Experiment], loaded: dict[Hashable, FederatedData] | None = None
+) -> list[Member]:
+    """Opens runs of one method each, which may differ in anything; all of them, or none.
+
+    ``loaded`` holds data that were loaded for other runs, and takes those of these.
+
+    Raises:
+        Refused: Data, network and settings do not fit each other.
+    """
+    loaded = {} if loaded is None else loaded
+    with ExitStack() as stack:
+        for source, data_dir in {(e.source, e.data_dir) for e in experiments}:
+            stack.enter_context(unless_refused(source, Path(data_dir)))
+        return [Member(e, _data_of(e, loaded)) for e in experiments]
+
+
+def _data_of(experiment: Experiment, loaded: dict[Hashable, FederatedData]) -> FederatedData:
+    shared = SharedSettings.all_keys()
+    config = experiment.to_config().items()
+    key = tuple((k, v) for k, v in config if k in shared and k != "adapt-lr")
+    key += tuple(experiment.own.rows_needed.items())
+    if key not in loaded:
+        found = loaded[key] = in_fitted_units(experiment, federated_data(experiment))
+        for some, words in ((found.left_out, "take no part"), (found.unscored, "train only")):
+            if some:
+                told = in_groups(some, found.names)
+                _log.warning("seed %d: some clients %s: %s", experiment.seed, words, told)
+    return loaded[key]

@@ -1,4 +1,4 @@
-"""The search: batches of settings train in lock step, rungs drop the worst, validation decides.
+"""The search: batches of settings train together, rungs drop the worst, validation decides.
 
 Every trial runs on the same seeds. A batch trains until a quarter of the rounds, where the worse
 half of it is dropped, and half of the rest at half of the rounds: successive halving. Jamieson,
@@ -7,20 +7,23 @@ Talwalkar. Non-stochastic Best Arm Identification and Hyperparameter Optimizatio
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from engram.cohort.trainer.worker_pool import training
+from engram.data.federated import FederatedData
 from engram.scoring.metrics import Metric
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
 from engram.settings.fields import Scalar
 from engram.settings.network import NetworkMethod
 from engram.simulations.job_pool import Progress
+from engram.strategies.rounds import rounds
 from engram.tune.proposals import propose
 from engram.tune.record import Trial, ranked
-from engram.tune.runs import LockStep
+from engram.tune.runs import Member, Stacked, members_of
 from engram.tune.space import ADAPT_LR, Space, fine_tuning_steps
 
 _BATCHES: Final = 4  # from each of which the next one learns
@@ -156,11 +159,11 @@ class _Batch:
     def __init__(self, plan: Search, trials: list[Trial], note: Callable[[Trial], None]) -> None:
         self._tell_of, self._metric, self._step_sizes = note, plan.metric, plan.step_sizes
         self._trials = {trial.number: trial for trial in trials}
-        self._runs: dict[int, range] = {}
-        self._steps = LockStep()
+        self._runs: dict[int, list[Member]] = {}
+        loaded: dict[Hashable, FederatedData] = {}
         for trial in trials:
             try:
-                self._runs[trial.number] = self._steps.join(plan.experiments(trial.settings))
+                self._runs[trial.number] = members_of(plan.experiments(trial.settings), loaded)
             except Refused as error:
                 self._note(trial._replace(state="impossible", reason=str(error)))
 
@@ -168,23 +171,22 @@ class _Batch:
         """Runs the trials to their ends, and returns them."""
         if not self._runs:
             return list(self._trials.values())
-        total = self._steps.members[0].experiment.rounds
-        rungs = [*sorted({max(1, round(part * total)) for part in _RUNGS} - {total}), total]
-
-        def on_round(number: int) -> None:
-            if number not in rungs:  # which are told of with their scores
-                tell(number, "")
+        going, stacked = [*self._runs], Stacked([*chain.from_iterable(self._runs.values())])
+        first = stacked.members[0].experiment
+        total = first.rounds
+        rungs = {*(max(1, round(part * total)) for part in _RUNGS), total}
+        for step, _ in rounds(first, stacked.train):
+            if step.number not in rungs:  # which are told of with their scores
+                tell(step.number, "")
             if time.monotonic() > end:
                 raise TimeIsUp
-
-        going = list(self._runs)
-        for rung in rungs:
-            runs = [run for number in going for run in self._runs[number]]
-            self._steps.advance(rung, runs, on_round)
-            going = self._scored(going, rung)
-            if rung < total:
+            if step.number not in rungs:
+                continue
+            going = self._scored(going, step.number)
+            if not step.final:
                 going = self._halved(going)
-            tell(rung, self._in_words())
+                stacked.keep([member for number in going for member in self._runs[number]])
+            tell(step.number, self._in_words())
         for number in going:
             more = self._fine_tuned(number, total)
             trial = self._trials[number]
@@ -196,8 +198,7 @@ class _Batch:
 
         It changes nothing of what serves, so that it is chosen after the last round.
         """
-        members = [self._steps.members[run] for run in self._runs[number]]
-        scores = dict[float, float]()
+        members, scores = self._runs[number], dict[float, float]()
         for size in self._step_sizes:
             score = self._metric.sign * fmean(member.validated(total, size) for member in members)
             if math.isfinite(score):
@@ -210,7 +211,7 @@ class _Batch:
         left = []
         for number in going:
             trial = self._trials[number]
-            members = [self._steps.members[run] for run in self._runs[number]]
+            members = self._runs[number]
             reason = next((member.stopped for member in members if member.stopped), "")
             scores: list[float] = []
             if not reason:

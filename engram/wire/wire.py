@@ -1,6 +1,7 @@
 """Conversion between Flower's records and our types."""
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final, TypeGuard, TypeVar
@@ -192,7 +193,7 @@ def config_of(content: RecordDict) -> ConfigRecord:
     return records[CONFIG] if CONFIG in records else ConfigRecord()
 
 
-def read_list(record: ConfigRecord, key: str, kind: type[_T]) -> list[_T]:
+def read_list(record: Mapping[str, Any], key: str, kind: type[_T]) -> list[_T]:
     """Returns a list of whole numbers, numbers or texts from a record that may hold anything.
 
     Raises:

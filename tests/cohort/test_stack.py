@@ -1,5 +1,6 @@
 """Runs that are trained as one stack of clients, against each run by itself."""
 
+from collections import deque
 from itertools import product
 
 import numpy as np
@@ -15,10 +16,11 @@ from engram.settings.errors import RunStopped
 from engram.settings.families import METHODS
 from engram.settings.network import method
 from engram.simulations.engine import simulate
-from engram.tune.runs import LockStep
+from engram.strategies.rounds import rounds
+from engram.tune.runs import Stacked, members_of
 from tests.networks.networks import Normed
 from tests.samples import EIGHT, sampled
-from tests.support import small_of_any
+from tests.support import small_of_any, trained_together
 
 ROUNDS = 2
 
@@ -57,17 +59,18 @@ def alone(experiment, folder):
 
 
 def check(experiments, tmp_path, *, stacks=1, block=None):
-    together = LockStep(experiments)
-    for member in together.members:
+    members = members_of(experiments)
+    for member in members:
         member.trainer.block = block or member.trainer.block
-    assert len(together.stacks(range(len(experiments)))) == stacks
-    together.advance(ROUNDS, range(len(experiments)))
-    for i, experiment in enumerate(experiments):
+    stacked = Stacked(members)
+    assert len(stacked.stacks) == stacks
+    deque(rounds(experiments[0], stacked.train), maxlen=0)
+    for i, (experiment, member) in enumerate(zip(experiments, members, strict=True)):
         expected = alone(experiment, tmp_path / str(i))
-        assert (expected is None) == bool(together.members[i].stopped)
+        assert (expected is None) == bool(member.stopped)
         if expected is None:
             continue
-        scores = together.members[i].scores(ROUNDS)
+        scores = member.scores(ROUNDS)
         assert set(scores.columns) < set(expected)
         for name, column in scores.columns.items():
             np.testing.assert_allclose(column.numpy(), expected[name], atol=1e-5, err_msg=name)
@@ -150,9 +153,8 @@ def test_a_run_that_diverges_stops_and_the_others_go_on(tmp_path):
         small_of_any(method="fedavg", num_rounds=ROUNDS, eta=eta) for eta in (0.1, 1e30, 0.05)
     ]
     check(experiments, tmp_path)
-    together = LockStep(experiments)
-    together.advance(ROUNDS, range(3))
-    assert [bool(member.stopped) for member in together.members] == [False, True, False]
+    members = trained_together(experiments)
+    assert [bool(member.stopped) for member in members] == [False, True, False]
 
 
 def test_a_method_that_looks_at_a_settings_value_is_run_by_itself(plug_ins, tmp_path):
@@ -189,9 +191,8 @@ def test_the_client_whose_step_raises_is_named(plug_ins):
             return plain._replace(client=client)
 
     experiments = [small_of_any(method="raises", model="StackedNet", eta=eta) for eta in (0.1, 0.2)]
-    together = LockStep(experiments)
     with pytest.raises(ClientFailed, match=r"client \d+ failed in round 1 at step 1: .*at 0.10"):
-        together.advance(1, [0, 1])
+        trained_together(experiments)
 
 
 @pytest.mark.parametrize("block", [5, 9])  # of runs of four clients: one, or two of them at once

@@ -18,10 +18,10 @@ from engram.home.predicting import predict
 from engram.home.prediction_intervals import PREDICTED
 from engram.settings.errors import Refused
 from engram.settings.experiment import Experiment
-from engram.tune.runs import LockStep
 from engram.wire.roster import describe_node, read_entry
 from tests.samples import entry
 from tests.simulations.apart import run_apart
+from tests.support import trained_together
 
 CLIENTS, ROWS, COLUMNS = 3, 20, 4
 
@@ -262,9 +262,8 @@ def test_nodes_that_see_their_own_rows_train_as_one_process(tmp_path, site, mode
 @pytest.mark.parametrize("mode", ["auto", "client"])
 def test_runs_that_are_tuned_train_as_they_do_alone(tmp_path, mode):
     given = {"model": "mlp", "hidden": "6", "standardize": mode, "dataset": csv(tmp_path)}
-    steps = LockStep([experiment(**given, seed=seed, eta=0.02) for seed in (0, 1)])
-    steps.advance(ROUNDS, range(2))
-    for seed, member in enumerate(steps.members):
+    members = trained_together([experiment(**given, seed=seed, eta=0.02) for seed in (0, 1)])
+    for seed, member in enumerate(members):
         own = SETTINGS | given | {"seed": seed, "eta": 0.02}
         alone = engram.simulate(out=tmp_path / f"{seed}", **own)
         for name, leaf in alone.learned.slots["model"].items():

@@ -28,7 +28,7 @@ from engram.settings.errors import DataError, EngramError, Refused
 from engram.settings.experiment import Experiment
 from engram.sites.policy import Policy
 from engram.sites.policy_checks import of_sums
-from engram.tune.runs import LockStep
+from engram.tune.runs import members_of
 from engram.wire.roster import describe_node, read_entry
 from engram.wire.wire import CONFIG, units_entries, units_of
 from tests.networks.test_text import library
@@ -244,7 +244,7 @@ def test_a_desk_that_never_trained_gets_a_model_by_the_same_tokenizer(run, tmp_p
 
 def test_runs_that_are_tuned_have_a_tokenizer(csv):
     e = Experiment(**SETTINGS | {"dataset": csv, "num_rounds": 1})
-    (member,) = LockStep([e]).members
+    (member,) = members_of([e])
     assert member.trainer.data.train.x.dtype == torch.int64
     assert len(member.trainer.data.units.text.words) > 40
 

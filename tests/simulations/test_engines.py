@@ -10,7 +10,6 @@ from torch import nn
 import engram
 from engram.client.hosts.local import LocalHost
 from engram.client.memory import RamStore
-from engram.cohort.trainer.trainer import Trainer
 from engram.guards.noise import simulated_noise
 from engram.runs.run import Run
 from engram.server.grid import PatientGrid
@@ -78,33 +77,27 @@ def test_every_engine_gives_the_same_run(tmp_path, settings, warnings_of_engram)
     assert ("diverged" in direct[0]) == (settings.get("eta", 0) > 1)
 
 
-def test_an_error_of_training_is_told_as_one_in_a_reply(tmp_path, monkeypatch):
-    def fails(*_, **__):
-        raise ValueError("no more\nmemory")
-
-    monkeypatch.setattr(Trainer, "train", fails)
-    e = small(method="ditto")
-    stopped, *_ = direct = outcome(e, tmp_path / "direct")
-    assert "no usable reply" in stopped
-    assert "memory" in stopped
-    assert outcome(e, tmp_path / "messages", messages) == direct
-
-
 @pytest.mark.parametrize(
-    ("found", "told"), [(None, "no more memory"), (2.0, "must lie between 0 and 1, got 2")]
+    ("place", "found", "told"),
+    [
+        ("engram.cohort.trainer.trainer.Trainer.train", None, "no usable reply"),
+        ("engram.scoring.score_clients.measure", None, "no client could be scored"),
+        ("engram.scoring.score_clients.measure", 2.0, "must lie between 0 and 1, got 2"),
+    ],
 )
-def test_scores_that_fail_or_are_impossible_are_told_as_in_a_reply(
-    tmp_path, monkeypatch, warnings_of_engram, found, told
+def test_errors_and_impossible_scores_are_told_as_in_a_reply(
+    tmp_path, monkeypatch, warnings_of_engram, place, found, told
 ):
-    def measure(metric, *_):
+    def fails(*_, **__):
         if found is None:
-            raise ValueError("no more memory")
+            raise ValueError("no more\nmemory")
         return torch.full((20,), found)
 
-    monkeypatch.setattr("engram.scoring.score_clients.measure", measure)
+    monkeypatch.setattr(place, fails)
     e = small(method="ditto")
     stopped, *_ = direct = outcome(e, tmp_path / "direct")
     assert told in stopped
+    assert ("memory" in stopped) == (found is None)
     warned = warnings_of_engram.messages
     warnings_of_engram.clear()
     assert outcome(e, tmp_path / "messages", messages) == direct

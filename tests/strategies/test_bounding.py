@@ -37,7 +37,7 @@ def rounds(method="fedavg", **settings):
 
 
 def replies(updates):
-    accepted = [([u.client], Accepted([u.client], [u], [], {}, "")) for u in updates]
+    accepted = [Accepted([u.client], [u], [], {}, "") for u in updates]
     return TrainReplies(accepted, [], [], Counter())
 
 
@@ -146,7 +146,7 @@ def test_a_reply_whose_claims_are_impossible_is_refused():
     slots["prototypes"]["shares"][0] = -0.5
     start = r.merge.method.server.start
     verdict = judged(Trained([3], slots, [10], [], {}, ""), r.merge, most=10, loss=None)
-    replies = TrainReplies([([3], verdict)], [], [], Counter())
+    replies = TrainReplies([verdict], [], [], Counter())
     ((_, verdict),) = r.admitted(start, Wave(1, start, [3]), replies, 1).rejected
     assert verdict.kind == "range"
     assert verdict.reason == "prototypes/shares must be at least 0, got -0.5"
@@ -171,7 +171,7 @@ def answers(r, moves, diverged=()):
     for client, move in enumerate(moves):
         slots = {"model": {name: leaf + move for name, leaf in start.items()}}
         update = Update(slots, rows=client + 1.0, client=client)
-        accepted.append(([client], Accepted([client], [update], [], {}, "")))
+        accepted.append(Accepted([client], [update], [], {}, ""))
     rejected = [([client], Rejected("diverged", "too far")) for client in diverged]
     return TrainReplies(accepted, rejected, [], Counter())
 

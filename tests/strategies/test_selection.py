@@ -13,9 +13,8 @@ from engram.scoring.score_clients import Scorer
 from engram.scoring.score_columns import Column
 from engram.scoring.tasks import CLASSIFICATION, REGRESSION
 from engram.simulations.engine import simulate
-from engram.tune.runs import LockStep
 from tests.samples import entry
-from tests.support import small_of_any
+from tests.support import small_of_any, trained_together
 
 ACCURACY = METRICS["accuracy"]
 NAMES = ["accuracy", "validation-accuracy", "queries"]
@@ -202,10 +201,8 @@ def test_one_client_neither_stops_nor_picks_nor_owns_what_is_told(tmp_path, lyin
     assert 0 < found["told-median"] < 10
     assert found["accuracy" if "accuracy" in found else "loss"] is not None
     assert "the mean told is what clients [1] say, and no others; its median counts" in caplog.text
-    e = small_of_any(**given)
-    steps = LockStep([e])
-    steps.advance(2, [0])
-    assert steps.members[0].validated(2) == pytest.approx(medians[2])
+    (member,) = trained_together([small_of_any(**given | {"num_rounds": 2})])
+    assert member.validated(2) == pytest.approx(medians[2])
 
 
 # --- Runs ------------------------------------------------------------------------------------

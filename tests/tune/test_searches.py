@@ -9,11 +9,10 @@ from engram.settings.network import NetworkMethod
 from engram.tune import search as searching
 from engram.tune.proposals import propose
 from engram.tune.record import Trial, ranked
-from engram.tune.runs import LockStep
 from engram.tune.search import Search, search
 from engram.tune.space import Dimension, space_of
 from tests.samples import entry
-from tests.support import small
+from tests.support import small, trained_together
 
 TRAINED = family(NetworkMethod.plug_in)
 
@@ -111,21 +110,18 @@ def test_proposals_go_where_scores_are_better():
 # --- Searches --------------------------------------------------------------------------------
 
 
-class FakeSteps:
+class FakeStacked:
     """Runs whose score after a round is the round times eta, and that stop above eta = 1."""
 
-    def __init__(self):
-        self.members = []
+    def __init__(self, members):
+        self.keep(members)
 
-    def join(self, experiments):
-        self.members += [FakeMember(e) for e in experiments]
-        return range(len(self.members) - len(experiments), len(self.members))
+    def keep(self, members):
+        self.members = members
 
-    def advance(self, rounds, some, on_round):
-        for number in range(1, rounds + 1):
-            on_round(number)
-        for i in some:
-            self.members[i].trained = rounds
+    def train(self, step):
+        for member in self.members:
+            member.trained = step.number
 
 
 class FakeMember:
@@ -140,7 +136,10 @@ class FakeMember:
 
 @pytest.fixture
 def fake(monkeypatch):
-    monkeypatch.setattr(searching, "LockStep", FakeSteps)
+    monkeypatch.setattr(searching, "Stacked", FakeStacked)
+    monkeypatch.setattr(
+        searching, "members_of", lambda experiments, _: [*map(FakeMember, experiments)]
+    )
 
 
 def find(trials=8, known=(), seeds=(0, 1), **fixed):
@@ -209,9 +208,7 @@ def test_every_setting_is_tried_on_the_same_seeds(fake):
 def test_what_decides_is_on_validation_rows_and_of_the_model_that_serves():
     for name in ("fedavg", "pfedme"):
         e = small(method=name, unseen_clients=3, num_rounds=2)
-        steps = LockStep([e])
-        steps.advance(2, [0])
-        (member,) = steps.members
+        (member,) = trained_together([e])
         columns = {key: column.numpy() for key, column in member.scores(2).columns.items()}
         served = columns["validation-accuracy"]
         seen = [c for c in range(e.num_clients) if c not in member.scoring.unseen]

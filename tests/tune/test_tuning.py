@@ -21,7 +21,7 @@ from engram.settings.families import METHODS
 from engram.settings.fingerprint import source_root
 from engram.tune.folder import Tuning, _search_one
 from engram.tune.record import read_trials
-from engram.tune.runs import LockStep
+from engram.tune.runs import Stacked
 from tests.samples import entry
 
 QUICK = "num-rounds=8 clients-per-round=4 local-steps=2 hidden=8 eval-every=8"
@@ -125,15 +125,16 @@ def test_the_step_size_of_fine_tuning_is_the_best_for_what_was_found(engram):
 def test_ctrl_c_keeps_what_is_known_and_resume_goes_on(engram, monkeypatch):
     words = ("fedavg", "--trials", "8", "--seeds", "1")
     assert tune(engram, *words, "--out", "whole")[0] == 0
-    advance = LockStep.advance
+    train = Stacked.train
 
-    def interrupted(self, rounds, some, on_round):
-        advance(self, rounds, some, on_round)
-        if Path("parts").exists() and len(read_trials(Path("parts/fedavg"))) > 4 and rounds == 4:
+    def interrupted(self, step):
+        train(self, step)
+        known = Path("parts").exists() and len(read_trials(Path("parts/fedavg")))
+        if known > 4 and step.number == 4:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LockStep, "advance", interrupted)
+        patch.setattr(Stacked, "train", interrupted)
         status, _, err = tune(engram, *words, "--out", "parts")
     assert status == 130
     assert "interrupted; go on with: engram tune --resume parts" in err
@@ -191,7 +192,7 @@ def test_a_comparison_that_has_only_tuned_so_far_names_what_it_has(engram, monke
 
     words = ("compare", "fedavg", "--tuned", "--processes", "1", "--out", "c", *SETS)
     with monkeypatch.context() as patch:
-        patch.setattr(LockStep, "advance", interrupted)
+        patch.setattr(Stacked, "train", interrupted)
         status, _, err = engram(*words)
     said = ["local: 0 of 32 rounds", "engram: interrupted; go on with: engram compare --resume c"]
     assert (status, [line.partition(",")[0] for line in err.splitlines()]) == (130, said)
@@ -334,14 +335,14 @@ def test_no_command_is_named_that_lacks_data_in_memory(engram, monkeypatch, caps
         assert engram("show", name)[1].splitlines()[-1] == f"next: engram report {name}"
         Path(name if name == "run" else "both/fedavg-seed0", "results.json").unlink()
         assert "next:" not in engram("show", name)[1]
-    advance = LockStep.advance
+    train = Stacked.train
 
-    def interrupted(self, rounds, some, on_round):
-        advance(self, rounds, some, on_round)
+    def interrupted(self, step):
+        train(self, step)
         if Path("t").exists() and read_trials(Path("t/fedavg")):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(LockStep, "advance", interrupted)
+    monkeypatch.setattr(Stacked, "train", interrupted)
     search = {"methods": "fedavg", "trials": 8, "seeds": 1, "out": "t", "progress": True}
     with pytest.raises(KeyboardInterrupt):
         library.tune(data, **quick | search, validation_fraction=0.5)

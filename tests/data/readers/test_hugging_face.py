@@ -19,7 +19,7 @@ from engram.data.loading import count_clients
 from engram.data.source import Source
 from engram.settings.errors import DataError, Refused
 from engram.settings.experiment import Experiment
-from engram.tune.runs import LockStep
+from engram.tune.runs import members_of
 from tests.data.readers.test_own_data import arrays_of, everything, read
 from tests.samples import entry, sampled
 from tests.support import write_npz
@@ -334,7 +334,7 @@ def test_a_run_with_a_too_large_network_leaves_nothing_unpacked(tmp_path):
     data = tmp_path / "new" / "data"
     own = WRITERS | {"data_dir": str(data), "memory_budget": 1e-9, "method": "fedavg"}
     e = Experiment(dataset=dataset, **own)
-    for begin in (lambda: host_of(Opening(e, RamStore())), lambda: LockStep([e, e])):
+    for begin in (lambda: host_of(Opening(e, RamStore())), lambda: members_of([e, e])):
         with pytest.raises(Refused, match="memory-budget"):
             begin()
         assert not (tmp_path / "new").exists()
