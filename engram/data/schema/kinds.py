@@ -17,7 +17,6 @@ from engram.data.schema.cells import CODE, number
 from engram.data.schema.columns import Column, ColumnKind
 from engram.data.schema.typed import Cells
 from engram.data.schema.written import Question, line
-from engram.settings.errors import few_names
 
 FEW: Final = 10
 """Different cells up to which text is taken for a category, however few rows there are."""
@@ -269,7 +268,7 @@ def classes(cells: Cells) -> Question | None:
 
 
 def shifted(cells: Cells, clients: npt.NDArray[Any] | None) -> Question | None:
-    """Of three consecutive whole numbers some clients have the lower two, and all others the upper.
+    """Three consecutive whole numbers: some clients have the lower two, the others the upper.
 
     These may code the same two values, as 0 and 1 at some hospitals and 1 and 2 at others.
     """
@@ -283,10 +282,9 @@ def shifted(cells: Cells, clients: npt.NDArray[Any] | None) -> Question | None:
     upper = [client for client, own in held.items() if own == {middle, high}]
     if not (lower and upper and len(lower) + len(upper) == len(held) and high - low == 2):
         return None
-    looks = (
-        f"is {low:g} or {middle:g} at {few_names(sorted(lower))}, and {middle:g} or {high:g} at "
-        f"{few_names(sorted(upper))} (recode it if these mean the same)"
-    )
+    first, then = (", ".join(sorted(some)[:3]) for some in (lower, upper))
+    looks = f"is {low:g} or {middle:g} at {first}, and {middle:g} or {high:g} at {then}"
+    looks += " (recode it if these mean the same)"
     asks = _asks(cells, looks, {"kind": "category"})
     return asks._replace(cells=(), rule=shifted.__name__)
 
