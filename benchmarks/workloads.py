@@ -89,10 +89,9 @@ class Platform:
         training_from_now_on(e.cpu_threads)
         self.trainer = Trainer(e, data, RamStore())
         host = LocalHost(self.trainer, share)
-        direct = Direct(host)
-        grid = InProcessGrid(host, [range(e.num_clients)], direct)
+        grid = InProcessGrid(host, [range(e.num_clients)], Direct(host))
         self._strategy = Federated.build(e, query_roster(grid, e.num_clients), secret_noise)
-        self._train = partial(direct.train, grid, self._strategy, before=None, timeout=60)
+        self._train = partial(Direct(host).train, grid, self._strategy, before=None, timeout=60)
         self._slots = to_params(self._strategy.init())
 
     def round(self, server_round: int) -> None:
