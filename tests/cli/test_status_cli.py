@@ -16,7 +16,8 @@ def recorded(rows, **settings):
     """The folder of a run with these rows and settings."""
     folder = Path("run")
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"format": 2, "settings": settings}))
+    config = summed({"format": 2, "settings": settings})
+    (folder / "config.json").write_text(json.dumps(config))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
     return folder
 

@@ -20,6 +20,7 @@ from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import TrainReplies
+from engram.wire.checksums import summed
 from tests.epsilons import poisson_epsilon, subset_epsilon
 from tests.samples import entry
 from tests.support import grid, small, trainer
@@ -181,7 +182,8 @@ def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_pat
     for former in ({}, {"share": "head.*"}):  # of an older run, whose costs are as they were
         path = tmp_path / "run" / "config.json"
         config = json.loads(path.read_text())
-        path.write_text(json.dumps(config | {"settings": config["settings"] | former}))
+        settings = config["settings"] | former
+        path.write_text(json.dumps(summed(config | {"settings": settings})))
         assert {*spent_by_client(Run(tmp_path / "run")).values()} == {found["epsilon"]}
 
 
