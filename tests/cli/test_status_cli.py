@@ -16,7 +16,7 @@ def recorded(rows, **settings):
     """The folder of a run with these rows and settings."""
     folder = Path("run")
     folder.mkdir()
-    config = summed({"format": 2, "settings": settings})
+    config = summed({"format": 2, "settings": {"method": "fedavg", **settings}})
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
     return folder

@@ -20,7 +20,7 @@ from engram.settings.errors import RunStopped
 from engram.simulations.engine import simulate
 from engram.strategies.rounds import Rounds
 from engram.strategies.screening import TrainReplies
-from engram.wire.checksums import summed
+from engram.wire.checksums import checked, summed
 from tests.epsilons import poisson_epsilon, subset_epsilon
 from tests.samples import entry
 from tests.support import grid, small, trainer
@@ -181,7 +181,7 @@ def test_cohorts_without_replacement_are_as_large_in_each_round_of_a_run(tmp_pat
     assert found["epsilon"] == subset_epsilon(2.0 / 2, 3 / 16, 6, 1e-5)
     for former in ({}, {"share": "head.*"}):  # of an older run, whose costs are as they were
         path = tmp_path / "run" / "config.json"
-        config = json.loads(path.read_text())
+        config = checked(json.loads(path.read_text()))
         settings = config["settings"] | former
         path.write_text(json.dumps(summed(config | {"settings": settings})))
         assert {*spent_by_client(Run(tmp_path / "run")).values()} == {found["epsilon"]}
