@@ -30,7 +30,7 @@ _SPECIAL: Final = str.maketrans(
 def summary(found: Sequence[Results]) -> pd.DataFrame:
     """Returns a row for each model and reference, and columns for each metric.
 
-    All are of the round that validation rows pick, or of the last: see ``rows.report_rows``.
+    All are of the round that validation rows pick, or of the last: see ``report_rows.report_rows``.
     ``accuracy`` is the mean over clients, ``accuracy-std`` the standard deviation over clients,
     ``accuracy-p10`` and ``accuracy-worst`` the 10th percentile and the client that is worst off,
     and ``accuracy-seed-std`` the standard deviation of the mean over seeds. ``accuracy-common`` is

@@ -1,4 +1,8 @@
-"""Model cards for people: a model's description, training data and scores."""
+"""Model cards for people: a model's description, training data and scores.
+
+``Learned.origin`` (on nodes that of ``node_export``) fills the table, and ``evidence`` the scores;
+for tables, both are of ``tables.federation.models``.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self

@@ -1,4 +1,8 @@
-"""Settings that do not go together, by the facts that each needs, ends and gives."""
+"""Settings that do not go together, by the facts that each needs, ends and gives.
+
+Protections say theirs in ``Guard(...)``, and ``guards.facts.conflicts`` words a refusal;
+tests/guards/unfit.txt has that of every pair.
+"""
 
 from collections.abc import Callable, Iterator, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple

@@ -71,7 +71,7 @@ class RunSettings(Settings):
 
     @property
     def least_clients(self) -> int:
-        """Fewest clients that a round needs."""
+        """Fewest clients that a round begins with, and fewest usable replies that it ends with."""
         return max(1, self.min_clients)
 
 
