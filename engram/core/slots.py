@@ -112,13 +112,9 @@ def mean_of(updates: Sequence[Update], by: str) -> Update:
 
 
 class Tally(NamedTuple):
-    """A running mean over local steps, kept in a slot.
+    """A running mean over local steps, kept in a slot."""
 
-    Attributes:
-        zero: Zeros in the shapes of the averaged arrays.
-    """
-
-    zero: Params
+    zero: Params  # zeros in the shapes of the averaged arrays
 
     @property
     def start(self) -> Params:

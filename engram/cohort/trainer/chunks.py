@@ -43,17 +43,11 @@ class Asked(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Clients that are trained, or scored, at once.
+    """Clients that are trained, or scored, at once."""
 
-    Attributes:
-        numbers: For each client, the number of its group.
-        clients: The clients.
-        own: Slots of which each of them receives its own, in their order.
-    """
-
-    numbers: list[int]
+    numbers: list[int]  # for each client, the number of its group
     clients: list[int]
-    own: Slots
+    own: Slots  # slots of which each of them receives its own, in their order
 
 
 Parts = list[tuple[int, Any]]

@@ -46,22 +46,14 @@ class Recollection:
 
     Arrays are in the order of their names, whether a memory comes from the store or from the last
     round, since clients are trained together only if their arrays have the same order.
-
-    Attributes:
-        store: The store of memories.
-        method: The method.
-        initial: The network's parameters before training.
-        moments: Whether clients keep the optimizer's states.
-        device: The device that slots are put on.
-        unseen: Clients that never train.
     """
 
     store: MemoryStore
     method: Method
-    initial: Params
-    moments: bool
-    device: str
-    unseen: Set[int]
+    initial: Params  # the network's parameters before training
+    moments: bool  # whether clients keep the optimizer's states
+    device: str  # the device that slots are put on
+    unseen: Set[int]  # clients that never train
 
     def recall(self, client: int, *, before: int) -> Memory:
         """Returns a client's memory from rounds before the given one.
