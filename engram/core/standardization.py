@@ -144,17 +144,12 @@ class Tokenizer(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Units in which the rows of a run are, beside those in which its network computes.
+    """Units in which the rows of a run are, beside those in which its network computes."""
 
-    Attributes:
-        inputs: Standard of the columns of inputs; None if the network takes them as they are.
-        targets: Standard of the targets; None likewise.
-        text: Tokenizer of inputs that are texts; None of others.
-    """
-
+    # Standard of the columns of inputs; None if the network takes them as they are.
     inputs: Standard | None = None
-    targets: Standard | None = None
-    text: Tokenizer | None = None
+    targets: Standard | None = None  # standard of the targets; None likewise
+    text: Tokenizer | None = None  # tokenizer of inputs that are texts; None of others
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Converts to JSON for ``from_json``."""

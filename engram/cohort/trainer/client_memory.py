@@ -25,18 +25,12 @@ _KEPT, _OPTIMIZER, _BESIDE = "kept", "optimizer", "beside/"
 
 
 class Memory(NamedTuple):
-    """A client's memory.
+    """A client's memory."""
 
-    Attributes:
-        kept: The method's slots.
-        states: The optimizer's states by slot, for each phase; empty for new states.
-        trained: Whether the client has trained.
-        form: Names and shapes of all arrays; clients are trained together if theirs are equal.
-    """
-
-    kept: Slots
-    states: Sequence[State]
-    trained: bool
+    kept: Slots  # the method's slots
+    states: Sequence[State]  # the optimizer's states by slot, for each phase; empty for new states
+    trained: bool  # whether the client has trained
+    # Names and shapes of all arrays; clients are trained together if theirs are equal.
     form: Hashable
 
 
