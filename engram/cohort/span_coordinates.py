@@ -193,7 +193,6 @@ class Places:
 
 
 def _outputs(weight: Tensor, x: Tensor) -> Tensor:
-    """Returns the outputs (c, k, out) of rows x (c, k, in)."""
     if weight.ndim == 2:
         return (x.reshape(-1, x.shape[2]) @ weight.T).view(*x.shape[:2], -1)
     if _FEW * x.shape[1] <= weight.shape[1]:  # so that the larger factor is read in its order

@@ -255,7 +255,6 @@ class Stack:
 
 
 def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
-    """Returns one split of all rows, and the first row number of each split."""
     first = splits[0]
     if len(splits) == 1:
         return first, [0]

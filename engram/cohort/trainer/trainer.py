@@ -371,7 +371,6 @@ class Trainer:
         return self._trains(self.way, learned, factor)(cohort)
 
     def _check(self, cohort: Cohort, learned: Task, client: int) -> None:
-        """Checks that the method fulfills its contract, once for each form of memory."""
         if (form := frozenset(flat(cohort.kept))) in self._checked:
             return
         self._checked.add(form)
