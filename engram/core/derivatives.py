@@ -29,15 +29,19 @@ class LossWithDerivatives:
 
     It may apply to many models at once: parameters and value then have leading axes (clients, or
     runs and tasks). Rules that only add and scale parameters work on these unchanged.
+
+    Attributes:
+        value: ``(params, batch) -> loss``.
+        gradient: ``(params, batch, names=None) -> gradient``, shaped as params: by those of these
+            names at least; None: by all.
+        hessian_product: ``(params, batch, v) -> hess v``, shaped as params.
+        leading: Number of leading axes.
     """
 
-    value: LossFn  # ``(params, batch) -> loss``
-    # ``(params, batch, names=None) -> gradient``, shaped as params: by those of these names at
-    # least; None: by all.
+    value: LossFn
     gradient: Callable[..., Params]
-    # ``(params, batch, v) -> hess v``, shaped as params.
     hessian_product: Callable[[Params, Batch, Params], Params]
-    leading: int  # number of leading axes
+    leading: int
 
     def __call__(self, params: Params, batch: Batch) -> Tensor:
         """Returns the loss."""

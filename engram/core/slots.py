@@ -112,9 +112,13 @@ def mean_of(updates: Sequence[Update], by: str) -> Update:
 
 
 class Tally(NamedTuple):
-    """A running mean over local steps, kept in a slot."""
+    """A running mean over local steps, kept in a slot.
 
-    zero: Params  # zeros in the shapes of the averaged arrays
+    Attributes:
+        zero: Zeros in the shapes of the averaged arrays.
+    """
+
+    zero: Params
 
     @property
     def start(self) -> Params:

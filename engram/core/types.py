@@ -17,16 +17,28 @@ Scale = float | Tensor  # a step size or weight; a tensor holds one for each of 
 
 
 class Weighted(NamedTuple):
-    """A batch with weights of rows: its loss is their weighted sum."""
+    """A batch with weights of rows: its loss is their weighted sum.
 
-    batch: Batch  # as a loss takes it, of k rows
-    weights: Tensor  # shape (k,), for a loss of shape (); or (k, m), for m sums, shape (m,)
+    Attributes:
+        batch: As a loss takes it, of k rows.
+        weights: Shape (k,), for a loss of shape (); or (k, m), for m sums, shape (m,).
+    """
+
+    batch: Batch
+    weights: Tensor
 
 
 class Sampled(NamedTuple):
-    """A Poisson sample of a client's rows, and the noise of its step."""
+    """A Poisson sample of a client's rows, and the noise of its step.
 
-    batch: Batch  # as a loss takes it, of k rows, padded with others
-    taken: Tensor  # 1 for a row of the sample, 0 for padding; (k,)
-    normal: Tensor  # standard normal numbers, as many as the network has parameters; (d,)
-    expected: Tensor  # the expected number of rows, B > 0; ()
+    Attributes:
+        batch: As a loss takes it, of k rows, padded with others.
+        taken: 1 for a row of the sample, 0 for padding; (k,).
+        normal: Standard normal numbers, as many as the network has parameters; (d,).
+        expected: The expected number of rows, B > 0; ().
+    """
+
+    batch: Batch
+    taken: Tensor
+    normal: Tensor
+    expected: Tensor
