@@ -274,7 +274,6 @@ class _Run:
         }
 
     def _await_clients(self, number: int) -> None:
-        """Waits for ``min-clients`` clients."""
         self.grid.stage(number, training=True)
         least = self.experiment.least_clients
         end, waiting = time.monotonic() + self.experiment.timeout, Waiting()
@@ -306,7 +305,6 @@ class _Run:
         return self.attendance.roster(self.clients)
 
     def _admit(self) -> None:
-        """Goes on with a strategy of more clients, if some have come."""
         if self.attendance.clients == self.clients:
             return
         self.clients, before = self.attendance.clients, self.strategy

@@ -116,7 +116,6 @@ class Direct:
     def _scored(
         self, strategy: Federated, slots: Slots, groups: Sequence[list[int]], server_round: int
     ) -> Iterator[tuple[list[int], Answer]]:
-        """Yields the clients of each node, and their scores."""
         if not groups:
             return
         common, own = _sent(strategy.rounds.merge, slots, groups)

@@ -114,16 +114,11 @@ class PlainRows(NamedTuple):
 
 
 class PlainCoordinates(NamedTuple):
-    """The weights themselves, (c, out, in), as ``FirstLayerCoordinates``.
+    """The weights themselves, (c, out, in), as ``FirstLayerCoordinates``."""
 
-    Attributes:
-        bases: The weights that clients begin with: a common one, (out, in), or one of each client,
-            (c, out, in).
-        drawn: See ``FirstLayerCoordinates.drawn``.
-    """
-
+    # The weights that clients begin with: a common one, (out, in), or each client's, (c, out, in).
     bases: tuple[Tensor, ...]
-    drawn: Tensor
+    drawn: Tensor  # see ``FirstLayerCoordinates.drawn``
 
     def base(self, number: int) -> Tensor:
         """See ``FirstLayerCoordinates.base``."""
@@ -160,32 +155,23 @@ class PlainCoordinates(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """A batch of every client.
-
-    Attributes:
-        rows: The inputs.
-        targets: The targets, (c, k, out); for classes, their indicators.
-        shares: Each row's part in the mean loss, (c, k): 1 / n for the first n rows of a client,
-            and 0 for its others, which are padding; None if all are 1 / k.
-    """
+    """A batch of every client."""
 
     rows: InputRows
-    targets: Tensor
+    targets: Tensor  # (c, k, out); for classes, their indicators
+    # Each row's part in the mean loss, (c, k): 1 / n for the first n rows of a client, and 0 for
+    # its others, which are padding; None if all are 1 / k.
     shares: Tensor | None = None
 
 
 class Output(NamedTuple):
-    """A loss of outputs z (c, k, out), given targets of that shape and ``Examples.shares``.
+    """A loss of outputs z (c, k, out), given targets of that shape and ``Examples.shares``."""
 
-    Attributes:
-        value: ``(z, targets, shares) -> (c,)``, the mean over rows.
-        gradient: ``(z, targets, shares) -> (c, k, out)``, the gradient by z.
-        tangent: ``(z, targets, shares, dz) -> (gradient, d_gradient)``: the gradient, and its
-            derivative along dz.
-    """
-
+    # ``(z, targets, shares) -> (c,)``, the mean over rows.
     value: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    # ``(z, targets, shares) -> (c, k, out)``, the gradient by z.
     gradient: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    # ``(z, targets, shares, dz) -> (gradient, d_gradient)``, the latter its derivative along dz.
     tangent: Callable[[Tensor, Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor]]
 
 

@@ -27,33 +27,22 @@ class Rows(Protocol):
 
 
 class Step(NamedTuple):
-    """A step that c clients of a cohort take together.
+    """A step that c clients of a cohort take together."""
 
-    Attributes:
-        who: The clients' positions.
-        batches: The step's batches: inputs (c, k, ...), targets (c, k, ...), and keys of dropout
-            (c,) where the network has it.
-        phase: The index of the step's phase.
-        last: Whether it is these clients' last step of the round.
-    """
-
-    who: Who
+    who: Who  # the clients' positions
+    # The step's batches: inputs (c, k, ...), targets (c, k, ...), and keys of dropout (c,) where
+    # the network has it.
     batches: tuple[Batch, ...]
-    phase: int
-    last: bool
+    phase: int  # the index of the step's phase
+    last: bool  # whether it is these clients' last step of the round
 
 
 class Sample(NamedTuple):
-    """Poisson samples of clients' rows, in the place of batches, and the noise of their steps.
+    """Poisson samples of clients' rows, in the place of batches, and the noise of their steps."""
 
-    Attributes:
-        taken: 1 for a row that was drawn, 0 for padding; (c, n).
-        expected: The expected number of rows in a batch, (c,).
-        normal: ``step -> (d,)`` of each client: standard normal numbers for a step, from 1.
-    """
-
-    taken: Tensor
-    expected: Tensor
+    taken: Tensor  # 1 for a row that was drawn, 0 for padding; (c, n)
+    expected: Tensor  # the expected number of rows in a batch, (c,)
+    # ``step -> (d,)`` of each client: standard normal numbers for a step, from 1.
     normal: Sequence[Callable[[int], Tensor]]
 
     def of(self, some: list[int]) -> Self:
@@ -173,34 +162,24 @@ class Draws(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Consecutive drawn rows: whole steps, and the initial batch in the first chunk.
+    """Consecutive drawn rows: whole steps, and the initial batch in the first chunk."""
 
-    Attributes:
-        start: Number of the first row.
-        stop: Number of the last row, plus 1.
-        batches: Rows of each batch, and their parts in its mean, (c, k); None if these are 1 / k.
-    """
-
-    start: int
-    stop: int
+    start: int  # number of the first row
+    stop: int  # number of the last row, plus 1
+    # Rows of each batch, and their parts in its mean, (c, k); None if these are 1 / k.
     batches: list[tuple[int, Tensor | None]]
 
 
 class Steps(NamedTuple):
-    """The steps of clients that are trained together.
+    """The steps of clients that are trained together."""
 
-    Attributes:
-        draws: Their draws: row numbers are the initial batch, then the batches of each step in
-            turn; those of a step are alike in size, which ``widths`` has, and not ``size``.
-        widths: Rows in a batch of each step.
-        counts: Rows of each client's batches, without padding, (c, steps); None if there is none.
-        ends: Number of steps of each client, (c,); None if all have equally many.
-    """
-
+    # Their draws: row numbers are the initial batch, then the batches of each step in turn; those
+    # of a step are alike in size, which ``widths`` has, and not ``size``.
     draws: Draws
-    widths: list[int]
+    widths: list[int]  # rows in a batch of each step
+    # Rows of each client's batches, without padding, (c, steps); None if there is none.
     counts: Ints | None = None
-    ends: Ints | None = None
+    ends: Ints | None = None  # number of steps of each client, (c,); None if all have equally many
 
     def chunks(self, least: int) -> Iterator[Chunk]:
         """Yields the rows in order, in chunks of at least ``least`` rows, but for the last one."""

@@ -33,16 +33,12 @@ def builder(settings: Any, context: Context) -> Build:
 
 
 class Problem(NamedTuple):
-    """The method and the loss that clients train on, in one way to train them.
+    """The method and the loss that clients train on, in one way to train them."""
 
-    Attributes:
-        build: Builds the method on an objective of this way.
-        take: Takes a local step: see ``engram.core.rounds.Stepper.take``.
-        loss: ``(params, batch[, shift]) -> ()``: the training loss that is reported, of a model.
-    """
-
-    build: Build
+    build: Build  # builds the method on an objective of this way
+    # Takes a local step: see ``engram.core.rounds.Stepper.take``.
     take: Callable[[Phase, Slots, State, tuple[Batch, ...]], tuple[Slots, State]]
+    # ``(params, batch[, shift]) -> ()``: the training loss that is reported, of a model.
     loss: Callable[..., Tensor]
 
     def reported(self, served: Served, batch: Batch) -> Tensor:
@@ -94,14 +90,10 @@ class Cohort(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Slots of several clients, with first dense layers in any coordinates.
+    """Slots of several clients, with first dense layers in any coordinates."""
 
-    Attributes:
-        slots: The slots, each array with a leading client axis.
-        coordinates: Coordinates of the arrays called ``dense0.weight``; None if these are weights.
-    """
-
-    slots: Slots
+    slots: Slots  # each array with a leading client axis
+    # Coordinates of the arrays called ``dense0.weight``; None if these are weights.
     coordinates: FirstLayerCoordinates | None = None
 
     def of(self, clients: list[int] | slice, weight: Tensor | None = None) -> Self:
@@ -140,23 +132,17 @@ class Held(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a cohort's round.
+    """The outcome of a cohort's round."""
 
-    Attributes:
-        sent: Slots that leave the clients.
-        kept: Slots that they keep.
-        states: The optimizer's states after the round, by slot, for each phase; empty if the way
-            to train does not return them.
-        losses: Training losses of the models that serve them, on their last batch; empty if
-            ``Cohort.losses`` is false.
-        broken: The step, from 1, at which a client's slots or loss became non-finite, by the
-            client's position; 0 if the step is not known.
-    """
-
-    sent: Held
-    kept: Held
+    sent: Held  # slots that leave the clients
+    kept: Held  # slots that they keep
+    # The optimizer's states after the round, by slot, for each phase; empty if the way to train
+    # does not return them.
     states: Sequence[State]
+    # Training losses of the models that serve them, on their last batch; may be empty.
     losses: list[float]
+    # The step, from 1, at which a client's slots or loss became non-finite, by the client's
+    # position; 0 if the step is not known.
     broken: dict[int, int]
 
     def narrow(self, clients: slice, weight: Tensor | None) -> Self:

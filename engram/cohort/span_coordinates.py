@@ -32,21 +32,16 @@ _FEW: Final = 16  # times fewer rows than outputs are few
 
 
 class SpannedRows(NamedTuple):
-    """Some rows in a span; ``dense.InputRows`` and ``dense.FirstLayer``.
+    """Some rows in a span; ``dense.InputRows`` and ``dense.FirstLayer``."""
 
-    Attributes:
-        of_bases: Their outputs for bases, (c, k, out), by the base's number; those that no weight
-            has a part in may be missing.
-        gram: Their Gram products with the span's first m rows, (c, k, m): with all rows that can
-            have moved the weights before these rows are used, and with themselves.
-        start: Coordinate that belongs to the first of them.
-        known: Number of coordinates, b + m.
-    """
-
+    # Their outputs for bases, (c, k, out), by the base's number; those that no weight has a part in
+    # may be missing.
     of_bases: dict[int, Tensor]
+    # Their Gram products with the span's first m rows, (c, k, m): with all rows that can have moved
+    # the weights before these rows are used, and with themselves.
     gram: Tensor
-    start: int
-    known: int
+    start: int  # coordinate that belongs to the first of them
+    known: int  # number of coordinates, b + m
 
     def narrow(self, start: int, stop: int) -> "SpannedRows":
         """See ``InputRows.narrow``."""
@@ -83,18 +78,12 @@ class SpannedRows(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A cohort's first layers, as ``dense.FirstLayerCoordinates``.
+    """A cohort's first layers, as ``dense.FirstLayerCoordinates``."""
 
-    Attributes:
-        bases: The weights that clients begin with: a common one, (out, in), or one of each client,
-            (c, out, in).
-        rows: X, (c, n, in): the rows drawn.
-        unread: Numbers of bases of which no output is asked for.
-    """
-
+    # The weights that clients begin with: a common one, (out, in), or each client's, (c, out, in).
     bases: tuple[Tensor, ...]
-    rows: Tensor
-    unread: frozenset[int] = frozenset()
+    rows: Tensor  # X, (c, n, in): the rows drawn
+    unread: frozenset[int] = frozenset()  # numbers of bases of which no output is asked for
 
     @property
     def drawn(self) -> Tensor:
@@ -204,7 +193,6 @@ class Places:
 
 
 def _outputs(weight: Tensor, x: Tensor) -> Tensor:
-    """Returns the outputs (c, k, out) of rows x (c, k, in)."""
     if weight.ndim == 2:
         return (x.reshape(-1, x.shape[2]) @ weight.T).view(*x.shape[:2], -1)
     if _FEW * x.shape[1] <= weight.shape[1]:  # so that the larger factor is read in its order

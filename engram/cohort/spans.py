@@ -165,8 +165,6 @@ def _layers(slots: Slots) -> Iterator[Any]:
 
 
 def _mapped(slots: Slots, first: Callable[[Any], Any], other: Callable[[Tensor], Any]) -> Slots:
-    """Returns slots with first layers and other arrays replaced by functions of them."""
-
     def mapped(name: str, x: Any) -> Any:
         if isinstance(x, dict):
             return _mapped(x, first, other)

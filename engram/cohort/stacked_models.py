@@ -39,13 +39,9 @@ def stacked_loss(loss: LossFn) -> LossWithDerivatives:
 
 
 class Layout(NamedTuple):
-    """The layout of a network's parameters in one flat tensor, which is faster to compute with.
+    """The layout of a network's parameters in one flat tensor, which is faster to compute with."""
 
-    Attributes:
-        shapes: The parameters' shapes, in order, by name.
-    """
-
-    shapes: dict[str, tuple[int, ...]]
+    shapes: dict[str, tuple[int, ...]]  # the parameters' shapes, in order, by name
 
     @classmethod
     def of(cls, model: Params) -> "Layout":

@@ -8,17 +8,11 @@ if TYPE_CHECKING:
 
 
 class Fault(NamedTuple):
-    """Something that is wrong with settings, or data.
+    """Something that is wrong with settings, or data."""
 
-    Attributes:
-        keys: Keys of the settings that it depends on; none where these are not known.
-        text: The words for it.
-        columns: Columns with a cell that the schema does not allow.
-    """
-
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # keys of the settings that it depends on; none where these are not known
     text: str
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # columns with a cell that the schema does not allow
 
 
 def clash(key: str, value: object, expected: str, *others: str) -> Fault:

@@ -15,25 +15,15 @@ _MANY = 1000  # steps of a round whose number is not known
 
 
 class Shapes(NamedTuple):
-    """A method without data, and the slots of one client in a round, which have shapes only.
+    """A method without data, and the slots of one client in a round, which have shapes only."""
 
-    Attributes:
-        method: The method, whose loss is zero.
-        common: Slots that all clients receive alike.
-        own: The client's own slots, with a leading axis of one client.
-        work: Slots that it works on.
-        sent: Slots that it sends.
-        kept: Slots that it keeps.
-        served: The models that serve it.
-    """
-
-    method: Method
-    common: Slots
-    own: Slots
-    work: Slots
-    sent: Slots
-    kept: Slots
-    served: Served
+    method: Method  # the method, whose loss is zero
+    common: Slots  # slots that all clients receive alike
+    own: Slots  # the client's own slots, with a leading axis of one client
+    work: Slots  # slots that it works on
+    sent: Slots  # slots that it sends
+    kept: Slots  # slots that it keeps
+    served: Served  # the models that serve it
 
     @property
     def received(self) -> Slots:

@@ -13,9 +13,6 @@ from engram.core.slots import mean_of, pick
 from engram.core.tree import select
 from engram.core.types import Batch, Params
 
-Mean = Callable[[Sequence[Update], str], Update]
-"""``(updates, by) -> mean``: see ``engram.core.slots.mean_of``."""
-
 
 class Stepper(NamedTuple):
     """A local step of one client, or of clients that are stacked.
@@ -84,17 +81,11 @@ def received_by(method: Method, server: Slots, client: int) -> Slots:
     return common | select(own, 0)
 
 
-def merged(method: Method, server: Slots, updates: Sequence[Update], mean: Mean = mean_of) -> Slots:
-    """Returns the server's slots after a round.
-
-    Raises:
-        ValueError: If ``mean`` is given, and the method's server sees every update.
-    """
+def merged(method: Method, server: Slots, updates: Sequence[Update]) -> Slots:
+    """Returns the server's slots after a round."""
     merge = method.server.merge
     if isinstance(merge, FromMean):
-        return merge.merge(server, mean(updates, merge.by))
-    if mean is not mean_of:
-        raise ValueError("this method's server sees every update, not their mean")
+        return merge.merge(server, mean_of(updates, merge.by))
     return merge.merge(server, [u._replace(weight=getattr(u, merge.by)) for u in updates])
 
 

@@ -18,15 +18,10 @@ _CONSTANT: Final = 1e-12  # deviation over mean, below which a column differs by
 
 
 class Standard(NamedTuple):
-    """Mean and deviation of each column; a single one holds for all columns.
-
-    Attributes:
-        mean: The means.
-        deviation: The standard deviations, all of them positive.
-    """
+    """Mean and deviation of each column; a single one holds for all columns."""
 
     mean: tuple[float, ...]
-    deviation: tuple[float, ...]
+    deviation: tuple[float, ...]  # the standard deviations, all of them positive
 
     def standardized(self, values: Tensor) -> Tensor:
         """Returns (values - mean) / deviation, computed in float64."""
@@ -55,16 +50,11 @@ class Moments(NamedTuple):
     """Count, means and squared deviations of a site's columns.
 
     They say as much as sums and sums of squares, and lose no digits where a mean is far from 0.
-
-    Attributes:
-        rows: Number of rows.
-        means: The mean of each column.
-        squares: Sum of each column's squared deviations from its mean.
     """
 
     rows: int
-    means: tuple[float, ...]
-    squares: tuple[float, ...]
+    means: tuple[float, ...]  # the mean of each column
+    squares: tuple[float, ...]  # sum of each column's squared deviations from its mean
 
     @classmethod
     def of(cls, values: Array, numeric: Bools | None = None) -> Self:
@@ -133,17 +123,11 @@ def comparable(parts: Sequence[Moments]) -> list[bool]:
 
 
 class Tokenizer(NamedTuple):
-    """A rule that makes tokens of texts: see ``engram.data.tokenizers``.
-
-    Attributes:
-        by: The tokens.
-        words: The vocabulary of words or characters.
-        file: The contents of a ``tokenizer.json``.
-    """
+    """A rule that makes tokens of texts: see ``engram.data.tokenizers``."""
 
     by: Tokens
-    words: tuple[str, ...] = ()
-    file: str = ""
+    words: tuple[str, ...] = ()  # the vocabulary of words or characters
+    file: str = ""  # the contents of a ``tokenizer.json``
 
     @classmethod
     def from_json(cls, found: Any) -> Self:
@@ -160,17 +144,12 @@ class Tokenizer(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Units in which the rows of a run are, beside those in which its network computes.
+    """Units in which the rows of a run are, beside those in which its network computes."""
 
-    Attributes:
-        inputs: Standard of the columns of inputs; None if the network takes them as they are.
-        targets: Standard of the targets; None likewise.
-        text: Tokenizer of inputs that are texts; None of others.
-    """
-
+    # Standard of the columns of inputs; None if the network takes them as they are.
     inputs: Standard | None = None
-    targets: Standard | None = None
-    text: Tokenizer | None = None
+    targets: Standard | None = None  # standard of the targets; None likewise
+    text: Tokenizer | None = None  # tokenizer of inputs that are texts; None of others
 
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Converts to JSON for ``from_json``."""

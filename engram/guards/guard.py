@@ -56,10 +56,6 @@ def _plain(objective: Objective, _: Sums) -> Objective:
     return objective
 
 
-def _nothing(_: Plan) -> tuple[Release, ...]:
-    return ()
-
-
 def _exact(_: Mapping[str, float]) -> Mapping[str, float]:
     return {}
 
@@ -125,7 +121,7 @@ class Guard(NamedTuple):
     broadcast: "Broadcast | None" = None
     report: Callable[[Mapping[str, float]], Mapping[str, float]] = _exact
     bound: Callable[[At], float] = lambda at: at.bound
-    releases: Callable[[Plan], tuple[Release, ...]] = _nothing
+    releases: Callable[[Plan], tuple[Release, ...]] = lambda plan: ()
     weigh: Callable[[Sequence[int]], float] = lambda rows: math.inf
 
     @property

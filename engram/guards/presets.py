@@ -108,7 +108,6 @@ def is_scored(e: Experiment, server_round: int) -> bool:
 
 
 def _screening(e: Experiment, method: Method, running: Set[str]) -> list[Guard]:
-    """Returns the guards that compare updates where nothing bounds them."""
     plain = e.merge == "mean"
     clips = bool(e.clip) and e.privacy != "example"  # whose bound is that of a row's gradient
     slots = [x for x in method.server.start.values() if isinstance(x, dict)]

@@ -105,7 +105,6 @@ def _total(forward: Callable[..., Outputs], w: Params, *given: Any) -> tuple[Ten
 
 
 def _by_autograd(forward: Callable[..., Outputs], w: Params, *given: Any) -> tuple[Params, Any]:
-    """Returns the gradient of ``_total`` by plain autograd, and the outputs."""
     at = {name: leaf.detach().requires_grad_() for name, leaf in w.items()}
     total, outputs = _total(forward, at, *given)
     if total.requires_grad:

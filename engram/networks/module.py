@@ -111,7 +111,6 @@ def _seed(make: Make, generator: Generator) -> int:
 
 
 def _made(make: Make, example: Inputs) -> nn.Module:
-    """Returns a module with its lazy layers initialized by a call."""
     made = make if isinstance(make, nn.Module) else make()
     require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
     for name, leaf in made.named_parameters():  # before a call blames something else

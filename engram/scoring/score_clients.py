@@ -18,17 +18,13 @@ from engram.scoring.served import BLOCK, Answer, ServedModels
 
 
 class Scores(NamedTuple):
-    """Scores on query rows, each of shape (clients,).
+    """Scores on query rows, each of shape (clients,)."""
 
-    Attributes:
-        columns: Metric columns by name: the served model's, without a suffix; the common model's,
-            ``-common``, where there is one; and those of the served model after fine-tuning,
-            ``-tuned``, where it can be fine-tuned and is not yet.
-        queries: Numbers of test rows that were scored.
-    """
-
+    # Metric columns by name: the served model's, without a suffix; the common model's, ``-common``,
+    # where there is one; and those of the served model after fine-tuning, ``-tuned``, where it can
+    # be fine-tuned and is not yet.
     columns: dict[str, Tensor]
-    queries: Tensor
+    queries: Tensor  # numbers of test rows that were scored
 
 
 @dataclass

@@ -50,7 +50,7 @@ def rounds_of(e, cores, *, block=4, combine=10, store=None):
         for server_round in (1, 2, 3):
             when = {"server_round": server_round, "durable": 0, "combine": combine, "share": share}
             found += t.train(initial_model(t), [CLIENTS], own=own_of(t, CLIENTS), **when)
-        processes = share.processes
+        processes = 1 + len(share.pids)
     return found, store.dump(), processes
 
 

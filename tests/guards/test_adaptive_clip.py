@@ -18,13 +18,8 @@ from tests.guards.test_changes import at_of
 from tests.samples import entry
 from tests.support import assert_same, small, trainer
 
-ADAPTIVE = {
-    "method": "fedavg",
-    "privacy": "central",
-    "clip": 0.1,
-    "clip_quantile": 0.5,
-    "noise_multiplier": 1.0,
-}
+ADAPTIVE = {"method": "fedavg", "privacy": "central", "clip": 0.1}
+ADAPTIVE |= {"clip_quantile": 0.5, "noise_multiplier": 1.0}
 
 
 def rounds_of(noise, **settings):

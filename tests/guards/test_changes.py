@@ -50,19 +50,10 @@ def length(slots):
 EACH = {"ifca", "fedpac", "pfedhn", "fedamp", "fedfomo", "cfl", "fedas", "floco"}
 
 
-def at_of(method, received, *, asked=4, normal=torch.zeros, running=frozenset(), server=None):
+def at_of(method, received, *, asked=4, normal=torch.zeros, running=frozenset()):
     """Where guards act, in a round in which every client received the same slots."""
-    return At(
-        method,
-        running,
-        asked,
-        received if server is None else server,
-        lambda update: received,
-        lambda size, stream: normal(size),
-        lambda stream: np.random.default_rng(0),
-        id,
-        list,
-    )
+    draws = lambda size, stream: normal(size), lambda stream: np.random.default_rng(0)
+    return At(method, running, asked, received, lambda update: received, *draws)
 
 
 def test_updates_of_every_method_are_bounded_and_noised_in_every_slot():

@@ -145,24 +145,13 @@ def test_a_run_claims_the_epsilon_of_its_most_exposed_row():
 def audited(tmp_path, multiplier):
     """Returns what an attacker finds who sees the model, of rows of a client that train."""
     rows = 240
-    data = write_npz(
-        tmp_path / "rows.npz", x=10 * np.eye(rows, dtype=np.float32), y=np.arange(rows) % 2
-    )
+    x, y = 10 * np.eye(rows, dtype=np.float32), np.arange(rows) % 2
+    how = {"dataset": write_npz(tmp_path / "rows.npz", x=x, y=y), "noise_multiplier": multiplier}
+    how |= {"clip": 0.1, "num_clients": 1, "partition": "iid", "clients_per_round": 1}
+    how |= {"hidden": "", "batch_size": 30, "local_steps": 5, "fedavg.eta": 0.1}
     seen, unseen = [], []
     for seed in range(4):
-        e = small(
-            method="fedavg",
-            **EXAMPLE | {"noise_multiplier": multiplier, "clip": 0.1},
-            dataset=data,
-            num_clients=1,
-            partition="iid",
-            clients_per_round=1,
-            hidden="",
-            batch_size=30,
-            local_steps=5,
-            seed=seed,
-            **{"fedavg.eta": 0.1},
-        )
+        e = settings_of(**how, seed=seed)
         t = trainer(e, noise=simulated_noise(seed))
         own = t.data.train.rows[0]
         x, y = t.data.train.take(torch.from_numpy(own))

@@ -31,12 +31,8 @@ def test_secret_noise_is_never_the_same_and_simulated_noise_a_function_of_seed_p
         return simulated_noise(seed)(100, stream, *(keys or (1, 2)))
 
     assert torch.equal(drawn(), drawn())
-    for other in (
-        drawn(4),
-        drawn(3, Stream.SERVER_NOISE),
-        drawn(3, Stream.CLIENT_NOISE, 1, 3),
-        drawn(3, Stream.CLIENT_NOISE, 2, 2),
-    ):
-        assert (drawn() != other).all()
+    alike = 3, Stream.CLIENT_NOISE
+    for other in ((4,), (3, Stream.SERVER_NOISE), (*alike, 1, 3), (*alike, 2, 2)):
+        assert (drawn() != drawn(*other)).all()
     for noise in SOURCES.values():
         assert noise(0, Stream.SERVER_NOISE, 1).shape == (0,)

@@ -17,7 +17,7 @@ from engram.core.method import Context, Network, Update
 from engram.core.personal_parameters import build
 from engram.core.rounds import Stepper, first_steps, merged
 from engram.core.slot_optimizers import SGD
-from engram.core.slots import mean_of, pick
+from engram.core.slots import pick
 from engram.core.tree import stacked
 from engram.networks.base import moved
 from engram.networks.losses import dense_loss_of
@@ -162,7 +162,7 @@ def run_round(
     optimizer=SGD,
     factor=1.0,
     leaving=lambda client, received, sent: sent,
-    mean=mean_of,
+    gathered=list,
 ):
     """Returns the server's slots and the clients' memories after a round."""
     kept = {c: memories.get(c, method.client.start) for c in cohort}
@@ -182,7 +182,7 @@ def run_round(
             left = leaving(client, mine, one(sent, i))
             updates[client] = Update(left, 10 + client, 1, client)
             after[client] = one(keeps, i)
-    return merged(method, server, [updates[c] for c in cohort], mean), after
+    return merged(method, server, gathered(updates[c] for c in cohort)), after
 
 
 def run(settings, way=in_turn, cohorts=COHORTS, personal=frozenset(), **options):

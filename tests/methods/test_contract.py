@@ -170,19 +170,13 @@ def _merges_a_mean(name):
 def test_a_mean_may_be_taken_in_parts(name):
     method = built(CASES[name])
 
-    def in_parts(updates, by):
-        return mean_of([mean_of(updates[:1], by), mean_of(updates[1:], by)], by)
+    def in_parts(updates):
+        first, *others = updates
+        return [mean_of(some, method.server.merge.by) for some in ([first], others)]
 
     whole = run_round(method, in_turn, method.server.start, {}, 1, COHORTS[2])
-    parts = run_round(method, in_turn, method.server.start, {}, 1, COHORTS[2], mean=in_parts)
+    parts = run_round(method, in_turn, method.server.start, {}, 1, COHORTS[2], gathered=in_parts)
     assert_close(parts[0], whole[0], **CLOSE)
-
-
-def test_a_server_that_sees_every_update_refuses_a_mean():
-    method = built(CASES["fedpac"])
-    start = method.server.start
-    with pytest.raises(ValueError, match="sees every update"):
-        run_round(method, in_turn, start, {}, 1, [0, 1], mean=lambda updates, by: None)
 
 
 def test_phases_share_the_steps():

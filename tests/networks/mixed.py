@@ -6,20 +6,9 @@ import engram
 from engram.settings.experiment import Experiment
 
 CLIENTS = 3
-SETTINGS = {
-    "num_clients": CLIENTS,
-    "clients_per_round": CLIENTS,
-    "min_clients": CLIENTS,
-    "partition": "natural",
-    "method": "fedavg",
-    "batch_size": 8,
-    "validation_fraction": 0,
-    "num_rounds": 3,
-    "eval_every": 3,
-    "hidden": "8",
-    "eta": 0.1,
-    "timeout": 120.0,
-}
+SETTINGS = dict.fromkeys(("num_clients", "clients_per_round", "min_clients"), CLIENTS)
+SETTINGS |= {"partition": "natural", "method": "fedavg", "batch_size": 8, "validation_fraction": 0}
+SETTINGS |= {"num_rounds": 3, "eval_every": 3, "hidden": "8", "eta": 0.1, "timeout": 120.0}
 
 
 def experiment(function):

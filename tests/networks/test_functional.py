@@ -306,11 +306,7 @@ def test_a_sequential_that_ends_in_dense_layers_is_known_by_them():
     for net, layers, features in [
         ([nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 2)], 2, False),
         ([nn.Flatten(), nn.Linear(12, 2)], 1, False),
-        (
-            [nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)],
-            2,
-            True,
-        ),
+        ([nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(12, 4), nn.ReLU(), nn.Linear(4, 2)], 2, True),
         ([nn.Flatten(), nn.Linear(12, 5), nn.Tanh(), nn.Linear(5, 2)], 1, True),
         ([nn.Flatten(), nn.Linear(12, 2, bias=False)], 0, False),
         ([nn.Flatten(), nn.Linear(12, 2), nn.ReLU()], 0, False),

@@ -118,14 +118,8 @@ class Seen:
 
 
 def test_who_tunes_by_an_error_says_that_less_is_better(tmp_path):
-    how = {
-        "methods": "fedavg",
-        "trials": 1,
-        "seeds": 1,
-        "num_rounds": 1,
-        "search": "eta=0.1..0.2:log",
-    }
-    how |= {"validation_fraction": 0.4, "progress": False, "out": tmp_path / "t"}
+    how = {"methods": "fedavg", "trials": 1, "seeds": 1, "num_rounds": 1, "progress": False}
+    how |= {"search": "eta=0.1..0.2:log", "validation_fraction": 0.4, "out": tmp_path / "t"}
 
     def gap(outputs, targets):
         return (outputs - targets).abs().mean()

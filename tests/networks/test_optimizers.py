@@ -1,6 +1,7 @@
 """Optimizers of local steps: those of torch, and what they are when there is nothing to them."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -64,11 +65,9 @@ def assert_numbers_are_torchs(name, make, clip, decay):
 
 
 def test_the_numbers_are_torchs():
-    for decay in [0.0, 0.1]:
-        for clip in [0.0, 0.05]:
-            for name, made in TORCH.items():
-                with entry(decay, clip, name):
-                    assert_numbers_are_torchs(name, made, clip, decay)
+    for decay, clip, name in product([0.0, 0.1], [0.0, 0.05], TORCH):
+        with entry(decay, clip, name):
+            assert_numbers_are_torchs(name, TORCH[name], clip, decay)
 
 
 def test_optimizers_that_do_nothing_else_are_sgd():

@@ -97,15 +97,8 @@ TEXTS = torch.tensor([[2, 3, 4, 0, 0], [3, 0, 0, 0, 0]])
 
 
 def built(name, hidden, example=TEXTS):
-    found = network(
-        name,
-        example,
-        outputs=3,
-        hidden=hidden,
-        tokens=7,
-        statistics="average",
-        generator=torch.Generator(),
-    )
+    how = {"outputs": 3, "hidden": hidden, "tokens": 7, "statistics": "average"}
+    found = network(name, example, **how, generator=torch.Generator())
     return found, found.init(torch.Generator().manual_seed(0))
 
 

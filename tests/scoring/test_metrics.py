@@ -22,12 +22,7 @@ TARGETS = torch.tensor([[0, 0, 0], [1, 1, 1]])
 COUNTED = torch.tensor([[True, True, False], [True, True, True]])
 
 
-@pytest.fixture(autouse=True)
-def _as_before():
-    known = dict(METRICS)
-    yield
-    METRICS.clear()
-    METRICS.update(known)
+pytestmark = pytest.mark.usefixtures("plug_ins")
 
 
 def test_accuracy_and_loss_by_hand():

@@ -1,7 +1,7 @@
 """The simulated clock: seconds by hand, traces, rounds that wait for some, and the event queue."""
 
 import math
-from itertools import count
+from functools import partial
 
 import numpy as np
 import pytest
@@ -95,8 +95,15 @@ def test_who_answers_in_time():
             assert in_time(ends, now=10.0, wanted=wanted, deadline=deadline) == (clients, end)
 
 
+first_landings = partial(landings, Flights(), 0)
+
+
 def in_order(wave, wanted, busy):
     return [client for client in range(10) if client not in busy][:wanted]
+
+
+def after(takes):
+    return lambda client, now: now + takes.get(client, 1.0)
 
 
 def test_equal_clients_and_a_buffer_of_all_at_work_are_synchronous():
@@ -119,58 +126,30 @@ def test_equal_clients_and_a_buffer_of_all_at_work_are_synchronous():
 
 
 def test_a_slow_client_holds_nobody_up():
-    takes = {0: 1.0, 1: 3.5, 2: 1.0, 3: 1.0, 4: 1.0, 5: 1.0}
-    flights, every = Flights(), []
+    flights, every, how = Flights(), [], {"at_work": 2, "wanted": 1, "draw": in_order}
     for version in range(5):
-        landed, flights = landings(
-            flights,
-            version,
-            at_work=2,
-            wanted=1,
-            draw=in_order,
-            ends=lambda client, now: now + takes[client],
-        )
+        landed, flights = landings(flights, version, **how, ends=after({1: 3.5}))
         every += [(flight.client, flight.version, flight.lands) for flight in landed]
     # 0 and 1 are asked at 0; 0 answers at 1, 2, 3; then 1 (of model 0) at 3.5, and 0 at 4.
     assert every == [(0, 0, 1.0), (0, 1, 2.0), (0, 2, 3.0), (1, 0, 3.5), (0, 3, 4.0)]
 
 
 def test_nobody_works_twice_on_the_same_model():
-    takes = {0: 1.0, 1: 10.0, 2: 1.0, 3: 1.0}
-    landed, flights = landings(
-        Flights(),
-        0,
-        at_work=2,
-        wanted=3,
-        draw=lambda wave, wanted, busy: [c for c in range(4) if c not in busy][:wanted],
-        ends=lambda client, now: now + takes[client],
-    )
+    landed, flights = first_landings(at_work=2, wanted=3, draw=in_order, ends=after({1: 10.0}))
     assert [(flight.client, flight.lands) for flight in landed] == [(0, 1.0), (2, 2.0), (3, 3.0)]
     assert [flight.client for flight in flights.aloft] == [1]
 
 
 def test_a_buffer_ends_short_where_nobody_is_left_to_ask():
-    landed, flights = landings(
-        Flights(),
-        0,
-        at_work=3,
-        wanted=3,
-        draw=lambda wave, wanted, busy: [1] if 1 not in busy else [],
-        ends=lambda client, now: now + 1,
-    )
+    def draw(wave, wanted, busy):
+        return [1] if 1 not in busy else []
+
+    landed, flights = first_landings(at_work=3, wanted=3, draw=draw, ends=after({}))
     assert [flight.client for flight in landed] == [1]
     assert flights.aloft == ()
 
 
 def test_answers_of_one_second_fill_a_buffer_before_the_next():
-    serial = count()
-    landed, flights = landings(
-        Flights(),
-        0,
-        at_work=4,
-        wanted=3,
-        draw=lambda wave, wanted, busy: [next(serial) for _ in range(wanted)],
-        ends=lambda client, now: now + 1,
-    )
+    landed, flights = first_landings(at_work=4, wanted=3, draw=in_order, ends=after({}))
     assert [flight.client for flight in landed] == [0, 1, 2]
     assert flights == Flights(1.0, 1, (Flight(3, 0, 1.0),))

@@ -98,10 +98,7 @@ def kept(**columns):
                 TUNED.format("north") + "size, lower adapt-lr",
             ],
         ),
-        (
-            {"loss": [1.0, NAN, 1.0]},
-            ["round 7: clients [south] keep their scores to themselves"],
-        ),
+        ({"loss": [1.0, NAN, 1.0]}, ["round 7: clients [south] keep their scores to themselves"]),
     ],
 )
 def test_a_warning_names_the_clients(columns, expected, warnings_of_engram):

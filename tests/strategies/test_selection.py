@@ -1,5 +1,7 @@
 """The evaluation that validation picks, clients that never train, and runs that end early."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from torch.nn import functional
@@ -104,10 +106,9 @@ def test_claimed_accuracies_cost_the_picked_round_no_more_than_their_share():
     for _ in range(200):
         honest = rng.random((6, 1)) * np.ones((6, 8))
         scores = np.hstack([honest, rng.integers(0, 2, (6, 2)).astype(float)])
-        names = ["accuracy", "validation-accuracy", "queries"]
-        selection = Selection.empty("", names, 10)
+        selection = Selection.empty("", NAMES, 10)
         for number, row in enumerate(scores):
-            found = Evaluation(list(range(10)), dict.fromkeys(names, row))
+            found = Evaluation(list(range(10)), dict.fromkeys(NAMES, row))
             selection = selection.after(number, found, ACCURACY, frozenset())
         assert honest[selection.round, 0] >= honest.max() - 2 / 8 - 1e-9
 
@@ -132,40 +133,28 @@ def test_who_owns_a_mean_is_named():
 
 def test_no_liar_makes_the_mean_that_is_told():
     """It is absent, or no farther off than a liar can be: by its range, or the median, over n."""
-    for name in [*METRICS, "loss"]:
-        for said in [1e30, -1e30, 3e38, np.inf, 5e3]:
-            for count in [3, 5, 20]:
-                with entry(name, said, count):
-                    metric = REGRESSION.metric if name == "loss" else METRICS[name]
-                    low, high = max(metric.low, -1.0), min(metric.high, 2.0)
-                    honest = np.linspace(
-                        low + 0.2 * (high - low), low + 0.4 * (high - low), count - 1
-                    )
-                    column = Column(name, metric, optional=False)
-                    values = [*honest.tolist(), said]
-                    if column.impossible(values):
-                        values[-1] = (
-                            metric.low if said < 0 else metric.high
-                        )  # the worst that is let in
-                    columns = {metric.name: np.array(column.counted(values))}
-                    found = summary(Evaluation(list(range(count)), columns), [metric])
-                    mean, spread, median = (
-                        found[metric.name + end] for end in ("", "-std", "-median")
-                    )
-                    assert honest.min() <= median <= honest.max()
-                    assert (mean is None) == (spread is None)
-                    most = min(metric.high, metric.most) - metric.low
-                    if mean is not None:
-                        moved = abs(mean - honest.mean()) * count
-                        usual = np.abs(np.array(values) - median)
-                        bound = count * max(10 * np.median(usual), abs(median)) + abs(
-                            median - honest.mean()
-                        )
-                        assert moved <= max(most if np.isfinite(most) else 0.0, bound) + 1e-9
-                    again = summary(
-                        Evaluation(list(range(count - 1)), {metric.name: honest}), [metric]
-                    )
-                    assert again[metric.name] == pytest.approx(honest.mean())
+    claims = [1e30, -1e30, 3e38, np.inf, 5e3]
+    for name, said, count in product([*METRICS, "loss"], claims, [3, 5, 20]):
+        with entry(name, said, count):
+            metric = REGRESSION.metric if name == "loss" else METRICS[name]
+            low, high = max(metric.low, -1.0), min(metric.high, 2.0)
+            honest = np.linspace(low + 0.2 * (high - low), low + 0.4 * (high - low), count - 1)
+            column, values = Column(name, metric, optional=False), [*honest.tolist(), said]
+            if column.impossible(values):
+                values[-1] = metric.low if said < 0 else metric.high  # the worst that is let in
+            columns = {metric.name: np.array(column.counted(values))}
+            found = summary(Evaluation(list(range(count)), columns), [metric])
+            mean, spread, median = (found[metric.name + end] for end in ("", "-std", "-median"))
+            assert honest.min() <= median <= honest.max()
+            assert (mean is None) == (spread is None)
+            most = min(metric.high, metric.most) - metric.low
+            if mean is not None:
+                moved = abs(mean - honest.mean()) * count
+                usual = np.median(np.abs(np.array(values) - median))
+                bound = count * max(10 * usual, abs(median)) + abs(median - honest.mean())
+                assert moved <= max(most if np.isfinite(most) else 0.0, bound) + 1e-9
+            again = summary(Evaluation(list(range(count - 1)), {metric.name: honest}), [metric])
+            assert again[metric.name] == pytest.approx(honest.mean())
 
 
 @pytest.fixture

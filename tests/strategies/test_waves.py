@@ -18,14 +18,8 @@ from tests.support import PROTECTED, grid, initial_model, strategy_of, trainer
 
 WHOLE = {"model": "linear", "batch_size": 1000, "local_steps": 1, "weighting": "clients"}
 BUFFERED = {"clock": "drawn", "buffer_size": 2}
-SMALL = {
-    "method": "fedavg",
-    "num_clients": 8,
-    "num_rounds": 6,
-    "clients_per_round": 4,
-    "eval_every": 3,
-    "hidden": "6",
-}
+SMALL = {"method": "fedavg", "num_clients": 8, "num_rounds": 6, "clients_per_round": 4}
+SMALL |= {"eval_every": 3, "hidden": "6"}
 SLOW = {"clock": "drawn,stragglers=0.25,speed-spread=0.5"}
 
 

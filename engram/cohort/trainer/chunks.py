@@ -43,17 +43,11 @@ class Asked(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Clients that are trained, or scored, at once.
+    """Clients that are trained, or scored, at once."""
 
-    Attributes:
-        numbers: For each client, the number of its group.
-        clients: The clients.
-        own: Slots of which each of them receives its own, in their order.
-    """
-
-    numbers: list[int]
+    numbers: list[int]  # for each client, the number of its group
     clients: list[int]
-    own: Slots
+    own: Slots  # slots of which each of them receives its own, in their order
 
 
 Parts = list[tuple[int, Any]]
@@ -112,15 +106,9 @@ def score(
     own: Slots = {},  # noqa: B006 - nobody changes it
     share: Share = in_order,
 ) -> "Scores":
-    """Scores the models that serve clients, and the common model.
+    """Scores the models that serve clients, and the common model, after ``server_round``.
 
-    Args:
-        trainer: Has trained the clients.
-        common: The slots that all clients receive alike after ``server_round``.
-        clients: The clients to score.
-        server_round: Slots that clients kept up to this round are used.
-        own: Slots of which each of these clients receives its own, in their order.
-        share: As for ``Trainer.train``.
+    Slots that clients kept up to this round are used; the rest is as for ``Trainer.train``.
     """
     memories = trainer.recalled(clients, before=server_round + 1)
     common, own = trainer.empty | trainer.receive(common), trainer.receive(own)
@@ -172,17 +160,9 @@ def outcome_of(
     causes: Mapping[int, str],
     combine: int | None,
 ) -> Trained:
-    """Returns the outcome for clients of a cohort, by position.
+    """Returns the outcome for some of a cohort's clients, by position in ``done``.
 
-    Args:
-        trainer: Has trained them.
-        positions: The positions.
-        done: The outcome of all clients of the cohort.
-        clients: These clients.
-        server_round: The round.
-        causes: Likely causes of what broke, by position.
-        combine: The largest weight of a client, in rows, in the mean of what clients send; None
-            for what every client sends.
+    ``causes`` are likely ones of what broke, by position; ``combine`` is as for ``Trainer.train``.
     """
     data, failures = trainer.data, dict[int, str]()
     kept, mine, examples, losses = list[int](), list[int](), list[int](), list[float]()

@@ -25,18 +25,12 @@ _KEPT, _OPTIMIZER, _BESIDE = "kept", "optimizer", "beside/"
 
 
 class Memory(NamedTuple):
-    """A client's memory.
+    """A client's memory."""
 
-    Attributes:
-        kept: The method's slots.
-        states: The optimizer's states by slot, for each phase; empty for new states.
-        trained: Whether the client has trained.
-        form: Names and shapes of all arrays; clients are trained together if theirs are equal.
-    """
-
-    kept: Slots
-    states: Sequence[State]
-    trained: bool
+    kept: Slots  # the method's slots
+    states: Sequence[State]  # the optimizer's states by slot, for each phase; empty for new states
+    trained: bool  # whether the client has trained
+    # Names and shapes of all arrays; clients are trained together if theirs are equal.
     form: Hashable
 
 
@@ -46,22 +40,14 @@ class Recollection:
 
     Arrays are in the order of their names, whether a memory comes from the store or from the last
     round, since clients are trained together only if their arrays have the same order.
-
-    Attributes:
-        store: The store of memories.
-        method: The method.
-        initial: The network's parameters before training.
-        moments: Whether clients keep the optimizer's states.
-        device: The device that slots are put on.
-        unseen: Clients that never train.
     """
 
     store: MemoryStore
     method: Method
-    initial: Params
-    moments: bool
-    device: str
-    unseen: Set[int]
+    initial: Params  # the network's parameters before training
+    moments: bool  # whether clients keep the optimizer's states
+    device: str  # the device that slots are put on
+    unseen: Set[int]  # clients that never train
 
     def recall(self, client: int, *, before: int) -> Memory:
         """Returns a client's memory from rounds before the given one.

@@ -27,19 +27,12 @@ _TARGETS: Final = 3  # different ones that are listed
 
 
 class Seen(NamedTuple):
-    """The rows that a client drew in a round.
+    """The rows that a client drew in a round."""
 
-    Attributes:
-        x: Inputs, (n, ...), as its network sees them.
-        y: Targets, (n, ...), standardized where its loss takes them so.
-        numbers: Their positions among the client's training rows, from 0.
-        classes: Number of classes, if targets are classes in 0..classes-1; else 0.
-    """
-
-    x: Any
-    y: Tensor
-    numbers: Sequence[int]
-    classes: int = 0
+    x: Any  # inputs, (n, ...), as its network sees them
+    y: Tensor  # targets, (n, ...), standardized where its loss takes them so
+    numbers: Sequence[int]  # their positions among the client's training rows, from 0
+    classes: int = 0  # number of classes, if targets are classes in 0..classes-1; else 0
 
 
 def told_cause(trainer: "Trainer", task: Task, cohort: Cohort, client: int) -> str:

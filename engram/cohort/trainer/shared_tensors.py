@@ -84,8 +84,6 @@ def copied(leaf: Any) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles the numbers of tensors on the CPU as buffers."""
-
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is Tensor and thing.device.type == "cpu" and thing.numel():
             return torch.from_numpy, (thing.detach().contiguous().numpy(),)

@@ -72,21 +72,13 @@ def _form(tree: Any) -> Hashable:
 
 
 class _Part(NamedTuple):
-    """Clients of one run with memories of the same form.
-
-    Attributes:
-        run: The run.
-        some: The clients' positions in the run's cohort.
-        clients: Their numbers.
-        cohort: The same clients, with what they receive, keep and draw.
-        form: Names and shapes of their memories' arrays.
-    """
+    """Clients of one run with memories of the same form."""
 
     run: int
-    some: list[int]
+    some: list[int]  # the clients' positions in the run's cohort
     clients: list[int]
-    cohort: Cohort
-    form: Hashable
+    cohort: Cohort  # the same clients, with what they receive, keep and draw
+    form: Hashable  # names and shapes of their memories' arrays
 
 
 class Stack:
@@ -263,7 +255,6 @@ class Stack:
 
 
 def _joined_rows(splits: Sequence[Split]) -> tuple[Split, list[int]]:
-    """Returns one split of all rows, and the first row number of each split."""
     first = splits[0]
     if len(splits) == 1:
         return first, [0]

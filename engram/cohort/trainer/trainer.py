@@ -76,14 +76,10 @@ _EXPLAINED: Final = 3  # clients of a block whose slots broke and that are looke
 
 
 class Received(NamedTuple):
-    """The arrays that clients receive, by path, with their shapes.
+    """The arrays that clients receive, by path, with their shapes."""
 
-    Attributes:
-        common: Those that all clients receive alike.
-        own: Those of which each receives its own, without the clients' axis.
-    """
-
-    common: dict[str, tuple[int, ...]]
+    common: dict[str, tuple[int, ...]]  # those that all clients receive alike
+    # Those of which each receives its own, without the clients' axis.
     own: dict[str, tuple[int, ...]]
 
 
@@ -375,7 +371,6 @@ class Trainer:
         return self._trains(self.way, learned, factor)(cohort)
 
     def _check(self, cohort: Cohort, learned: Task, client: int) -> None:
-        """Checks that the method fulfills its contract, once for each form of memory."""
         if (form := frozenset(flat(cohort.kept))) in self._checked:
             return
         self._checked.add(form)

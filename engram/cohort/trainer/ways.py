@@ -38,30 +38,19 @@ _TRIES: Final = 2  # timings of each way, since the first one takes longer
 
 
 class Learner(NamedTuple):
-    """A method on a network, for each way to train it.
+    """A method on a network, for each way to train it."""
 
-    Attributes:
-        settings: The method's settings.
-        model: The network.
-        network: The same, as methods see it.
-        outputs: Number of classes, or of values.
-        clients: Number of clients of the federation.
-        generator: As ``Context.generator``.
-        optimizer: The optimizer of local steps.
-        standard: Standardization of targets before the loss; None for targets as they are.
-        work: Slots that a client works on, on torch's meta device, which holds no values.
-        guard: The guards at clients where they protect single rows; None for plain gradients.
-    """
-
-    settings: Any
+    settings: Any  # the method's settings
     model: Model
-    network: Network
-    outputs: int
-    clients: int
-    generator: Callable[[], Generator]
-    optimizer: Optimizer
+    network: Network  # the model, as methods see it
+    outputs: int  # number of classes, or of values
+    clients: int  # number of clients of the federation
+    generator: Callable[[], Generator]  # as ``Context.generator``
+    optimizer: Optimizer  # the optimizer of local steps
+    # Standardization of targets before the loss; None for targets as they are.
     standard: Standard | None
-    work: Slots
+    work: Slots  # slots that a client works on, on torch's meta device, which holds no values
+    # The guards at clients where they protect single rows; None for plain gradients.
     guard: "Guard | None" = None
 
     @property

@@ -32,21 +32,13 @@ _FORM: Final = struct.Struct("8q")  # of a token; a pipe's pages hold whole ones
 
 
 class Token(NamedTuple):
-    """A chunk to be trained, as it stands in the queue.
+    """A chunk to be trained, as it stands in the queue."""
 
-    Attributes:
-        dealt: The number of the deal that it belongs to, which no other one has.
-        number: The chunk's number in the round.
-        inbox: The number of the inbox that it is in.
-        asked: The place of what all chunks of the round share.
-        chunk: The place of the chunk and of the memories that its clients come with.
-    """
-
-    dealt: int
-    number: int
-    inbox: int
-    asked: Place
-    chunk: Place
+    dealt: int  # the number of the deal that it belongs to, which no other one has
+    number: int  # the chunk's number in the round
+    inbox: int  # the number of the inbox that it is in
+    asked: Place  # the place of what all chunks of the round share
+    chunk: Place  # the place of the chunk and of the memories that its clients come with
 
     def packed(self) -> bytes:
         """Returns it as bytes."""
@@ -63,33 +55,20 @@ class Token(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Word of a chunk that a helper has trained.
+    """Word of a chunk that a helper has trained."""
 
-    Attributes:
-        dealt: As in the chunk's token.
-        number: Likewise.
-        outbox: The number of the outbox that the outcome is in.
-        place: Its place there; None if training raised an error.
-    """
-
-    dealt: int
-    number: int
-    outbox: int
-    place: Place | None
+    dealt: int  # as in the chunk's token
+    number: int  # likewise
+    outbox: int  # the number of the outbox that the outcome is in
+    place: Place | None  # its place there; None if training raised an error
 
 
 class Helper(NamedTuple):
-    """A process that trains chunks.
-
-    Attributes:
-        process: The process.
-        line: Brings each ``Result``, and takes a receipt for it.
-        outboxes: Where outcomes are.
-    """
+    """A process that trains chunks."""
 
     process: ForkProcess
-    line: Connection
-    outboxes: Sequence[Arena]
+    line: Connection  # brings each ``Result``, and takes a receipt for it
+    outboxes: Sequence[Arena]  # where outcomes are
 
 
 def forked(trainer: "Trainer", inboxes: Sequence[Arena], queue: int, end: int) -> Helper:

@@ -85,13 +85,8 @@ class Workers:
         yield from (team.train if team else in_order)(trainer, asked, chunks)
 
     @property
-    def processes(self) -> int:
-        """Number of processes that train, with this one."""
-        return 1 + len(self.pids)
-
-    @property
     def pids(self) -> list[int]:
-        """Numbers in the system of the others."""
+        """Numbers in the system of the other processes that train."""
         team = self._team.helpers if self._team else []
         return [helper.process.pid for helper in team if helper.process.pid]
 

@@ -15,17 +15,12 @@ MOST: Final = 1e6
 
 
 class Costs(NamedTuple):
-    """Costs of releases together, by kind.
+    """Costs of releases together, by kind."""
 
-    Attributes:
-        total: The sum of mu^2 of normal ones about known units.
-        sampled: Numbers of those about samples, by multiplier and rate.
-        concentrated: Numbers of those that are not normal, by multiplier.
-    """
-
-    total: float
+    total: float  # the sum of mu^2 of normal ones about known units
+    # Numbers of those about samples, by multiplier and rate.
     sampled: Mapping[tuple[float, float], int]
-    concentrated: Mapping[float, int]
+    concentrated: Mapping[float, int]  # numbers of those that are not normal, by multiplier
 
     def epsilon(self, delta: float, *, replaced: bool = False) -> float:
         """Returns epsilon, as ``composed_epsilon``.

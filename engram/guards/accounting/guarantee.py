@@ -72,7 +72,6 @@ def is_weak(e: Experiment) -> bool:
 
 
 def _noise_in_words(e: Experiment) -> str:
-    """Describes the noise of a private run, and its bound."""
     if e.privacy == "none":
         return f"privacy by {e.guards}"
     solved_for, first = " (for epsilon)" * (e.epsilon > 0), " at first" * (e.clip_quantile > 0)

@@ -31,16 +31,11 @@ Draw = Callable[[int], Tensor]  # size -> (size,), uniform on [0, 1), in float32
 
 
 class Coder(NamedTuple):
-    """A way to write one array of float32.
+    """A way to write one array of float32."""
 
-    Attributes:
-        form: ``shape -> code`` of an array, with shapes only.
-        encode: ``(x, draw) -> code``.
-        decode: ``(code, shape) -> x``; raises ``ValueError`` if the code is not that of such an x.
-    """
-
-    form: Callable[[Shape], Code]
-    encode: Callable[[Tensor, Draw], Code]
+    form: Callable[[Shape], Code]  # ``shape -> code`` of an array, with shapes only
+    encode: Callable[[Tensor, Draw], Code]  # ``(x, draw) -> code``
+    # ``(code, shape) -> x``; raises ``ValueError`` if the code is not that of such an x.
     decode: Callable[[Code, Shape], Tensor]
 
 

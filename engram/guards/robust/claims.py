@@ -26,15 +26,11 @@ _ROUNDING: Final = 1e-4  # of shares that add up to 1
 
 @dataclass(frozen=True)
 class ClaimedRanges:
-    """Holds statistics that serve as weights or denominators to their ranges.
+    """Holds statistics that serve as weights or denominators to their ranges."""
 
-    Attributes:
-        claims: By ``slot/name``; a method declares its own.
-        mend: Whether claims are moved into their ranges, where noise takes honest ones out, too,
-            instead of refused.
-    """
-
-    claims: Mapping[str, Claim]
+    claims: Mapping[str, Claim]  # by ``slot/name``; a method declares its own
+    # Whether claims are moved into their ranges, where noise takes honest ones out, too, instead of
+    # refused.
     mend: bool = False
 
     def build(self) -> Guard:
@@ -51,17 +47,11 @@ class ClaimedRanges:
 
 @dataclass(frozen=True)
 class ComparedClaims:
-    """Bounds claims, each possible by itself, by comparison with those of a round's others.
+    """Bounds claims, each possible by itself, by comparison with those of a round's others."""
 
-    Attributes:
-        claims: By ``slot/name``.
-        amount: An amount counts at most this many times the median one; see ``weight_limit``.
-        mean: A class's mean is at most this many times as long as the longest mean of the median
-            update.
-    """
-
-    claims: Mapping[str, Claim]
-    amount: float
+    claims: Mapping[str, Claim]  # by ``slot/name``
+    amount: float  # an amount counts at most this many times the median one; see ``weight_limit``
+    # A class's mean is at most this many times as long as the longest mean of the median update.
     mean: float
 
     def build(self) -> Guard:

@@ -20,14 +20,9 @@ def entropy(seed):
 
 def session(parties, **special):
     """Terms of so many parties, with a client each."""
-    given = {
-        "training": "t",
-        "number": 1,
-        "asked": tuple((party, 1) for party in range(parties)),
-        "threshold": threshold(parties, 2 / 3),
-        "bound": 1.0,
-        "most": 1,
-    }
+    asked = tuple((party, 1) for party in range(parties))
+    given = {"training": "t", "number": 1, "asked": asked, "bound": 1.0, "most": 1}
+    given["threshold"] = threshold(parties, 2 / 3)
     return Session(**given | special)
 
 

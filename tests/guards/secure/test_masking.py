@@ -146,17 +146,9 @@ def of_key(key):
 
 def keys_of(host, **config):
     """Asks a host for a round's keys; returns its error's words, or nothing."""
-    asked = {
-        "stage": "keys",
-        "training": "t",
-        "server-round": 3,
-        "clients": [0],
-        "parties-asked": [0, 1, 2, 3],
-        "clients-asked": [1, 1, 1, 1],
-        "most-examples": 1,
-        "work": "",
-        "model-digest": "",
-    }
+    asked = {"stage": "keys", "training": "t", "server-round": 3, "clients": [0]}
+    asked |= {"parties-asked": [0, 1, 2, 3], "clients-asked": [1] * 4, "most-examples": 1}
+    asked |= {"work": "", "model-digest": ""}
     grid = InProcessGrid(host, [[0]])
     content = RecordDict({CONFIG: ConfigRecord(asked | config)})
     message = Message(content, dst_node_id=1, message_type=SECURE_QUERY)
@@ -181,19 +173,12 @@ def test_a_node_refuses_rounds_that_it_has_helped_to_unmask_after_a_restart_too(
 
 
 def test_impossible_terms_are_refused():
+    small_sum = "sums must be of 3 sites or more, and "
     for config, told in [
-        (
-            {"parties-asked": [0, 1], "clients-asked": [1, 1]},
-            "sums must be of 3 sites or more, and 2 of 2",
-        ),
-        (
-            {"parties-asked": [0], "clients-asked": [1]},
-            "sums must be of 3 sites or more, and 1 of 1",
-        ),
-        (
-            {"parties-asked": [0, 1, 2], "clients-asked": [1, 1, 1]},  # of whom one may be lost
-            "sums must be of 3 sites or more, and 2 of 3",
-        ),
+        ({"parties-asked": [0, 1], "clients-asked": [1] * 2}, f"{small_sum}2 of 2"),
+        ({"parties-asked": [0], "clients-asked": [1]}, f"{small_sum}1 of 1"),
+        # Of these, one may be lost.
+        ({"parties-asked": [0, 1, 2], "clients-asked": [1] * 3}, f"{small_sum}2 of 3"),
         ({"clients-asked": [1, 1, 1]}, "clients-asked must be of the 4 parties, got 3"),
         ({"clients-asked": [1, 1, 1, 0]}, "clients must be 1 or more of each party"),
         ({"clients-asked": [1, 1, 1, 2**20]}, "clients must be in 1..65536"),

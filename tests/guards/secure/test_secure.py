@@ -238,9 +238,8 @@ def test_a_stage_is_answered_once_and_a_round_that_was_unmasked_never_again(tmp_
     host, requests = between.host, between.requests
     for stage in ("shares", "train", "survivors", "unmask"):
         assert "is not at this stage of round 1" in replayed(host, requests, stage)
-    assert "round must be above 1, whose sum client-0 has helped" in replayed(
-        host, requests, "keys"
-    )
+    again = replayed(host, requests, "keys")
+    assert "round must be above 1, whose sum client-0 has helped" in again
 
 
 class Spoiled(Between):
@@ -338,12 +337,9 @@ def other_units(content):
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_what_a_hostile_server_sends_is_refused_in_one_line(tmp_path, stage, spoil, told):
+    through = spoiled([], stage, spoil)
     with pytest.raises(RunStopped, match=told) as stopped:
-        simulate(
-            experiment(aggregation="secure"),
-            tmp_path / "run",
-            through=lambda host: Spoiled(host, stage, spoil),
-        )
+        simulate(experiment(aggregation="secure"), tmp_path / "run", through=through)
     assert "\n" not in str(stopped.value)
 
 
