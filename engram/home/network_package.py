@@ -68,6 +68,11 @@ def common_model(learned: LearnedNetworks, kind: Kind | None = None) -> nn.Modul
     return learned.module(learned.common, network, 0)
 
 
+def newcomer_of(learned: LearnedNetworks, path: Path) -> Newcomer:
+    """Reads a newcomer's rows."""
+    return read_newcomer(path, learned.kind, learned.experiment)
+
+
 def _kind_of(learned: LearnedNetworks, newcomer: Newcomer, rows: RowNumbers) -> Kind:
     units = own_units(learned.experiment, newcomer.data(rows, 0), 0)
     return newcomer.kind._replace(units=units)
@@ -75,7 +80,7 @@ def _kind_of(learned: LearnedNetworks, newcomer: Newcomer, rows: RowNumbers) -> 
 
 def adapted_package(learned: LearnedNetworks, path: Path, name: str) -> Package:
     """Returns a network for a client that never took part, by its rows, with its card."""
-    newcomer = read_newcomer(path, learned.kind, learned.experiment)
+    newcomer = newcomer_of(learned, path)
     number, everything = learned.experiment.num_clients, np.arange(newcomer.size)
     kind = _kind_of(learned, newcomer, everything)
     if newcomer.y is None:

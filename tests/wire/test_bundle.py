@@ -34,8 +34,8 @@ def same(one, other):
         for key in other[name]:
             a, b = one[name][key], other[name][key]
             if isinstance(a, Array):
-                one, other = ((x.dtype, tuple(x.shape), x.stype, x.data) for x in (a, b))
-                assert one == other
+                mine, theirs = ((x.dtype, tuple(x.shape), x.stype, x.data) for x in (a, b))
+                assert mine == theirs
             else:
                 assert repr(a) == repr(b)
 
