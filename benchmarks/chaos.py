@@ -141,7 +141,6 @@ def _kill_all(
 
 
 def _kill_coordinator(federation: LoopbackFederation, over: threading.Event) -> None:
-    """Kills the ServerApp's process, once there is one."""
     while not over.is_set():
         with contextlib.suppress(psutil.Error):  # a process may end meanwhile
             superlink = psutil.Process(federation.processes["superlink"].pid)

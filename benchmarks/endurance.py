@@ -120,10 +120,7 @@ def growing(found: Mapping[int, Mapping[str, Size]]) -> Sequence[str]:
     return [name for name in last if last[name].descriptors > first[name].descriptors + 8]
 
 
-def main(
-    rounds: Annotated[int, typer.Option(min=1)] = 1000,
-    keep: Keep = False,
-) -> None:
+def main(rounds: Annotated[int, typer.Option(min=1)] = 1000, keep: Keep = False) -> None:
     """Prints the resources of a federation early, halfway and at the end."""
     print(
         "| round | process | memory | descriptors | its folder |\n|---|---|---|---|---|", flush=True

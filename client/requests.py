@@ -154,11 +154,6 @@ def split(
     some of the former: ``engram.strategies.site_strategy.read_split`` reads them.
     """
     notes = notes or {}
-    return {
-        "server-round": number,
-        "ids": list(found),
-        "failed": list(failed),
-        "reasons": list(failed.values()),
-        "noted": list(notes),
-        "notes": list(notes.values()),
-    }
+    why = {"failed": list(failed), "reasons": list(failed.values())}
+    told = {"noted": list(notes), "notes": list(notes.values())}
+    return {"server-round": number, "ids": list(found), **why, **told}

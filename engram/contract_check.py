@@ -115,7 +115,6 @@ def engines_differ(
 
 
 def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
-    """Yields the properties that do not hold, one line each."""
     experiment, raised = networks[0], list[Exception]()
     try:
         whole = _outcome(experiment, place / "whole", through=lambda host: _noting(host, raised))
@@ -207,7 +206,6 @@ def _outcome(
     engine: Engine = "sequential",
     through: Callable[[Host], Host] | None = None,
 ) -> _Numbers:
-    """Runs an experiment; returns all that it computed, by name."""
     results = simulate(experiment, folder, engine=engine, through=through)
     checkpoint = Run.open(folder).load_checkpoint()
     if checkpoint is None:
@@ -255,7 +253,6 @@ def _difference(found: Any, expected: Any, tolerance: float = 0.0) -> str:
 
 
 def _leaves(tree: Any) -> dict[str, Tensor]:
-    """Returns a tree's tensors by their paths in it."""
     found, _ = tree_flatten_with_path(vars(tree) if isinstance(tree, Served) else tree)
     return {
         ".".join(_step(key) for key in path): leaf
@@ -265,14 +262,12 @@ def _leaves(tree: Any) -> dict[str, Tensor]:
 
 
 def _slot_fault(error: BaseException | None) -> SlotFault | None:
-    """Returns the fault of slots that an error came from, if any."""
     while error is not None and not isinstance(error, SlotFault):
         error = error.__cause__
     return error
 
 
 def _step(key: Any) -> str:
-    """Returns the name of a step into a tree: a key, a position, or an attribute."""
     return str(next(getattr(key, n) for n in ("key", "idx", "name") if hasattr(key, n)))
 
 
@@ -280,7 +275,6 @@ def _step(key: Any) -> str:
 
 
 def _impure(experiment: Experiment, own: NetworkMethod, folder: Path) -> Iterable[str]:
-    """Yields the functions of a method that are impure, one line each."""
     found: dict[str, str] = {}
 
     class Settings(type(own.settings)):  # type: ignore[misc]  # whatever class they are of
@@ -300,7 +294,6 @@ def _impure(experiment: Experiment, own: NetworkMethod, folder: Path) -> Iterabl
 
 
 def _twice(method: Method, found: dict[str, str]) -> Method:
-    """Returns a method whose functions are called twice each time."""
     server, client = method.server, method.client
     sees = "mean" if server.merge.combines else "updates"
     merge = _watched(f"merge(server, {sees})", server.merge.merge, found)

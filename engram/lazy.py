@@ -46,13 +46,7 @@ def attach(
 
 def _imported(file: Path) -> dict[str, str]:
     """Returns the module of each name that a file imports under a condition."""
-    branches = [
-        line for line in ast.parse(file.read_text("utf-8")).body if isinstance(line, ast.If)
-    ]
-    return {
-        alias.name: str(line.module)
-        for branch in branches
-        for line in branch.body
-        if isinstance(line, ast.ImportFrom)
-        for alias in line.names
-    }
+    body = ast.parse(file.read_text("utf-8")).body
+    below = (line for part in body if isinstance(part, ast.If) for line in part.body)
+    lines = (line for line in below if isinstance(line, ast.ImportFrom))
+    return {alias.name: str(line.module) for line in lines for alias in line.names}

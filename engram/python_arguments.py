@@ -115,7 +115,6 @@ def settings_of_several(
 
 
 def _of_data(data: Data | None, method: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that follow from data in memory, beside those that are given."""
     if data is None:
         return {}
     arrays = arrays_of(data)

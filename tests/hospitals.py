@@ -45,15 +45,8 @@ def write_hospitals(folder, *, mended=False):
     return paths
 
 
-GERMAN = {
-    "age": "Alter",
-    "bp": "Blutdruck",
-    "crea": "Kreatinin",
-    "sex": "Geschlecht",
-    "smoker": "Raucher",
-    "outcome": "Entlassung nach",
-    "days": "Tage",
-}
+GERMAN = {"age": "Alter", "bp": "Blutdruck", "crea": "Kreatinin", "sex": "Geschlecht"}
+GERMAN |= {"smoker": "Raucher", "outcome": "Entlassung nach", "days": "Tage"}
 WORDS = {
     "sex": {"f": "weiblich", "m": "männlich"},
     "smoker": {"never": "nie", "former": "früher", "current": "aktuell"},

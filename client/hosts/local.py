@@ -195,12 +195,9 @@ def _in_groups(
             _check(content, len(clients), received)
             config = config_of(content)
             version = _version(content)  # the same slots, whatever they are written as
-            key = (
-                id(content.array_records[ARRAYS]) if version is None else version,
-                round_of(content),
-                _most_examples(config),
-                bool(config.get("losses", True)),
-            )
+            record = id(content.array_records[ARRAYS]) if version is None else version
+            losses = bool(config.get("losses", True))
+            key = (record, round_of(content), _most_examples(config), losses)
             groups.setdefault(key, {})[i] = clients
         except EngramError as error:
             replies[i] = Message(Error(REFUSED, str(error)), reply_to=request.message)
@@ -266,17 +263,10 @@ def _train_reply(message: Message, trained: Trained, most: int | None) -> Messag
     if trained.losses:
         weights = None if most is None else [min(n, most) for n in trained.examples]
         metrics["train-loss"] = float(np.average(trained.losses, weights=weights))
-    details = ConfigRecord(
-        {
-            "server-round": round_of(message.content),
-            "ids": trained.clients,
-            "examples": trained.examples,
-            "losses": trained.losses,
-            "failed": list(trained.failures),
-            "reasons": list(trained.failures.values()),
-            "way": trained.way,
-        }
-    )
+    details = ConfigRecord({"server-round": round_of(message.content), "ids": trained.clients})
+    details.update({"examples": trained.examples, "losses": trained.losses})
+    details["failed"], details["reasons"] = [*trained.failures], [*trained.failures.values()]
+    details["way"] = trained.way
     slots, means = to_record(flat(trained.slots)), MetricRecord({**metrics})
     return Message(RecordDict({ARRAYS: slots, METRICS: means, CLIENTS: details}), reply_to=message)
 

@@ -35,65 +35,39 @@ _PAUSE: Final = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before ex
 _PROCESSES: Final = {f"engram.cli.{name}_cli" for name in ("superlink", "node", "site")}
 
 
-GROUPS: Final[dict[str, dict[str, str]]] = {
-    "Train": {
-        "run": "engram.cli.run_cli",
-        "compare": "engram.cli.run_cli",
-        "tune": "engram.cli.tune_cli",
-        "benchmark": "engram.cli.tune_cli",
-        "reproduce": "engram.studies.command",
-    },
-    "Look": {
-        "runs": "engram.cli.show_cli",
-        "show": "engram.cli.show_cli",
-        "data": "engram.cli.run_cli",
-        "report": "engram.cli.show_cli",
-        "board": "engram.cli.watch_cli",
-        "track": "engram.cli.show_cli",
-        "audit": "engram.cli.show_cli",
-        "methods": "engram.cli.show_cli",
-    },
-    "Take home": {
-        "export": "engram.cli.models_cli",
-        "adapt": "engram.cli.models_cli",
-        "predict": "engram.cli.models_cli",
-        "evaluate": "engram.cli.models_cli",
-    },
-    "Between machines": {
-        "federation": "engram.cli.deployed_cli",
-        "init-federation": "engram.cli.superlink_cli",
-        "superlink": "engram.cli.superlink_cli",
-        "register": "engram.cli.superlink_cli",
-        "remove": "engram.cli.superlink_cli",
-        "withdraw": "engram.cli.withdraw_cli",
-        "renew": "engram.cli.superlink_cli",
-        "stop": "engram.cli.superlink_cli",
-        "status": "engram.cli.watch_cli",
-        "schema": "engram.cli.schema_cli",
-        "statistics": "engram.cli.schema_cli",
-        "doctor": "engram.sites.doctor",
-        "node": "engram.cli.node_cli",
-        "approve": "engram.cli.site_cli",
-        "policy": "engram.cli.site_cli",
-        "log": "engram.cli.site_cli",
-        "ledger": "engram.cli.site_cli",
-        "leave": "engram.cli.node_cli",
-        "memory": "engram.cli.node_cli",
-    },
-    "Your own": {
-        "new": "engram.cli.new_cli",
-        "app": "engram.cli.new_cli",
-    },
+GROUPS: Final = {
+    "Train": "run compare tune benchmark reproduce",
+    "Look": "runs show data report board track audit methods",
+    "Take home": "export adapt predict evaluate",
+    "Between machines": "federation init-federation superlink register remove withdraw renew stop "
+    "status schema statistics doctor node approve policy log ledger leave memory",
+    "Your own": "new app",
 }
-"""Modules of the subcommands, under the headings that ``engram --help`` gives them."""
+"""Subcommands, under the headings that ``engram --help`` gives them."""
+
+_MODULES: Final = {
+    "engram.cli.run_cli": "run compare data",
+    "engram.cli.tune_cli": "tune benchmark",
+    "engram.studies.command": "reproduce",
+    "engram.cli.show_cli": "runs show report track audit methods",
+    "engram.cli.watch_cli": "board status",
+    "engram.cli.models_cli": "export adapt predict evaluate",
+    "engram.cli.deployed_cli": "federation",
+    "engram.cli.superlink_cli": "init-federation superlink register remove renew stop",
+    "engram.cli.withdraw_cli": "withdraw",
+    "engram.cli.schema_cli": "schema statistics",
+    "engram.sites.doctor": "doctor",
+    "engram.cli.node_cli": "node leave memory",
+    "engram.cli.site_cli": "approve policy log ledger",
+    "engram.cli.new_cli": "new app",
+}
+COMMANDS: Final = {name: one for one, names in _MODULES.items() for name in names.split()}
 
 LOOKING: Final = {
     *("runs", "show", "report", "board", "track", "methods", "predict", "status", "doctor"),
     *("renew", "stop", "approve", "policy", "log", "ledger", "leave", "memory"),
 }
 """Commands that run no code that the current folder names: it may have come from elsewhere."""
-
-COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group.items()}
 
 
 _EXAMPLES: Final = """\
@@ -196,7 +170,7 @@ class _Lazy(TyperGroup):
     """A group that knows its commands by name and first line, and imports the one called."""
 
     def __init__(self, **attributes: Any) -> None:
-        names = {name: title for title, group in GROUPS.items() for name in group}
+        names = {name: title for title, group in GROUPS.items() for name in group.split()}
         stubs = {name: TyperCommand(name, rich_help_panel=title) for name, title in names.items()}
         super().__init__(**attributes | {"commands": stubs})
 
@@ -335,6 +309,5 @@ def _log_to_stderr() -> None:
 def _show_warning(
     message: Warning | str, category: type[Warning], *_: object, **__: object
 ) -> None:
-    """Prints a library's warning as one line, without its place in the library's source."""
     text = " ".join(f"{category.__name__}: {message}".split())
     print(f"engram: {one_line(text)}", file=sys.stderr)

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -134,23 +134,13 @@ def node(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda signum, frame: stop.set())
-    for folder, (credentials, _) in zip(folders, nodes, strict=True):
+    runs, most = dict[str, Callable[[], None]](), int(max_message * 2**20)
+    serve = partial(run_node, metrics_port=metrics_port, forked=len(folders) > 1, stop=stop)
+    for folder, (credentials, config) in zip(folders, nodes, strict=True):
         _tell(folder, credentials, policy)
-    run_together(
-        {
-            str(folder): partial(
-                run_node,
-                credentials,
-                Path(config["state"]),
-                config,
-                max_message=int(max_message * 2**20),
-                metrics_port=metrics_port,
-                forked=len(folders) > 1,
-                stop=stop,
-            )
-            for folder, (credentials, config) in zip(folders, nodes, strict=True)
-        }
-    )
+        where = Path(config["state"])
+        runs[str(folder)] = partial(serve, credentials, where, config, max_message=most)
+    run_together(runs)
 
 
 def _set_up(
@@ -293,7 +283,8 @@ def export(
     if out.suffix == ".safetensors":
         memory = _newest(folder, state, training, client, memory_key)
         _audit(folder, state).append(line, trained=False)
-        _write_memory(out, memory)
+        with refusing(f"{out} cannot be written"):
+            replace_file(out, work.tensors_to_bytes(memory))
         say(f"{out}: memory of client {client}")
         return
     load_plugins()
@@ -304,11 +295,6 @@ def export(
     _audit(folder, state).append(line, trained=False)
     package.write(out, chosen)
     say(f"{out}: model of client {client}; next: engram predict {out} ROWS")
-
-
-def _write_memory(out: Path, memory: dict[str, Any]) -> None:
-    with refusing(f"{out} cannot be written"):
-        replace_file(out, work.tensors_to_bytes(memory))
 
 
 @memory.command()

@@ -61,16 +61,11 @@ class WithSettings(TyperCommand):
 
 def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str, str]]:
     """Returns key, default, range, range of a search ("" for none) and meaning of settings."""
-    return [
-        (
-            key_of(name),
-            json.dumps(field.default),
-            range_of(field),
-            str(searched_range(field) or ""),
-            field.description or "",
-        )
-        for name, field in group.model_fields.items()
-    ]
+    rows = []
+    for name, field in group.model_fields.items():
+        ranges = range_of(field), str(searched_range(field) or "")
+        rows.append((key_of(name), json.dumps(field.default), *ranges, field.description or ""))
+    return rows
 
 
 Set = Annotated[

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from logging import getLogger
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -76,12 +76,8 @@ def init(
     ] = None,
 ) -> None:
     """Make a federation: certificates, and a folder for the server and each client."""
-    options: dict[str, Any] = {
-        "--clients": clients,
-        "--superlink": superlink,
-        "--insecure": insecure,
-    }
-    others = options | {"--host": host, "--days": days}
+    others: dict[str, object] = {"--clients": clients, "--superlink": superlink}
+    others |= {"--insecure": insecure, "--host": host, "--days": days}
     asked = {"--add-client": add, "--new-key": new_key is not None}
     if invites or invitation is not None:
         _refuse(others | asked, "--invite" if invites else "--join")

@@ -166,7 +166,6 @@ def _draw_band(axes: Axes, curve: Curve, color: str, where: Bools | None = None)
 
 
 def _explained(figure: Figure, handles: Sequence[Any], texts: Sequence[str]) -> Figure:
-    """Puts a legend above all panels."""
     wide, _ = figure.get_size_inches()
     columns = max(1, min(len(texts), int(12 * wide / max(map(len, texts)))))
     figure.legend(handles, texts, loc="outside upper center", ncols=columns, fontsize="small")

@@ -130,7 +130,6 @@ def alone(runs: Runs) -> str | None:
 
 
 def _of_clients(records: Sequence[Run], which: str, base: Sequence[Run]) -> dict[str, float | None]:
-    """Counts a row's clients with a score, and the share served worse."""
     found: dict[str, float | None] = {}
     if any(record.results is None for record in records):
         return found

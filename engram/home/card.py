@@ -216,7 +216,6 @@ def packaged(
 
 
 def _cells(scores: Mapping[str, Sequence[ScoreEstimate]]) -> list[tuple[str, ...]]:
-    """Returns scores as rows of a table: the rows scored, the metric, its value and interval."""
     found: list[tuple[str, ...]] = []
     for what, some in scores.items():
         for score in some:

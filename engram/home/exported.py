@@ -48,6 +48,7 @@ _ABOUT: Final = "model.json"
 _LARGEST: Final = 2**26  # bytes of it
 _COPIES: Final = 3  # of a model's file: as bytes, as tensors, and in the module
 _MOST: Final = 10**5  # arrays of a model
+_LISTS: Final = "ranges", "intervals"
 _UNFIT: Final = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 """Errors of reading files that this module has not written."""
 
@@ -91,10 +92,7 @@ class Exported(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Converts to JSON for ``from_json``."""
-        lists = {
-            "ranges": [each._asdict() for each in self.ranges],
-            "intervals": [each._asdict() for each in self.intervals],
-        }
+        lists = {key: [one._asdict() for one in getattr(self, key)] for key in _LISTS}
         return self._asdict() | {"kind": self.kind.to_json()} | lists
 
     @classmethod

@@ -22,12 +22,7 @@ FORMATS: Final[dict[Format, str]] = {"safetensors": "model.safetensors", "onnx":
 
 
 class Written(NamedTuple):
-    """A model that has been written.
-
-    Attributes:
-        folder: Where.
-        package: The model.
-    """
+    """A model that has been written, and its folder."""
 
     folder: Path
     package: "Package"

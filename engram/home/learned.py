@@ -108,7 +108,6 @@ class Learned:
         return Origin(*about, rows or self._rows_in_words(name), record.results or {}, notes)
 
     def _rows_in_words(self, name: str) -> str:
-        """Returns the rows of its model, in words: the data set, unless nodes had their own."""
         del name
         if self.record.on_nodes and self.unreadable is not None:
             return "data that its clients' nodes have"

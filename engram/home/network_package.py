@@ -74,15 +74,14 @@ def newcomer_of(learned: LearnedNetworks, path: Path) -> Newcomer:
 
 
 def _kind_of(learned: LearnedNetworks, newcomer: Newcomer, rows: RowNumbers) -> Kind:
-    """Returns the kind of its rows, with units of its own by these rows."""
     units = own_units(learned.experiment, newcomer.data(rows, 0), 0)
     return newcomer.kind._replace(units=units)
 
 
 def adapted_package(learned: LearnedNetworks, path: Path, name: str) -> Package:
     """Returns a network for a client that never took part, by its rows, with its card."""
-    newcomer, number = newcomer_of(learned, path), learned.experiment.num_clients
-    everything = np.arange(newcomer.size)
+    newcomer = newcomer_of(learned, path)
+    number, everything = learned.experiment.num_clients, np.arange(newcomer.size)
     kind = _kind_of(learned, newcomer, everything)
     if newcomer.y is None:
         module = common_model(learned, kind)
@@ -144,13 +143,8 @@ def _by_itself(learned: LearnedNetworks, standardize: str) -> Experiment:
     groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
     kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}
     kept |= {key: config[key] for key in ("task", "loss", "seed", "metrics", "num-rounds")}
-    kept |= {
-        "standardize": standardize,
-        "num-clients": 1,
-        "clients-per-round": 1,
-        "shards": 1,
-        "personal": "",
-    }
+    kept |= {"standardize": standardize, "personal": ""}
+    kept |= dict.fromkeys(("num-clients", "clients-per-round", "shards"), 1)
     eta = getattr(e.own, "eta", None)
     for name, method in METHODS.items():
         if issubclass(method, NetworkMethod) and method.reference:

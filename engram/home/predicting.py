@@ -110,7 +110,6 @@ def _fitting(model: Path) -> Iterator[None]:
 
 
 def _interval(model: Path, known: Sequence[Interval], level: float | None) -> Interval | None:
-    """Returns the interval of a probability, or the usual one, if there is one."""
     found = {each.level: each for each in known}
     if level is None:
         return found.get(LEVEL)

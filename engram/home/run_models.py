@@ -68,7 +68,6 @@ class LearnedNetworks(Learned):
         return found if recorded is None else in_units(found, recorded.units)
 
     def _check_data(self) -> None:
-        """Raises ``DataError`` if the clients' data cannot be read, or are others."""
         _ = self.data
 
     def _rows_in_words(self, name: str) -> str:

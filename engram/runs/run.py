@@ -15,13 +15,7 @@ from typing import Any, Final, Self
 
 from engram.data.digests import read_rows
 from engram.data.file_models import of_kind, read_stored
-from engram.runs.checkpoints import (
-    Checkpoint,
-    DamagedCheckpoint,
-    Like,
-    OtherModel,
-    checkpoints_in,
-)
+from engram.runs.checkpoints import Checkpoint, DamagedCheckpoint, Like, OtherModel, checkpoints_in
 from engram.runs.folder_records import Config, ExportRow, MetricsRow, Progress, Results, ScoresRow
 from engram.scoring.metrics import Metric
 from engram.scoring.score_columns import selected_by

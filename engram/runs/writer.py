@@ -262,6 +262,5 @@ class RunWriter(Run):
 
 
 def _keep(journal: Journal, wanted: Callable[[Row], bool]) -> None:
-    """Replaces a journal by its rows that are wanted, if there is one."""
     if journal.path.exists():
         journal.replace(filter(wanted, journal.rows()))

@@ -23,16 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GROUPS = (
-    DataSettings,
-    ModelSettings,
-    RunSettings,
-    TrainingSettings,
-    TimeSettings,
-    CompressionSettings,
-    ProtectionSettings,
-    AttackSettings,
-    EvaluationSettings,
-    MachineSettings,
+    *(DataSettings, ModelSettings, RunSettings, TrainingSettings, TimeSettings),
+    *(CompressionSettings, ProtectionSettings, AttackSettings, EvaluationSettings, MachineSettings),
 )
 """The groups, in the order shown."""
 
@@ -52,14 +44,10 @@ class SharedSettings(
     """All groups in one. Code that needs one group takes that group's class as its argument."""
 
 
+_READ_BY_ALL = DataSettings, RunSettings, ProtectionSettings, MachineSettings
 NO_NETWORK = frozenset(
     {
-        *ModelSettings.model_fields,
-        *TrainingSettings.model_fields,
-        *EvaluationSettings.model_fields,
-        *AttackSettings.model_fields,
-        *TimeSettings.model_fields,
-        *CompressionSettings.model_fields,
+        *(key for group in GROUPS if group not in _READ_BY_ALL for key in group.model_fields),
         *("num_classes", "partition", "rows_per_class", "test_rows_per_class", "dirichlet_alpha"),
         *("classes_per_client", "merge", "num_malicious", "max_norm", "bucket_size", "clip"),
         *("privacy", "missing", "images", "standardize"),
@@ -217,15 +205,12 @@ _MODULES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "report": {
         "local": "engram.compare.reports.local",
-        "molar": "engram.tables.federation.report",
-        "molar-bandit": "engram.tables.federation.report",
+        **dict.fromkeys(("molar", "molar-bandit"), "engram.tables.federation.report"),
         "meta-ban": "engram.bandits.federation.report",
     },
     "models": {
         "local": "engram.home.network_package",
-        "molar": "engram.tables.federation.models",
-        "molar-bandit": "engram.tables.federation.models",
-        "meta-ban": "engram.tables.federation.models",
+        **dict.fromkeys(("molar", "molar-bandit", "meta-ban"), "engram.tables.federation.models"),
     },
 }
 """The modules of our own families; those of other packages register themselves."""

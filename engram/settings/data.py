@@ -11,7 +11,7 @@ from engram.core.checks import must
 from engram.data.source import Source
 from engram.scoring.tasks import REGRESSION
 from engram.settings.errors import Refused
-from engram.settings.fields import Float, Int, Settings
+from engram.settings.fields import Count, Float, Int, Settings, Whole
 
 if TYPE_CHECKING:
     from engram.data.schema.columns import Column
@@ -94,9 +94,8 @@ class DataSettings(TableSettings):
         description="share of the rows held out for testing, where the data set has "
         "no test rows of its own",
     )
-    num_classes: Int = Field(
+    num_classes: Whole = Field(
         0,
-        ge=0,
         le=10**6,
         description="your own data: number of classes, if the rows may lack some; 0: as many as "
         "the rows have",
@@ -108,15 +107,15 @@ class DataSettings(TableSettings):
         "iid, dirichlet, pathological, natural (by the data's task column; the default where there "
         "is one), blocks (of consecutive rows)",
     )
-    num_clients: Int = Field(
-        20, ge=1, le=10**6, description="clients in the federation; by default those that rows name"
+    num_clients: Count = Field(
+        20, le=10**6, description="clients in the federation; by default those that rows name"
     )
     rows_per_class: Int = Field(8, ge=2, description="halves: training rows of each class (a)")
     test_rows_per_class: Int = Field(6, ge=2, description="halves: test rows of each class (a)")
     dirichlet_alpha: Float = Field(
         0.5, gt=0, description="dirichlet: concentration; smaller is more uneven"
     )
-    classes_per_client: Int = Field(2, ge=1, description="pathological: classes a client holds")
+    classes_per_client: Count = Field(2, description="pathological: classes a client holds")
     target_column: str = Field(
         "y", description="csv, parquet, arrow, hf, tables: the target, by name"
     )

@@ -6,13 +6,5 @@ from engram.bandits.federation import meta_ban
 from engram.settings.base import METHODS, Method, family, method, unknown_method
 from engram.tables.federation import molar
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "family",
-    "meta_ban",
-    "method",
-    "molar",
-    "network",
-    "unknown_method",
-]
+__all__ = ["METHODS", "Method", "family", "method", "unknown_method"]
+__all__ += ["meta_ban", "molar", "network"]

@@ -55,6 +55,8 @@ _OTHER_WORDS: Final = {
 Int = Annotated[int, BeforeValidator(no_bool), Field(le=_MOST)]
 """A whole number: of rows, steps or clients. What takes time or memory many times over has a bound
 of its own below this one."""
+Whole = Annotated[Int, Field(ge=0)]
+Count = Annotated[Int, Field(ge=1)]
 
 BY_PATTERN: Final = ("eta", "weight-decay")
 """Settings that may be tables of patterns of parameters, which settings called ``-by`` hold."""
@@ -81,6 +83,7 @@ Patterns = Annotated[str, AfterValidator(_patterns)]
 
 Float = Annotated[float, BeforeValidator(no_bool), Field(le=_FAR)]
 """A number that float32 holds, also as a multiple. One that is squared has a bound of its own."""
+Amount = Annotated[Float, Field(ge=0)]
 
 
 def registered(

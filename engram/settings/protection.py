@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from engram.core.checks import Fault, clash, must
 from engram.guards.registry import named_guards
 from engram.settings.errors import Refused
-from engram.settings.fields import Float, Int, Settings, choice_with_number, number_in
+from engram.settings.fields import Amount, Float, Int, Settings, choice_with_number, number_in
 
 _SERVER_STEP: Final = AfterValidator(choice_with_number(replace=0, universal=1e30))
 
@@ -71,16 +71,14 @@ class ProtectionSettings(Settings):
         "longer ones are scaled down to it. 1e9: no bound. It acts where merge is mean, clip is 0, "
         "and rows come in no order",
     )
-    clip: Float = Field(
+    clip: Amount = Field(
         0.0,
-        ge=0,
         description="largest norm of a client's update (C); longer ones are scaled down to it, by "
         "the client and again by the server. With privacy=example, of the gradient of a row (in "
         "MOLAR and MOLARB, of the row). 0: no bound",
     )
-    clip_quantile: Float = Field(
+    clip_quantile: Amount = Field(
         0.0,
-        ge=0,
         lt=1,
         description="central privacy: the quantile of the norms of clients' updates that the bound "
         "follows from round to round, from clip on; 0: the bound stays clip",
@@ -98,9 +96,8 @@ class ProtectionSettings(Settings):
         description="privacy: standard deviation of the noise over clip, on one client's update "
         "(local), on the sum of all clients' (central), or on a sum over rows (example)",
     )
-    epsilon: Float = Field(
+    epsilon: Amount = Field(
         0.0,
-        ge=0,
         description="privacy: the epsilon that all rounds together may cost, for which "
         "noise-multiplier is solved; 0: noise-multiplier is as given",
     )
@@ -168,8 +165,8 @@ class AttackSettings(Settings):
         "after a colon how many times as far their updates go (sign-flip:60): see the "
         "documentation's page on robustness",
     )
-    attackers: Float = Field(
-        0.2, ge=0, le=0.5, description="share of the clients that attack, which the seed draws"
+    attackers: Amount = Field(
+        0.2, le=0.5, description="share of the clients that attack, which the seed draws"
     )
 
     @property

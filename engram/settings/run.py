@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from engram.core.checks import require
-from engram.settings.fields import Float, Int, Settings, no_bool
+from engram.settings.fields import Amount, Count, Float, Settings, Whole, no_bool
 
 
 def _numbers(value: object) -> str:
@@ -32,11 +32,11 @@ class Folders(Settings):
 class RunSettings(Settings):
     """Length of a run, its evaluations and checkpoints, and its seed."""
 
-    num_rounds: Int = Field(100, ge=1, description="communication rounds")
-    eval_every: Int = Field(
-        10, ge=1, description="rounds between evaluations; the last round is always evaluated"
+    num_rounds: Count = Field(100, description="communication rounds")
+    eval_every: Count = Field(
+        10, description="rounds between evaluations; the last round is always evaluated"
     )
-    checkpoint_every: Int = Field(10, ge=1, description="rounds between checkpoints")
+    checkpoint_every: Count = Field(10, description="rounds between checkpoints")
     seed: Annotated[int, BeforeValidator(no_bool)] = Field(
         0, ge=0, lt=2**32, description="root of every random stream"
     )
@@ -46,9 +46,8 @@ class RunSettings(Settings):
         le=10**8,
         description="seconds that a round waits for replies before it goes on without them",
     )
-    min_clients: Int = Field(
+    min_clients: Whole = Field(
         0,
-        ge=0,
         description="fewest clients with which a run begins, and fewest replies of a round; with "
         "fewer the run stops, and can be resumed; 0: on nodes, a run begins with all that have "
         "enough rows, and a round needs one",
@@ -89,23 +88,20 @@ class MachineSettings(Settings):
     device: Annotated[str, AfterValidator(_known_device)] = Field(
         "cpu", description="cpu, cuda, or cuda:N"
     )
-    cpu_threads: Int = Field(
+    cpu_threads: Count = Field(
         1,
-        ge=1,
         le=256,
         description="torch threads of each process that trains; for small models more than 1 is "
         "slower, by far where processes share the cores",
     )
-    cores: Int = Field(
+    cores: Whole = Field(
         0,
-        ge=0,
         le=1024,
         description="processes that train the clients of a round, in a run on one machine without "
         "nodes; 0: as many as pay. The same numbers to the bit, whatever it is",
     )
-    memory_budget: Float = Field(
+    memory_budget: Amount = Field(
         0.0,
-        ge=0,
         le=2**20,
         description="GiB that a process may use to train clients at once; 0: a quarter of what "
         "is free. With less, clients train in smaller blocks: the same numbers, to rounding",

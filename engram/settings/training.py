@@ -9,11 +9,13 @@ from engram.core.checks import Fault, clash, must
 from engram.data.augmentations import AUGMENTATIONS
 from engram.networks.optimizers import SCHEDULES
 from engram.settings.fields import (
+    Amount,
+    Count,
     Float,
-    Int,
     Optimizer,
     Patterns,
     Settings,
+    Whole,
     registered,
     wrong_values,
 )
@@ -22,10 +24,8 @@ from engram.settings.fields import (
 class TrainingSettings(Settings):
     """Who trains in a round, on which rows, and by which steps."""
 
-    clients_per_round: Int = Field(
-        10,
-        ge=1,
-        description="clients that train in a round (B); by default at most those there are",
+    clients_per_round: Count = Field(
+        10, description="clients that train in a round (B); by default at most those there are"
     )
     sampling: Literal["fixed", "poisson", "without-replacement"] = Field(
         "fixed",
@@ -34,24 +34,20 @@ class TrainingSettings(Settings):
         "num-clients, independently and in secret, so that a round may have none) or "
         "without-replacement (clients-per-round different ones, in secret)",
     )
-    shards: Int = Field(
+    shards: Count = Field(
         1,
-        ge=1,
         description="shards of clients (client i is in shard i mod shards), from each of which "
         "the same number trains in a round; with as many shards as nodes, all have equal work",
     )
-    local_steps: Int = Field(
-        5, ge=1, le=10**5, description="local steps of a client in a round (H)"
-    )
-    local_epochs: Int = Field(
+    local_steps: Count = Field(5, le=10**5, description="local steps of a client in a round (H)")
+    local_epochs: Whole = Field(
         0,
-        ge=0,
         le=10**4,
         description="epochs of a client in a round, in place of local-steps: each of a step's "
         "batches goes once through all of the client's rows, in random order; the last one may be "
         "smaller. 0: local-steps",
     )
-    batch_size: Int = Field(5, ge=1, description="rows in each batch of a local step (K)")
+    batch_size: Count = Field(5, description="rows in each batch of a local step (K)")
     order: Literal["shuffled", "stream"] = Field(
         "shuffled",
         description="rows of a batch: shuffled (drawn at random, with replacement) or stream (the "
@@ -70,12 +66,11 @@ class TrainingSettings(Settings):
         description="what moves models along the directions of the local steps: sgd, momentum, "
         "adam, adamw, or an optimizer of your own, by its name",
     )
-    momentum: Float = Field(
-        0.9, ge=0, lt=1, description="momentum: its weight; adam and adamw: their beta1"
+    momentum: Amount = Field(
+        0.9, lt=1, description="momentum: its weight; adam and adamw: their beta1"
     )
-    weight_decay: Float = Field(
+    weight_decay: Amount = Field(
         0.0,
-        ge=0,
         description="multiple of the parameters added to their gradients; adamw: subtracted from "
         "them, times the step size",
     )
@@ -87,8 +82,8 @@ class TrainingSettings(Settings):
     weight_decay_by: Patterns = Field(
         "", description="weight decay of parameters likewise; others: weight-decay"
     )
-    gradient_clip: Float = Field(
-        0.0, ge=0, description="largest norm of a local step's gradient; 0: no bound"
+    gradient_clip: Amount = Field(
+        0.0, description="largest norm of a local step's gradient; 0: no bound"
     )
     optimizer_state: Literal["fresh", "kept"] = Field(
         "fresh",
@@ -117,13 +112,12 @@ class DrawnClock(Settings):
     bandwidth: Float = Field(
         1e6, gt=0, description="bytes a second of the median client, in both directions"
     )
-    speed_spread: Float = Field(
+    speed_spread: Amount = Field(
         0.0,
-        ge=0,
         le=5,
         description="standard deviation of the logarithm of clients' speeds and bandwidths",
     )
-    stragglers: Float = Field(0.0, ge=0, le=1, description="share of clients that are slower")
+    stragglers: Amount = Field(0.0, le=1, description="share of clients that are slower")
     slowdown: Float = Field(10.0, ge=1, le=1e6, description="how many times slower they are")
 
 
@@ -157,22 +151,19 @@ class TimeSettings(Settings):
         f"numbers as in drawn,stragglers=0.1 ({', '.join(DrawnClock.all_keys())}), or a CSV file "
         "with a line for each client; empty: none",
     )
-    deadline: Float = Field(
+    deadline: Amount = Field(
         0.0,
-        ge=0,
         description="simulated seconds after which a round goes on without the clients that have "
         "not answered; 0: none",
     )
-    over_selection: Float = Field(
+    over_selection: Amount = Field(
         0.0,
-        ge=0,
         le=10,
         description="clients asked beyond clients-per-round, as a share of it; a round on the "
         "clock ends when clients-per-round have answered, and goes on without the others",
     )
-    buffer_size: Int = Field(
+    buffer_size: Whole = Field(
         0,
-        ge=0,
         description="0: a round waits for all that it asked; else for any so many updates (K), "
         "while clients-per-round clients are at work all the time (FedBuff; an update counts "
         "1/sqrt(1 + t) if t rounds have ended since its client began)",

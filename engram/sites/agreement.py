@@ -185,7 +185,6 @@ def _shown(figure: float | None) -> str:
 
 
 def _names(tables: Tables, least: int) -> list[str]:
-    """Returns the columns that so many sites have, in the order of their names."""
     counts = Counter(name for table in tables.values() for name in table.columns)
     return sorted((name for name in counts if counts[name] >= least), key=name_order)
 

@@ -118,7 +118,6 @@ def fitted(
 def _told(
     name: str, entries: Entries, ordered: Iterable[int], called: Callable[[int], str]
 ) -> list[Moments]:
-    """Returns nodes' moments of inputs or targets, and warns of those that are left out."""
     each = ((node, getattr(entries[node].told, name)) for node in ordered)
     told = [(node, moments) for node, moments in each if moments is not None]
     fits = comparable([moments for _, moments in told])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flwr.app import Message, MessageType
 
@@ -89,20 +89,11 @@ class Account(NamedTuple):
             number = round_of(content)
         except EngramError:
             number = 0
-        asked = config_of(content).get(CLIENTS)
-        line = {
-            "kind": message.metadata.message_type,
-            "run": run,
-            "training": self.training,
-            "method": e.method,
-            "round": number,
-            "clients": few([c for c in asked if isinstance(c, int)])
-            if isinstance(asked, list)
-            else "all",
-            "rows": sum(self.rows),
-            "noise-multiplier": noise_multiplier(e),
-            "clip": e.clip if trains else None,
-            "by": self.by,
-        }
+        line: dict[str, Any] = {"kind": message.metadata.message_type, "run": run}
+        line |= {"training": self.training, "method": e.method, "round": number, "clients": "all"}
+        if isinstance(asked := config_of(content).get(CLIENTS), list):
+            line["clients"] = few([c for c in asked if isinstance(c, int)])
+        line |= {"rows": sum(self.rows), "noise-multiplier": noise_multiplier(e)}
+        line |= {"clip": e.clip if trains else None, "by": self.by}
         cost, steps = self._cost("round" if trains else "report")
         return self.ledger.spend(self.data, cost, line, steps)

@@ -38,23 +38,15 @@ class SiteStatus(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns it for programs."""
-        c = self.credentials
-        return {
-            "federation": c.federation,
-            "superlink": c.superlink,
-            "client": c.partition_id,
-            "insecure": c.insecure,
-            "runs": self.runs,
-            "policy-file": None if self.file is None else str(self.file),
-            "policy": self.rules(),
-            "rounds-today": self.rounds,
-            "waiting": self.waiting,
-            "memories": [entry._asdict() for entry in self.memories],
-            "spent": {str(account): epsilon for account, epsilon in self.spent.items()},
-            "log": self.log.lines,
-            "fault": self.log.fault,
-            "registry": self.registry,
-        }
+        c, file = self.credentials, None if self.file is None else str(self.file)
+        node = {"federation": c.federation, "superlink": c.superlink, "client": c.partition_id}
+        node |= {"insecure": c.insecure, "runs": self.runs}
+        rules = {"policy-file": file, "policy": self.rules(), "rounds-today": self.rounds}
+        memories = [entry._asdict() for entry in self.memories]
+        spent = {str(account): epsilon for account, epsilon in self.spent.items()}
+        kept = {"waiting": self.waiting, "memories": memories, "spent": spent}
+        log = {"log": self.log.lines, "fault": self.log.fault}
+        return {**node, **rules, **kept, **log, "registry": self.registry}
 
 
 def site_status(folder: Path, state: Path | None, policy: Path | None) -> SiteStatus:

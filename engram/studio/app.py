@@ -84,15 +84,9 @@ def board(index: RunIndex, live: Federation | None) -> Dash:
     app.index_string = _FRAME
     links = [dcc.Link("Runs", href="/")]
     links += [dcc.Link("Federation", href="/federation")] if live else []
-    app.layout = html.Div(
-        [
-            dcc.Location(id="address"),
-            dcc.Interval(id="tick", interval=_TICK),
-            dcc.Store(id="stamp"),
-            html.Header(links),
-            html.Main(_COMPUTED, id="page"),
-        ]
-    )
+    unseen = [dcc.Location(id="address"), dcc.Interval(id="tick", interval=_TICK)]
+    unseen.append(dcc.Store(id="stamp"))
+    app.layout = html.Div([*unseen, html.Header(links), html.Main(_COMPUTED, id="page")])
     pages: dict[str, Callable[[Query], list[Component]]] = {
         "/": lambda query: listing(index, query),
         "/run": lambda query: one_run(index, query),

@@ -31,19 +31,10 @@ def listing(index: RunIndex, query: Mapping[str, Sequence[str]]) -> list[Compone
 
 
 def _groups(groups: Sequence[Entry]) -> Component:
-    rows = [
-        {
-            "name": _link(one),
-            "kind": one.kind,
-            "of": one.about,
-            "data": one.data,
-            "state": one.state,
-            "begun": one.begun,
-        }
-        for one in groups
-    ]
-    columns = [{"field": key, "link": key == "name"} for key in rows[0]]
-    return grid("groups", rows, columns)
+    keys = "name", "kind", "of", "data", "state", "begun"
+    each = ((_link(one), one.kind, one.about, one.data, one.state, one.begun) for one in groups)
+    rows = [dict(zip(keys, cells, strict=True)) for cells in each]
+    return grid("groups", rows, [{"field": key, "link": key == "name"} for key in keys])
 
 
 def _runs(runs: Sequence[Entry]) -> Component:
@@ -58,17 +49,10 @@ def _runs(runs: Sequence[Entry]) -> Component:
 
 
 def _row(one: Entry, apart: Sequence[str]) -> dict[str, Any]:
-    first = {
-        "id": one.name,
-        "name": _link(one),
-        "method": one.about,
-        "data": one.data,
-        "seed": one.settings.get("seed"),
-        "state": one.state,
-        "score, last round": one.score,
-        "begun": one.begun,
-    }
-    return first | {key: one.settings.get(key) for key in apart}
+    first = {"id": one.name, "name": _link(one), "method": one.about, "data": one.data}
+    last = {"state": one.state, "score, last round": one.score, "begun": one.begun}
+    own = {key: one.settings.get(key) for key in apart}
+    return {**first, "seed": one.settings.get("seed"), **last, **own}
 
 
 def _link(one: Entry) -> str:

@@ -80,15 +80,9 @@ def _nodes(live: Federation) -> list[Component]:
     if isinstance(nodes, EngramError):
         return [html.P(str(nodes))]
     there = sum(node.status == "online" for node in nodes)
-    rows = [
-        {
-            "client": node.name or "?",
-            "status": node.status,
-            "since (UTC)": node.since,
-            "node": str(node.node_id),
-        }
-        for node in nodes
-    ]
+    keys = "client", "status", "since (UTC)", "node"
+    each = ((node.name or "?", node.status, node.since, str(node.node_id)) for node in nodes)
+    rows = [dict(zip(keys, cells, strict=True)) for cells in each]
     counts = facts({"nodes": len(nodes), "on line": there})
     return [counts, grid("members", rows)] if rows else [counts]
 

@@ -54,13 +54,9 @@ def facts(told: Mapping[str, object]) -> Component:
 
 def choices(links: Mapping[str, str], chosen: str) -> Component:
     """Shows links to variants of a page, of which one is the present."""
-    return html.Nav(
-        [
-            dcc.Link(name, href=to, className="chosen" if name == chosen else "")
-            for name, to in links.items()
-        ],
-        className="choices",
-    )
+    marks = {name: "chosen" if name == chosen else "" for name in links}
+    each = [dcc.Link(name, href=to, className=marks[name]) for name, to in links.items()]
+    return html.Nav(each, className="choices")
 
 
 def graph(name: str, figure: Figure) -> Component:
@@ -72,13 +68,8 @@ def graph(name: str, figure: Figure) -> Component:
 def number(field: str, digits: int = 2, **more: Any) -> dict[str, Any]:
     """Returns a column that is sorted and filtered as numbers."""
     shown = f"params.value == null ? '' : d3.format(',.{digits}f')(params.value)"
-    return {
-        "field": field,
-        "filter": "agNumberColumnFilter",
-        "type": "rightAligned",
-        "valueFormatter": {"function": shown},
-        **more,
-    }
+    kind = {"filter": "agNumberColumnFilter", "type": "rightAligned"}
+    return {"field": field, **kind, "valueFormatter": {"function": shown}, **more}
 
 
 def grid(

@@ -111,7 +111,6 @@ def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
 
 
 def _with_best(folder: Path, methods: Sequence[str]) -> str:
-    """Returns the command that runs the best settings: `engram compare`, or `engram run` of one."""
     several = len(methods) > 1
     file = folder / BEST if several else folder / methods[0] / BEST
     names = " ".join(["compare" if several else "run", *methods])

@@ -99,27 +99,15 @@ def describe_node(
 ) -> RecordDict:
     """Returns this process's answer to the roster query; see ``NodeEntry``."""
     named = [client for client in (*clients, *left_out) if client in names]
-    entry = ConfigRecord(
-        {
-            "fingerprint": fingerprint(),
-            "source": str(source_root()),
-            "clients": list(clients),
-            "examples": list(clients.values()),
-            "inputs": kind.inputs,
-            "outputs": kind.outputs,
-            "classes": list(kind.classes),
-            "schema": kind.schema.told() if kind.schema else "",
-            "named": named,
-            "names": [names[client] for client in named],
-            "left-out": list(left_out),
-            "left-out-reasons": list(left_out.values()),
-            "unscored": list(unscored),
-            "unscored-reasons": list(unscored.values()),
-            **told.to_config(),
-            **({COLUMNS: table} if table else {}),
-        }
-    )
-    return RecordDict({ROSTER: entry})
+    entry: dict[str, Any] = {"fingerprint": fingerprint(), "source": str(source_root())}
+    entry |= {"clients": list(clients), "examples": list(clients.values())}
+    entry |= {"inputs": kind.inputs, "outputs": kind.outputs, "classes": list(kind.classes)}
+    entry |= {"schema": kind.schema.told() if kind.schema else ""}
+    entry |= {"named": named, "names": [names[client] for client in named]}
+    for key, why in (("left-out", left_out), ("unscored", unscored)):
+        entry |= {key: list(why), f"{key}-reasons": list(why.values())}
+    entry |= told.to_config() | ({COLUMNS: table} if table else {})
+    return RecordDict({ROSTER: ConfigRecord(entry)})
 
 
 def read_entry(content: RecordDict) -> NodeEntry:
@@ -153,19 +141,9 @@ def read_entry(content: RecordDict) -> NodeEntry:
     table = entry.get(COLUMNS)
     if not isinstance(table, bytes | None):
         raise TypeError(f"a table must be sealed in bytes, got {brief(table)}")
-    return NodeEntry(
-        fingerprint=str(entry["fingerprint"]),
-        source=str(entry["source"]),
-        clients=hosted,
-        kind=kind,
-        names=names,
-        left_out=left_out,
-        unscored=unscored,
-        told=told,
-        table=table,
-        approval=bool(entry.get(APPROVAL)),
-        own_data=bool(entry.get(OWN_DATA)),
-    )
+    runs = str(entry["fingerprint"]), str(entry["source"])
+    site = bool(entry.get(APPROVAL)), bool(entry.get(OWN_DATA))
+    return NodeEntry(*runs, hosted, kind, names, left_out, unscored, told, table, *site)
 
 
 def _kind(entry: ConfigRecord) -> Kind:

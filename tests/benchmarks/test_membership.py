@@ -44,13 +44,8 @@ def test_a_run_is_harmed_by_whatever_goes_wrong():
     assert not any(
         FINE._replace(**{name: value}).unharmed
         for name, value in {
-            "missed": 1,
-            "stops": 1,
-            "rounds_lost": 1,
-            "strangers": 1,
-            "memories_lost": 1,
-            "memory_difference": float("nan"),
-            "difference": float("nan"),
+            **dict.fromkeys(("missed", "stops", "rounds_lost", "strangers", "memories_lost"), 1),
+            **dict.fromkeys(("memory_difference", "difference"), float("nan")),
         }.items()
     )
 

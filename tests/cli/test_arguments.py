@@ -71,13 +71,9 @@ def test_python_and_the_command_line_refuse_alike(engram):
     ]:
         with entry(command, given):
             arguments = ("engine", "out", "resume", "seeds", "trials", "minutes", "search", "ray")
-            words = [
-                word
-                for key, value in given.items()
-                for word in (
-                    [f"--{key}", value] if key in arguments else ["--set", f"{key}={value}"]
-                )
-            ]
+            words = []
+            for key, value in given.items():
+                words += [f"--{key}", value] if key in arguments else let(f"{key}={value}")
             status, out, err = engram(command, "fedavg", *words)
             assert (status, out) == (2, "")
             told = in_python(command, **given).replace("'", "")

@@ -140,20 +140,15 @@ def test_what_commands_refuse(engram):
             r"METHOD must be one of .* \(did you mean pfedme or .*\?\), got 'pf",
         ),
         *(
-            (
-                ["run", "fedavg", f"--{word}", "1"],
-                rf"--{word}'\. Settings are .* --set {key}=VALUE\?",
+            (["run", "fedavg", word, "1"], rf"{word}'\. Settings are .* --set {key}=VALUE\?")
+            for word, key in (
+                *(("--lr", "eta"), ("--learning_rate", "eta")),
+                *(("--rounds", "num-rounds"), ("--batch_size", "batch-size")),
             )
-            for word, key in {
-                "lr": "eta",
-                "learning_rate": "eta",
-                "rounds": "num-rounds",
-                "batch_size": "batch-size",
-            }.items()
         ),
         (["tune", "fedavg", "--lr", "1"], "did you mean --set eta=VALUE"),
         (["show", "full", "--lr"], "No such option '--lr'"),
-        (["shwo"], "No such command 'shwo'"),
+        (["shwo"], r"No such command 'shwo'\. Did you mean '?show'?\?(?=\n)"),
         (["reproduce", "sinewav"], r"No such command 'sinewav'. Did you mean 'sinewave'\?(?=\n)"),
         (["show", "x" * 5000], "x: File name too long"),
         (["x" * 100_000], "No such command 'xxx"),

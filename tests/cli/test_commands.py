@@ -110,10 +110,6 @@ def test_the_first_lines_of_help_are_the_commands_own():
     assert own == {name: cli.first_line(name) for name in COMMANDS}
 
 
-def test_a_command_that_is_not_there_is_refused_with_the_nearest(engram):
-    assert "Did you mean 'run'?" in engram("rnu")[1]
-
-
 def test_help_is_one_screen_of_groups(engram):
     out = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "100"}).output
     assert len(out.splitlines()) <= 59

@@ -48,11 +48,7 @@ def test_init(typed):
 def test_init_by_its_options(typed):
     for options, superlink, hosts in [
         ("--days 3", "127.0.0.1:9092", set()),
-        (
-            "--superlink c.example.org:70 --host a.org",
-            "c.example.org:70",
-            {"c.example.org", "a.org"},
-        ),
+        ("--superlink c.org:70 --host a.org", "c.org:70", {"c.org", "a.org"}),
         ("--insecure", "127.0.0.1:9092", None),
     ]:
         with entry(options):

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from engram.wire.checksums import summed
+from engram.runs.writer import RunWriter
 from engram.wire.clock import now
 from tests.cli.test_federation_cli import failure, node
 from tests.sites.budgets import epsilon_of
+from tests.support import small
 
 
 def recorded(rows, **settings):
     """The folder of a run with these rows and settings."""
-    folder = Path("run")
-    folder.mkdir()
-    config = summed({"format": 2, "settings": {"method": "fedavg", **settings}})
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(summed(row)) + "\n" for row in rows))
-    return folder
+    record = RunWriter.create(Path("run"), small(**settings), engine="flower", training="a")
+    for row in rows:
+        record.append(row)
+    return record.folder
 
 
 def test_status_names_who_is_there(typed, answers):
@@ -35,11 +34,8 @@ def test_status_names_who_is_there(typed, answers):
     assert all(word in line for word in ("client-0", "17", "2026-01-02"))
     _, out, _ = typed("status fed/server --json")
     found = json.loads(out)
-    assert [(m["name"], m["status"]) for m in found] == [
-        ("", "offline"),
-        ("client-0", "online"),
-        ("client-1", "registered"),
-    ]
+    expected = {"": "offline", "client-0": "online", "client-1": "registered"}
+    assert [(m["name"], m["status"]) for m in found] == [*expected.items()]
     assert found[1]["since"] == "2026-01-02 03:04:05Z"
 
 
@@ -103,17 +99,10 @@ def test_status_of_a_run_counts_who_took_part(typed):
     rows = [
         {"round": 0, "names": {"2": "park [red]\x1b[2J"}},
         {"round": 1, "cohort": [0, 1], "bytes-sent": 2**20, "seconds-waiting": 1.5},
-        {
-            "round": 2,
-            "cohort": [1, 2],
-            "absent": {"0": "off line", "2": "no reply"},
-            "bytes-sent": 2**20,
-        },
-        {
-            "round": 3,
-            "cohort": [1, 2],
-            "absent": {"0": "off line", "1": "no reply", "2": "shapes", "3": "no node hosts it"},
-        },
+        {"round": 2, "cohort": [1, 2], "bytes-sent": 2**20}
+        | {"absent": {"0": "off line", "2": "no reply"}},
+        {"round": 3, "cohort": [1, 2]}
+        | {"absent": {"0": "off line", "1": "no reply", "2": "shapes", "3": "no node hosts it"}},
     ]
     recorded(rows)
     _, out, _ = typed("status run --json")

@@ -148,11 +148,8 @@ def test_memories_outlive_the_process_under_their_training(tmp_path):
     assert_same(model_of(train(node, server_round=2, durable=1, model=first, **CARRY)), again)
     third = train(node, server_round=3, durable=2, model=again, **CARRY)
     assert third.has_content()
-    found = list(kept(tmp_path / "memory"))
-    assert [(entry.training, entry.client, entry.server_round) for entry in found] == [
-        (TRAINING, 0, 3),
-        (TRAINING, 3, 3),
-    ]
+    found = [(each.training, each.client, each.server_round) for each in kept(tmp_path / "memory")]
+    assert found == [(TRAINING, client, 3) for client in (0, 3)]
 
 
 def test_the_same_message_again_is_answered_and_not_trained_again(tmp_path, monkeypatch):

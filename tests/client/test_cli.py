@@ -40,11 +40,8 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
     ((credentials, state, config), options) = started[0]
     here = Path.cwd()
     assert (credentials.partition_id, state) == (1, here / folder / "state")
-    told = {
-        "partition-id": 1,
-        "num-partitions": 2,
-        "asked-by": "127.0.0.1:9092, by its certificate",
-    }
+    told = {"partition-id": 1, "num-partitions": 2}
+    told |= {"asked-by": "127.0.0.1:9092, by its certificate"}
     told |= {key: str(here / folder) for key in ("policy", "identity")}
     told |= {"state": str(here / folder / "state"), "data-dir": str(here / "data")}
     told |= {"data": f"npz:{here / 'own.npz'}", "device": "cuda"}
@@ -102,10 +99,8 @@ def test_memories_are_listed_shown_exported_and_forgotten(engram, folder):
     exported = f"what client 1 of training {TRAINING} remembers was exported to {where}"
     assert f"this node: {exported}" in out
     _, out, _ = engram("memory", "forget", folder, TRAINING)
-    assert out.splitlines() == [
-        f"forgotten: {TRAINING}",
-        f"exported from {TRAINING}, delete it, too: {where}",
-    ]
+    exported = f"exported from {TRAINING}, delete it, too: {where}"
+    assert out.splitlines() == [f"forgotten: {TRAINING}", exported]
     assert json.loads(engram("memory", "list", folder, "--json")[1]) == []
     assert "nothing" in engram("memory", "forget", folder)[1]
 

@@ -96,11 +96,8 @@ def test_a_difference_has_color_where_its_interval_excludes_zero():
         color: (corners(bands[np.array(to_rgb(color)).tobytes()])[:, 0]).tolist()
         for color in ("0.45", "tab:green", "tab:red")
     }
-    assert {color: (min(x), max(x)) for color, x in ends.items()} == {
-        "0.45": (1, 5),
-        "tab:green": (1, 2),
-        "tab:red": (4, 5),
-    }
+    expected = {"0.45": (1, 5), "tab:green": (1, 2), "tab:red": (4, 5)}
+    assert {color: (min(x), max(x)) for color, x in ends.items()} == expected
 
 
 def test_ticks_end_where_the_rounds_do():

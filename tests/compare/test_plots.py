@@ -79,11 +79,8 @@ def test_many_models_have_a_panel_each_with_the_references_in_all():
     assert (heights.min(), heights.max()) == pytest.approx((60, 80))
     told = [text.get_text() for text in figure.legends[0].get_texts()]
     references = ["local", "fedavg", "fedavg + fine-tuning"]
-    assert told == [
-        "mean over clients, band: lowest to highest of 2 seeds",
-        *references,
-        "means of the others",
-    ]
+    first = "mean over clients, band: lowest to highest of 2 seeds"
+    assert told == [first, *references, "means of the others"]
     assert figure.get_supxlabel() == "communication round"
 
 
@@ -151,7 +148,5 @@ def test_rows_with_a_class_at_each_place_are_counted_as_rows():
     """The board took such classes for one of each row, and could not show who holds which."""
     part = SimpleNamespace(y=torch.zeros((4, 3), dtype=torch.int64), rows=[[0, 1, 3], [2]])
     found = row_counts(SimpleNamespace(train=part, validation=None, test=part, outputs=5))
-    assert {name: each.tolist() for name, each in found.items()} == {
-        "training": [[3], [1]],
-        "test": [[3], [1]],
-    }
+    counts = {name: each.tolist() for name, each in found.items()}
+    assert counts == {"training": [[3], [1]], "test": [[3], [1]]}

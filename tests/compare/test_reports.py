@@ -90,11 +90,8 @@ def runs(**given):
 
 def test_methods_whose_models_were_fine_tuned_have_a_row_for_that():
     both = runs(fedavg=(0.7, 0.8), ditto=(0.6, 0.7))
-    assert models_of(both) == [
-        ("fedavg", "fedavg", ""),
-        ("fedavg", "fedavg + fine-tuning", "-tuned"),
-        ("ditto", "ditto", ""),
-    ]
+    tuned = ("fedavg", "fedavg + fine-tuning", "-tuned")
+    assert models_of(both) == [("fedavg", "fedavg", ""), tuned, ("ditto", "ditto", "")]
     found = report_rows(both)
     assert [row["method"] for row in found] == ["fedavg", "fedavg + fine-tuning", "ditto"]
     assert [row["accuracy"] for row in found] == pytest.approx([0.5, 0.725, 0.625])
@@ -288,11 +285,8 @@ def test_references_are_drawn_beside_a_runs_regret():
     others = {"linear": np.array([1.0, 1.5]), "random": np.array([1.0, 2.0])}
     (axes,) = draw_curve([1, 2], [1.0, 1.7], "-", {}, others).axes
     lines = {line.get_label(): line.get_ydata() for line in axes.lines}
-    assert {name: [*values] for name, values in lines.items()} == {
-        "this run": [0, 1.0, 1.7],
-        "linear": [0, 1.0, 1.5],
-        "random": [0, 1.0, 2.0],
-    }
+    expected = {"this run": [0, 1.0, 1.7], "linear": [0, 1.0, 1.5], "random": [0, 1.0, 2.0]}
+    assert {name: [*values] for name, values in lines.items()} == expected
     assert [text.get_text() for text in axes.get_legend().get_texts()] == list(lines)
 
 

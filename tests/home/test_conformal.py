@@ -10,12 +10,8 @@ from tests.samples import entry
 def test_the_radius_is_an_order_statistic():
     errors = np.arange(1.0, 20.0)[::-1, None]  # 1 to 19
     # ceil(20 level): 10, 16, 18, 19; 0.99 needs 99 rows.
-    assert {k: r.tolist() for k, r in radii(errors).items()} == {
-        0.5: [10],
-        0.8: [16],
-        0.9: [18],
-        0.95: [19],
-    }
+    found = {k: r.tolist() for k, r in radii(errors).items()}
+    assert found == {0.5: [10], 0.8: [16], 0.9: [18], 0.95: [19]}
     assert radii(np.arange(1.0, 110)[:, None], [0.9])[0.9] == 99  # not 110 * 0.9 rounded up
 
 

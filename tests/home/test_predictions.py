@@ -336,20 +336,9 @@ def test_models_of_classes_have_none(model, tmp_path):
 
 def test_what_is_only_copied_is_written_byte_for_byte(model, tmp_path):
     """Cells are cut here by csv, whose rows are compared with bytes that are written by hand."""
-    copied = [
-        "0012",
-        '"12E4"',
-        "1_000",
-        "007",
-        "1.10",
-        '"1,5"',
-        "NA",
-        "",
-        "nan",
-        " x ",
-        "01.03.2025",
-    ]
-    copied += ['"he said ""no"""', '"two\r\nlines"', "123456789012345678", '5" pipe', "Gyn\xe4"]
+    copied = ["0012", '"12E4"', "1_000", "007", "1.10", '"1,5"', "NA", "", "nan", " x "]
+    copied += ["01.03.2025", '"he said ""no"""', '"two\r\nlines"', "123456789012345678"]
+    copied += ['5" pipe', "Gyn\xe4"]
     cells = [text.encode() for text in copied]
     rows = [b"%b,0.1,0.%d,-1,f,%b" % (cell, k, cell) for k, cell in enumerate(cells)]
     start, header = b"\xef\xbb\xbf", b'id,age,dose,weight,sex,"the, note"'
@@ -372,13 +361,8 @@ def test_what_is_only_copied_is_written_byte_for_byte(model, tmp_path):
 
 DIALECTS = {
     "tabs": {"separator": "\t", "encoding": "utf-16"},
-    "all at once": {
-        "separator": ";",
-        "encoding": "cp1252",
-        "decimal": ",",
-        "skip": 3,
-        "names": ["id", 'a "note"; quoted', "age", "dose", "weight", "sex"],
-    },
+    "all at once": {"separator": ";", "encoding": "cp1252", "decimal": ",", "skip": 3}
+    | {"names": ["id", 'a "note"; quoted', "age", "dose", "weight", "sex"]},
 }
 
 

@@ -89,13 +89,9 @@ def test_a_crash_at_any_instant_leaves_what_there_was_or_the_new_one(tmp_path, m
         counter = Counter(fatal)
         with monkeypatch.context() as patch:
             for owner, name in (
-                (os, "fsync"),
-                (Path, "rename"),
-                (Path, "mkdir"),
-                (Path, "open"),
+                *((os, name) for name in ("fsync", "unlink", "rmdir")),
+                *((Path, name) for name in ("rename", "mkdir", "open")),
                 (shutil, "rmtree"),
-                (os, "unlink"),
-                (os, "rmdir"),
             ):
                 patch.setattr(owner, name, counter.wrap(getattr(owner, name)))
             try:
@@ -216,12 +212,8 @@ def test_a_cut_line_is_left_out_and_a_damaged_one_is_said(record, warnings_of_en
     assert [row["round"] for row in record.rows()] == [0, 1, 2]
     assert not warnings_of_engram.text
     for damage in (
-        b"\xff\n",
-        b"[1]\n",
-        b'{"round": "1"}\n',
+        *(b"\xff\n", b"[1]\n", b'{"round": "1"}\n', b'{"round": 1, "accuracy": 0.1}\n', b"\n"),
         lines[1].replace(b"0.1", b"0.7"),
-        b'{"round": 1, "accuracy": 0.1}\n',
-        b"\n",
     ):
         path.write_bytes(b"".join([lines[0], damage, *lines[2:]]))
         assert [row["round"] for row in Run.open(record.folder).rows()] == [0, 2, 3]

@@ -125,11 +125,8 @@ def test_configurations_and_results_with_a_right_checksum_may_be_forged(runs):
 def test_forged_rows_are_left_out_with_a_warning(runs, warnings_of_engram, engram):
     for number, row in enumerate(
         [
-            {"round": "1"},
-            {"round": 10**400},
-            {"round": 2, "cohort": 3},
-            {"round": 2, "names": {"first": "a"}},
-            {"round": 2, "absent": {"0": 1}},
+            *({"round": "1"}, {"round": 10**400}, {"round": 2, "cohort": 3}),
+            *({"round": 2, "names": {"first": "a"}}, {"round": 2, "absent": {"0": 1}}),
             {"round": 2, "bytes-sent": "many"},
             {"round": 2, "deep": json.loads("[" * 100 + "]" * 100)},
         ]
@@ -208,17 +205,9 @@ def test_a_damaged_trial_is_one_line(runs, engram):
 
 
 OF_A_RUN = [
-    "show both/old",
-    "show both",
-    "report both/old",
-    "report both",
-    "status both/old",
-    "track both/old --to tensorboard",
-    "export both/old --client 0",
-    "export both/old --common",
-    "adapt both/old --data rows.csv",
-    "run --resume both/old",
-    "compare --resume both",
+    *("show both/old", "show both", "report both/old", "report both", "status both/old"),
+    *("track both/old --to tensorboard", "export both/old --client 0", "export both/old --common"),
+    *("adapt both/old --data rows.csv", "run --resume both/old", "compare --resume both"),
 ]
 
 

@@ -14,17 +14,8 @@ from engram.wire.checksums import Journal
 from tests.samples import entry
 from tests.support import assert_same, small
 
-RUN = {
-    "num_rounds": 10,
-    "eval_every": 1,
-    "checkpoint_every": 3,
-    "local_steps": 5,
-    "eta": 0.3,
-    "hidden": "16",
-    "metrics": "log-loss",
-    "progress": False,
-    "seed": 5,
-}
+RUN = {"num_rounds": 10, "eval_every": 1, "checkpoint_every": 3, "local_steps": 5, "eta": 0.3}
+RUN |= {"hidden": "16", "metrics": "log-loss", "progress": False, "seed": 5}
 
 
 def clients():

@@ -35,12 +35,8 @@ def folder(tmp_path):
         began(record.folder, "config.json", number)
     files = {
         "comparison.json": {"engine": "", "runs": {"a": {"method": "ditto", "dataset": "npz:x"}}},
-        "tuning.json": {
-            "fixed": {"ditto": {}, "apfl": {"dataset": "npz:x"}},
-            "asked": [],
-            "trials": 1,
-            "seeds": [0],
-        },
+        "tuning.json": {"fixed": {"ditto": {}, "apfl": {"dataset": "npz:x"}}}
+        | {"asked": [], "trials": 1, "seeds": [0]},
         "plan.json": {"experiment": "sinewave"},
     }
     for number, (name, contents) in enumerate(files.items(), 10):

@@ -32,12 +32,8 @@ TEXTS = [
     ("permuted-npz:a.npz", "permuted", "npz:a.npz"),
     ("sparse-linear", "sparse", "linear"),
     ("csv:", "csv", ""),
-    ("csv", "", "csv"),
-    ("permuted:digits", "", "permuted:digits"),
-    ("CSV:a.csv", "", "CSV:a.csv"),
-    ("tsv:a.tsv", "", "tsv:a.tsv"),
-    ("two-cities", "", "two-cities"),
-    ("", "", ""),
+    *((name, "", name) for name in ("csv", "permuted:digits", "CSV:a.csv", "tsv:a.tsv")),
+    *((name, "", name) for name in ("two-cities", "")),
 ]
 
 

@@ -135,11 +135,8 @@ def test_a_request_has_the_privacy_in_words():
     assert told.startswith("central privacy by noise-multiplier 0.05 and clip 1: epsilon at most")
     assert float(re.search(r"at most (\d+)", told)[1]) == pytest.approx(4381, abs=3)
     assert "protects hardly anybody" in told
-    assert request_of(e, TRAINING, 17).settings == {
-        "privacy": "central",
-        "clip": 1.0,
-        "noise-multiplier": 0.05,
-    }
+    shown = {"privacy": "central", "clip": 1.0, "noise-multiplier": 0.05}
+    assert request_of(e, TRAINING, 17).settings == shown
     assert request_of(Experiment(), TRAINING, 17).privacy == ""
 
 

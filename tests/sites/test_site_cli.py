@@ -82,12 +82,8 @@ def test_status_of_a_client_shows_its_node_policy_and_rounds(engram, folder, aud
     assert "run 17, fedavg, round 3: trained clients [1] on 120 rows" in out
     found = json.loads(engram("status", folder, "--json")[1])
     (memory,) = found["memories"]
-    assert [memory[key] for key in ("run", "method", "client", "server_round")] == [
-        17,
-        "fedavg",
-        1,
-        3,
-    ]
+    told = [memory[key] for key in ("run", "method", "client", "server_round")]
+    assert told == [17, "fedavg", 1, 3]
     assert (found["policy"]["steps"], found["runs"], len(found["log"])) == (100_000, False, 3)
     _, out, _ = engram("memory", "list", folder)
     assert re.search(

@@ -34,12 +34,8 @@ def same(one, other):
         for key in other[name]:
             a, b = one[name][key], other[name][key]
             if isinstance(a, Array):
-                assert (a.dtype, tuple(a.shape), a.stype, a.data) == (
-                    b.dtype,
-                    tuple(b.shape),
-                    b.stype,
-                    b.data,
-                )
+                mine, theirs = ((x.dtype, tuple(x.shape), x.stype, x.data) for x in (a, b))
+                assert mine == theirs
             else:
                 assert repr(a) == repr(b)
 
@@ -103,24 +99,17 @@ def described(*entry):
 
 
 UNWRITTEN = [
-    {"engram.arrays": "text"},
-    {"engram.arrays": b""},
-    {"engram.arrays": b"[]junk"},
-    {"engram.arrays": b"not json\n"},
-    {"engram.arrays": b'{"a": 1}\n'},
-    {"engram.arrays": described(["w", "float32", [2], "numpy.ndarray", 9])},
-    {"engram.arrays": json.dumps([["w", "float32", [-2], "numpy.ndarray", 0]]).encode() + b"\n"},
-    {"engram.arrays": described(["w", "float32", [2.5], "x", 0])},
-    {"engram.arrays": described(["w", "float32", [True], "x", 0])},
-    {"engram.arrays": described(["w", "float32", "ab", "x", 0])},
-    {"engram.arrays": b"[" * 10**5 + b"\n"},
+    *("text", b"", b"[]junk", b"not json\n", b'{"a": 1}\n', b"[" * 10**5 + b"\n"),
+    described(["w", "float32", [2], "numpy.ndarray", 9]),
+    json.dumps([["w", "float32", [-2], "numpy.ndarray", 0]]).encode() + b"\n",
+    *(described(["w", "float32", shape, "x", 0]) for shape in ([2.5], [True], "ab")),
 ]
 
 
 def test_what_bundle_does_not_write_is_refused():
-    for record in UNWRITTEN:
-        with entry(record), pytest.raises(Refused, match="bundle"):
-            unbundle(RecordDict({"arrays": ConfigRecord(record)}))
+    for data in UNWRITTEN:
+        with entry(data), pytest.raises(Refused, match="bundle"):
+            unbundle(RecordDict({"arrays": ConfigRecord({"engram.arrays": data})}))
 
 
 def test_a_bundle_goes_when_nobody_refers_to_it():

@@ -106,7 +106,6 @@ def _called(
     words: list[str],
     more: Mapping[str, Any],
 ) -> str:
-    """Returns a command, or a call where the run had rows or functions of Python's."""
     plug_ins, own = config.get("plug-ins", []), _in_python(config["settings"])
     if lacks(config):
         return _call(command, given, own, plug_ins, more)
