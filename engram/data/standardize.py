@@ -5,7 +5,6 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -165,16 +164,11 @@ def _targets(split: Split, rows: Sequence[RowNumbers]) -> Moments | None:
 def _all(split: Split, standard: Standard) -> Any:
     if not split.is_lazy:
         return standard.standardized(split.x).float()
-
-    def convert(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        found: npt.NDArray[Any] = standard.standardized(torch.from_numpy(rows)).float().numpy()
-        return found
-
-    return split.x.then(convert)
+    return split.x.then(lambda rows: standard.standardized(torch.from_numpy(rows)).float().numpy())
 
 
 def _by_client(data: FederatedData, numeric: Bools) -> FederatedData:
-    train, test = (_seen(split) for split in data[:2])
+    train, test = (seen_as(s.x).to(s.y.device) if s.is_lazy else s.x.clone() for s in data[:2])
     held_out = data.validation.rows if data.validation else data.train.rows
     for client, rows in enumerate(data.train.rows):
         found = _inputs(data.train, [rows], numeric)
@@ -185,9 +179,3 @@ def _by_client(data: FederatedData, numeric: Bools) -> FederatedData:
         learned = np.union1d(rows, held_out[client])
         train[learned] = standard.standardized(train[learned])
     return data.with_inputs(train.float(), test.float())
-
-
-def _seen(split: Split) -> Tensor:
-    read = split.is_lazy
-    found: Tensor = seen_as(split.x).to(split.y.device) if read else split.x.clone()
-    return found

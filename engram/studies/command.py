@@ -59,14 +59,10 @@ _COMMON: Final[dict[str, tuple[Any, Any]]] = {
 
 app = typer.Typer(
     name="reproduce",
+    help="Run a paper's experiment, and compare the results with the published ones.",
     no_args_is_help=True,
     suggest_commands=False,  # click does
 )
-
-
-@app.callback()
-def _reproduce() -> None:
-    """Run a paper's experiment, and compare the results with the published ones."""
 
 
 def command_of(study: Study) -> Callable[..., None]:

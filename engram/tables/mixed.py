@@ -133,7 +133,6 @@ _Rows = list[tuple[Array, Array, Array]]  # x, y and weights of each task
 
 
 def _check(rows: _Rows, total: float) -> None:
-    """Raises ``ValueError`` if rows do not determine the shared coefficients."""
     d = rows[0][0].shape[1]
     if total <= d:
         raise ValueError(f"it needs more rows than its {d} shared coefficients, got {total:g}")

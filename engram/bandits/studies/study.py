@@ -104,11 +104,6 @@ def recovery_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
-    """Plots regret against rounds; returns PNGs by file name.
-
-    ``differences.png`` is drawn if there is another policy beside Meta-Ban, and ``NAME.png`` for
-    the ablation of an argument.
-    """
     runs = {each[0]["method"]: each for each in alike(simplest_first(done))}
     found = {"regret.png": _draw({METHODS[name].title: each for name, each in runs.items()})}
     own = runs.pop(META_BAN, None)
@@ -227,7 +222,6 @@ def said(rows: Sequence[Row]) -> str:
 
 
 def _points(run: Row) -> list[int]:
-    """Returns the indices of a curve's points at ``SHARES`` of the rounds."""
     wanted = at_shares(run["rounds"][-1], SHARES)
     return [int(point) for point in np.unique(np.searchsorted(run["rounds"], wanted))]
 

@@ -192,7 +192,6 @@ def _with_images(rows: Dataset) -> Dataset:
 
 
 def _check_whole(path: Path, rows: Dataset, names: list[str]) -> None:
-    """Refuses columns in which a value is missing, by name and first row."""
     table = _in_arrow(rows, names)
     first = [(name, _first_missing(table.column(name))) for name in names]
     if lacking := [f"{name} is missing in row {row}" for name, row in first if row >= 0]:

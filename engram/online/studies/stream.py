@@ -148,8 +148,7 @@ def best_fixed(stream: StreamOfRounds, radius: float = np.inf) -> Array:
         )
     if not found.success:
         raise RunStopped(f"the best fixed model was not found: {found.message}")
-    best: Array = stream.start + found.x.reshape(shape)
-    return best
+    return np.asarray(stream.start + found.x.reshape(shape))
 
 
 def courses(
