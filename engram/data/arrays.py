@@ -149,7 +149,6 @@ def _say_copies(path: Path, found: Arrays) -> None:
 
 
 def _digests(x: Any, y: _Array) -> list[int]:
-    """Digests of rows; none of rows that are read as they are drawn."""
     if has_lazy(x):
         return []
     leaves = [y, *tree_leaves(x)]
@@ -305,7 +304,6 @@ class Own(NamedTuple):
         return found
 
     def _check_alike(self, place: Place, x: Lazy) -> None:
-        """Refuses data sets of several clients of which networks would get other rows."""
         kinds = [_kind(part.like).replace("uint8", "float32") for part in x.parts]
         for number, kind in enumerate(kinds):
             if kind != kinds[0]:

@@ -83,7 +83,6 @@ def own_data(experiment: Experiment, source: Source, client: int) -> FederatedDa
 
 
 def _of_clients(experiment: Experiment, source: Source, clients: Sequence[int]) -> FederatedData:
-    """Loads a data set of which every row is one of these clients'; the others have none here."""
     clients = clients or [0]  # what rows are like, a node without clients says, too
     arrays = _load(experiment, source, alone=True, clients=clients)
     train, test = (

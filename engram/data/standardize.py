@@ -89,13 +89,11 @@ def warn_of_scales(experiment: "Experiment", data: FederatedData) -> None:
     deviations = np.sqrt(np.array(found.squares) / found.rows)
     least, most = np.where(deviations > 0, deviations, np.inf).argmin(), deviations.argmax()
     if deviations[most] > _DIFFER * deviations[least] > 0:
+        columns = least, deviations[least], most, deviations[most]
         _log.warning(
             "columns of x differ in scale: column %d has deviation %.3g and column %d %.3g; "
             "standardize=federation trains on standardized ones",
-            least,
-            deviations[least],
-            most,
-            deviations[most],
+            *columns,
         )
 
 

@@ -175,14 +175,9 @@ def _searched(value: Callable[[Array], _Value], roots: Array) -> Array:
         found = value((times * roots) ** 2)
         return found.criterion, 2 * times * roots**2 * found.slope
 
-    ended = minimize(
-        at,
-        np.ones(len(roots)),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(0.0, None)] * len(roots),
-        options={"maxiter": 1000, "ftol": 1e-13, "gtol": _FLAT / 100},
-    )
+    begin, bounds = np.ones(len(roots)), [(0.0, None)] * len(roots)
+    options = {"maxiter": 1000, "ftol": 1e-13, "gtol": _FLAT / 100}
+    ended = minimize(at, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return np.asarray(ended.x * roots)
 
 

@@ -209,15 +209,10 @@ def summarize(done: Sequence[Row]) -> list[Row]:
 
 def said(rows: Sequence[Row]) -> str:
     """Words the best policy, if one is shown to be; ``rows`` begin with the simplest method."""
-    compared: list[Row] = [
-        {
-            "method": METHODS[row["method"]].title,
-            "loss": row["regret"],
-            "gap-low": row["over-least"].low,
-            "reason": None,
-        }
-        for row in rows
-    ]
+    compared: list[Row] = []
+    for row in rows:
+        title, low = METHODS[row["method"]].title, row["over-least"].low
+        compared.append({"method": title, "loss": row["regret"], "gap-low": low, "reason": None})
     return in_words(compared, REGRETS)
 
 

@@ -90,7 +90,6 @@ def arrays_of(data: Data) -> Arrays:
 
 
 def _in_parts(clients: Sequence[tuple[str, Any]]) -> tuple[Arrays, npt.NDArray[np.int64]]:
-    """Joins rows of clients, with test rows below the others of each."""
     parts: list[tuple[int, int, tuple[str, Any]]] = []
     for client, (whose, rows) in enumerate(clients):
         if isinstance(rows, tuple | list) and len(rows) == 4:

@@ -53,7 +53,6 @@ class LearnedTables(Learned):
         return found
 
     def _check_data(self) -> None:
-        """Raises ``DataError`` if the clients' tables cannot be read, or are others."""
         if self.experiment.own.plug_in == Molar.plug_in:
             _ = self.tables
 
