@@ -57,12 +57,12 @@ _COMMON: Final[dict[str, tuple[Any, Any]]] = {
     "as_json": (Json, False),
 }
 
-app = typer.Typer(
-    name="reproduce",
-    help="Run a paper's experiment, and compare the results with the published ones.",
-    no_args_is_help=True,
-    suggest_commands=False,  # click does
-)
+app = typer.Typer(name="reproduce", no_args_is_help=True, suggest_commands=False)  # click does
+
+
+@app.callback()
+def _reproduce() -> None:
+    """Run a paper's experiment, and compare the results with the published ones."""
 
 
 def command_of(study: Study) -> Callable[..., None]:
