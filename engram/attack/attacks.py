@@ -196,15 +196,12 @@ def _spoiled(
     sent: Slots = over_slots(lambda *leaves: torch.cat(leaves), *(trained[i].slots for i in there))
     received = common | over_slots(lambda leaf: leaf[there], own)
     forged = _forged(e, merge, received, sent, torch.tensor(attacks))
-    found = [*trained]
-    for row, (i, attacks_now) in enumerate(zip(there, attacks, strict=True)):
-        if attacks_now:
-            mine = trained[i]
-            rows = mine.examples
-            if e.attack_kind == "false-rows":
-                rows = [ROWS_TIMES * count for count in rows]
+    found, times = [*trained], ROWS_TIMES if e.attack_kind == "false-rows" else 1
+    for row, i in enumerate(there):
+        if attacks[row]:
+            rows = [times * count for count in trained[i].examples]
             slots: Slots = over_slots(lambda leaf, row=row: leaf[row : row + 1], forged)
-            found[i] = mine._replace(slots=slots, examples=rows)
+            found[i] = trained[i]._replace(slots=slots, examples=rows)
     return found
 
 
@@ -245,7 +242,6 @@ def _claimed(
     clients: Sequence[int],
     scores: Mapping[str, list[float]],
 ) -> dict[str, list[float]]:
-    """Forges the attackers' scores, by column, of clients after a round."""
     first, found = server_round <= e.eval_every, {**scores}
     for column in e.network.columns(e, (COMMON, TUNED)):
         if (values := scores.get(column.name)) is not None:

@@ -86,12 +86,10 @@ def cofiba(
 
 
 def _distances(state: Cofiba, x: Array) -> Array:
-    found: Array = np.linalg.norm(state.items - x, axis=1)
-    return found
+    return np.asarray(np.linalg.norm(state.items - x, axis=1))
 
 
 def _item_clusters(state: Cofiba, arms: Array) -> Ints:
-    """Returns the label of each arm's item cluster, shape (K,)."""
     if not len(state.items):
         return np.zeros(len(arms), dtype=np.intp)
     return state.similar.labels[[int(_distances(state, x).argmin()) for x in arms]]

@@ -97,10 +97,8 @@ def gradients(weights: Weights, x: Tensor, targets: Tensor, shares: Tensor) -> W
 
 def descend(weights: Weights, gradient: Weights, eta: Tensor) -> Weights:
     """Returns ``weights - eta gradient``; eta has the shape of the leading axes."""
-    each = eta[..., None, None]
-    return tuple(
-        torch.addcmul(w, each, g, value=-1) for w, g in zip(weights, gradient, strict=True)
-    )
+    eta = eta[..., None, None]
+    return tuple(torch.addcmul(w, eta, g, value=-1) for w, g in zip(weights, gradient, strict=True))
 
 
 def gradient_norms(weights: Weights, seen: Sequence[Tensor]) -> Tensor:

@@ -93,9 +93,7 @@ def play_policy(
             for part in (offered, [each.rewards for each in now])
         )
         state = runs.update(state, users, x, paid, _generators(seeds, t, UPDATE))
-        regrets[:, t] = [
-            each.means.max() - each.means[arm] for each, arm in zip(now, chosen, strict=True)
-        ]
+        regrets[:, t] = [r.means.max() - r.means[arm] for r, arm in zip(now, chosen, strict=True)]
         arms[:, t], rewards[:, t] = chosen, paid
     return PlayedRuns(np.cumsum(regrets, axis=1), arms, rewards)
 

@@ -15,16 +15,7 @@ from engram.core.machine import check_rows
 from engram.core.streams import Stream, generator
 from engram.data.image_axes import CLASSES, CUT, PART, Shaping, lost_columns, say_once
 from engram.data.labels import classes_of, is_text
-from engram.data.lazy import (
-    Joined,
-    Lazy,
-    Place,
-    Texts,
-    has_lazy,
-    is_frame,
-    like_of,
-    row_hashes,
-)
+from engram.data.lazy import Joined, Lazy, Place, Texts, has_lazy, is_frame, like_of, row_hashes
 from engram.data.readers.npz import named, named_labels
 from engram.data.schema.columns import Column, Schema
 from engram.scoring.metrics import Targets
@@ -144,8 +135,7 @@ def held_by_hash(
     or whose all rows are, or () for the tasks themselves.
     """
     if tested is not None and (tested >= 0).all():
-        drawn: _Array = tested == 1
-        return drawn
+        return np.asarray(tested == 1)
     owner = np.zeros(len(y), dtype=np.int64) if task is None else task
     owner = np.take(clients, owner, mode="clip") if clients else owner
     return settled(row_hashes(x, y, owner, seed, Stream.DATA_SPLIT, names) < fraction, tested)
@@ -159,7 +149,6 @@ def _say_copies(path: Path, found: Arrays) -> None:
 
 
 def _digests(x: Any, y: _Array) -> list[int]:
-    """Digests of rows; none of rows that are read as they are drawn."""
     if has_lazy(x):
         return []
     leaves = [y, *tree_leaves(x)]
@@ -315,7 +304,6 @@ class Own(NamedTuple):
         return found
 
     def _check_alike(self, place: Place, x: Lazy) -> None:
-        """Refuses data sets of several clients of which networks would get other rows."""
         kinds = [_kind(part.like).replace("uint8", "float32") for part in x.parts]
         for number, kind in enumerate(kinds):
             if kind != kinds[0]:

@@ -413,9 +413,7 @@ def check_augmentation(change: Augmentation, example: Inputs) -> None:
     try:
         with drawing(0):  # numpy's numbers go on from the first to the second
             one, other = (augmented(change, rows, seeds) for _ in range(2))
-        kinds = [
-            [(leaf.dtype, tuple(leaf.shape[1:])) for leaf in tree_leaves(x)] for x in (rows, one)
-        ]
+        kinds = [[(a.dtype, tuple(a.shape[1:])) for a in tree_leaves(x)] for x in (rows, one)]
     except Exception as error:  # it may be anybody's
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"augment must take a row of inputs, got {what}") from error

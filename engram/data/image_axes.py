@@ -104,18 +104,14 @@ class Shaping(NamedTuple):
         if not auto or x.ndim != 4:
             return x
         first, last = (x.shape[axis] in _CHANNELS for axis in (1, 3))
+        wanted = "images with 1 or 3 channels, first or last"
         if first and last:
-            raise place.fault(
-                "images with 1 or 3 channels, first or last",
-                f"shape {x.shape}, where both may be: set images=channels-last, or images=none if "
-                "they are first",
-            )
+            ways = "set images=channels-last, or images=none if they are first"
+            raise place.fault(wanted, f"shape {x.shape}, where both may be: {ways}")
         if not (first or last) and self.all_images:
-            raise place.fault(
-                "images with 1 or 3 channels, first or last",
-                f"shape {x.shape}: set images=none if rows are (channels, height, width), or "
-                "images=channels-last if they are (height, width, channels)",
-            )
+            ways = "set images=none if rows are (channels, height, width), or images=channels-last"
+            ways += " if they are (height, width, channels)"
+            raise place.fault(wanted, f"shape {x.shape}: {ways}")
         return np.moveaxis(x, 3, 1) if last else x
 
 

@@ -127,7 +127,6 @@ def _named(
 
 
 def _places(place: Place, y: _Array, names: _Array) -> npt.NDArray[np.int64]:
-    """Places of classes among names, which may be the classes themselves."""
     if is_text(names) and not is_text(y):
         numbers = _whole(place, y).astype(np.int64)
         if (strange := (numbers < 0) | (numbers >= len(names))).any():

@@ -83,12 +83,10 @@ def own_data(experiment: Experiment, source: Source, client: int) -> FederatedDa
 
 
 def _of_clients(experiment: Experiment, source: Source, clients: Sequence[int]) -> FederatedData:
-    """Loads a data set of which every row is one of these clients'; the others have none here."""
-    several = source.by_client
     clients = clients or [0]  # what rows are like, a node without clients says, too
     arrays = _load(experiment, source, alone=True, clients=clients)
     train, test = (
-        _to_clients(task if several else None, len(y), clients, experiment.num_clients)
+        _to_clients(task if source.by_client else None, len(y), clients, experiment.num_clients)
         for y, task in ((arrays.y_train, arrays.task_train), (arrays.y_test, arrays.task_test))
     )
     return _of_able(_hold(arrays, train, test, experiment), clients, experiment)
@@ -198,7 +196,6 @@ def _hashed(arrays: Arrays, train: list[RowNumbers], e: Experiment) -> npt.NDArr
 def _held_out(
     client: int, own: RowNumbers, experiment: Experiment, hashes: npt.NDArray[np.float64] | None
 ) -> tuple[RowNumbers, RowNumbers]:
-    """Returns the training rows that a client trains on, and those that are held out."""
     if hashes is not None:
         out = hashes[own] < experiment.validation_fraction * experiment.validates
         return own[~out], own[out]

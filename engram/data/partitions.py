@@ -232,7 +232,6 @@ def _one_sided(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
 
 
 def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
-    """Yields classes with fewer rows than ``_halves`` needs."""
     first, n_even = _half(arrays.outputs, e)
     n_odd, rest = e.num_clients - n_even, arrays.outputs - first
     called = arrays.class_names or range(arrays.outputs)

@@ -5,7 +5,6 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -90,13 +89,11 @@ def warn_of_scales(experiment: "Experiment", data: FederatedData) -> None:
     deviations = np.sqrt(np.array(found.squares) / found.rows)
     least, most = np.where(deviations > 0, deviations, np.inf).argmin(), deviations.argmax()
     if deviations[most] > _DIFFER * deviations[least] > 0:
+        columns = least, deviations[least], most, deviations[most]
         _log.warning(
             "columns of x differ in scale: column %d has deviation %.3g and column %d %.3g; "
             "standardize=federation trains on standardized ones",
-            least,
-            deviations[least],
-            most,
-            deviations[most],
+            *columns,
         )
 
 
@@ -165,16 +162,11 @@ def _targets(split: Split, rows: Sequence[RowNumbers]) -> Moments | None:
 def _all(split: Split, standard: Standard) -> Any:
     if not split.is_lazy:
         return standard.standardized(split.x).float()
-
-    def convert(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        found: npt.NDArray[Any] = standard.standardized(torch.from_numpy(rows)).float().numpy()
-        return found
-
-    return split.x.then(convert)
+    return split.x.then(lambda rows: standard.standardized(torch.from_numpy(rows)).float().numpy())
 
 
 def _by_client(data: FederatedData, numeric: Bools) -> FederatedData:
-    train, test = (_seen(split) for split in data[:2])
+    train, test = (seen_as(s.x).to(s.y.device) if s.is_lazy else s.x.clone() for s in data[:2])
     held_out = data.validation.rows if data.validation else data.train.rows
     for client, rows in enumerate(data.train.rows):
         found = _inputs(data.train, [rows], numeric)
@@ -185,9 +177,3 @@ def _by_client(data: FederatedData, numeric: Bools) -> FederatedData:
         learned = np.union1d(rows, held_out[client])
         train[learned] = standard.standardized(train[learned])
     return data.with_inputs(train.float(), test.float())
-
-
-def _seen(split: Split) -> Tensor:
-    read = split.is_lazy
-    found: Tensor = seen_as(split.x).to(split.y.device) if read else split.x.clone()
-    return found

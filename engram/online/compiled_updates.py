@@ -20,9 +20,7 @@ _SWITCHING: Final = 1e-3  # share of the weights that is spread evenly after eac
 _MEMORY: Final = 0.99  # a row with far numbers counts so much less with each later one
 _LEAST_NOISE: Final = 1e-6  # of losses, in units in which the target has standard deviation 1
 _HEAVIEST: Final = 1e30  # in units of the first row's weight: numbers stay finite
-_CONSTANT: Final = (
-    1e-12  # a column that varies by less than this, in parts of its mean, is constant
-)
+_CONSTANT: Final = 1e-12  # in parts of its mean: a column that varies by less is constant
 
 
 class Experts(NamedTuple):

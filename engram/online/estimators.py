@@ -123,8 +123,7 @@ class OnlineRegressor(RegressorMixin, StreamModel):
     @property
     def coef_(self) -> Array:
         """Coefficients of the columns in their own units, shape (d,)."""
-        coef: Array = self._coefficients()[0][0]
-        return coef
+        return np.asarray(self._coefficients()[0][0])
 
     @property
     def intercept_(self) -> float:
@@ -263,5 +262,4 @@ def _probabilities(scores: Array) -> Array:
     found: Array = expit(scores)
     if found.shape[1] == 1:
         return np.hstack([1 - found, found])
-    shares: Array = found / found.sum(axis=1, keepdims=True)
-    return shares
+    return np.asarray(found / found.sum(axis=1, keepdims=True))

@@ -61,8 +61,7 @@ def least_quadratic(form: Array, linear: Array, radius: float) -> Array:
 
     low = 1e-16 * high  # as good as 0, and safe where H is singular
     nu = low if excess(low) <= 0 else brentq(excess, low, high, xtol=1e-300, rtol=1e-15)
-    x: Array = axes @ (h / (values + nu))
-    return x
+    return np.asarray(axes @ (h / (values + nu)))
 
 
 def least_on_ball(total: Callable[[Array], Total], start: Array, radius: float) -> Best:
@@ -156,15 +155,13 @@ class LossStream(NamedTuple):
         x = np.broadcast_to(decisions, self.rows.shape)
         predictions = np.einsum("td,td->t", self.rows, x)
         others = np.einsum("td,td->t", self.tilts + x @ self.form / 2, x)
-        losses: Array = self.link.value(predictions, self.targets) + others
-        return losses
+        return np.asarray(self.link.value(predictions, self.targets) + others)
 
     def gradient(self, t: int, points: Array) -> Array:
         """Returns the gradients of f_t, t >= 1, at points (n, d), in the same shape."""
         a = self.rows[t - 1]
         derivatives = self.link.derivative(points @ a, self.targets[t - 1])
-        found: Array = derivatives[:, None] * a + self.tilts[t - 1] + points @ self.form
-        return found
+        return np.asarray(derivatives[:, None] * a + self.tilts[t - 1] + points @ self.form)
 
     def best(self) -> Best:
         """Returns the fixed decision with the least total loss, with a bound on its error."""

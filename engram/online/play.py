@@ -61,8 +61,7 @@ class Game(NamedTuple):
     def losses(self, x: Array, y: Array) -> Array:
         """Returns f without the terms in y alone for n pairs (x, y), shape (n,)."""
         linear = self.linear + y @ self.matrix.T
-        losses: Array = np.einsum("nd,nd->n", linear + self.curvature / 2 * x, x)
-        return losses
+        return np.asarray(np.einsum("nd,nd->n", linear + self.curvature / 2 * x, x))
 
     def best_response(self, y: Array) -> Array:
         """Returns the x that minimizes f(x, y) for each of n y, shape (n, d).
@@ -76,8 +75,7 @@ class Game(NamedTuple):
             lengths = np.linalg.norm(linear, axis=1, keepdims=True)
             uphill = linear / np.where(lengths > 0, lengths, 1.0)
             return self.domain.anchor - self.domain.size * uphill
-        found: Array = self.domain.size * np.eye(self.domain.dim)[np.argmin(linear, axis=1)]
-        return found
+        return np.asarray(self.domain.size * np.eye(self.domain.dim)[np.argmin(linear, axis=1)])
 
 
 def saddle_game(rng: np.random.Generator, dim: int = 10, curvature: float = 0.0) -> Game:

@@ -169,7 +169,6 @@ def _flat(model: Params) -> Array:
 
 
 def _shaped(vector: Array, like: Params) -> Params:
-    """Returns a vector's numbers as parameters with the model's order and types."""
     sizes = [leaf.numel() for _, leaf in sorted(like.items())]
     parts = np.split(vector, np.cumsum(sizes)[:-1])
     found = {

@@ -188,9 +188,7 @@ def _read(reading: _Reading, path: str) -> Any:
     if kind == "tuple":
         return tuple(_read(reading, _joined(path, place)) for place in range(int(count)))
     if kind == "mapping":
-        return {
-            _read_key(reading): _read(reading, _joined(path, place)) for place in range(int(count))
-        }
+        return {_read_key(reading): _read(reading, _joined(path, k)) for k in range(int(count))}
     expected = "those of this learner's states"
     kind = _present_name(kind)
     require(kind in reading.classes, "a saved state's classes", kind, expected)

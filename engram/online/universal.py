@@ -81,14 +81,8 @@ def theoretical(smoothness: float) -> Constants:
     lambda_1 = max(32 * c_3, 2 * c_4)
     lambda_1 = max(lambda_1, 4 * c_2 / (8 * g_2 + 2 * lambda_1))
     lambda_2 = 2 * lambda_1
-    c_0 = max(
-        128.0,
-        8 * _DIAMETER,
-        8 * lambda_1 * d_2,
-        64 * d_2 * c_3,
-        4 * d_2 * c_4,
-        8 * c_2 * d_2 / (8 * g_2 + lambda_2),
-    )
+    limits = 128.0, 8 * _DIAMETER, 8 * lambda_1 * d_2, 64 * d_2 * c_3, 4 * d_2 * c_4
+    c_0 = max(*limits, 8 * c_2 * d_2 / (8 * g_2 + lambda_2))
     # With the text's 8 G^2 + lambda_2 for exp-concave losses the last coefficient of the proof,
     # lambda_2 + 16 G^4 / gamma - gamma / 4, would be positive.
     return Constants(

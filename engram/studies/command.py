@@ -57,11 +57,7 @@ _COMMON: Final[dict[str, tuple[Any, Any]]] = {
     "as_json": (Json, False),
 }
 
-app = typer.Typer(
-    name="reproduce",
-    no_args_is_help=True,
-    suggest_commands=False,  # click does
-)
+app = typer.Typer(name="reproduce", no_args_is_help=True, suggest_commands=False)  # click does
 
 
 @app.callback()

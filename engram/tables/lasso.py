@@ -103,8 +103,7 @@ def _penalized(x: Array, y: Array, strength: float) -> Array:
         return np.zeros(x.shape[1])
     # It goes through columns in turn, but draws from the process's generator without a seed.
     solver = Lasso(strength, fit_intercept=False, tol=_TOLERANCE, max_iter=_PASSES, random_state=0)
-    coef: Array = solver.fit(x, y).coef_
-    return coef
+    return np.asarray(solver.fit(x, y).coef_)
 
 
 class Bounds(NamedTuple):

@@ -76,5 +76,4 @@ def trimmed_mean(values: Array, proportion: float) -> Array:
     ordered = np.sort(values, axis=0)  # NaN last
     place = np.arange(len(values))[:, None]
     kept = (place >= cut) & (place < known - cut)
-    mean: Array = np.where(kept, ordered, 0.0).sum(axis=0) / (known - 2 * cut)
-    return mean
+    return np.asarray(np.where(kept, ordered, 0.0).sum(axis=0) / (known - 2 * cut))

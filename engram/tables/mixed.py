@@ -133,7 +133,6 @@ _Rows = list[tuple[Array, Array, Array]]  # x, y and weights of each task
 
 
 def _check(rows: _Rows, total: float) -> None:
-    """Raises ``ValueError`` if rows do not determine the shared coefficients."""
     d = rows[0][0].shape[1]
     if total <= d:
         raise ValueError(f"it needs more rows than its {d} shared coefficients, got {total:g}")
@@ -176,14 +175,9 @@ def _searched(value: Callable[[Array], _Value], roots: Array) -> Array:
         found = value((times * roots) ** 2)
         return found.criterion, 2 * times * roots**2 * found.slope
 
-    ended = minimize(
-        at,
-        np.ones(len(roots)),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[(0.0, None)] * len(roots),
-        options={"maxiter": 1000, "ftol": 1e-13, "gtol": _FLAT / 100},
-    )
+    begin, bounds = np.ones(len(roots)), [(0.0, None)] * len(roots)
+    options = {"maxiter": 1000, "ftol": 1e-13, "gtol": _FLAT / 100}
+    ended = minimize(at, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     return np.asarray(ended.x * roots)
 
 

@@ -120,7 +120,6 @@ class MultitaskModel(BaseEstimator):
         check_target(y, labels, self._family)
 
     def _check_several(self) -> None:
-        """Raises ``ValueError`` if there is one task, with which nothing can be shared."""
         if len(self.tasks_) < 2:
             raise ValueError(
                 f"task must have at least 2 different labels, got only {shown(self.tasks_[0])}: "
@@ -181,7 +180,6 @@ def weights_of(sample_weight: Any, x: Array) -> Array | None:
 
 
 def _check_numbers(x: Any) -> None:
-    """Raises ``ValueError`` if a column of a data frame does not hold numbers, with its name."""
     for name, kind in getattr(x, "dtypes", {}).items() if hasattr(x, "columns") else ():
         if getattr(kind, "kind", "O") not in "buif":
             raise ValueError(f"column {name} must hold numbers, got {kind}")
@@ -245,8 +243,7 @@ class TwoClasses(ClassifierMixin, MultitaskModel):
     def predict(self, X: Any, task: Any = None) -> npt.NDArray[Any]:
         """Returns the likelier class of each row, shape (n,)."""
         second = self.linear_predictor(X, task) > 0
-        likely: npt.NDArray[Any] = self.classes_[second.astype(int)]
-        return likely
+        return np.asarray(self.classes_[second.astype(int)])
 
     def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
         """Returns the accuracy: the share of rows classified correctly."""

@@ -58,8 +58,7 @@ def noisy_statistics(rows: Rows, *, bound: float, multiplier: float, normal: Arr
     z = z * np.minimum(1.0, bound / lengths)[:, None]
     upper = np.zeros((z.shape[1], z.shape[1]))
     upper[np.triu_indices(z.shape[1])] = multiplier * bound**2 * normal
-    noisy: Array = z.T @ z + upper + np.triu(upper, 1).T
-    return noisy
+    return np.asarray(z.T @ z + upper + np.triu(upper, 1).T)
 
 
 def estimate_of(statistics: Array, size: int, deviation: float) -> SiteEstimate:

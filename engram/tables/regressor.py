@@ -115,8 +115,7 @@ class _Molar(MultitaskModel):
     @property
     def support_(self) -> Bools:
         """Whether a task's coefficient differs from the shared one, shape (M, d)."""
-        differs: Bools = self.coef_ != self.shared_coef_
-        return differs
+        return np.asarray(self.coef_ != self.shared_coef_)
 
     @property
     def sigma_(self) -> Array:

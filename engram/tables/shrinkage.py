@@ -54,12 +54,10 @@ def median_weights(
 def outweighing(sites: Sequence[SiteEstimate], weights: Weights, max_weight: float) -> Bools:
     """Mask of the tasks above ``max_weight`` in some coordinate, shape (M,)."""
     each = _claimed_weights(sites, weights)
-    above: Bools = np.any(each > weight_limit(each, max_weight), axis=1)
-    return above
+    return np.asarray(np.any(each > weight_limit(each, max_weight), axis=1))
 
 
 def _claimed_weights(sites: Sequence[SiteEstimate], weights: Weights) -> Array:
-    """Weights by the tasks' claims, without a limit."""
     known = np.stack([site.determined & np.isfinite(site.sigma) for site in sites])
     if weights == "equal":
         return known.astype(np.float64)

@@ -156,8 +156,7 @@ def _only(
 def _scale(r: Array) -> Array:
     """Returns sqrt(diag((R'R)^-1)): the lengths of the rows of R^-1."""
     inverse, _ = dtrtri(r)
-    scale: Array = np.sqrt(np.einsum("ij,ij->i", inverse, inverse))
-    return scale
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", inverse, inverse)))
 
 
 def _triangle(x: Array) -> Array:

@@ -71,12 +71,8 @@ def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels
     if hasattr(task, "isna"):
         empty = np.asarray(task.isna())
     else:
-        empty = np.array(
-            [
-                label is None or (isinstance(label, float) and np.isnan(label))
-                for label in labels.tolist()
-            ]
-        )
+        each = labels.tolist()
+        empty = np.array([v is None or (isinstance(v, float) and np.isnan(v)) for v in each])
     if empty.any():
         raise ValueError(f"task must not be empty, as it is in row {int(np.argmax(empty))}")
     if fitting and categories is not None:

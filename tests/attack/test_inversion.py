@@ -52,11 +52,9 @@ def test_a_unit_that_one_row_of_a_batch_moves_tells_this_row(generator):
 
 
 def test_units_that_have_not_moved_tell_nothing():
-    weight, bias = (
-        torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, torch.inf]]),
-        torch.tensor([0.5, 0, 1]),
-    )
-    torch.testing.assert_close(rows_of_layer(weight, bias), torch.tensor([[2.0, 4.0]]))
+    weight = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, torch.inf]])
+    found = rows_of_layer(weight, torch.tensor([0.5, 0, 1]))
+    torch.testing.assert_close(found, torch.tensor([[2.0, 4.0]]))
 
 
 def test_rows_are_found_by_the_direction_of_their_gradient(generator):

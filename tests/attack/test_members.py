@@ -47,16 +47,8 @@ def folder(tmp_path):
     x, y = (np.concatenate(part) for part in zip(*each, strict=True))
     np.savez(tmp_path / "rows.npz", x=x, y=y, task=np.repeat(np.arange(5), 60))
     settings = {"dataset": f"npz:{tmp_path / 'rows.npz'}", "partition": "natural", "num_clients": 5}
-    api.simulate(
-        out=tmp_path / "run",
-        method="fedavg",
-        num_rounds=2,
-        clients_per_round=5,
-        test_fraction=0.1,
-        validation_fraction=0.0,
-        progress=False,
-        **settings,
-    )
+    settings |= {"method": "fedavg", "num_rounds": 2, "clients_per_round": 5, "test_fraction": 0.1}
+    api.simulate(out=tmp_path / "run", validation_fraction=0.0, progress=False, **settings)
     return tmp_path / "run"
 
 

@@ -55,9 +55,8 @@ def test_power_counts_members_above_almost_all_others():
     shares = [0.75, 1.0, 0.0, 0.5]
     assert found.share == pytest.approx(np.mean(shares))
     reach = stats.t.ppf(0.975, 3) * np.std(shares, ddof=1) / 2
-    assert (found.low, found.high) == pytest.approx(
-        (max(0, 0.5625 - reach), min(1, 0.5625 + reach))
-    )
+    ends = max(0, 0.5625 - reach), min(1, 0.5625 + reach)
+    assert (found.low, found.high) == pytest.approx(ends)
     with pytest.raises(ValueError, match="rows must be at least 100 that a model has not seen"):
         power(scores[:, :90], members[:, :90])
 

@@ -6,13 +6,8 @@ import pytest
 import engram
 from engram.attack.audit.messages import messages
 
-ONE = {
-    "batch_size": 1,
-    "local_steps": 1,
-    "num_rounds": 1,
-    "hidden": "16",
-    "validation_fraction": 0.0,
-}
+ONE = {"batch_size": 1, "local_steps": 1, "num_rounds": 1, "hidden": "16"}
+ONE |= {"validation_fraction": 0.0}
 
 
 def clients(rows=8):

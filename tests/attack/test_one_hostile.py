@@ -1,5 +1,7 @@
 """One hostile client of a federation ends no method's run, whatever it sends."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -12,30 +14,17 @@ from tests.samples import EIGHT, sampled
 from tests.support import ANY_NETWORK
 
 CLAIMANTS = {"fedas", "fedpac", "fedproto", "ifca"}  # the others send no claims
-TINY = {
-    "num_clients": 10,
-    "clients_per_round": 10,
-    "num_rounds": 3,
-    "eval_every": 3,
-    "hidden": "6",
-    "local_steps": 2,
-    "rows_per_class": 10,
-    "test_rows_per_class": 3,
-}
+TINY = {"num_clients": 10, "clients_per_round": 10, "num_rounds": 3, "eval_every": 3, "hidden": "6"}
+TINY |= {"local_steps": 2, "rows_per_class": 10, "test_rows_per_class": 3}
+
+
+def attacked(any_network, claimants):
+    return [*product(any_network, ["sign-flip"]), *product(claimants, ["false-statistics"])]
 
 
 @pytest.mark.parametrize(
     ("method", "attack"),
-    sampled(
-        [
-            *((name, "sign-flip") for name in ANY_NETWORK),
-            *((name, "false-statistics") for name in sorted(CLAIMANTS)),
-        ],
-        [
-            *((name, "sign-flip") for name in EIGHT),
-            *((name, "false-statistics") for name in ("fedpac", "ifca")),
-        ],
-    ),
+    sampled(attacked(ANY_NETWORK, sorted(CLAIMANTS)), attacked(EIGHT, ["fedpac", "ifca"])),
 )
 def test_no_run_ends_because_of_one_client(tmp_path, method, attack):
     e = Experiment(method=method, attack=f"{attack}:60", attackers=0.1, **TINY)

@@ -1,5 +1,7 @@
 """CLUB, SCLUB, COFIBA and LOCB against plain loops over their papers' lines, and known clusters."""
 
+from operator import attrgetter
+
 import numpy as np
 import pytest
 
@@ -238,44 +240,27 @@ def plain_item_clusters(plain):
     return {items: components(plain.rows, edges) for items, edges in plain.graphs.items()}
 
 
+def occupied(state):
+    return {them for them in state.clusters.values() if them}
+
+
+BY_NUMBER = attrgetter("clusters"), attrgetter("parts")
 CASES = {
-    "club": (
-        club(DIM, alpha=ALPHA, lam=LAM, alpha2=0.35),
-        lambda: PlainClub(0.35),
-        lambda state: clusters_of(state.graph),
-        lambda plain: plain.clusters(),
-    ),
-    "sclub": (
-        sclub(DIM, alpha=ALPHA, lam=LAM, alpha2=0.45, alpha_p=0.5),
-        lambda: PlainSclub(0.45, 0.5),
-        lambda state: {them for them in state.clusters.values() if them},
-        lambda plain: plain.clusters(),
-    ),
-    "sclub, by frequency": (
-        sclub(DIM, alpha=ALPHA, lam=LAM, alpha2=0.6, alpha_p=0.05),
-        lambda: PlainSclub(0.6, 0.05),
-        lambda state: state.clusters,
-        lambda plain: plain.parts,
-    ),
-    "cofiba": (
-        cofiba(DIM, alpha=ALPHA, lam=LAM, alpha2=0.15, items=4),
-        lambda: PlainCofiba(0.15, 4),
-        item_clusters,
-        plain_item_clusters,
-    ),
-    "locb": (
-        locb(DIM, alpha=ALPHA, lam=LAM, alpha2=0.35, seeds=3, gamma=0.55),
-        lambda: PlainLocb(0.35, 3, 0.55),
-        lambda state: state.clusters,
-        lambda plain: plain.parts,
-    ),
+    "club": ({"alpha2": 0.35}, lambda state: clusters_of(state.graph), PlainClub.clusters),
+    "sclub": ({"alpha2": 0.45, "alpha_p": 0.5}, occupied, PlainSclub.clusters),
+    "sclub, by frequency": ({"alpha2": 0.6, "alpha_p": 0.05}, *BY_NUMBER),
+    "cofiba": ({"alpha2": 0.15, "items": 4}, item_clusters, plain_item_clusters),
+    "locb": ({"alpha2": 0.35, "seeds": 3, "gamma": 0.55}, *BY_NUMBER),
 }
+PLAIN = {club: PlainClub, sclub: PlainSclub, cofiba: PlainCofiba, locb: PlainLocb}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_choices_and_clusters_are_those_of_a_plain_loop(name):
-    policy, make, ours, theirs = CASES[name]
-    environment, plain = Groups(groups=2, users=6, dim=DIM, noise=0.15, seed=5), make()
+    settings, ours, theirs = CASES[name]
+    make = RECOVERED[name.partition(",")[0]][0]
+    policy, plain = make(DIM, alpha=ALPHA, lam=LAM, **settings), PLAIN[make](*settings.values())
+    environment = Groups(groups=2, users=6, dim=DIM, noise=0.15, seed=5)
     state, before, changes = policy.init(np.random.default_rng(0)), None, 0
     for t in range(220):
         user, x, _, rewards = environment.round(t)
@@ -293,7 +278,7 @@ def test_choices_and_clusters_are_those_of_a_plain_loop(name):
 
 RECOVERED = {
     "club": (club, {"alpha2": 0.5}, lambda state: clusters_of(state.graph)),
-    "sclub": (sclub, {"alpha2": 1.0}, lambda s: {them for them in s.clusters.values() if them}),
+    "sclub": (sclub, {"alpha2": 1.0}, occupied),
     "locb": (locb, {"alpha2": 0.5, "seeds": 12}, lambda state: set(state.clusters.values())),
     "cofiba": (cofiba, {"alpha2": 0.2, "items": 1}, lambda state: clusters_of(state.graphs[0])),
 }

@@ -53,24 +53,12 @@ def test_all_logs_of_three_rounds_by_enumeration():
     replay keeps the rounds in which both agree; given that two are kept, what they pay is what the
     policy would get in any two rounds out of three.
     """
-    learner = policy_server(
-        Policy(
-            lambda rng: 0,
-            lambda seen, *_: (min(seen, 1), seen),
-            lambda seen, user, x, reward, rng: seen + 1,
-        ),
-        1,
-    )
+    stay = Policy(lambda _: 0, lambda seen, *_: (min(seen, 1), seen), lambda seen, *_: seen + 1)
+    learner = policy_server(stay, 1)
     pays = np.array([[0.25, 1.0], [0.25, 0.0], [0.25, 1.0]])
     for chosen in product(range(2), repeat=3):
-        log = logged(
-            np.zeros(3, int),
-            np.ones((3, 2, 1)),
-            np.array(chosen),
-            pays[np.arange(3), chosen],
-            np.full(3, 0.5),
-        )
-        found = replay(learner, log, 0)
+        given = np.array(chosen), pays[np.arange(3), chosen], np.full(3, 0.5)
+        found = replay(learner, logged(np.zeros(3, int), np.ones((3, 2, 1)), *given), 0)
         kept, seen = [], 0
         for t, arm in enumerate(chosen):
             if arm == min(seen, 1):
@@ -99,13 +87,7 @@ def test_rounds_that_are_not_kept_leave_no_trace():
         assert np.array_equal(found.state.learned[key], value)
 
 
-GOOD = (
-    np.array([3, 3]),
-    np.ones((2, 2, 1)),
-    np.array([0, 1]),
-    np.array([0.5, 1.0]),
-    np.array([0.5, 1.0]),
-)
+GOOD = np.array([3, 3]), np.ones((2, 2, 1)), np.array([0, 1]), *[np.array([0.5, 1.0])] * 2
 BAD = {
     r"users' shape must be \(2,\), as arms, got \(1,\)": (0, GOOD[0][:1]),
     "users must be numbers or strings, got dtype": (0, GOOD[0] / 2),

@@ -69,16 +69,9 @@ def test_algorithm_2_by_hand():
     # Users at (1, 1/2) with the row (1, 1), and at (2, 1/4) with (1, 0), agree on x = 1. Gradients
     # are (-1/4, -1/2) and (1/8, 1); with lam / m^1/2 sign = 1/4: (0, -1/4) and (3/8, 5/4). With
     # w = 3 and 1 their mean is (3/32, 1/8): twice, times eta_2 = 1/2, from Theta = (1, 1).
-    policy, state = hand_made(
-        [(1.0, 1.0), (1.0, 0.5), (2.0, 0.25)],
-        [[(1, 1)], [(1, 0)]],
-        lam=0.25,
-        own_weight=3.0,
-        eta_meta=0.5,
-        meta_steps=2,
-        batch=1,
-        meta_gradient="eq6",
-    )
+    steps = {"eta_meta": 0.5, "meta_steps": 2, "batch": 1, "meta_gradient": "eq6"}
+    thetas, rows = [(1.0, 1.0), (1.0, 0.5), (2.0, 0.25)], [[(1, 1)], [(1, 0)]]
+    policy, state = hand_made(thetas, rows, lam=0.25, own_weight=3.0, **steps)
     _, new = policy.choose(state, ONE, ARM, [Fixed([[0.5], [0.5]])])
     assert [w.item() for w in new.meta.theta] == [1 - 3 / 32, 1 - 1 / 8]
     assert [w.item() for w in state.meta.theta] == [1, 1]
@@ -89,12 +82,8 @@ def test_algorithm_4_by_hand():
     # the 3 rows those of Theta_(0), Theta_(1), Theta_(2) are taken, and never the last one.
     for uniform, steps in [(0.0, 0), (0.33, 0), (0.34, 1), (0.66, 1), (0.67, 2), (0.999, 2)]:
         with entry(uniform, steps):
-            policy, state = hand_made(
-                [(1.0, 1.0), (1.0, 0.5), (2.0, 0.25)],
-                [[(1, 1)], [(1, 0), (2, 0.5)]],
-                eta_meta=0.5,
-                meta_gradient="alg4",
-            )
+            thetas, rows = [(1.0, 1.0), (1.0, 0.5), (2.0, 0.25)], [[(1, 1)], [(1, 0), (2, 0.5)]]
+            policy, state = hand_made(thetas, rows, eta_meta=0.5, meta_gradient="alg4")
             _, new = policy.choose(state, ONE, ARM, [Fixed(uniform)])
             gradients = [(-1 / 4, -1 / 2), (1 / 8, 1)][:steps]
             expected = [1 - 0.5 * sum(part) for part in zip((0, 0), *gradients, strict=True)]
@@ -104,13 +93,8 @@ def test_algorithm_4_by_hand():
 def test_adapting_by_hand():
     # At Theta = (1, 1/2): of (1, 1) the gradient is (-1/4, -1/2), of (1, 1/4) it is (1/8, 1/4).
     # The mean is (-1/16, -1/8), with lam sign = 1/4 (3/16, 1/8); eta_2 = 1.
-    policy, state = hand_made(
-        [(1.0, 0.5), (1.0, 0.5), (2.0, 0.25)],
-        [[(1, 1)], [(1, 0.25)]],
-        lam=0.25,
-        eta_meta=1.0,
-        batch=2,
-    )
+    thetas, rows = [(1.0, 0.5), (1.0, 0.5), (2.0, 0.25)], [[(1, 1)], [(1, 0.25)]]
+    policy, state = hand_made(thetas, rows, lam=0.25, eta_meta=1.0, batch=2)
     _, new = policy.choose(state, ONE, ARM, [Fixed([[0.2, 0.7]])])
     assert [w.item() for w in new.meta.theta] == [1 - 3 / 16, 1 / 2 - 1 / 8]
     # With w = 3 for the user served, 0.7 draws its row too: (-1/4, -1/2) + 1/4 = (0, -1/4).

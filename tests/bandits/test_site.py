@@ -100,23 +100,13 @@ def test_a_site_goes_on_with_what_it_remembers(theta):
     fresh = policy.site.welcome(policy.site.init(site.start), np.array([9]))
     again = recalled(fresh, users, memory)
     x = torch.from_numpy(environment[0].arms)[None].mT
-    assert torch.equal(
-        policy.site.predictions(again, x)[:, users], policy.site.predictions(site, x)[:, users]
-    )
-    assert torch.equal(
-        policy.site.predictions(again, x)[:, [0]], policy.site.predictions(fresh, x)[:, [0]]
-    )
+    found, known, new = (policy.site.predictions(each, x) for each in (again, site, fresh))
+    assert torch.equal(found[:, users], known[:, users])
+    assert torch.equal(found[:, [0]], new[:, [0]])
     assert again.rows.seen[0, users].tolist() == site.rows.seen[0, users].tolist()
+    row = np.array([2]), environment[0].arms[:1], np.array([0.5]), state.meta.theta
     one, other = (
-        policy.site.learn(
-            kept,
-            np.array([2]),
-            environment[0].arms[:1],
-            np.array([0.5]),
-            state.meta.theta,
-            [generator(0, 1, UPDATE)],
-        )
-        for kept in (site, again)
+        policy.site.learn(kept, *row, [generator(0, 1, UPDATE)]) for kept in (site, again)
     )
     for a, b in zip((*one.lasts, *one.thetas), (*other.lasts, *other.thetas), strict=True):
         assert torch.equal(a.read()[:, 2], b.read()[:, 2])

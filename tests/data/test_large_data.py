@@ -9,20 +9,9 @@ import pytest
 
 pytestmark = pytest.mark.processes
 
-SETTINGS = {
-    "method": "fedavg",
-    "model": "linear",
-    "partition": "natural",
-    "num_clients": 10,
-    "clients_per_round": 4,
-    "num_rounds": 3,
-    "local_steps": 4,
-    "batch_size": 4,
-    "eval_every": 3,
-    "test_fraction": 0.02,
-    "validation_fraction": 0.02,
-    "progress": False,
-}
+SETTINGS = {"method": "fedavg", "model": "linear", "partition": "natural", "num_clients": 10}
+SETTINGS |= {"clients_per_round": 4, "num_rounds": 3, "local_steps": 4, "batch_size": 4}
+SETTINGS |= {"eval_every": 3, "test_fraction": 0.02, "validation_fraction": 0.02, "progress": False}
 SCRIPT = """
 import json, resource, sys
 import engram, numpy as np

@@ -1,5 +1,6 @@
 """Descent and Newton steps: rounds by hand, what theory promises, and inverses that stay so."""
 
+from functools import partial
 from itertools import product
 from math import log, sqrt
 
@@ -141,14 +142,11 @@ def test_curved_losses_have_logarithmic_regret():
             assert regret(newton, z) <= 3 * 16 * log(1 + ROUNDS * (4 / 32) ** 2) + 16
 
 
+KNOWN = {"gradient_bound": 9.0, "smoothness": 2.0}
 OPTIMISTIC = {
-    "convex": lambda d: optimistic_ogd(d, gradient_bound=9.0, smoothness=2.0),
-    "strongly convex": lambda d: optimistic_ogd(
-        d, gradient_bound=9.0, smoothness=2.0, strong_convexity=0.5
-    ),
-    "exp-concave": lambda d: optimistic_newton(
-        d, gradient_bound=9.0, smoothness=2.0, exp_concavity=0.02
-    ),
+    "convex": partial(optimistic_ogd, **KNOWN),
+    "strongly convex": partial(optimistic_ogd, **KNOWN, strong_convexity=0.5),
+    "exp-concave": partial(optimistic_newton, **KNOWN, exp_concavity=0.02),
 }
 
 

@@ -20,15 +20,10 @@ def changed(x, row, column, value):
     return x
 
 
+NOT_FINITE = "column x1 must be finite.*got NaN in row 4"
 BAD_TABLES = {
-    "NaN": (
-        lambda x, y: (changed(x, 4, 1, np.nan), y),
-        "column x1 must be finite.*got NaN in row 4",
-    ),
-    "masked": (
-        lambda x, y: (np.ma.array(x, mask=changed(0 * x, 4, 1, 1)), y),
-        "column x1 must be finite.*got NaN in row 4",
-    ),
+    "NaN": (lambda x, y: (changed(x, 4, 1, np.nan), y), NOT_FINITE),
+    "masked": (lambda x, y: (np.ma.array(x, mask=changed(0 * x, 4, 1, 1)), y), NOT_FINITE),
     "infinity": (lambda x, y: (changed(x, 4, 1, np.inf), y), "column x1 .*got infinity in row 4"),
     "huge": (lambda x, y: (changed(x, 4, 1, 1e200), y), "column x1 .*at most 1e.90, got 1e.200"),
     "columns": (lambda x, y: (x[:, :2], y), "X has 2 features, but Online.* expecting 3"),

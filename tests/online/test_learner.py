@@ -23,7 +23,8 @@ DOMAINS = {
     "box": box(np.array([-1.0, 0.5, 0.0]), np.array([1.0, 0.5, 7.0])),  # flat in one direction
     "simplex": simplex(DIM),
 }
-MANY = {"feedback": "multi-gradient"}
+MANY, SMOOTH = {"feedback": "multi-gradient"}, {"smoothness": 1.0}
+CONVEX = G | {"horizon": ROUNDS, "exp_concave": False}
 
 
 def epochs(make, domain):
@@ -36,9 +37,7 @@ ANYWHERE = {
     "ogd": lambda d: ogd(d, **G),
     "ogd, strongly convex": lambda d: ogd(d, **G, step=lambda t: 1 / t),
     "optimistic ogd": lambda d: optimistic_ogd(d, **G, smoothness=1.0),
-    "optimistic ogd, strongly convex": lambda d: optimistic_ogd(
-        d, **G, smoothness=1.0, strong_convexity=0.1
-    ),
+    "optimistic ogd, strongly convex": partial(optimistic_ogd, **G, **SMOOTH, strong_convexity=0.1),
     "online newton step": lambda d: online_newton_step(d, **G, exp_concavity=0.1),
     "optimistic newton": lambda d: optimistic_newton(d, **G, smoothness=1.0, exp_concavity=0.1),
     "usc": lambda d: usc(d, **G, horizon=ROUNDS),
@@ -46,12 +45,8 @@ ANYWHERE = {
     "universal": lambda d: universal_ensemble(d, **G, horizon=ROUNDS),
     "universal, theory": lambda d: universal_ensemble(d, **G, horizon=ROUNDS, constants="theory"),
     "universal, many gradients": lambda d: universal_ensemble(d, **G, horizon=ROUNDS, **MANY),
-    "universal, not exp-concave": lambda d: universal_ensemble(
-        d, **G, horizon=ROUNDS, exp_concave=False
-    ),
-    "universal, many, not exp-concave": lambda d: universal_ensemble(
-        d, **G, horizon=ROUNDS, exp_concave=False, **MANY
-    ),
+    "universal, not exp-concave": partial(universal_ensemble, **CONVEX),
+    "universal, many, not exp-concave": partial(universal_ensemble, **CONVEX, **MANY),
     "universal in epochs": lambda d: epochs(universal_ensemble, d),
     "universal, many in epochs": lambda d: epochs(partial(universal_ensemble, **MANY), d),
 }

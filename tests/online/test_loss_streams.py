@@ -198,10 +198,8 @@ def test_at_the_equilibrium_nobody_regrets():
             xs, ys, last = np.tile(solved[:4], (9, 1)), np.tile(solved[4:], (9, 1)), np.array([9])
             assert game_regrets(game, xs, ys, last)[0] == pytest.approx(0.0, abs=1e-12)
             assert game_regrets(game.transposed(), ys, xs, last)[0] == pytest.approx(0.0, abs=1e-12)
-            both = game_regrets(game, 0 * xs, ys, last) + game_regrets(
-                game.transposed(), ys, 0 * xs, last
-            )
-            assert both[0] > 0.1
+            both = game_regrets(game, 0 * xs, ys, last)
+            assert both[0] + game_regrets(game.transposed(), ys, 0 * xs, last)[0] > 0.1
 
 
 # --- In hindsight: quadratics by hand, and streams -------------------------------------------

@@ -70,12 +70,8 @@ def test_a_study_is_its_settings_its_jobs_and_its_report(run, tmp_path):
     assert (plan.pop("experiment"), plan.pop("format")) == ("coins", 2)
     table = str(tmp_path / "desk")  # which another folder's command finds, too
     assert plan == {"coins": ["dime"], "tosses": 2, "cheat": True, "table": table}
-    assert {path.name for path in out.iterdir()} == {
-        "dime.json",
-        "plan.json",
-        "results.json",
-        "x.csv",
-    }
+    written = {path.name for path in out.iterdir()}
+    assert written == {"dime.json", "plan.json", "results.json", "x.csv"}
 
 
 def test_an_interrupted_study_goes_on(run, tmp_path, monkeypatch):

@@ -15,10 +15,7 @@ def agreeing(count, odd=0, *, size=100.0):
     """Sites with standard errors 0.1 and 0.2 in turn, of which the last are far away."""
     return [
         SiteEstimate(
-            np.array([50.0 if m >= count - odd else 0.0]),
-            np.array([0.1 * (1 + m % 2)]),
-            size,
-            1.0,
+            np.array([50.0 if m >= count - odd else 0.0]), np.array([0.1 * (1 + m % 2)]), size, 1.0
         )
         for m in range(count)
     ]

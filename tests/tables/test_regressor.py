@@ -51,11 +51,7 @@ def test_labels_beside_the_table_are_as_good_as_a_column_of_it():
     ("ours", "theirs", "draw"),
     [
         (MolarRegressor(c=0), LinearRegression(), lambda eta, rng: eta + rng.normal(size=len(eta))),
-        (
-            MolarRegressor(c=0, family="poisson"),
-            PoissonRegressor(alpha=0, tol=1e-10),
-            counts_of,
-        ),
+        (MolarRegressor(c=0, family="poisson"), PoissonRegressor(alpha=0, tol=1e-10), counts_of),
         (
             MolarClassifier(c=0),
             LogisticRegression(C=np.inf, tol=1e-10, solver="newton-cholesky"),

@@ -115,10 +115,8 @@ def test_without_more_rows_than_coefficients_nothing_is_determined():
             site = estimate_site(rows)
             assert not site.determined.any()
             assert (site.sigma, site.size) == (np.inf, n)
-            assert (
-                why_undetermined(rows, NAMES, family="linear")
-                == f"it has {n} rows for 4 coefficients"
-            )
+            reason = why_undetermined(rows, NAMES, family="linear")
+            assert reason == f"it has {n} rows for 4 coefficients"
 
 
 def test_classes_that_are_told_apart_and_counts_of_nothing_have_no_estimate():

@@ -31,10 +31,11 @@ def test_trace_norm_is_optimal():
                 tasks = [LeastSquaresMoments(*part) for part in parts]
                 b = fit_trace_norm(tasks, c)
                 strengths = [c * np.sqrt((len(sizes) + 6) / n) for n in sizes]
+                each = zip(rows, b, strengths, strict=True)
                 minus_gradient = np.stack(
                     [
                         2 * x.T @ (y - x @ own) / (len(y) * strength)
-                        for (x, y), own, strength in zip(rows, b, strengths, strict=True)
+                        for (x, y), own, strength in each
                     ]
                 )
                 assert np.linalg.norm(minus_gradient, 2) <= 1 + 1e-5

@@ -132,7 +132,6 @@ def _trained(
 def _signals(
     trainer: Trainer, slots: Slots, rounds: int, client: int, rows: RowNumbers
 ) -> Iterator[tuple[str, Array]]:
-    """Yields the attacker's signal in each of a client's rows, by model."""
     e, (memory,) = trainer.experiment, trainer.recalled([client], before=rounds + 1)
     task = task_of(e.task, e.loss)
     what = trainer.learner, trainer.data, task, trainer.shapes

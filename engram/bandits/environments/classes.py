@@ -50,7 +50,6 @@ def read_classes(source: Source, *, data_dir: Path) -> LabeledRows:
 
 
 def _whole(source: Source, x: Any) -> npt.NDArray[Any]:
-    """Returns the inputs of a part; those of ``Lazy`` rows are read."""
     row = like_of(x)
     if not isinstance(row, np.ndarray):
         raise DataError(must("dataset", source, "of one array of inputs, for a bandit of classes"))
@@ -113,8 +112,7 @@ def classes(
         return Round(user, laid_out(x / (np.linalg.norm(x) or 1.0), arms), pays, pays)
 
     def expected_rewards(t: int) -> Array:
-        found: Array = (np.arange(arms)[:, None] == right[:, draw(t)[1]]).astype(np.float64)
-        return found
+        return np.asarray((np.arange(arms)[:, None] == right[:, draw(t)[1]]).astype(np.float64))
 
     everyones = None if groups is None else expected_rewards
     return Environment(horizon, users, arms, dim + arms - 1, round_, everyones)
@@ -127,8 +125,7 @@ def _right_arms(users: int, arms: int, seed: int, groups: int | None) -> Ints:
     rng, user = generator(seed, 0, SETTING), np.arange(users)
     permutations = np.stack([rng.permutation(arms) for _ in range(users // arms * groups)])
     group = user // arms * groups + user % arms % groups
-    found: Ints = permutations[group]
-    return found
+    return np.asarray(permutations[group])
 
 
 def _checked(datasets: Sequence[LabeledRows]) -> tuple[int, int]:

@@ -109,8 +109,7 @@ class _Tastes(NamedTuple):
     def near(self, topic: Ints, z: Array) -> Bools:
         """Marks the arms of which two groups expect rewards less than the gap apart."""
         between = np.diff(np.sort(self.expected(topic, z), axis=1), axis=1)
-        found: Bools = between.min(axis=1, initial=np.inf) < self.gap
-        return found
+        return np.asarray(between.min(axis=1, initial=np.inf) < self.gap)
 
     def offer(self, rng: np.random.Generator, arms: int) -> tuple[Ints, Array]:
         """Draws arms: their topics, (K,), and z there, (K, (d - 1) / topics)."""
@@ -139,5 +138,4 @@ def _placed(topic: Ints, z: Array, topics: int) -> Array:
     arms, block = z.shape
     found = np.zeros((arms, topics, block))
     found[np.arange(arms), topic] = z
-    placed: Array = np.column_stack([found.reshape(arms, -1), np.ones(arms)]) / np.sqrt(2)
-    return placed
+    return np.asarray(np.column_stack([found.reshape(arms, -1), np.ones(arms)]) / np.sqrt(2))

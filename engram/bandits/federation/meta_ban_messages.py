@@ -147,6 +147,4 @@ def summed(
     lost = np.where(np.isin(drawn.users, list(heard)), 0.0, drawn.shares).sum(axis=1)
     scale = torch.from_numpy(1 / np.where(lost < 1 - _LEAST_SHARE, 1 - lost, 1.0))[:, None, None]
     zeros = tuple(map(torch.zeros_like, weights))
-    return tuple(
-        scale * torch.stack(layers).sum(dim=0) for layers in zip(zeros, *parts, strict=True)
-    )
+    return tuple(scale * torch.stack(layers).sum(0) for layers in zip(zeros, *parts, strict=True))

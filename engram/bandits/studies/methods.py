@@ -24,6 +24,7 @@ LINEAR: Final = "linucb-ind"
 RANDOM: Final = "random"
 
 _ALPHA: Final = (0.001, 0.01, 0.1, 1.0)
+_LAM: Final = _ALPHA[1:]
 _HIDDEN: Final = (100,)
 
 _ROOM: Final = 512 * 2**20  # bytes that rows and networks of simultaneous runs may take
@@ -45,7 +46,7 @@ def _grid(**values: Sequence[object]) -> tuple[PolicyArguments, ...]:
     return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
 
 
-_USUAL: Final = _grid(alpha=_ALPHA, lam=(0.01, 0.1, 1.0))  # Section 7
+_USUAL: Final = _grid(alpha=_ALPHA, lam=_LAM)  # Section 7
 
 
 def _linear(
@@ -83,12 +84,8 @@ def _columns(settings: Sequence[PolicyArguments]) -> dict[str, Any]:
 
 
 METHODS: Final[Mapping[str, TunedPolicy]] = {  # from the simplest on
-    RANDOM: TunedPolicy(
-        "random", ({},), lambda dim, settings: batched([random_play()] * len(settings))
-    ),
-    "epsilon-greedy": _linear(
-        "e-greedy-IND", epsilon_greedy, _grid(epsilon=_ALPHA, lam=(0.01, 0.1, 1.0))
-    ),
+    RANDOM: TunedPolicy("random", ({},), lambda _, runs: batched([random_play()] * len(runs))),
+    "epsilon-greedy": _linear("e-greedy-IND", epsilon_greedy, _grid(epsilon=_ALPHA, lam=_LAM)),
     "linucb-one": _linear("LinUCB-ONE", linucb, shared=True),
     LINEAR: _linear("LinUCB-IND", linucb, shared=False),
     "club": _clusters("CLUB", club),

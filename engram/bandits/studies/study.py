@@ -104,11 +104,6 @@ def recovery_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
-    """Plots regret against rounds; returns PNGs by file name.
-
-    ``differences.png`` is drawn if there is another policy beside Meta-Ban, and ``NAME.png`` for
-    the ablation of an argument.
-    """
     runs = {each[0]["method"]: each for each in alike(simplest_first(done))}
     found = {"regret.png": _draw({METHODS[name].title: each for name, each in runs.items()})}
     own = runs.pop(META_BAN, None)
@@ -214,20 +209,14 @@ def summarize(done: Sequence[Row]) -> list[Row]:
 
 def said(rows: Sequence[Row]) -> str:
     """Words the best policy, if one is shown to be; ``rows`` begin with the simplest method."""
-    compared: list[Row] = [
-        {
-            "method": METHODS[row["method"]].title,
-            "loss": row["regret"],
-            "gap-low": row["over-least"].low,
-            "reason": None,
-        }
-        for row in rows
-    ]
+    compared: list[Row] = []
+    for row in rows:
+        title, low = METHODS[row["method"]].title, row["over-least"].low
+        compared.append({"method": title, "loss": row["regret"], "gap-low": low, "reason": None})
     return in_words(compared, REGRETS)
 
 
 def _points(run: Row) -> list[int]:
-    """Returns the indices of a curve's points at ``SHARES`` of the rounds."""
     wanted = at_shares(run["rounds"][-1], SHARES)
     return [int(point) for point in np.unique(np.searchsorted(run["rounds"], wanted))]
 

@@ -57,8 +57,7 @@ def true_groups(expected_rewards: Array, user: int) -> Bools:
             ``environment.expected_rewards(t)[:, context.came[r]]``.
         user: The user, a column of ``expected_rewards``.
     """
-    same: Bools = expected_rewards == expected_rewards[:, user, None]
-    return same
+    return np.asarray(expected_rewards == expected_rewards[:, user, None])
 
 
 def group_recovery(inferred: Bools, true: Bools) -> Recovery:

@@ -149,17 +149,13 @@ def _read(
 
 def _encoded(path: Path, head: bytes, file: File) -> File:
     found = next((name for mark, name in _MARKS.items() if head.startswith(mark)), file.encoding)
-    if file.encoding == "utf-8" and found == "utf-8":
-        _check_utf8(path, head)
-    return replace(file, encoding=found)
-
-
-def _check_utf8(path: Path, head: bytes) -> None:
     try:
-        head.decode()
+        if file.encoding == "utf-8" and found == "utf-8":
+            head.decode()
     except UnicodeDecodeError as error:
         if error.reason != "unexpected end of data":
             raise _not_utf8(path, head[max(0, error.start - 20) : error.end + 20]) from error
+    return replace(file, encoding=found)
 
 
 def _not_utf8(path: Path, some: bytes) -> DataError:

@@ -87,7 +87,6 @@ def read_columns(
 
 
 def _frame(path: Path, rows: Dataset, used: Collection[str]) -> Any:
-    """Columns as a data frame, those of classes by their names."""
     wanted = [name for name in rows.column_names if name in used]
     for name in wanted:
         if _kind(rows.features[name]) == "array":
@@ -192,7 +191,6 @@ def _with_images(rows: Dataset) -> Dataset:
 
 
 def _check_whole(path: Path, rows: Dataset, names: list[str]) -> None:
-    """Refuses columns in which a value is missing, by name and first row."""
     table = _in_arrow(rows, names)
     first = [(name, _first_missing(table.column(name))) for name in names]
     if lacking := [f"{name} is missing in row {row}" for name, row in first if row >= 0]:
@@ -222,7 +220,6 @@ def _first_missing(column: Any) -> int:
 
 
 def _kind(feature: Any) -> str:
-    """Returns whether values of a column are a ``number`` each, a ``text``, or something else."""
     if not isinstance(feature, Value | ClassLabel):
         return "array"
     return "text" if "string" in feature.dtype else "number"

@@ -230,7 +230,6 @@ def _common(where: str, looks: Sequence[_Look], alpha: bool) -> _Look:
 
 
 def _shown(where: str, image: Image.Image, look: _Look, alpha: bool) -> npt.NDArray[Any]:
-    """Returns the levels of an image that is turned as viewers turn it."""
     own = _look(image, look.bits)
     if own.color and not look.color:
         say_once(f"{where}: images in color are read as grey, as all were that were looked at")

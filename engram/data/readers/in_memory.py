@@ -90,7 +90,6 @@ def arrays_of(data: Data) -> Arrays:
 
 
 def _in_parts(clients: Sequence[tuple[str, Any]]) -> tuple[Arrays, npt.NDArray[np.int64]]:
-    """Joins rows of clients, with test rows below the others of each."""
     parts: list[tuple[int, int, tuple[str, Any]]] = []
     for client, (whose, rows) in enumerate(clients):
         if isinstance(rows, tuple | list) and len(rows) == 4:
@@ -106,7 +105,6 @@ def _in_parts(clients: Sequence[tuple[str, Any]]) -> tuple[Arrays, npt.NDArray[n
 
 
 def _joined(parts: Sequence[tuple[str, Any]]) -> tuple[Arrays, list[int]]:
-    """Joins parts, each with its name in messages, and counts the rows of each."""
     sets = [isinstance(part, Dataset) for _, part in parts]
     if all(sets):
         return _of_data_sets(parts)
@@ -204,7 +202,6 @@ def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> tuple[Arrays, list[int]]:
 
 
 def _rows_of(whose: str, part: Any) -> dict[str, npt.NDArray[Any]]:
-    """Returns the inputs and targets of a part, by the names that an npz file has for them."""
     if not (isinstance(part, tuple | list) and len(part) == 2):
         raise DataError(f"{whose} must be {_PAIR}, got {shown(part)}")
     x, y = part

@@ -63,7 +63,6 @@ def class_names(part: Any, y: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
 
 
 def _stored(part: Any) -> npt.NDArray[Any] | None:
-    """Returns ``targets``, of a subset those of its rows; None if there are none."""
     if isinstance(part, Subset):
         whole = _stored(part.dataset)
         return None if whole is None else whole[np.asarray(part.indices)]

@@ -181,8 +181,7 @@ def codes(cells: Cells) -> Question | None:
     written = cells.texts[found] if cells.texts.dtype.kind == "O" else cells.numbers[found]
     listed = (*(code if isinstance(code, str) else f"{code:g}" for code in written),)
     looks = f"has {cells.named(found)}, far from its other numbers"
-    asks = _asks(cells, looks, {"missing": listed}, {"kind": kind_of(cells)})
-    return asks._replace(cells=())
+    return _asks(cells, looks, {"missing": listed}, {"kind": kind_of(cells)})._replace(cells=())
 
 
 def _is_code(cells: Cells, code: int) -> bool:

@@ -192,7 +192,6 @@ def _dealt(
 
 
 def _held_out(size: int, experiment: Experiment, client: int) -> Bools:
-    """Draws test rows of a client, (size,): a share, but not all."""
     if not size:
         raise DataError(f"client {client} has no rows to learn from")
     rng = generator(experiment.seed, Stream.DATA_SPLIT, client)

@@ -44,14 +44,11 @@ def work(settings: FederatedSettings, pool: Pool) -> list[Row]:
     return pool.run(jobs)
 
 
-def _experiment(
-    settings: FederatedSettings, method: str, tasks: int, steps: int, seed: int
-) -> Experiment:
-    train, test = FEDERATED_ROWS[settings.published]
-    every = max(1, settings.rounds // _POINTS)
+def _experiment(s: FederatedSettings, method: str, tasks: int, steps: int, seed: int) -> Experiment:
+    train, test = FEDERATED_ROWS[s.published]
     shared = {
-        "dataset": settings.dataset,
-        "data-dir": str(settings.data_dir.absolute()),
+        "dataset": s.dataset,
+        "data-dir": str(s.data_dir.absolute()),
         "num-clients": _CLIENTS,
         "partition": "halves",
         "rows-per-class": train,
@@ -61,9 +58,9 @@ def _experiment(
         "clients-per-round": _MACHINES * tasks,
         "local-steps": steps,
         "batch-size": 5,
-        "num-rounds": settings.rounds,
-        "eval-every": every,
-        "checkpoint-every": settings.rounds,
+        "num-rounds": s.rounds,
+        "eval-every": max(1, s.rounds // _POINTS),
+        "checkpoint-every": s.rounds,
         "protocol": "few-shot",
         "adapt-shots": _SHOTS,
         "adapt-steps": _STEPS,

@@ -230,7 +230,6 @@ def _rules(problem: Problem, sweep: Sweep) -> tuple[MetaRule[Any], MetaRule[Any]
 
 
 def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
-    """Number of rows seen in ``iterations`` iterations."""
     each = [sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in rule.cycle]
     whole, rest = divmod(iterations, len(each))
     return whole * sum(each) + sum(each[:rest])

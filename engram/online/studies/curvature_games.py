@@ -165,10 +165,8 @@ SETTINGS: Final = {
     "fixed": _stream("fixed", loss_streams.fixed),
     "drifting": _stream("drifting", loss_streams.drifting),
     **{
-        f"sea-{noise:g}": _stream(
-            f"SEA, noise {noise:g}", partial(loss_streams.drifting, noise=noise)
-        )
-        for noise in NOISES
+        f"sea-{sd:g}": _stream(f"SEA, noise {sd:g}", partial(loss_streams.drifting, noise=sd))
+        for sd in NOISES
     },
     **_games("bilinear", saddle_game),
     **_games("curved", partial(saddle_game, curvature=1.0)),

@@ -142,14 +142,11 @@ def best_fixed(stream: StreamOfRounds, radius: float = np.inf) -> Array:
     if length > radius:
         inside = {"type": "ineq", "fun": lambda z: radius**2 - z @ z, "jac": lambda z: -2 * z}
         begin = found.x * (radius / length)
-        options = {"maxiter": 1000, "ftol": 1e-12}
-        found = minimize(
-            value, begin, jac=True, method="SLSQP", constraints=inside, options=options
-        )
+        tight = {"maxiter": 1000, "ftol": 1e-12}
+        found = minimize(value, begin, jac=True, method="SLSQP", constraints=inside, options=tight)
     if not found.success:
         raise RunStopped(f"the best fixed model was not found: {found.message}")
-    best: Array = stream.start + found.x.reshape(shape)
-    return best
+    return np.asarray(stream.start + found.x.reshape(shape))
 
 
 def courses(

@@ -147,9 +147,7 @@ def trace_norm_bandit(*, c: float = 1.0) -> TaskBandit[LeastSquaresMoments, Arra
         n = len(rows.y)
         return LeastSquaresMoments(rows.x.T @ rows.x / n, rows.x.T @ rows.y / n, float(n))
 
-    method = TaskEstimator(
-        estimate, lambda sent: list(fit_trace_norm(sent, c)), lambda rows, own: own
-    )
+    method = TaskEstimator(estimate, lambda sent: list(fit_trace_norm(sent, c)), lambda _, own: own)
     return _bandit(method, "batch")
 
 

@@ -50,12 +50,9 @@ Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets
 
 def policy_of(experiment: Experiment) -> TaskBandit[SiteEstimate, Shared]:
     """Builds the policy of sites."""
-    own = experiment.of(MolarBandit)
+    own, most = experiment.of(MolarBandit), experiment.max_weight
     return molar_bandit(
-        c=own.threshold_scale,
-        option=own.thresholding,
-        history=own.history,
-        max_weight=experiment.max_weight,
+        c=own.threshold_scale, option=own.thresholding, history=own.history, max_weight=most
     )
 
 

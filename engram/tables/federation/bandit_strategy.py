@@ -185,9 +185,7 @@ class BanditExchange(SiteStrategy):
         """Counts the ``sites`` that have learned from the last batch."""
         failed: dict[int, str] = {}
         failed |= self.gather(
-            server_round,
-            replies,
-            lambda content, clients: failed.update(read_split(content, clients)[1]),
+            server_round, replies, lambda content, ids: failed.update(read_split(content, ids)[1])
         )
         for client, reason in failed.items():
             called = self.called(client)

@@ -182,7 +182,6 @@ class TableSites(SiteHost):
         return describe_node(clients, kind, self.data.names)
 
     def _told(self, content: RecordDict) -> Told | None:
-        """Reads the server's last answer to adaptive sites; None before the first exchange."""
         if self.own.sharing != "adaptive" or SHARED not in content.array_records:
             return None
         return shared_by(content, lambda record: read_told(record, len(self.names)))

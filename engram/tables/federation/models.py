@@ -18,14 +18,7 @@ from engram.data.new_rows import NewRows, read_new_rows
 from engram.data.schema.columns import Column, Kind, Schema
 from engram.data.tables.raw_tables import labels_of
 from engram.data.tables.tables import TableData, family_of, table_data, target_of
-from engram.home.card import (
-    FOLDS,
-    UNLABELED,
-    Evidence,
-    ScoreEstimate,
-    mean_of,
-    packaged,
-)
+from engram.home.card import FOLDS, UNLABELED, Evidence, ScoreEstimate, mean_of, packaged
 from engram.home.evidence import intervals_on
 from engram.home.exported import Exported, Package
 from engram.home.learned import MODELS, Learned, Models
@@ -60,7 +53,6 @@ class LearnedTables(Learned):
         return found
 
     def _check_data(self) -> None:
-        """Raises ``DataError`` if the clients' tables cannot be read, or are others."""
         if self.experiment.own.plug_in == Molar.plug_in:
             _ = self.tables
 
@@ -87,7 +79,6 @@ def _of_table(
     evidence: Evidence,
     notes: Sequence[str] = (),
 ) -> Package:
-    """Returns coefficients of a client, by number or name, with their evidence and card."""
     origin, module = learned.origin(client), layered(found.state, family_of(learned.experiment))
     kind = Kind(schema=found.schema, classes=learned.kind.classes)
     about = "values", found.outputs, origin.client, origin.source
@@ -182,7 +173,6 @@ def transferred(learned: LearnedTables, path: Path) -> tuple[Coefficients, Evide
 
 
 def _targets(path: Path, rows: NewRows, learned: LearnedTables) -> Array | None:
-    """Returns the targets of a newcomer's rows; None if they have none."""
     if "y" not in rows.targets:
         return None
     e, classes = learned.experiment, learned.kind.classes

@@ -19,12 +19,7 @@ from engram.strategies import Row
 from engram.tables.federation.molar import COLUMNS, REGRETS, Molar, MolarBandit
 
 
-def _draw(record: Run, found: Row) -> dict[str, Figure]:
-    del record
-    return {"losses": draw_losses(found)} if found.get("scored") else {}
-
-
-@reports(Molar.plug_in, _draw)
+@reports(Molar.plug_in, lambda _, row: {"losses": draw_losses(row)} if row.get("scored") else {})
 def _show(folder: Path, as_json: bool) -> None:
     show_sites(folder, as_json, coefficient_table)
 

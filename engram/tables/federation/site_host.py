@@ -30,11 +30,8 @@ class SiteHost:
     With ``covers``, nothing then leaves that has no noise.
     """
 
-    def __init__(
-        self, experiment: Experiment, store: MemoryStore, noise: Noise, *, covers: bool
-    ) -> None:
-        self.experiment = experiment
-        self.private = experiment.hides_rows
+    def __init__(self, e: Experiment, store: MemoryStore, noise: Noise, *, covers: bool) -> None:
+        self.experiment, self.private = e, e.hides_rows
         self.covers = covers and self.private
         self._store, self._noise = store, noise
 

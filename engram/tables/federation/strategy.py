@@ -204,7 +204,6 @@ class Exchange(SiteStrategy):
         self.left_out |= failed
 
     def _warn_of_weight(self, weights: npt.NDArray[np.float64]) -> None:
-        """Warns of a site that has most of the weight: it may be very large, or lie."""
         share = weights.max(axis=0) / weights.sum(axis=0)
         worst = int(np.argmax(share))
         if len(weights) > 2 and share[worst] > 0.5:

@@ -166,7 +166,6 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _draw(done: Sequence[Row]) -> bytes:
-    """Plots regret against rounds, with 95 % intervals."""
     regrets: dict[str, list[Curve]] = {}
     for (name,), trials in grouped(done, "policy").items():
         for task, m in SHOWN.items():

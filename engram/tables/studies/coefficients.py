@@ -277,9 +277,8 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     colors = ListedColormap(shades, under="white", bad="lightgray")
     # On a logarithmic scale, and without the palest shades, the least difference is seen as well.
     scale = LogNorm(least * (1 - 1e-9), max(most, 1.01 * least))
-    image = axes.imshow(
-        np.where(values == 0, least / 2, values), cmap=colors, norm=scale, aspect="auto"
-    )
+    shown = np.where(values == 0, least / 2, values)
+    image = axes.imshow(shown, cmap=colors, norm=scale, aspect="auto")
     bar = f"|own estimate - shared|,\n{unit} per s.d. of the column"
     legend = figure.colorbar(image)
     legend.set_label(bar, parse_math=False)  # names may have dollar signs

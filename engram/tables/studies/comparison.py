@@ -123,9 +123,7 @@ def compare_once(
         kept, _ = independent(part)
         wide = of_columns(table, [*kept.columns, *site_level(part, kept.columns)])
         table = of_columns(table, kept.columns)
-    wide, table = (
-        each._replace(x=Scaling.of(each.x[train], None).apply(each.x)) for each in (wide, table)
-    )
+    wide, table = (t._replace(x=Scaling.of(t.x[train], None).apply(t.x)) for t in (wide, table))
     reference = _reference(table, test) if family == "linear" else None
     learned = train if paper else rng.permutation(np.append(train, validation))
     found = {}
@@ -166,9 +164,7 @@ def _chosen(
         return first, Choice(method.grid[0], np.zeros(1), edge=False)
 
     def losses(c: float, make: Make = make) -> Array:
-        each = [
-            _of_rows(_fitted(make(c), table, learn), table, family, score) for learn, score in parts
-        ]
+        each = [_of_rows(_fitted(make(c), table, own), table, family, test) for own, test in parts]
         scored = np.concatenate([score for _, score in parts])
         return _by_task(np.concatenate(each), table.labels[scored])
 

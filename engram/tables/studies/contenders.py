@@ -146,6 +146,11 @@ def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Contend
             **ours,
         }
     alike = {"": 1.0, " tested": 0.05, " alike": 0.0}
+    levels: dict[str, Make] = {n: partial(adaptive, family, alike=p) for n, p in alike.items()}
+    effects: dict[str, Make] = {
+        " intercepts": lambda c: Mixed(family=family, slopes=False),
+        " slopes": lambda c: Mixed(family=family),
+    }
     return {
         "constant": _plain(partial(Constant, family=family)),
         "pooled": _plain(partial(Pooled, family=family))._replace(site_level=True),
@@ -153,23 +158,10 @@ def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Contend
         "alone": _plain(partial(molar, family, "hard", 0.0)),
         "ridge": _plain(partial(Penalized, family=family)),
         "LASSO": _plain(partial(Penalized, family=family, penalty="lasso")),
-        "mixed": Contender(
-            {
-                " intercepts": lambda c: Mixed(family=family, slopes=False),
-                " slopes": lambda c: Mixed(family=family),
-            },
-            (0.0,),
-            _FOLDS,
-            site_level=True,
-        ),
+        "mixed": Contender(effects, (0.0,), _FOLDS, site_level=True),
         "RM": Contender({"": lambda c: Robust(family=family, c=c)}, GRID, _FOLDS),
         **ours,
-        "MOLAR, adaptive": Contender(
-            {name: partial(adaptive, family, alike=level) for name, level in alike.items()},
-            _REACHES,
-            _FOLDS,
-            simplest=True,
-        ),
+        "MOLAR, adaptive": Contender(levels, _REACHES, _FOLDS, simplest=True),
     }
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,13 +24,9 @@ Mean l1 error of the tasks' coefficients, of OLS; and that of the other methods
 
 def work(settings: MolarRegressionSettings, pool: Pool) -> list[Row]:
     """Runs all trials of all figures."""
-    return pool.run(
-        {
-            f"figure-{figure}-trial-{number}": partial(run_trial, figure, FIGURES[figure], number)
-            for figure in settings.figures
-            for number in range(settings.trials)
-        }
-    )
+    pairs = product(settings.figures, range(settings.trials))
+    trials = {f"figure-{f}-trial-{n}": partial(run_trial, f, FIGURES[f], n) for f, n in pairs}
+    return pool.run(trials)
 
 
 def report(settings: MolarRegressionSettings, done: Sequence[Row]) -> Report:

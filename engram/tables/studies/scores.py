@@ -45,11 +45,8 @@ the best method's, with its interval of level 0.95 over splits and tasks."""
     if family == "linear":
         text += _PAPERS if paper else _METHODS
         return text + (_DISTANCE if paper and rows[0]["are"] is not None else "")
-    return (
-        text
-        + ("\nalone: each task by itself." if paper else _METHODS)
-        + (_CLASSES if family == "logistic" else "")
-    )
+    text += "\nalone: each task by itself." if paper else _METHODS
+    return text + (_CLASSES if family == "logistic" else "")
 
 
 def comparison(splits: Sequence[Mapping[str, SplitScore]], shares: Shares) -> list[Row]:

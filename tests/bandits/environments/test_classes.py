@@ -126,15 +126,13 @@ def test_opinions_are_what_each_user_would_have_got():
 
 
 X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])
+CLASSES = "classes must be 0, 1, ..., each of some row, two at least, got"
 BAD = {
     "at least one": ([], {}),
     r"must be \(4, d\)": ([LabeledRows(np.ones(4), Y)], {}),
     r"must be \(3, d\)": ([LabeledRows(X, Y[:3])], {}),
     "must be finite": ([LabeledRows(X * np.nan, Y)], {}),
-    r"classes must be 0, 1, ..., each of some row, two at least, got \[0, 2\]": (
-        [LabeledRows(X, 2 * Y)],
-        {},
-    ),
+    rf"{CLASSES} \[0, 2\]": ([LabeledRows(X, 2 * Y)], {}),
     r"got \[0\]": ([LabeledRows(X, 0 * Y)], {}),
     "the same for all": ([LabeledRows(X, Y), LabeledRows(X[:, :1], Y)], {}),
     "horizon must be at least 1, got 0": ([LabeledRows(X, Y)], {"horizon": 0}),

@@ -118,19 +118,15 @@ def test_a_round_is_a_function_of_seed_and_number():
     assert not np.array_equal(first.round(0).arms, other.round(0).arms)
 
 
+SAME = "numbers of users, items and stars must be the same, at least 1"
+RANK = r"rank must be at least 1, and less than users and items, \(3, 3\), got 10"
 BAD = {
-    "numbers of users, items and stars must be the same, at least 1": lambda: rated(
-        USERS[1:], ITEMS, STARS
-    ),
-    r"numbers of users, items and stars must be the same, at least 1, got \(0, 0, 0\)": lambda: (
-        rated(USERS[:0], ITEMS[:0], STARS[:0])
-    ),
+    SAME: lambda: rated(USERS[1:], ITEMS, STARS),
+    rf"{SAME}, got \(0, 0, 0\)": lambda: rated(USERS[:0], ITEMS[:0], STARS[:0]),
     r"stars must be finite and positive, got \[-1.0\]": lambda: rated(USERS, ITEMS, -1 * STARS),
     r"stars must be finite and positive, got \[nan\]": lambda: rated(USERS, ITEMS, np.nan * STARS),
     "how many are kept must be at least 1, got 0": lambda: table(top_items=0),
-    r"rank must be at least 1, and less than users and items, \(3, 3\), got 10": lambda: table(
-        rank=10
-    ),
+    RANK: lambda: table(rank=10),
     r"groups must be in \[1, 3\], the users, got 4": lambda: table(groups=4),
     "arms must be at least 2, got 1": lambda: ratings(table(), horizon=1, seed=0, arms=1),
     "enough for some user: 1 bad and 9 others": lambda: ratings(table(), horizon=1, seed=0),

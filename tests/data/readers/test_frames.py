@@ -322,15 +322,9 @@ def test_a_node_that_sees_one_clients_frame_reads_it_as_all_are_read():
         x.iloc[::5, 0] = pd.NA
         return x[list(x)[:: 1 if client == 0 else -1]], y.map({0: "well", 1: "ill"})
 
-    e = Experiment(
-        dataset="sites",
-        method="fedavg",
-        protocol="standard",
-        missing="median",
-        schema=declared_values(smoker="never|former|now", y="well|ill"),
-        input_columns="age,stay,icu,smoker",
-        **THREE,
-    )
+    schema = declared_values(smoker="never|former|now", y="well|ill")
+    own = {"schema": schema, "input_columns": "age,stay,icu,smoker", "missing": "median", **THREE}
+    e = Experiment(dataset="sites", method="fedavg", protocol="standard", **own)
     whole = federated_data(e)
     for client in range(3):
         own = federated_data(e, hosted=[client])

@@ -90,11 +90,8 @@ def test_images_of_parquet_have_parts_as_well(tmp_path):
     Dataset.from_dict(columns, features=Features(kinds)).to_parquet(tmp_path / "t.parquet")
     e = Experiment(**GIVEN, model="cnn", dataset=f"parquet:{tmp_path}/t.parquet", schema=SCHEMA)
     data = federated_data(e)
-    for split, part in (
-        (data.train, "train"),
-        (data.validation, "validation"),
-        (data.test, "test"),
-    ):
+    splits = {"train": data.train, "validation": data.validation, "test": data.test}
+    for part, split in splits.items():
         for client, ward in data.names.items():
             found = split.take(torch.as_tensor(split.rows[client]).sort().values)[0]
             right = pixels[(TABLE.ward == ward) & (part == PARTS)][:, None] / 255
@@ -104,6 +101,7 @@ def test_images_of_parquet_have_parts_as_well(tmp_path):
 HELD_OUT = TABLE.assign(part=TABLE.part.replace("test", "hold-out"))
 NO_PART = TABLE.assign(part=TABLE.part.where(TABLE.index != 4))
 TYPED = SCHEMA.replace('"event"', '"event", kind = "number"').replace("died = {", "other = {")
+WEIGHED = SCHEMA + '\ncolumns.b = {role = "weight"}'
 DIED = 'columns.died = {role = "event"}'
 NAMED = {"target_column": "died", "task_column": "ward"}
 PART = "column part must hold train, test or validation, got "
@@ -114,12 +112,7 @@ CONTRADICTIONS = [
     (TABLE, TYPED, {"target_column": "stay"}, "target-column must be other"),
     (TABLE, DIED, NAMED, "died is an event .* which no method predicts"),
     (TABLE, SCHEMA, {"input_columns": "a,stay"}, "stay must be no input .*its role is event"),
-    (
-        TABLE,
-        SCHEMA + '\ncolumns.b = {role = "weight"}',
-        {},
-        "b is the weight of .*: write columns.b",
-    ),
+    (TABLE, WEIGHED, {}, "b is the weight of .*: write columns.b"),
 ]
 
 

@@ -74,9 +74,7 @@ def test_a_run_that_is_resumed_sends_the_same_estimate_again(tmp_path):
     (tmp_path / "run" / "results.json").unlink()  # as if it had been killed before
     store = RamStore()
     again, same = run(tmp_path / "run", store=store, resume=str(tmp_path / "run"))
-    assert {k: v for k, v in again.items() if k != "ms-per-round"} == {
-        k: v for k, v in found.items() if k != "ms-per-round"
-    }
+    assert again | {"ms-per-round": 0} == found | {"ms-per-round": 0}
     assert all(np.array_equal(kept[client], same[client]) for client in kept)
     with pytest.raises(Refused, match=r"level was 0\.95, not 0\.9"):
         run(tmp_path / "run", resume=str(tmp_path / "run"), level=0.9)

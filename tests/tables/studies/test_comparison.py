@@ -162,12 +162,7 @@ def holed():
 def test_indicators_say_where_values_are_missing():
     table = complete(holed(), "linear", indicators=True)
     assert table.columns == ["age", "dose", "load", "age, load?", "dose?"]
-    assert table.x.tolist() == [
-        [0, 1, 2, 0, 0],
-        [0, 4, 0, 1, 0],
-        [0, 7, 0, 1, 0],
-        [9, 0, 11, 0, 1],
-    ]
+    assert table.x.tolist() == [[0, 1, 2, 0, 0], [0, 4, 0, 1, 0], [0, 7, 0, 1, 0], [9, 0, 11, 0, 1]]
 
 
 def test_tables_that_cannot_be_completed():

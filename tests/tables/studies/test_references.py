@@ -76,9 +76,8 @@ def test_columns_of_tasks_are_for_models_that_can_use_them(monkeypatch):
     monkeypatch.setattr(comparison, "methods_for", lambda family, paper: few)
     found = compare_once(table, "linear", Shares(0.4, 0.2), np.random.default_rng(1))
     assert found["pooled"].loss < 0.5 * found["constant"].loss
-    assert (
-        found["mixed"].loss < 0.95 * found["fixed effects"].loss
-    )  # which must learn 30 intercepts
+    # Fixed effects must learn 30 intercepts.
+    assert found["mixed"].loss < 0.95 * found["fixed effects"].loss
 
 
 def test_the_mixed_model_has_one_coefficient_of_a_column_of_tasks():

@@ -227,10 +227,7 @@ def without(name, kept):
 
 def test_tables_that_cannot_be(tmp_path):
     for change, message in [
-        (
-            lambda d: d.assign(age=d["age"].where(d.index != 41)),
-            "missing in age, first in row 43",
-        ),
+        (lambda d: d.assign(age=d["age"].where(d.index != 41)), "missing in age, first in row 43"),
         (lambda d: d[["hospital", "pressure"]], "a column besides pressure to learn from"),
         (lambda d: d.iloc[:40], "at least 2 different labels, got only 'bern'"),
         (lambda d: without("ulm", 2), "task 'ulm' has 2 rows, and 3 parts need one each; --spl"),
