@@ -191,7 +191,7 @@ class Rounds(NamedTuple):
         return slots, replies
 
     def _check(self, replies: TrainReplies, server_round: int, names: Names) -> None:
-        usable, least = replies.usable, self.merge.settings.least_clients
+        usable, least = replies.usable, max(1, self.merge.settings.min_clients)
         if not replies.complete and 2 * len(diverged := replies.diverged) > replies.asked:
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "
