@@ -164,7 +164,9 @@ def race(
             if server_round == _WARM_UP:
                 runs = {key: runs[key] for key in fastest({key: min(times[key]) for key in runs})}
         used = {
-            name: f"{_number(share.processes, 'core')}, {platforms[name].trainer.way}".strip(" ,")
+            name: f"{_number(1 + len(share.pids), 'core')}, {platforms[name].trainer.way}".strip(
+                " ,"
+            )
             for name, share in shares.items()
         }
     medians = {key: statistics.median(times[key][_WARM_UP:]) for key in runs}

@@ -90,7 +90,7 @@ def time_rounds(name: str, method: str, rounds: int, count: int) -> dict[str, An
         }
         ms = in_turns(runs, rounds, warm_up=_WARM_UP)
         equal = all(leaf.equal(many.model[path]) for path, leaf in one.model.items())
-        return {"ms": ms, "processes": share.processes, "equal": equal}
+        return {"ms": ms, "processes": 1 + len(share.pids), "equal": equal}
 
 
 def main(

@@ -26,7 +26,8 @@ from engram.guards.facts import Fact
 from engram.guards.guard import Guard, Sums
 
 _NEEDS: Final = frozenset({Fact.BOUNDED, Fact.GRADIENTS, Fact.SAMPLED, Fact.APART, Fact.CURRENT})
-_GUARD: Final = Guard("row-noise", _NEEDS, ends={Fact.BOUNDED, Fact.OPEN}, gives={Fact.ROWS})
+_ENDS: Final = frozenset({Fact.BOUNDED, Fact.GRADIENTS, Fact.OPEN})
+_GUARD: Final = Guard("row-noise", _NEEDS, _ENDS, gives={Fact.ROWS})
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,12 @@ def completed(guard: Guard, name: str) -> Guard:
 
     slots = {slot: f"{name}:{slot}" for slot in guard.keeps}
     each = guard.encodes or guard.admit is not IDLE.admit
+    rows = {Fact.GRADIENTS} if guard.by_rows else set[Fact]()  # of which one guard takes the sums
     noisy = guard.releases is not IDLE.releases
     return guard._replace(
         name=name,
-        needs=guard.needs | ({Fact.EACH} if each else set()),
-        ends=guard.ends | ({Fact.OPEN} if noisy else set()),
+        needs=guard.needs | ({Fact.EACH} if each else set()) | rows,
+        ends=guard.ends | ({Fact.OPEN} if noisy else set()) | rows,
         gives=guard.gives | ({Fact.ROWS} if guard.by_rows else set()),
         keeps=frozenset(slots.values()),
         rows=named("rows", guard.rows),

@@ -328,6 +328,8 @@ def test_at_the_server_there_are_no_uniform_numbers_of_a_client(tmp_path):
 
 
 def test_it_may_change_how_gradients_of_rows_are_taken(tmp_path):
+    from engram.settings.errors import Refused
+
     seen = []
 
     def rows():
@@ -347,6 +349,10 @@ def test_it_may_change_how_gradients_of_rows_are_taken(tmp_path):
     assert seen
     for name, leaf in usual.model.items():
         torch.testing.assert_close(run.model[name], leaf)
+    with pytest.raises(Refused, match=r"guards = rows needs .* privacy = example ends that"):
+        engram.simulate(**QUICK | same | {"guards": rows}, progress=False)
+    with pytest.raises(Refused, match=r"guards = rows needs .* guards = rows ends that"):
+        engram.simulate(**QUICK | {"guards": "rows,rows", "clip": 1.0}, progress=False)
 
 
 def test_a_run_of_a_version_without_guards_goes_on():

@@ -70,6 +70,7 @@ class Release(NamedTuple):
     def influence(self) -> float:
         """The sum of mu^2 of an event, if it were known who takes part."""
         require(self.multiplier > 0, "noise-multiplier", self.multiplier, "positive")
+        require(self.times >= 0, "times", self.times, "at least 0")
         return self.times / self.multiplier**2
 
 
