@@ -133,6 +133,7 @@ def test_the_order_of_tasks_and_the_unit_of_y_do_not_matter():
 # --- What it is worth ------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_it_beats_a_lasso_for_each_task():
     found = compare_high_dim(trials=1, dim=60, size=30)
     others = [found["a LASSO for each task"], found["one LASSO for all"]]

@@ -13,6 +13,7 @@ from engram.meta.studies.methods import METHODS, RuleArguments
 from engram.meta.studies.sinewave import UNSEEN, Sinewave
 from engram.meta.studies.sweep import EpisodeSampler, Sweep, SweepRun, check_sweep, run_sweep
 from engram.networks.built_in import build_model
+from tests.samples import sampled
 from tests.support import squared_error
 
 NETWORK = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
@@ -126,8 +127,11 @@ def test_rows_to_adapt_to_are_others_than_those_to_score_on(waves):
 
 @pytest.mark.parametrize(
     ("method", "hessian"),
-    [(name, "exact") for name in REGRESSIONS]
-    + [("moml-v2", "first-order"), ("moml-v2", "finite-difference")],
+    sampled(
+        [(name, "exact") for name in REGRESSIONS]
+        + [("moml-v2", "first-order"), ("moml-v2", "finite-difference")],
+        [("maml", "exact"), ("moml-v2", "exact"), ("moml-v2", "first-order")],
+    ),
 )
 def test_runs_side_by_side_are_each_the_same_alone(waves, method, hessian):
     """One of them diverges; all see as many rows as MAML does."""

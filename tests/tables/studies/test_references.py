@@ -36,6 +36,7 @@ def test_rare_classes_are_compared_with_what_knows_next_to_nothing():
     assert ours.brier == pytest.approx(theirs * (1 - theirs), abs=0.03)
 
 
+@pytest.mark.full
 def test_every_reference_of_a_family_is_fitted_or_says_why_not():
     rng = np.random.default_rng(0)
     task, x = np.repeat(np.arange(4), 40), rng.normal(size=(160, 2))

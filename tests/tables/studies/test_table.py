@@ -179,6 +179,7 @@ def test_classes_and_counts(tmp_path):
 # --- Adaptive MOLAR, which is the default ---------------------------------------------------
 
 
+@pytest.mark.full
 def test_by_default_tasks_are_shrunk_and_intervals_are_honest(tmp_path):
     out = tmp_path / "run"
     text = done(csv(frame()), *H, "--splits", 1, "--out", out).stdout
