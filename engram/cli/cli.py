@@ -157,7 +157,7 @@ def examples_of(name: str) -> list[str]:
 
 def first_line(name: str) -> str:
     """Reads the first line of a command's help from its source, since modules take long to load."""
-    path = str(find_spec(COMMANDS[name]).origin)  # type: ignore[union-attr]
+    path = str(find_spec(COMMANDS[name]).origin)  # type: ignore[union-attr]  # ours all have files
     for node in ast.parse(Path(path).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
             decorators = [ast.dump(each) for each in node.decorator_list]

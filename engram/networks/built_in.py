@@ -53,11 +53,11 @@ def network(
     if name in FLAT:
         return build_model(name, input_shape=example.shape[1:], outputs=outputs, hidden=hidden)
 
-    from engram.networks.catalogue import (  # noqa: PLC0415 - not always needed
+    from engram.networks.catalogue import (  # noqa: PLC0415 - most runs have one small network
         built_in_module,
         with_group_norm,
     )
-    from engram.networks.module import from_module  # noqa: PLC0415 - not always needed
+    from engram.networks.module import from_module  # noqa: PLC0415 - most runs have one small network
 
     own = name in NETWORKS
     make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden, tokens)
@@ -81,7 +81,7 @@ def count_parameters(
         shape = example.shape[1:]
         return build_model(name, input_shape=shape, outputs=outputs, hidden=hidden).parameters
 
-    from engram.networks.catalogue import built_in_module  # noqa: PLC0415 - not always needed
+    from engram.networks.catalogue import built_in_module  # noqa: PLC0415 - most runs have one small network
 
     make = built_in_module(name, example, outputs, hidden, tokens)
     with torch.device("meta"):

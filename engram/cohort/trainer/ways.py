@@ -89,7 +89,7 @@ class Learner(NamedTuple):
             return learned.loss(outputs, batch[1])
 
         if self.guard is not None:
-            from engram.guards.row_sums import dense_sums, summed  # noqa: PLC0415 - rarely needed
+            from engram.guards.row_sums import dense_sums, summed  # noqa: PLC0415 - for noise on rows alone
 
             layers = self.model.dense_layers if self.model.features is None else 0
             sums = dense_sums(learned.loss, layers) if layers else summed(loss)
