@@ -1,0 +1,116 @@
+"""Asks: what a run wants of nodes, and how each comes to exactly one reply. No files, no sockets.
+
+The ends keep what matters, and the server in between may forget everything: a run asks again what
+has no reply, as soon as it or the server has been away; a node keeps its last replies, and gives
+the same one to the same question. So nothing here is stored, and each crash is a case of asking
+again.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
+
+from engram.link.frames import BadFrame, Frame, pack
+
+
+class Key(NamedTuple):
+    """The name of an ask: a run calls each of its asks differently."""
+
+    node: str
+    run: str
+    request: str
+
+
+class Ask(NamedTuple):
+    """A question to a node.
+
+    Attributes:
+        key: Its name.
+        mark: The hash of all that is asked, by which a changed question has another answer.
+        frame: The question as it travels: its kind, settings, and content or the hash of it.
+        until: When its reply is no longer awaited, by the clock of whoever holds this.
+        most: Most bytes of content that a reply may have.
+    """
+
+    key: Key
+    mark: str
+    kind: str
+    settings: Mapping[str, Any]
+    digest: str
+    size: int
+    body: bytes
+    until: float
+    most: int
+
+    @classmethod
+    def of(cls, frame: Frame, key: Key, now: float) -> Self:
+        """Reads an ask.
+
+        Raises:
+            BadFrame: It is something else.
+        """
+        kind, settings = frame.text("ask", 64), frame.table("settings")
+        digest, size, body = frame.digest(), frame.number("size", 2**48), bytes(frame.body)
+        if len(body) not in (0, size):
+            raise BadFrame(f"an ask must have all of its {size} bytes in its frame, or none")
+        said = json.dumps([kind, settings, digest], sort_keys=True).encode()
+        mark, until = hashlib.sha256(said).hexdigest(), now + frame.number("ms", 2**40) / 1000
+        most = frame.number("most", 2**48)
+        return cls(key, mark, kind, settings, digest, size, body, until, most)
+
+    def pack(self, now: float) -> bytes:
+        """Returns the frame by which it travels."""
+        left = max(0, int(1000 * (self.until - now)))
+        return pack(
+            "ask", self.body, run=self.key.run, request=self.key.request, ask=self.kind, ms=left,
+            settings=self.settings, digest=self.digest, size=self.size, most=self.most,
+        )  # fmt: skip
+
+
+class Desk:
+    """The asks of all runs that a server knows, and the replies that their runs have not taken."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Key, Ask] = {}
+        self._replies: dict[Key, bytes] = {}
+
+    def ask(self, ask: Ask) -> bytes | None:
+        """Takes a question; the same one again is the one that is there.
+
+        Returns:
+            The reply, if it has come already.
+        """
+        before = self._asked.get(ask.key)
+        if before is not None and before.mark != ask.mark:
+            self._replies.pop(ask.key, None)
+        self._asked[ask.key] = ask
+        return self._replies.get(ask.key)
+
+    def awaited(self, key: Key, mark: str) -> Ask | None:
+        """Returns the question that a reply belongs to; None if it is not awaited (any more)."""
+        ask = self._asked.get(key)
+        return ask if ask and ask.mark == mark and key not in self._replies else None
+
+    def reply(self, key: Key, reply: bytes) -> None:
+        """Notes the reply to a question that is awaited."""
+        self._replies[key] = reply
+
+    def open(self, node: str) -> list[Ask]:
+        """Returns what a node has to answer."""
+        asked = self._asked.items()
+        return [ask for key, ask in asked if key.node == node and key not in self._replies]
+
+    def forget(self, keys: Iterable[Key]) -> list[Key]:
+        """Forgets questions and their replies; returns those that nodes may be at work on."""
+        found = [key for key in keys if self._asked.pop(key, None)]
+        return [key for key in found if self._replies.pop(key, None) is None]
+
+    def of_run(self, run: str) -> list[Key]:
+        """Returns the names of a run's questions."""
+        return [key for key in self._asked if key.run == run]
+
+    def overdue(self, now: float) -> list[Key]:
+        """Returns the names of questions whose time has passed."""
+        asked = self._asked.items()
+        return [key for key, ask in asked if ask.until <= now and key not in self._replies]

@@ -1,0 +1,71 @@
+"""A proxy on this machine that passes TCP on, and can cut what passes."""
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+
+from tests.link.wire.processes import free_port
+
+
+class Proxy:
+    """Passes connections on to a port of this machine.
+
+    Attributes:
+        port: Where it listens.
+        passed: Bytes that have passed, in both directions.
+    """
+
+    def __init__(self, to: int) -> None:
+        self._to, self.passed, self._cut_until, self._over = to, 0, 0.0, False
+        self.port = free_port()
+        self._listening = socket.create_server(("127.0.0.1", self.port))
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self, seconds: float, *, reset: bool = True) -> None:
+        """Ends all connections, or only holds them, and lets none through for a while."""
+        self._cut_until = time.monotonic() + seconds
+        for each in [*self._open] if reset else ():
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Ends."""
+        self._over = True
+        self._listening.close()
+        for each in [*self._open]:
+            each.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                threading.Thread(target=self._pass, args=(near,), daemon=True).start()
+
+    def _pass(self, near: socket.socket) -> None:
+        with contextlib.suppress(OSError), near:
+            while self._is_cut():
+                time.sleep(0.05)
+            with (
+                socket.create_connection(("127.0.0.1", self._to)) as far,
+                selectors.DefaultSelector() as both,
+            ):
+                self._open |= {near, far}
+                for one, other in ((near, far), (far, near)):
+                    both.register(one, selectors.EVENT_READ, other)
+                while not self._over:
+                    if self._is_cut():
+                        time.sleep(0.05)
+                        continue
+                    for key, _ in both.select(0.2):
+                        data = key.fileobj.recv(2**16)  # type: ignore[union-attr]
+                        if not data:
+                            return
+                        key.data.sendall(data)
+                        self.passed += len(data)
+
+    def _is_cut(self) -> bool:
+        return time.monotonic() < self._cut_until
