@@ -1,0 +1,183 @@
+"""Flower's Grid over a link: strategies and the loop of rounds ask the nodes of a federation."""
+
+import hashlib
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from engram.link.flower import ErrorCode, Run, local_run, name_message
+from engram.link.questions import Content, Question, Reply
+from engram.link.records import from_contents, to_contents
+from engram.link.run import Link
+from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, Refused
+from engram.settings.experiment import Experiment
+from engram.wire.wire import CLIENTS, DIVERGED, config_of, parts_of
+
+_SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: _SPARE, and _TIMES what was asked
+_CODES: Final = {
+    "refused": REFUSED,
+    "failed": ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    "busy": BUSY,
+    "awaited": AWAITED,
+    "unusable": UNUSABLE,
+}
+"""Codes of errors; a question that is late, or whose node is no member any more, has no reply."""
+
+
+class Node(NamedTuple):
+    """A node that is on line, as Flower describes one."""
+
+    node_id: int
+    name: str
+    # When it was activated: the link sends questions again by itself, so nobody needs to know.
+    last_activated_at: str = ""
+
+
+class _Asked(NamedTuple):
+    node_id: int
+    kind: str
+    until: float  # when its reply no longer counts
+    most: int  # bytes that its reply may have
+
+
+def run_number(folder: Path) -> int:
+    """Returns the number of the run in a folder, which it keeps when it is resumed."""
+    return int(hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:15], 16)
+
+
+class LinkGrid(Grid):
+    """A grid whose nodes answer over a link, which sends again what a node has not answered.
+
+    The node of client-N has the number N+1.
+
+    Args:
+        link: The run's end of the link.
+        experiment: The settings that nodes are sent.
+        folder: The run's folder, by whose name sites know it.
+    """
+
+    def __init__(self, link: Link, experiment: Experiment, folder: Path) -> None:
+        self._link, self._run = link, local_run(run_number(folder))
+        # The same for a run that is resumed, so that its questions are the same as before.
+        settings = experiment.to_config() | {"resume": "", "out": str(folder)}
+        self._config = Content([json.dumps({"engram": json.dumps(settings)}).encode()])
+        self._token, self._named = secrets.token_hex(4), Counter[tuple[int, str]]()
+        self._asked: dict[str, _Asked] = {}
+        self._came: dict[str, Message] = {}
+        self._most = _SPARE
+
+    def set_run(self, run: Run) -> None:
+        """Sets the run that the grid operates in."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run that the grid operates in."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Creates a message; ``Message(...)`` does the same."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Returns the nodes that are on line."""
+        return [node.node_id for node in self.get_nodes()]
+
+    def get_nodes(self) -> Iterable[Any]:
+        """Returns the nodes that are on line, with the names of their clients."""
+        members = self._link.members().items()
+        return [Node(_number(name), name) for name, member in members if member.there]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Sends messages, and names them; returns their names."""
+        shared = dict[int, Content]()
+        together: dict[float, list[Question]] = {}
+        names = list[str]()
+        for message in messages:
+            to, content = message.metadata, message.content
+            clients = config_of(content).get(CLIENTS)
+            size = sum(_size(record) for record in content.values()) * (
+                max(1, len(clients)) if isinstance(clients, list) else 1
+            )
+            self._most = max(self._most, _SPARE + _TIMES * size)
+            names.append(self._name(message))
+            until = time.monotonic() + to.ttl
+            self._asked[names[-1]] = _Asked(to.dst_node_id, to.message_type, until, self._most)
+            contents = [self._config, *to_contents(content, shared)]
+            node = f"client-{to.dst_node_id - 1}"
+            asked = Question(node, names[-1], to.message_type, {}, contents, self._most)
+            together.setdefault(to.ttl, []).append(asked)
+        for seconds, questions in together.items():
+            self._link.ask(questions, seconds=seconds)
+        return names
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Returns the replies to some messages that have come, each once."""
+        for reply in self._link.replies(seconds=0):
+            if (asked := self._asked.pop(reply.request, None)) is not None:
+                if reply.error in _CODES or not reply.error:
+                    self._came[reply.request] = _message(reply, asked)
+        now = time.monotonic()
+        for name in [name for name, asked in self._asked.items() if asked.until < now]:
+            del self._asked[name]
+        return [self._came.pop(name) for name in message_ids if name in self._came]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Raises an error: who waits for replies decides how long, and for whom."""
+        raise NotImplementedError("a link is asked by PatientGrid")
+
+    def _name(self, message: Message) -> str:
+        """Names a message: a run that is resumed asks the same by the same name.
+
+        A node then gives the reply that it has given before. Only what it is asked in a round is
+        the same later; who is there, and what it has, may have changed.
+        """
+        kind, node = message.metadata.message_type, message.metadata.dst_node_id
+        number = config_of(message.content).get("server-round")
+        in_round = number is not None and kind in (MessageType.TRAIN, MessageType.EVALUATE)
+        name = f"{number if in_round else self._token}/{kind}"
+        self._named[node, name] += 1
+        name = f"{name}/{node}/{self._named[node, name]}"
+        name_message(message, name)
+        return name
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("client-")) + 1
+
+
+def _size(record: Any) -> int:
+    if not isinstance(record, ArrayRecord):
+        return 0
+    return sum(len(part) for array in record.values() for part in parts_of(array))
+
+
+def _message(reply: Reply, asked: _Asked) -> Message:
+    """Returns a reply as Flower's, or as an error if it cannot be read."""
+    question = Message(RecordDict(), asked.node_id, asked.kind)
+    name_message(question, reply.request)
+    if reply.error:
+        code = _CODES[reply.error]
+        if reply.error == "failed" and reply.settings.get("code") == DIVERGED:
+            code = DIVERGED
+        return Message(Error(code, reply.reason), reply_to=question)
+    try:
+        return Message(from_contents([reply.content], asked.most), reply_to=question)
+    except Refused as error:
+        return Message(Error(UNUSABLE, str(error)), reply_to=question)
