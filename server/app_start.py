@@ -1,6 +1,5 @@
 """The beginning of every ServerApp: its log, its plug-ins, its settings, its folder."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import getLogger
@@ -9,14 +8,13 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid
 
-from engram.core.machine import end_with_parent
-from engram.link.flower import simulated
 from engram.link.node_config import run_folder
 from engram.runs.writer import Taken
 from engram.settings.errors import EngramError
 from engram.settings.experiment import Experiment
 from engram.settings.logs import VERDICT, begin_log
 from engram.settings.plugins import load_plugins
+from engram.wire.messages import is_simulated
 
 _log = getLogger("flwr.engram")
 
@@ -32,10 +30,8 @@ def opened(grid: Grid, context: Context) -> Iterator[tuple[Experiment, Path]]:
         EngramError: It cannot be done, here or in what is done with these; logged in one line
             before it is raised.
     """
-    if not simulated(grid):
+    if not is_simulated(grid):
         begin_log()
-        if "--parent-pid" in sys.argv:  # of a SuperLink's child
-            end_with_parent()
     try:
         load_plugins()
         experiment = Experiment.from_run_config(context.run_config)

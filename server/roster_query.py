@@ -7,10 +7,9 @@ from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from engram.link.flower import names
 from engram.server.engine import Engine
 from engram.server.pending_messages import has_code
-from engram.settings.errors import AWAITED, BUSY, REFUSED, UNFINISHED, UNUSABLE, few, one_line
+from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, few, one_line
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.strategies.reply_border import Rejected, first_answers, read_reply
 from engram.wire.roster import NodeEntry, read_entry
@@ -18,7 +17,7 @@ from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, SETTINGS, TRAINING
 
 _log = getLogger("flwr.engram")
 
-_SAID = (REFUSED, UNUSABLE, UNFINISHED)  # codes of errors that our own source reports
+_SAID = (REFUSED, UNUSABLE)  # codes of errors that our own source reports
 _TOLD = 10  # most nodes that a message names
 _GLANCE = 2.0  # seconds to wait for answers; later ones are found by the next call
 _DATA = 600.0  # the same in a simulation, whose nodes have to load their data first
@@ -62,7 +61,7 @@ class Answers:
         nodes = sorted(node for node in unknown if self._again.get(node, now) <= now)
         if not nodes:
             return False
-        self._names = {**self._names, **names(self._grid)}
+        self._names = {**self._names, **self._grid.names()}
         known = len(self.entries), len(self.refusals)
         for node, reply in self._replies(nodes):
             try:

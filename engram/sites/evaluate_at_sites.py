@@ -13,7 +13,6 @@ from flwr.serverapp import Grid, ServerApp
 from engram.data.schema.columns import MOST_ROWS
 from engram.data.schema.written import read_schema, to_toml
 from engram.home.exported import Exported, load_model, read_exported
-from engram.link.flower import names
 from engram.link.server.membership import membership_of
 from engram.server.app_start import opened
 from engram.server.engine import Engine
@@ -102,7 +101,7 @@ def visit(
 
 
 def _missing(grid: Engine, model: str, client: int, refused: dict[int, str]) -> Visited:
-    called = names(grid)
+    called = grid.names()
     why = next((why for n, why in refused.items() if called.get(n) == f"client-{client}"), "")
     unnamed = "; ".join(why for n, why in refused.items() if n not in called)
     return Visited(model, client, 0, {}, why or unnamed or "its node is off line")
@@ -114,7 +113,7 @@ def _scored(grid: Engine, nodes: list[int], model: Given) -> tuple[list[Visited]
     asked = {node: Message(content, node, MessageType.EVALUATE) for node in nodes}
     sent = grid.send_and_receive(asked.values(), timeout=_LONGEST)
     replies, _ = first_answers(sent, asked.values())
-    called, found, refused = names(grid), list[Visited](), dict[int, str]()
+    called, found, refused = grid.names(), list[Visited](), dict[int, str]()
     for node, message in asked.items():
         reply = replies.get(message.metadata.message_id)
         if reply is None:
