@@ -1,29 +1,28 @@
 """Flower's Grid over a link: strategies and the loop of rounds ask the nodes of a federation."""
 
-import hashlib
 import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from engram.link.flower import ErrorCode, Run, local_run, name_message
 from engram.link.questions import Content, Question, Reply
 from engram.link.records import from_contents, to_contents
 from engram.link.run import Link
 from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, Refused
 from engram.settings.experiment import Experiment
-from engram.wire.wire import CLIENTS, DIVERGED, config_of, parts_of
+from engram.wire.messages import RAISED, LocalRun, local_run, name_message
+from engram.wire.wire import CLIENTS, DIVERGED, config_of, size_of
 
 _SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: _SPARE, and _TIMES what was asked
 _CODES: Final = {
     "refused": REFUSED,
-    "failed": ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    "failed": RAISED,
     "busy": BUSY,
     "awaited": AWAITED,
     "unusable": UNUSABLE,
@@ -47,11 +46,6 @@ class _Asked(NamedTuple):
     most: int  # bytes that its reply may have
 
 
-def run_number(folder: Path) -> int:
-    """Returns the number of the run in a folder, which it keeps when it is resumed."""
-    return int(hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:15], 16)
-
-
 class LinkGrid(Grid):
     """A grid whose nodes answer over a link, which sends again what a node has not answered.
 
@@ -59,26 +53,28 @@ class LinkGrid(Grid):
 
     Args:
         link: The run's end of the link.
+        number: The run's number.
         experiment: The settings that nodes are sent.
         folder: The run's folder, by whose name sites know it.
     """
 
-    def __init__(self, link: Link, experiment: Experiment, folder: Path) -> None:
-        self._link, self._run = link, local_run(run_number(folder))
+    def __init__(self, link: Link, number: int, experiment: Experiment, folder: Path) -> None:
+        self._link, self._run = link, LocalRun(number)
+        local_run(number)
         # The same for a run that is resumed, so that its questions are the same as before.
         settings = experiment.to_config() | {"resume": "", "out": str(folder)}
         self._config = Content([json.dumps({"engram": json.dumps(settings)}).encode()])
         self._token, self._named = secrets.token_hex(4), Counter[tuple[int, str]]()
         self._asked: dict[str, _Asked] = {}
-        self._came: dict[str, Message] = {}
+        self._came: dict[str, tuple[float, Message]] = {}
         self._most = _SPARE
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: LocalRun) -> None:
         """Sets the run that the grid operates in."""
         self._run = run
 
     @property
-    def run(self) -> Run:
+    def run(self) -> LocalRun:
         """The run that the grid operates in."""
         return self._run
 
@@ -110,10 +106,8 @@ class LinkGrid(Grid):
         for message in messages:
             to, content = message.metadata, message.content
             clients = config_of(content).get(CLIENTS)
-            size = sum(_size(record) for record in content.values()) * (
-                max(1, len(clients)) if isinstance(clients, list) else 1
-            )
-            self._most = max(self._most, _SPARE + _TIMES * size)
+            times = max(1, len(clients)) if isinstance(clients, list) else 1
+            self._most = max(self._most, _SPARE + _TIMES * times * size_of(content))
             names.append(self._name(message))
             until = time.monotonic() + to.ttl
             self._asked[names[-1]] = _Asked(to.dst_node_id, to.message_type, until, self._most)
@@ -128,13 +122,15 @@ class LinkGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Returns the replies to some messages that have come, each once."""
         for reply in self._link.replies(seconds=0):
-            if (asked := self._asked.pop(reply.request, None)) is not None:
-                if reply.error in _CODES or not reply.error:
-                    self._came[reply.request] = _message(reply, asked)
+            asked = self._asked.pop(reply.request, None)
+            if asked is not None and (not reply.error or reply.error in _CODES):
+                self._came[reply.request] = asked.until, _message(reply, asked)
         now = time.monotonic()
-        for name in [name for name, asked in self._asked.items() if asked.until < now]:
-            del self._asked[name]
-        return [self._came.pop(name) for name in message_ids if name in self._came]
+        self._asked = {name: asked for name, asked in self._asked.items() if asked.until > now}
+        found = [self._came.pop(name)[1] for name in message_ids if name in self._came]
+        # Nobody asks for what a round was over before; large ones would fill the disk.
+        self._came = {name: each for name, each in self._came.items() if each[0] > now}
+        return found
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -160,12 +156,6 @@ class LinkGrid(Grid):
 
 def _number(name: str) -> int:
     return int(name.removeprefix("client-")) + 1
-
-
-def _size(record: Any) -> int:
-    if not isinstance(record, ArrayRecord):
-        return 0
-    return sum(len(part) for array in record.values() for part in parts_of(array))
 
 
 def _message(reply: Reply, asked: _Asked) -> Message:
