@@ -36,6 +36,7 @@ _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is started again
 _FRUITLESS = 10  # attempts in a row without a new round, after which the run is given up
 _QUIET = 50.0  # seconds without a word or a round after which it is said that one is waited for
 _SAY = 30.0  # seconds after which it is said what a run waits for
+_STARTING = 10.0  # seconds that a server may take until it answers
 _ENDS = 10.0  # seconds that a coordinator may take to end
 
 
@@ -105,7 +106,7 @@ def run_deployed(
                 quiet = _Quiet(on_word)
                 _watch(folder, row_came, partial(_goes_on_elsewhere, server, folder, quiet))
                 continue
-            _await_server(server, patience, on_word)
+            await_server(server, on_word, patience)
             attempt = Attempt(experiment, folder, server, on_word)
             try:
                 attempt.follow(row_came, folder)
@@ -125,13 +126,15 @@ def run_deployed(
             wait = min(_LONGEST, 2 * wait)
 
 
-def _await_server(server: Path, patience: float, on_word: Callable[[str], None]) -> None:
+def await_server(
+    server: Path, on_word: Callable[[str], None], patience: float = _STARTING
+) -> None:
     """Waits for a server's answer; says so if that takes long.
 
     Raises:
         RunStopped: It does not answer.
     """
-    soon = min(_SAY, patience)
+    soon = min(_STARTING, patience)
     try:
         status(server, patience=soon)
     except RunStopped as error:
