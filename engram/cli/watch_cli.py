@@ -138,8 +138,7 @@ def _of_site(target: Path, state: Path | None, policy: Path | None, as_json: boo
     c, usual = found.credentials, USUAL.model_dump(mode="json", by_alias=True)
     rules = [f"{key}={value}" for key, value in found.rules().items() if value != usual[key]]
     lines = {
-        "client": f"{c.partition_id} of {c.num_partitions}, of {c.federation} at "
-        f"{c.superlink}",
+        "client": f"{c.partition_id} of {c.num_partitions}, of {c.federation} at {c.superlink}",
         "node": "runs" if found.runs else f"does not run: engram node {target}",
         "policy": f"{found.file or 'none'}: {one_line(', '.join(rules) or 'the defaults')}",
         "today": f"{found.rounds} of at most {found.policy.rounds_a_day} rounds of training",
