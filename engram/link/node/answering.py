@@ -84,36 +84,36 @@ class Answering:
 
     def _awaited(self, job: _Job) -> Answer:
         """Waits for an outcome, or ends the work."""
+        task = job.task
         while not wait([job.outcome], _LOOK).done:
             now = time.monotonic()
             if self._stop.is_set():
-                job.task.cancelled.set()
+                task.cancelled.set()
                 return Answer({}, (), "failed", "the node stops")
-            if job.task.cancelled.is_set():
-                return self._end(job, "nobody waits for it any more")
-            if now > job.task.until:
-                return self._end(job, "its round is over")
             if now > job.since + job.seconds:
                 why = f"this site's policy allows {job.seconds:g} s of work for a round"
                 self._end(job, why)
                 return Answer({}, (), "refused", f"{why}, which it has taken")
+            if task.cancelled.is_set() or now > task.until:
+                late = now > task.until
+                self._end(job, "its round is over" if late else "nobody waits for it any more")
+                task.cancelled.set()
+                return Answer({}, (), "failed", "it came too late")
         try:
             content, error, reason = job.outcome.result()
         except WorkerDied as died:
             _log.warning("%s", died)
-            self._note(job.task, str(died))
+            self._note(task, str(died))
             return Answer({}, (), "failed", str(died))
         return Answer({}, () if content is None else content, error, reason)
 
-    def _end(self, job: _Job, why: str) -> Answer:
-        """Ends work that nobody waits for, so that it delays nothing else."""
+    def _end(self, job: _Job, why: str) -> None:
+        """Ends work, so that it delays nothing else."""
         seconds = time.monotonic() - job.since
         _log.warning("work for run %s ended after %.0f s: %s", job.task.run, seconds, why)
         self._worker.stop_work()
         shutil.rmtree(job.task.place, ignore_errors=True)  # what it has written of its reply
         self._note(job.task, f"after {seconds:.0f} s: {why}")
-        job.task.cancelled.set()
-        return Answer({}, (), "failed", why)
 
     def _note(self, task: Task, why: str) -> None:
         """Adds a line to the audit; it counts as a round if it was to train."""

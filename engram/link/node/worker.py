@@ -5,7 +5,6 @@ message and not the node. Models pass between the two as files.
 """
 
 import contextlib
-import math
 import multiprocessing
 import os
 import signal
@@ -14,15 +13,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-from flwr.app import Message
+from typing import Any, NamedTuple
 
 from engram.link.blobs import Blob
-from engram.link.flower import node_context
-from engram.link.records import from_contents, to_parts
-from engram.settings.errors import AWAITED, BUSY, REFUSED, EngramError, Refused, one_line
-from engram.settings.files import parse_json
+from engram.settings.errors import EngramError
 from engram.settings.logs import begin_log
 from engram.settings.process_starts import safe_path
 from engram.wire.mapped_arrays import let_go
@@ -30,8 +24,6 @@ from engram.wire.mapped_arrays import let_go
 _PATIENCE = 5.0  # seconds that a process may take to end
 _SHARED = ["engram.link.node.fork_preload"]  # modules that forked processes have in common
 _FIRST_TO_GO = "500"  # Linux's oom_score_adj, up to 1000
-_LARGEST_CONFIG: Final = 2**20  # bytes; Engram's has about ten thousand
-_ERRORS: Final = {REFUSED: "refused", BUSY: "busy", AWAITED: "awaited"}
 
 
 class WorkerDied(EngramError):
@@ -149,58 +141,20 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # out of memory, end the worker, not the node
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
     begin_log()
-    from engram.client.app import app  # noqa: PLC0415 - loads torch
+    from engram.link.node.client_app import outcome_of  # noqa: PLC0415 - loads torch
 
     while True:
         try:
             work: Work = pipe.recv()
         except EOFError:
             return
-        outcome = _outcome(app, work, node_config)
+        outcome = outcome_of(work, node_config)
         pipe.send(outcome)
         let_go(_size(work) + (outcome.content.size if outcome.content else 0))
 
 
-def _outcome(app: Any, work: Work, node_config: dict[str, Any]) -> Outcome:
-    try:
-        context = node_context(work.run, work.node, node_config, _run_config(work.contents[0]))
-        content = from_contents(work.contents[1:], math.inf)
-        reply = app(Message(content, work.node, work.kind), context)
-        if reply.has_error():
-            code, reason = reply.error.code, reply.error.reason or ""
-            return Outcome(None, _ERRORS.get(code, "failed"), reason)
-        return Outcome(Blob.write(work.place, to_parts(reply.content)))
-    except EngramError as error:
-        return Outcome(None, "refused", str(error))
-    except Exception as error:  # reported to the server, as by Flower's own nodes
-        return Outcome(None, "failed", one_line(f"{type(error).__name__}: {error}"))
-
-
 def _size(work: Work) -> int:
     return sum(c.stat().st_size if isinstance(c, Path) else len(c) for c in work.contents)
-
-
-def _run_config(content: bytes | Path) -> dict[str, Any]:
-    """Reads a run's settings from an untrusted sender.
-
-    Raises:
-        Refused: They are no object of JSON, of texts, numbers and truth values.
-    """
-    if isinstance(content, Path):
-        with content.open("rb") as file:
-            content = file.read(_LARGEST_CONFIG + 1)
-    if len(content) > _LARGEST_CONFIG:
-        raise Refused(f"the run's config must have at most {_LARGEST_CONFIG} bytes")
-    try:
-        config = parse_json(content)
-        if not isinstance(config, dict):
-            raise ValueError("it is no object")
-        for key, value in config.items():
-            if not isinstance(value, bool | int | float | str):
-                raise ValueError(f"{key} must be a number, a text or a truth value")
-    except ValueError as error:
-        raise Refused(f"the run's config cannot be read: {one_line(str(error))}") from error
-    return config
 
 
 def _end_with_parent() -> None:
