@@ -18,15 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from flwr.app import Error, Message
 
-from engram.link.flower import (
-    ErrorCode,
-    Parcel,
-    error_instead,
-    is_error,
-    node_context,
-    pack,
-    unpack,
-)
+from engram.link.flower import ErrorCode, Parcel, error_instead, is_error, pack, unpack
 from engram.link.node.fab import read_run_config
 from engram.link.node.fleet import RunInfo
 from engram.settings.errors import REFUSED, EngramError
@@ -34,6 +26,7 @@ from engram.settings.logs import begin_log
 from engram.settings.process_starts import safe_path
 from engram.wire.counters import Counters
 from engram.wire.mapped_arrays import let_go
+from engram.wire.messages import node_context
 
 COUNTED: Final = {
     "messages": "Messages that the node has worked on: rounds, scores, questions who is there",
