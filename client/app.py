@@ -17,7 +17,6 @@ from engram.client.hosts import Exchanging, Host, Opening, host_of
 from engram.client.hosts.local import LocalHost
 from engram.client.node_queries import by_own_schema, kept_here, own_settings
 from engram.client.private_replies import Covers, RowCovers, covers_of, scores_of, withheld_scores
-from engram.client.reply_cache import Replies
 from engram.client.requests import Request, check_settings, check_source, round_of
 from engram.client.round_log import Exchanged, metrics_of, noted
 from engram.client.row_limits import admitted_rows
@@ -181,10 +180,8 @@ class _Node(NamedTuple):
     host: Host
     experiment: Experiment  # the settings that the host was opened with
     rows: Mapping[int, int] = {}  # numbers of training rows, by client
-    replies: Replies | None = None  # the last replies
     kind: Kind | None = None  # of its rows
     keeps: Callable[[RecordDict, RecordDict], None] | None = None  # keeps served slots for exports
-    scores: Replies | None = None  # the last answer to an evaluation, where it has noise
     covers: Covers | RowCovers | None = None  # under privacy by clients' own noise
     account: Account | None = None  # where the site sets a total
     policy: Policy = UNLIMITED
@@ -317,15 +314,9 @@ def _reply(
     if node.kind is not None and message.metadata.message_type != ROSTER_QUERY:
         kind = node.kind._replace(units=units_of(message.content))
         _note(folder, node.experiment, kind, config.data, context.run_id, node.data)
-    by_kind = {MessageType.TRAIN: node.replies, MessageType.EVALUATE: node.scores}
-    kept = by_kind.get(message.metadata.message_type)
-    before = kept.find(message) if kept else None
-    if counts is not None and before is None:
+    if counts is not None:
         counts(message)
-    answered = answer(node, Request(message, clients)) if before is None else _Answered(before)
-    if kept and before is None:
-        with contextlib.suppress(OSError):  # a repeated message is then answered again
-            kept.keep(message, answered.message)
+    answered = answer(node, Request(message, clients))
     if answered.message.has_content():
         rules.check(rules.of_bytes(policy, received + size_of(answered.message.content)))
     return answered
@@ -357,11 +348,8 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path, policy: Poli
     rows, covers = list(entry.clients.values()), covers_of(experiment)
     withheld = experiment.hides_rows or not policy.evaluate
     withholds = scores_of(experiment) if withheld else ()
-    noised = isinstance(covers, Covers) and not withholds
-    scores = Replies(folder, name="scores", key=key) if noised else None
     account = Account.of(config, policy, experiment, folder.name, rows)
-    node = _Node(host, experiment, entry.clients, Replies(folder, key=key), entry.kind, keeps)
-    node = node._replace(scores=scores, covers=covers, account=account)
+    node = _Node(host, experiment, entry.clients, entry.kind, keeps, covers=covers, account=account)
     return node._replace(policy=policy, withholds=withholds, data=data)
 
 

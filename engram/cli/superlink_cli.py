@@ -26,11 +26,11 @@ from engram.link.server.launch import (
     superlink_command,
     warnings,
 )
-from engram.link.server.registration import register_clients, remove_client
+from engram.link.server.registration import remove_client, roll
 from engram.link.server.renewal import move_node, renew_server
 from engram.runs.folders import changing
 from engram.server.stopping import stop_run
-from engram.settings.errors import Refused, say
+from engram.settings.errors import Refused, few_names, say
 from engram.settings.logs import VARIABLE
 
 _log = getLogger("flwr.engram")
@@ -62,7 +62,6 @@ def init(
     days: Annotated[
         int | None, option("D", f"Days that the certificate lasts; by default {DAYS}.")
     ] = None,
-    insecure: Annotated[bool, flag("--insecure", "No encryption, and anyone may connect.")] = False,
     add: Annotated[bool, flag("--add-client", "Instead: add a client to FOLDER.")] = False,
     new_key: Annotated[
         int | None, option("N", "Instead: give client N of FOLDER a new key.")
@@ -77,7 +76,7 @@ def init(
 ) -> None:
     """Make a federation: certificates, and a folder for the server and each client."""
     others: dict[str, object] = {"--clients": clients, "--superlink": superlink}
-    others |= {"--insecure": insecure, "--host": host, "--days": days}
+    others |= {"--host": host, "--days": days}
     asked = {"--add-client": add, "--new-key": new_key is not None}
     if invites or invitation is not None:
         _refuse(others | asked, "--invite" if invites else "--join")
@@ -106,7 +105,6 @@ def init(
                 hosts=hosts,
                 superlink=superlink or str(Address(first, _FLEET_PORT)),
                 days=DAYS if days is None else days,
-                insecure=insecure,
             )
         say(*_made(folder))
 
@@ -159,33 +157,32 @@ def start(
 @app.command()
 def register(
     server: Server,
-    request: Annotated[
-        Path | None, argument("[REQUEST]", "A site's request to be admitted.")
+    requests: Annotated[
+        list[Path] | None, argument("[REQUEST]...", "Sites' requests to be admitted.")
     ] = None,
-    control: Control = None,
 ) -> None:
-    """Register all clients' keys with the running SuperLink; known ones stay."""
-    if request is not None:
+    """Admit sites that were invited, by their requests; without any, list the members."""
+    for request in requests or ():
         name, fingerprint = admit(server, request)
-        say(f"{name}: its key is {fingerprint}")
-    for client, node in register_clients(server, control=control):
-        say(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
+        say(f"{name} is a member: its key is {fingerprint}")
+    if not requests:
+        named = (f"client-{number}" for number in sorted(roll(read_server(server).folder).members))
+        say(f"members, by their keys in {server}/clients: {few_names(named) or 'none yet'}")
 
 
 @app.command()
 def remove(
     server: Server,
     client: Annotated[str, argument("CLIENT", "The client, such as `client-3` or `3`.")],
-    control: Control = None,
 ) -> None:
     """Remove a client from a federation, or take its invitation back."""
-    name, node = remove_client(server, client, control=control)
-    if node is None:
+    name, was_member = remove_client(server, client)
+    if not was_member:
         say(f"{name}: its invitation is taken back")
         return
     number = name.removeprefix("client-")
     say(
-        f"{name}: its key (node {node}) is refused from now on",
+        f"{name}: its key is refused from now on",
         f"To admit the client again: engram init-federation FOLDER --new-key {number}",
     )
 
@@ -262,34 +259,31 @@ def _tidy() -> Iterator[None]:
 
 
 def _made(folder: Path) -> list[str]:
-    server = read_server(folder / "server")
-    clients, settings = server.settings.clients, server.settings
+    settings = read_server(folder / "server").settings
+    clients = settings.clients
     last = f" to client-{clients - 1}" if clients > 1 else ""
     own = f"{folder}/client-0{last}: one for each client's machine, and for nobody else"
-    lines = [
+    return [
         f"{folder}: a federation of {clients}, whose clients connect to {settings.superlink}",
         own if clients else f"engram init-federation {folder} --invite: an invitation for a site",
         f"{folder}/server: for the coordinator's machine; {_next(folder)}",
+        f"{folder}/ca.key: renews certificates; keep it here, and to yourself",
     ]
-    if server.tls:
-        lines.append(f"{folder}/ca.key: renews certificates; keep it here, and to yourself")
-    return lines
 
 
 def _added(folder: Path, new: Path) -> list[str]:
     return [
         f"{new}: for the new client's machine, and for nobody else",
-        f"{folder}/server: for the coordinator's machine again; {_next(folder)}",
+        f"{folder}/server: for the coordinator's machine again; a SuperLink that runs lets it in",
         f"{folder}/client-*/node.toml: for the other clients' machines again, as there is one more",
     ]
 
 
 def _with_new_key(folder: Path, own: Path) -> list[str]:
-    server = folder / "server"
     return [
         f"{own}: client.key and client.pub for the client's machine, and for nobody else",
-        f"{server}/clients/{own.name}.pub: for the coordinator's machine; engram register "
-        f"{shlex.quote(str(server))} admits the new key, and removes the old one",
+        f"{folder}/server/clients: for the coordinator's machine; a SuperLink that runs lets the "
+        "new key in, and refuses the old one",
     ]
 
 
@@ -321,5 +315,4 @@ def _renewed(folder: Path, *, moved: bool, authority: bool) -> list[str]:
 
 
 def _next(folder: Path) -> str:
-    server = shlex.quote(str(folder / "server"))
-    return f"engram superlink {server}, then engram register {server}"
+    return f"engram superlink {shlex.quote(str(folder / 'server'))}"

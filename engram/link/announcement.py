@@ -1,16 +1,16 @@
-"""Announcements of a SuperLink to its nodes: another address, and a new authority.
+"""Announcements of a SuperLink to its nodes: another address, a new authority, a new key.
 
-They come with the answers to calls over TLS, and so from who has a certificate of an authority that
-the node trusts. An address alone is followed by nodes that are at a former one, and must prove
-itself by its certificate like the first. A new authority is trusted if one that is trusted already
-vouches for it ("new with old", RFC 4210, section 4.4), and in place of that one; the least serial
-number of the server's key is proven by a certificate. The server can make up neither, as the
-authority's key is not on its machine. A node whose key is refused for good is told so.
+They come over TLS, and so from who has a certificate of an authority that the node trusts. An
+address alone is followed by nodes that are at a former one, and must prove itself by its
+certificate like the first. A new authority is trusted if one that is trusted already vouches for it
+("new with old", RFC 4210, section 4.4), and in place of that one; the least serial number of the
+server's key is proven by a certificate. The server can make up neither, as the authority's key is
+not on its machine.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -21,39 +21,30 @@ from engram.link.keys import UNREADABLE, is_authority, issued, same_key
 from engram.settings.errors import Refused
 from engram.settings.settings_files import read_settings, to_toml
 
-Metadata = Sequence[tuple[str, str | bytes]]
-Told = Mapping[str, str | bytes]
+Told = Mapping[str, Any]
+"""What a server announces, of which nothing is known but that it came as JSON."""
 
-ENDED: Final = "engram-ended"
-"""The name under which a SuperLink says why it refuses a key for good: removed, or left."""
-
-_MOVED: Final = "engram-moved"  # HOST:PORT, and the former ones
-_AUTHORITIES: Final = "engram-authorities-bin"  # their certificates, PEM
 LEAST: Final = "least.crt"
 """The file of a server's certificate whose key nodes accept, and none before it."""
 
-LEAST_KEY: Final = "engram-least-key-bin"
-"""The name under which a SuperLink sends it."""
-
+_MOVED: Final = "moved"  # HOST:PORT, and the former ones
+_AUTHORITIES: Final = "authorities"  # their certificates, PEM
+_LEAST_KEY: Final = "least-key"  # the contents of LEAST
 _MOST: Final = 16  # certificates
 
 
-def announcement(settings: FederationSettings, authorities: bytes, least: bytes = b"") -> Metadata:
-    """Returns the metadata of an answer that tells of a move, an authority, or a new key.
+def announcement(settings: FederationSettings, authorities: str, least: str = "") -> dict[str, str]:
+    """Announces a move, an authority, or a new key; empty where there is none.
 
     Args:
         settings: The federation's.
         authorities: The authorities' certificates, PEM.
         least: The contents of ``LEAST``.
     """
-    told: list[tuple[str, str | bytes]] = []
-    if settings.former:
-        told.append((_MOVED, f"{settings.superlink} {settings.former}"))
-    if authorities.count(b"BEGIN CERTIFICATE") > 1:
-        told.append((_AUTHORITIES, authorities))
-    if least:
-        told.append((LEAST_KEY, least))
-    return told
+    moved = f"{settings.superlink} {settings.former}" if settings.former else ""
+    several = authorities.count("BEGIN CERTIFICATE") > 1
+    told = {_MOVED: moved, _AUTHORITIES: authorities if several else "", _LEAST_KEY: least}
+    return {name: text for name, text in told.items() if text}
 
 
 def new_address(told: Told, present: str) -> str | None:
@@ -71,17 +62,17 @@ def new_authorities(told: Told, trusted: bytes) -> bytes | None:
     """Returns the certificates to trust once an authority has a successor; None if none has.
 
     Args:
-        told: Metadata of an answer.
+        told: What the server announces.
         trusted: Certificates of the authorities that are trusted, PEM.
 
     Returns:
         Certificates, PEM: those trusted or vouched for that have vouched for no other.
     """
-    said = told.get(_AUTHORITIES, b"")
+    said = _text(told, _AUTHORITIES)
     try:
         known = x509.load_pem_x509_certificates(trusted)
         before = list(known)
-        read = x509.load_pem_x509_certificates(said) if isinstance(said, bytes) and said else []
+        read = x509.load_pem_x509_certificates(said) if said else []
         offered = [each for each in read[:_MOST] if is_authority(each)]
         while fresh := [
             each for each in offered if each not in known and _vouched(each, offered, known)
@@ -98,6 +89,11 @@ def new_authorities(told: Told, trusted: bytes) -> bytes | None:
     return b"".join(each.public_bytes(Encoding.PEM) for each in found)
 
 
+def least_key(told: Told) -> bytes:
+    """Returns what ``proven_serial`` is to prove, if the server says any; else empty."""
+    return _text(told, _LEAST_KEY)
+
+
 def proven_serial(said: bytes, trusted: bytes) -> int:
     """Returns the serial number of a server's key that a trusted authority has signed; else 0.
 
@@ -112,6 +108,11 @@ def proven_serial(said: bytes, trusted: bytes) -> int:
         return 0
     proven = not is_authority(certificate) and any(issued(certificate, root) for root in roots)
     return key_serial(certificate_hosts(certificate)) if proven else 0
+
+
+def _text(told: Told, name: str) -> bytes:
+    text = told.get(name)
+    return text.encode(errors="replace") if isinstance(text, str) else b""
 
 
 def _vouched(

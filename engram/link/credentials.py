@@ -38,12 +38,15 @@ class NodeCredentials(NamedTuple):
     superlink: str  # HOST:PORT that the client connects to
     partition_id: int  # its number among the federation's clients
     num_partitions: int  # how many clients the federation has
-    insecure: bool  # whether it connects without TLS and without authentication
-    private_key: Path  # the file of its private key, for ``--auth-supernode-private-key``
-    public_key: Path  # the file of the public half, which the server registers
-    # The file of the authorities' certificates, for ``--root-certificates``; None when insecure.
-    root_certificate: Path | None
+    private_key: Path  # the file of its private key
+    public_key: Path  # the file of the public half, by which the server knows it
+    root_certificate: Path  # the file of the authorities' certificates
     former: str = ""  # HOST:PORT that the client connected to before the server has moved
+
+    @property
+    def name(self) -> str:
+        """The client, such as ``client-3``."""
+        return f"client-{self.partition_id}"
 
     @property
     def left(self) -> Path:
@@ -62,7 +65,6 @@ class FederationSettings(NamedTuple):
     federation: str  # the federation's name
     superlink: str  # HOST:PORT that clients connect to
     clients: int  # the members' numbers lie below; none is given twice
-    insecure: bool  # whether there is neither TLS nor client authentication
     former: str = ""  # each HOST:PORT that clients connected to before, with spaces between
 
 
@@ -81,7 +83,7 @@ class ServerCredentials(NamedTuple):
 
     folder: Path  # the coordinator's folder
     settings: FederationSettings  # what ``federation.toml`` says
-    tls: ServerTls | None  # the certificate; None when the federation is insecure
+    tls: ServerTls  # the certificate
     # The files of the clients' public keys, in the order of the clients.
     public_keys: tuple[Path, ...]
 
@@ -96,13 +98,7 @@ def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
     """
     _check_folder(folder)
     path = folder / "node.toml"
-    kinds = {
-        "federation": str,
-        "superlink": str,
-        "partition-id": int,
-        "num-partitions": int,
-        "insecure": bool,
-    }
+    kinds = {"federation": str, "superlink": str, "partition-id": int, "num-partitions": int}
     settings = _settings(path, kinds)
     own, among = settings["partition-id"], settings["num-partitions"]
     if not 0 <= own < among:
@@ -114,18 +110,16 @@ def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
         raise Refused(
             f"{public} is not the public half of {private}: bring both from one client's folder"
         )
-    root = None if settings["insecure"] else folder / "ca.crt"
-    if root is not None:
-        _check_authorities(root, at or now(), "bring the federation's ca.crt of today")
+    root = folder / "ca.crt"
+    _check_authorities(root, at or now(), "bring the federation's ca.crt of today")
     return NodeCredentials(
         settings["federation"],
         settings["superlink"],
         own,
         among,
-        settings["insecure"],
         private.absolute(),
         public.absolute(),
-        root and root.absolute(),
+        root.absolute(),
         settings["former"],
     )
 
@@ -143,9 +137,9 @@ def read_server(folder: Path, *, at: datetime | None = None) -> ServerCredential
     public = sorted((folder / "clients").glob("client-*.pub"), key=_number)
     for file in public:
         read_public_key(file)
-    tls = None if settings.insecure else _read_tls(folder, at or now())
+    tls = _read_tls(folder, at or now())
     host = parse_address(settings.superlink, "superlink").host
-    if tls and host not in tls.hosts:
+    if host not in tls.hosts:
         raise Refused(
             f"{folder / 'server.crt'} is for {', '.join(tls.hosts) or 'no host'}, but clients "
             f"connect to {host}: {renewal(folder)} --host {host}"
@@ -161,7 +155,7 @@ def read_federation(path: Path) -> FederationSettings:
     Raises:
         Refused: If it is missing or malformed, or a value is impossible.
     """
-    kinds = {"federation": str, "superlink": str, "clients": int, "insecure": bool}
+    kinds = {"federation": str, "superlink": str, "clients": int}
     settings = _settings(path, kinds)
     if settings["clients"] < 0:
         raise Refused(f"clients in {path} must be at least 0, got {settings['clients']}")
@@ -209,11 +203,16 @@ def _settings(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
             f"{_FOLDERS[path.name]}"
         )
     settings = {"former": "", **read_settings(path)}
+    if settings.get("insecure"):
+        raise Refused(
+            f"{path.parent} is of an insecure federation, and none is served any more: make a new "
+            "one with engram init-federation, and bring each site its folder"
+        )
     for key, kind in {**kinds, "former": str}.items():
         if key not in settings:
             raise Refused(f"{path} lacks {key}")
         if type(settings[key]) is not kind:
-            name = {str: "text in quotes", int: "a whole number", bool: "true or false"}[kind]
+            name = {str: "text in quotes", int: "a whole number"}[kind]
             raise Refused(f"{key} in {path} must be {name}, got {settings[key]!r}")
     parse_address(settings["superlink"], f"superlink in {path}")
     for address in settings["former"].split():

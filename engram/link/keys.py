@@ -1,6 +1,7 @@
 """Reads keys and certificates from disk, and refuses unsafe ones."""
 
 import contextlib
+import hashlib
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
+    NoEncryption,
+    PrivateFormat,
     PublicFormat,
     load_pem_private_key,
     load_ssh_private_key,
@@ -24,7 +27,7 @@ from engram.settings.files import read_file
 
 _AGAIN = "take it again from the folder that engram init-federation made"
 _LARGEST = 2**20  # bytes
-_NIST = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+_CURVES = (ec.SECP256R1, ec.SECP384R1)  # of gRPC's TLS
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 # What cryptography raises for keys and certificates that it cannot read.
@@ -47,8 +50,8 @@ def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
     data = _read_secret(path)
     with _readable(path, "OpenSSH private key without a passphrase"):
         key = load_ssh_private_key(data, password=None)
-    if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, _NIST)):
-        raise Refused(f"{path} must hold a key on a NIST curve, as Flower asks: {_AGAIN}")
+    if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, _CURVES)):
+        raise Refused(f"{path} must hold a key on the curve P-256 or P-384: {_AGAIN}")
     return key
 
 
@@ -65,8 +68,8 @@ def public_key_of(data: bytes, path: Path) -> ec.EllipticCurvePublicKey:
     """Returns a client's public key from the contents of a file; raises as ``read_public_key``."""
     with _readable(path, "OpenSSH public key"):
         key = load_ssh_public_key(data)
-    if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _NIST)):
-        raise Refused(f"{path} must hold a key on a NIST curve, as Flower asks: {_AGAIN}")
+    if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _CURVES)):
+        raise Refused(f"{path} must hold a key on the curve P-256 or P-384: {_AGAIN}")
     return key
 
 
@@ -133,9 +136,16 @@ def same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
     return one.public_bytes(*form) == other.public_bytes(*form)
 
 
-def public_pem(key: PublicKeyTypes) -> bytes:
-    """Returns a public key in PEM format, as nodes send theirs with each call."""
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+def fingerprint(shown: PublicKeyTypes | bytes) -> str:
+    """Returns the SHA-256 of a public key, or of that in a certificate, PEM, in hexadecimal."""
+    key = x509.load_pem_x509_certificate(shown).public_key() if isinstance(shown, bytes) else shown
+    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(*form)).hexdigest()
+
+
+def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Serializes a private key, as TLS libraries read it."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def authority_fingerprint(certificate: x509.Certificate) -> str:

@@ -104,11 +104,6 @@ def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Serializes a certificate's private key."""
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
 def certificate_pem(*certificates: x509.Certificate) -> bytes:
     """Serializes certificates, one after the other."""
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
@@ -117,10 +112,9 @@ def certificate_pem(*certificates: x509.Certificate) -> bytes:
 def node_key_files(owner: str) -> tuple[bytes, bytes]:
     """Draws a client's key; returns its private and its public file.
 
-    Both are in OpenSSH format, the only one that ``flower-supernode`` and ``flwr supernode
-    register`` read. ``owner`` becomes the comment of the public file.
+    Both are in OpenSSH format. ``owner`` becomes the comment of the public file.
     """
-    key = ec.generate_private_key(ec.SECP256R1())  # the fastest: every call is signed
+    key = new_key()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return private, public + f" {owner}\n".encode()

@@ -8,10 +8,10 @@
       client-0/           for that client's machine: node.toml, ca.crt, client.key, client.pub
       client-1/ ...
 
-An insecure federation has no certificates. Once there is a new authority
-(``engram/link/server/renewal.py``), ca.crt has its certificate, and until the next renewal the
-former one's, and that by which the former vouches for the new; least.crt is the certificate of a
-new key of the server. Only the owner may enter the folders and read the keys.
+Once there is a new authority (``engram/link/server/renewal.py``), ca.crt has its certificate, and
+until the next renewal the former one's, and that by which the former vouches for the new; least.crt
+is the certificate of a new key of the server. Only the owner may enter the folders and read the
+keys.
 ``engram/link/credentials.py`` reads them.
 """
 
@@ -22,18 +22,17 @@ from pathlib import Path
 from engram.guards.secure.registry import REGISTRY, fingerprint, signed_registry
 from engram.link.addresses import parse_address
 from engram.link.credentials import FederationSettings, read_federation
-from engram.link.keys import read_public_key, read_server_key
+from engram.link.keys import key_pem, read_public_key, read_server_key
 from engram.link.server.certificates import (
     Authority,
     all_hosts,
     certificate_pem,
     check_days,
-    key_pem,
     new_authority,
     new_key,
     node_key_files,
 )
-from engram.link.server.registration import note_replaced, roll
+from engram.link.server.registration import roll, set_aside
 from engram.runs.folders import changing, make_folder, replace_file
 from engram.settings.errors import Refused, brief
 from engram.settings.fields import Scalar
@@ -52,7 +51,6 @@ def init_federation(
     hosts: Sequence[str],
     superlink: str,
     days: int,
-    insecure: bool = False,
 ) -> None:
     """Makes a federation's folder: all of it, or, when anything fails, nothing.
 
@@ -63,30 +61,27 @@ def init_federation(
             the one in ``superlink``, ``localhost``, ``127.0.0.1`` and ``::1``.
         superlink: HOST:PORT that clients connect to.
         days: Days for which the server's certificate is valid, in 1..3650.
-        insecure: Make no certificates: connections are neither encrypted nor authenticated.
-            Clients get keys all the same.
 
     Raises:
         Refused: If the folder is in use or cannot be made, or an argument is out of its range.
     """
     name = _federation_name(folder)
-    if clients < insecure:
-        raise Refused(f"clients must be at least {int(insecure)}, got {clients}")
+    if clients < 0:
+        raise Refused(f"clients must be at least 0, got {clients}")
     if clients > MOST_CLIENTS:
         raise Refused(f"clients must be at most {MOST_CLIENTS}, got {brief(clients)}")
     check_days(days)
     address = parse_address(superlink, "superlink")
     names = all_hosts([address.host, *hosts])
     common: NodeSettings = {"federation": name, "superlink": str(address)}
-    authority = None if insecure else new_authority(name)
-    files = {} if authority is None else _server(authority, names, days)
-    keys = dict[int, bytes]()
-    files["server/federation.toml"] = to_toml(common | {"clients": clients, "insecure": insecure})
+    authority, keys = new_authority(name), dict[int, bytes]()
+    files = _server(authority, names, days)
+    files["server/federation.toml"] = to_toml(common | {"clients": clients})
     for number in range(clients):
-        own = _client(common, number, clients, files.get("ca.crt"))
+        own = _client(common, number, clients, files["ca.crt"])
         files |= {f"client-{number}/{path}": data for path, data in own.items()}
         files[f"server/clients/client-{number}.pub"] = keys[number] = own["client.pub"]
-    if authority is not None and keys:
+    if keys:
         files[f"server/{REGISTRY}"] = signed_registry(keys, authority.key)
     make_folder(folder, files)
 
@@ -104,7 +99,7 @@ def add_client(folder: Path) -> Path:
         settings = _federation(folder)
         number = 1 + max({settings.clients - 1, *roll(folder / "server").invited})
         common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
-        root = None if settings.insecure else _read(folder / "ca.crt")
+        root = _read(folder / "ca.crt")
         new = folder / f"client-{number}"
         if not new.exists():
             make_folder(new, _client(common, number, number + 1, root))
@@ -123,7 +118,7 @@ def add_client(folder: Path) -> Path:
 
 
 def new_client_key(folder: Path, number: int) -> Path:
-    """Gives a client a new key, in place of one that was lost or unregistered.
+    """Gives a client a new key, in place of one that was lost or removed.
 
     Returns:
         Its folder, in which all files of the client's identity are new.
@@ -138,16 +133,15 @@ def new_client_key(folder: Path, number: int) -> Path:
             wanted = f"one of 0..{settings.clients - 1}, and not invited"
             raise Refused(f"the client must be {wanted}, got {number}")
         common: NodeSettings = {"federation": settings.federation, "superlink": settings.superlink}
-        root = None if settings.insecure else _read(folder / "ca.crt")
-        own, files = folder / f"client-{number}", _client(common, number, settings.clients, root)
+        own, root = folder / f"client-{number}", _read(folder / "ca.crt")
+        files = _client(common, number, settings.clients, root)
         if own.exists():
             for path, data in files.items():
                 replace_file(own / path, data)
         else:
             make_folder(own, files)
-        public = folder / "server" / "clients" / f"client-{number}.pub"
-        note_replaced(public)
-        replace_file(public, files["client.pub"])
+        set_aside(folder / "server", own.name, "removed")
+        replace_file(folder / "server" / "clients" / f"{own.name}.pub", files["client.pub"])
         sign_registry(folder / "server")
     return own
 
@@ -167,14 +161,11 @@ def _server(authority: Authority, hosts: Sequence[str], days: int) -> dict[str, 
     }
 
 
-def _client(
-    common: NodeSettings, number: int, clients: int, root: bytes | None
-) -> dict[str, bytes]:
-    """Returns the files of a client's folder; ``root`` is None in an insecure federation."""
+def _client(common: NodeSettings, number: int, clients: int, root: bytes) -> dict[str, bytes]:
+    """Returns the files of a client's folder."""
     private, public = node_key_files(f"{common['federation']}/client-{number}")
-    own = {"partition-id": number, "num-partitions": clients, "insecure": root is None}
-    files = {"node.toml": to_toml(common | own), "client.key": private, "client.pub": public}
-    return files if root is None else files | {"ca.crt": root}
+    settings = to_toml(common | {"partition-id": number, "num-partitions": clients})
+    return {"node.toml": settings, "client.key": private, "client.pub": public, "ca.crt": root}
 
 
 # --- Checks --------------------------------------------------------------------------------
@@ -209,8 +200,8 @@ def sign_registry(folder: Path) -> str:
         folder: The server's folder.
 
     Returns:
-        The registry's fingerprint; "" where the authority's key is not beside the folder, as of an
-        insecure federation: then nothing is written.
+        The registry's fingerprint; "" where the authority's key is not beside the folder: then
+        nothing is written.
 
     Raises:
         Refused: The folder or the key is not in order, or the registry cannot be written.

@@ -21,14 +21,14 @@ from engram.link.addresses import parse_address
 from engram.link.credentials import read_server
 from engram.link.keys import (
     authority_fingerprint,
+    fingerprint,
     is_authority,
     public_key_of,
-    public_pem,
     read_certificate,
 )
 from engram.link.server.certificates import certificate_pem, node_key_files
 from engram.link.server.identity import MOST_CLIENTS, sign_registry
-from engram.link.server.registration import known_keys, roll
+from engram.link.server.registration import roll
 from engram.runs.folders import changing, make_folder, replace_file
 from engram.settings.errors import Refused, brief
 from engram.settings.files import parse_toml, read_file
@@ -54,16 +54,13 @@ def invite(folder: Path) -> tuple[bytes, str]:
         The invitation, and the authority's fingerprint.
 
     Raises:
-        Refused: The server's folder is not in order, of an insecure federation, or cannot be
-            written.
+        Refused: The server's folder is not in order, or cannot be written.
     """
     folder = folder / "server" if (folder / "server").is_dir() else folder
     with changing(folder):
         found, taken = read_server(folder), roll(folder)
         settings = found.settings
         number = 1 + max({settings.clients - 1, *taken.members, *taken.invited})
-        if found.tls is None:
-            raise Refused(f"{folder} is of an insecure federation: add a client by --add-client")
         root = read_certificate(found.tls.root_certificate)
         invitation = {
             "federation": settings.federation,
@@ -104,7 +101,7 @@ def join(invitation: Path, folder: Path) -> tuple[str, str]:
         raise Refused(f"{invitation} must hold the authority's certificate, got another one")
     private, public = node_key_files(f"{federation}/client-{number}")
     node = {key: given[key] for key in ("federation", "superlink")}
-    node |= {"partition-id": number, "num-partitions": number + 1, "insecure": False}
+    node |= {"partition-id": number, "num-partitions": number + 1}
     request = {"federation": federation, "client": number, "key": public.decode()}
     request["proof"] = _proof(given["word"], request["key"])
     files = {"node.toml": to_toml(node), "client.key": private, "client.pub": public}
@@ -130,13 +127,14 @@ def admit(folder: Path, request: Path) -> tuple[str, str]:
     what = "a request, as `engram init-federation FOLDER --join` makes it"
     given = _read(request, _REQUEST, what)
     number, key = given["client"], given["key"].encode()
-    name, public = f"client-{number}", public_pem(public_key_of(key, request))
+    name, public = f"client-{number}", fingerprint(public_key_of(key, request))
     with changing(folder):
         settings = read_server(folder).settings
         if given["federation"] != settings.federation:
             named = brief(given["federation"])
             raise Refused(f"{request} must be of {settings.federation}, got one of {named}")
-        holder = known_keys(folder).get(public)
+        listed = roll(folder).keys.get(public)
+        holder = listed.file if listed else ""
         if holder != f"{name}.pub":  # else, the call before this one was interrupted
             invited = _opened(folder, number)
             proof = _proof(invited["word"], given["key"]) if invited else ""

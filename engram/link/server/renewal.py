@@ -22,14 +22,20 @@ from engram.link.credentials import (
     read_federation,
     read_node,
 )
-from engram.link.keys import issued, read_certificate, read_certificates, read_server_key, same_key
+from engram.link.keys import (
+    issued,
+    key_pem,
+    read_certificate,
+    read_certificates,
+    read_server_key,
+    same_key,
+)
 from engram.link.server.certificates import (
     DAYS,
     Authority,
     all_hosts,
     certificate_pem,
     check_days,
-    key_pem,
     new_authority,
     new_key,
 )
@@ -38,7 +44,7 @@ from engram.settings.errors import Refused
 from engram.settings.settings_files import to_toml
 from engram.wire.clock import now
 
-_MOST_FORMER: Final = 8  # addresses; what nodes are told of them must fit into 8 KiB
+_MOST_FORMER: Final = 8  # addresses
 
 
 def renew_server(
@@ -69,8 +75,8 @@ def renew_server(
         The certificate; it replaces the one in the server's folder.
 
     Raises:
-        Refused: If the federation has no certificates, its authority's key is missing or damaged or
-            would expire earlier, or an argument is out of range.
+        Refused: If the authority's key is missing or damaged or would expire earlier, or an
+            argument is out of range.
     """
     check_days(days)
     settings, at = _federation(folder), at or now()
@@ -190,7 +196,4 @@ def _federation(folder: Path) -> FederationSettings:
     path = folder / "federation.toml"
     if not path.is_file():
         raise Refused(f"{folder} is not a server's folder: it has no federation.toml")
-    settings = read_federation(path)
-    if settings.insecure:
-        raise Refused(f"{folder} is of an insecure federation: it has no certificate to renew")
-    return settings
+    return read_federation(path)
