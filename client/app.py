@@ -46,7 +46,6 @@ from engram.sites.encrypted_file import read_key
 from engram.sites.policy import UNLIMITED, Policy, keep_policy
 from engram.sites.privacy_account import Account
 from engram.sites.terms import count, request_of
-from engram.wire.bundle import bundle, bundled_size, is_bundled, unbundle
 from engram.wire.clock import now
 from engram.wire.roster import read_entry
 from engram.wire.wire import (
@@ -60,6 +59,7 @@ from engram.wire.wire import (
     SECONDS,
     TRAINING,
     config_of,
+    size_of,
     units_of,
 )
 
@@ -207,12 +207,10 @@ class _Node(NamedTuple):
 def _answer(
     message: Message, context: Context, answer: Callable[[_Node, Request], _Answered]
 ) -> Message:
-    bundled, start = is_bundled(message.content), time.perf_counter()
-    received, begun = bundled_size(message.content), False
+    start, received, begun = time.perf_counter(), size_of(message.content), False
     cost = _Answered(message)
     try:
         load_plugins()
-        message.content = unbundle(message.content)
         asked = _asked(message, context, received)
         begun = True
         cost = _reply(message, context, answer, asked)
@@ -220,8 +218,6 @@ def _answer(
     except EngramError as error:  # one line for the server, instead of Flower's traceback
         code = AWAITED if isinstance(error, Awaited) else REFUSED
         reply = Message(Error(code, str(error)), reply_to=message)
-    packed = reply.content if reply.has_content() else RecordDict()
-    packed = bundle(packed) if bundled else packed
     if "state" in context.node_config:  # else it is one of many nodes of a simulation
         try:
             name = in_run_config(context.run_config).get("method", FIRST)
@@ -229,15 +225,14 @@ def _answer(
             name = ""
         names = name, config_of(message.content).get(TRAINING)
         method, training = (one_line(str(name or "")) for name in names)
-        sizes = received, bundled_size(packed), time.perf_counter() - start
+        sent = size_of(reply.content) if reply.has_content() else 0
+        sizes = received, sent, time.perf_counter() - start
         exchanged = Exchanged(context.run_id, training, method, *sizes, *cost[1:3])
         folder = Path(str(context.node_config["state"])) / AUDIT
         visits = MODEL in config_of(message.content)
         trains = message.metadata.message_type == MessageType.TRAIN
         counts = begun and (trains or visits or cost.is_new)
         reply = noted(message, reply, exchanged, Audit(folder), counts=counts)
-    if reply.has_content():
-        reply.content = packed
     return reply
 
 
@@ -323,7 +318,7 @@ def _reply(
         counts(message)
     answered = answer(node, Request(message, clients))
     if answered.message.has_content():
-        rules.check(rules.of_bytes(policy, received + bundled_size(answered.message.content)))
+        rules.check(rules.of_bytes(policy, received + size_of(answered.message.content)))
     return answered
 
 

@@ -57,9 +57,13 @@ def to_contents(
     return [*apart, last]
 
 
-def to_content(records: RecordDict) -> Content:
-    """Returns a message's content as that of a reply, which ``from_contents`` reads as well."""
-    return _last(records, lambda record: None)
+def to_parts(records: RecordDict) -> Sequence[bytes | memoryview]:
+    """Returns a message's content as that of a reply, which ``from_contents`` reads as well.
+
+    Raises:
+        ValueError: As ``to_contents``.
+    """
+    return _last(records, lambda record: None).parts
 
 
 def _last(records: RecordDict, put_apart: Callable[[ArrayRecord], int | None]) -> Content:
@@ -81,8 +85,8 @@ def _arrays(record: ArrayRecord) -> content.Tensors:
     return {name: tensor.numpy() for name, tensor in to_params(record).items()}
 
 
-def from_contents(contents: Sequence[bytes | memoryview | Path], limit: int) -> RecordDict:
-    """Reads what ``to_contents`` or ``to_content`` has made, from an untrusted sender.
+def from_contents(contents: Sequence[bytes | memoryview | Path], limit: float) -> RecordDict:
+    """Reads what ``to_contents`` or ``to_parts`` has made, from an untrusted sender.
 
     Large arrays are views of the contents, which must not change.
 

@@ -21,12 +21,11 @@ from engram.core.standardization import Units
 from engram.data import loading
 from engram.data.schema.columns import Kind
 from engram.data.source import FILES
-from engram.link.flower import name_message, node_context
 from engram.settings import model as of_model
 from engram.settings.errors import REFUSED, Refused
 from engram.settings.fingerprint import fingerprint, source_root
 from engram.sites.policy import keep_policy
-from engram.wire.bundle import bundle, is_bundled, unbundle
+from engram.wire.messages import name_message, node_context
 from engram.wire.roster import read_entry
 from engram.wire.wire import (
     ARRAYS,
@@ -69,7 +68,7 @@ def test_a_node_logs_a_line_a_round(tmp_path, warnings_of_engram):
     content = RecordDict(
         {ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord({"training": TRAINING})}
     )
-    ask(MessageType.EVALUATE, bundle(content), node)
+    ask(MessageType.EVALUATE, content, node)
     ask(MessageType.TRAIN, RecordDict(), node)
     lines = [record for record in warnings_of_engram.records if hasattr(record, "fields")]
     trained, scored, refused = lines
@@ -172,17 +171,6 @@ def test_what_is_kept_is_encrypted_where_there_is_a_key(tmp_path):
     store = DiskStore(tmp_path / "s" / "memory" / TRAINING, key=read_key(tmp_path / "key"))
     assert store.read(3, 1)
     assert_same(model_of(train(node, **CARRY)), first)
-
-
-def test_bundled_messages_are_answered_in_bundles(tmp_path):
-    model = initial_model(trainer(small()))
-    content = RecordDict({ARRAYS: to_record(flat(model)), CONFIG: ConfigRecord({CLIENTS: [2]})})
-    plain = ask(MessageType.TRAIN, content, {})
-    packed = ask(MessageType.TRAIN, bundle(content), {})
-    assert is_bundled(packed.content)
-    assert not is_bundled(plain.content)
-    packed.content = unbundle(packed.content)
-    assert_same(model_of(packed), model_of(plain))
 
 
 def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from engram.link import content
 from engram.link.questions import Content
-from engram.link.records import from_contents, to_content, to_contents
+from engram.link.records import from_contents, to_contents, to_parts
 from engram.settings.errors import Refused
 from engram.wire.wire import to_params, to_record
 
@@ -47,7 +47,7 @@ def test_records_are_read_as_they_were_sent(tmp_path: Path) -> None:
         assert list(read) == list(wanted)
         assert all(torch.equal(read[key], leaf) for key, leaf in wanted.items())
     assert joined(to_contents(found)) == [model, rest]
-    again = from_contents([b"".join(to_content(sent).parts)], 10**6)
+    again = from_contents([b"".join(to_parts(sent))], 10**6)
     assert joined(to_contents(again)) == [model, rest]
 
 

@@ -8,7 +8,6 @@ import pytest
 from flwr.app import Message, MessageType
 
 from engram.client.app import _node
-from engram.link.flower import local_run
 from engram.settings.errors import AWAITED, Refused
 from engram.settings.experiment import Experiment
 from engram.sites.approvals import (
@@ -23,6 +22,7 @@ from engram.sites.approvals import (
 )
 from engram.sites.audit import Audit
 from engram.sites.terms import count, request_of
+from engram.wire.messages import local_run
 from engram.wire.wire import ROSTER_QUERY
 from tests.samples import entry
 from tests.sites.budgets import TRAINING, model_for, refusal

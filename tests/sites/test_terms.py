@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engram.guards.secure.wire import Stage
-from engram.link.flower import local_run
 from engram.simulations.engine import simulate
 from engram.sites.approvals import Awaited
 from engram.sites.approvals import given as given_by
 from engram.sites.terms import count, request_of
+from engram.wire.messages import local_run
 from engram.wire.wire import CONFIG, ROSTER_QUERY, SECURE_QUERY
 from tests.samples import entry
 from tests.support import small

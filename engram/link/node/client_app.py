@@ -8,11 +8,11 @@ from flwr.app import Message
 
 from engram.client.app import app
 from engram.link.blobs import Blob
-from engram.link.flower import node_context
 from engram.link.node.worker import Outcome, Work
-from engram.link.records import from_contents, to_content
+from engram.link.records import from_contents, to_parts
 from engram.settings.errors import AWAITED, BUSY, REFUSED, EngramError, Refused, brief, one_line
 from engram.settings.files import parse_json
+from engram.wire.messages import node_context
 
 _LARGEST_CONFIG: Final = 2**20  # bytes; Engram's has about ten thousand
 _ERRORS: Final = {REFUSED: "refused", BUSY: "busy", AWAITED: "awaited"}
@@ -28,7 +28,7 @@ def outcome_of(work: Work, node_config: dict[str, Any]) -> Outcome:
         if reply.has_error():
             code, reason = reply.error.code, reply.error.reason or ""
             return Outcome(None, _ERRORS.get(code, "failed"), reason)
-        return Outcome(Blob.write(work.place, to_content(reply.content).parts))
+        return Outcome(Blob.write(work.place, to_parts(reply.content)))
     except EngramError as error:
         return Outcome(None, "refused", str(error))
     except Exception as error:  # reported to the server, as by Flower's own nodes

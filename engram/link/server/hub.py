@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import grpc
 
 from engram.link.frames import BadFrame, Frame, pack, unpack
+from engram.link.keys import fingerprint
 from engram.link.server.exchange import COUNTED, Exchange
 from engram.link.server.session import Context, Session
 from engram.link.server.transfers import Transfers, first_frame
@@ -42,7 +43,6 @@ from engram.link.transport import (
 from engram.settings.errors import Refused
 from engram.settings.files import locked
 from engram.wire.counters import Counters
-from tests.link.wire.identity import fingerprint
 
 _log = getLogger("flwr.engram")
 _Code = grpc.StatusCode
