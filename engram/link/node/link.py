@@ -20,6 +20,7 @@ import grpc
 from engram.link.asks import Ask, Key
 from engram.link.blobs import Blob, Part
 from engram.link.frames import BadFrame, Frame, pack
+from engram.link.node.agenda import Agenda, Due
 from engram.link.node.connection import Connection, Dial, Lost
 from engram.link.node.store import Store
 from engram.link.transport import INLINE, PATIENCE, Patience
@@ -27,8 +28,6 @@ from engram.settings.errors import Refused
 
 _log = getLogger("flwr.engram")
 _Code = grpc.StatusCode
-_Name = tuple[str, str]  # a run and a request
-_WAITING: Final = 64  # most asks that wait
 _FIRST: Final = 0.25  # seconds until the second try to connect
 _PAUSE: Final = 1.0  # seconds until a transfer that failed is taken up again
 _ALIVE: Final = 5.0  # seconds between signs of life of a connection
@@ -77,14 +76,6 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
-class _Due:
-    """Ask that waits, or is worked on."""
-
-    def __init__(self, ask: Ask) -> None:
-        self.ask, self.since = ask, time.monotonic()
-        self.cancelled, self.again = threading.Event(), False
-
-
 def _warn(fault: Lost) -> None:
     """Logs why a connection is lost; raises ``Refused`` if it is for good."""
     if fault.code in _FINAL:
@@ -122,9 +113,7 @@ class Node:
         self._dial, self._store, self._answer = dial, Store(state), answer
         self._most, self._patience = most, patience
         self._welcomed, self._lost, self._on_word = welcomed, lost, on_word
-        self._due: dict[_Name, _Due] = {}
-        self._at: _Due | None = None
-        self._last_run = ""
+        self._agenda = Agenda()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "answer")
         self._connection: Connection | None = None
@@ -143,8 +132,8 @@ class Node:
         finally:
             for each in tasks:
                 each.cancel()
-            if self._at is not None:
-                self._at.cancelled.set()
+            if self._agenda.at is not None:
+                self._agenda.at.cancelled.set()
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _stay(self) -> None:
@@ -173,7 +162,7 @@ class Node:
             finally:
                 alive.cancel()
                 self._connection = None
-                self._due.clear()  # it is asked again
+                self._agenda.clear()
 
     async def _live(self) -> None:
         while True:
@@ -190,32 +179,13 @@ class Node:
         run = frame.text("run", 64)
         if frame.kind == "ask":
             key = Key("", run, frame.text("request", 256))
-            self._take(Ask.read(frame, key, time.monotonic()))
+            self._agenda.take(Ask.read(frame, key, now := time.monotonic()), now)
+            self._wake.set()
         elif frame.kind == "cancel":
-            self._cancel(run, frame.text("request", 256))
+            self._agenda.cancel(run, frame.text("request", 256))
         elif frame.kind == "over":
-            self._cancel(run)
+            self._agenda.cancel(run)
             self._store.over(run)
-
-    def _take(self, ask: Ask) -> None:
-        """Takes an ask, in place of a former one of its name."""
-        if len(self._due) >= _WAITING:
-            raise BadFrame("the server asks for too much at a time")
-        if self._at is not None and self._at.ask.key == ask.key:
-            if self._at.ask.mark == ask.mark and not self._at.cancelled.is_set():
-                self._at.again = True
-                return
-            self._at.cancelled.set()
-        self._due[ask.key[1:]] = _Due(ask)
-        self._wake.set()
-
-    def _cancel(self, run: str, request: str | None = None) -> None:
-        """Gives up an ask, or all of a run."""
-        for due in [*self._due.values(), *([self._at] if self._at else [])]:
-            _, of_run, name = due.ask.key
-            if of_run == run and request in (None, name):
-                due.cancelled.set()
-                self._due.pop((of_run, name), None)
 
     # --- Work ----------------------------------------------------------------------------------
 
@@ -224,13 +194,10 @@ class Node:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._due:
-                others = [name for name in self._due if name[0] != self._last_run]
-                due = self._at = self._due.pop((others or [*self._due])[0])
-                self._last_run = due.ask.key.run
-                overdue = asyncio.get_running_loop().call_later(
-                    max(0.0, due.ask.until - time.monotonic()), due.cancelled.set
-                )
+            while (due := self._agenda.begin()) is not None:
+                left = max(0.0, due.ask.until - time.monotonic())
+                overdue = asyncio.get_running_loop().call_later(left, due.cancelled.set)
+                again = False
                 try:
                     await self._handle(due)
                     again = due.again
@@ -238,12 +205,9 @@ class Node:
                     again = await self._is_repeated(due, error)
                 finally:
                     overdue.cancel()
-                    self._at = None
-                if again and not due.cancelled.is_set():
-                    self._due.setdefault(due.ask.key[1:], due)
-                    due.again = False
+                    self._agenda.end(again=again)
 
-    async def _is_repeated(self, due: _Due, error: Exception) -> bool:
+    async def _is_repeated(self, due: Due, error: Exception) -> bool:
         """Whether to take up once more what has gone wrong on the way."""
         _, run, request = due.ask.key
         code = error.code if isinstance(error, Lost) else None
@@ -259,16 +223,13 @@ class Node:
         """Answers asks in place of a worker that is at work for another run."""
         while True:
             await asyncio.sleep(min(1.0, self._patience.turn / 4))
-            at, now = self._at, time.monotonic()
-            for name, due in [*self._due.items()] if at else ():
-                late = now - due.since > self._patience.turn
-                if at and late and at.ask.key.run != due.ask.key.run:
-                    del self._due[name]
+            for due in self._agenda.overlooked(time.monotonic(), self._patience.turn):
+                if (at := self._agenda.at) is not None:
                     reason = f"it is at work on {at.ask.kind} of run {at.ask.key.run}"
                     with contextlib.suppress(Lost, OSError):  # it is asked again
                         await self._say("reply", due.ask, **_error("busy", reason))
 
-    async def _handle(self, due: _Due) -> None:
+    async def _handle(self, due: Due) -> None:
         ask = due.ask
         if (found := self._store.reply(ask)) is None:
             if ask.until < time.monotonic():

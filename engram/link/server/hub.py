@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
 from engram.link.frames import BadFrame, Frame, pack, unpack
 from engram.link.keys import fingerprint
 from engram.link.server.exchange import COUNTED, Exchange
+from engram.link.server.live_files import Roll
 from engram.link.server.session import Context, Session
 from engram.link.server.transfers import Transfers, first_frame
 from engram.link.transport import (
@@ -53,22 +54,6 @@ _WHY: Final = {
     "removed": "{} was removed from the federation by its operator",
     "left": "{} has left the federation",
 }
-
-
-class Roll(Protocol):
-    """Members of a federation, by their keys."""
-
-    def name(self, fingerprint: str) -> str | None:
-        """Returns the name of the member with a key; None if there is none."""
-
-    def ended(self, fingerprint: str) -> str:
-        """Returns why a key is no member's any more: ``removed``, ``left``, or ""."""
-
-    def names(self) -> frozenset[str]:
-        """Returns the members' names."""
-
-    def leave(self, name: str) -> None:
-        """Notes that a member has left."""
 
 
 class Server:
@@ -230,19 +215,8 @@ class Server:
 
     def _hear(self, name: str, session: Session, frame: Frame) -> None:
         """Hears a word of a node."""
-        if self._nodes.get(name) is not session:  # a newer one has replaced it
-            return
-        if frame.kind != "leave":
+        if self._nodes.get(name) is session:  # else a newer one has replaced it
             self._exchange.hear(name, session, frame)
-            return
-        try:
-            self._roll.leave(name)
-        except OSError as error:
-            session.end(_Code.UNAVAILABLE, f"the server cannot note it: {error.strerror}")
-        else:
-            _log.info("%s has left the federation", name)
-            session.send(partial(pack, "left"))
-            session.end(_Code.OK, "")
 
     def _welcome(self) -> bytes:
         return pack("welcome", version=VERSION, time=time.time(), announcements=self._announced)
