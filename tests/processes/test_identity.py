@@ -40,7 +40,7 @@ def ends_with(there, name, says):
     """Waits until a node ends with a refusal."""
     assert there.processes[name].wait(90) == 2
     said = there.log(name).read_text()
-    (line,) = (line for line in said.splitlines() if says in line and line.startswith("engram: "))
+    assert [says in line for line in said.splitlines() if line.startswith("engram: ")] == [True]
     assert "Traceback" not in said
 
 
