@@ -126,6 +126,23 @@ def parts_of(array: Array) -> list[memoryview]:
     return [memoryview(_header(tuple(tensor.shape), values.dtype)), values.view(np.uint8).data]
 
 
+def size_of(content: RecordDict) -> int:
+    """Returns the bytes of a message's arrays and of the values in its other records."""
+    # Flower's own views of its records, such as `content.array_records`, make a cycle of content
+    # and view, which outlives both until Python looks for such: too long for large content.
+    return sum(
+        sum(map(len, parts_of(value))) if isinstance(value, Array) else _value_size(value)
+        for record in content.values()
+        for value in record.values()
+    )
+
+
+def _value_size(value: object) -> int:
+    if isinstance(value, list):
+        return sum(map(_value_size, value))
+    return len(value) if isinstance(value, str | bytes) else 8
+
+
 def floats_record(**arrays: npt.NDArray[np.float64]) -> ArrayRecord:
     """Serializes arrays of float64 by name."""
     # Copies, since numpy's arrays are changed in place.

@@ -2,7 +2,7 @@
 
 from flwr.app import Message, MessageType, RecordDict
 
-from engram.link.flower import local_run, name_message
+from engram.wire.messages import local_run, name_message
 
 
 def question(content=None, *, node=7, kind=MessageType.TRAIN, run_id=None, **metadata):

@@ -18,15 +18,15 @@ from engram.server.run import run as run_on
 from engram.server.stopping import stop_run
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.logs import VERDICT
+from engram.simulations.grid import InProcessGrid
 from tests.link.server.federations import make
-from tests.server.nodes import Unbundling
 from tests.support import small, trainer
 
 SERVER = Path("fed/server")
 
 
 def patient(e, store=None, *, stops=True, hosts=((range(20)),)):
-    g = Unbundling(LocalHost(trainer(e, store)), hosts)
+    g = InProcessGrid(LocalHost(trainer(e, store)), hosts)
     membership = Membership(SERVER, 1, insecure=True) if stops else None
     return PatientGrid(g, least=1, membership=membership)
 

@@ -5,7 +5,6 @@ import logging.config
 import re
 
 import pytest
-from flwr.common.logger import console_handler
 
 from engram.settings.logs import VARIABLE, Said, begin_log, read_said, uvicorn_log
 from tests.samples import entry
@@ -17,8 +16,7 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 @pytest.fixture
 def lines(monkeypatch, capsys):
     """Returns what was logged since the log was begun."""
-    monkeypatch.setattr(console_handler, "stream", console_handler.stream)  # put back at the end
-    monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [console_handler])
+    monkeypatch.setattr(logging.getLogger("flwr"), "handlers", [])  # put back at the end
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", False)
 
     def said():

@@ -6,11 +6,11 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from engram.wire.bundle import PIECE, bundle, unbundle
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from engram.settings.errors import Refused
 from engram.wire import mapped_arrays
-from engram.wire.bundle import PIECE, bundle, unbundle
 from engram.wire.mapped_arrays import Mapped, join
 from engram.wire.wire import read_array, to_params, to_record
 from tests.samples import entry

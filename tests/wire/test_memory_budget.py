@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engram.wire.bundle import bundle, unbundle
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.proto.recorddict_pb2 import RecordDict as Proto
 from google.protobuf.message import DecodeError as ProtobufError
@@ -21,7 +22,6 @@ from engram.link.flower import Parcel, pack, unpack
 from engram.link.inbox import Limits, _unpacked
 from engram.settings.errors import Refused
 from engram.settings.fingerprint import source_root
-from engram.wire.bundle import bundle, unbundle
 from engram.wire.mapped_arrays import Spool
 from engram.wire.memory_budget import MemoryBudget
 from tests.link.messages import question
