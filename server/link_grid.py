@@ -9,21 +9,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from engram.link.flower import ErrorCode, Run, local_run, name_message
 from engram.link.questions import Content, Question, Reply
 from engram.link.records import from_contents, to_contents
 from engram.link.run import Link
 from engram.settings.errors import AWAITED, BUSY, REFUSED, UNUSABLE, Refused
 from engram.settings.experiment import Experiment
-from engram.wire.wire import CLIENTS, DIVERGED, config_of, parts_of
+from engram.wire.messages import RAISED, LocalRun, local_run, name_message
+from engram.wire.wire import CLIENTS, DIVERGED, config_of, size_of
 
 _SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: _SPARE, and _TIMES what was asked
 _CODES: Final = {
     "refused": REFUSED,
-    "failed": ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    "failed": RAISED,
     "busy": BUSY,
     "awaited": AWAITED,
     "unusable": UNUSABLE,
@@ -73,12 +73,12 @@ class LinkGrid(Grid):
         self._came: dict[str, Message] = {}
         self._most = _SPARE
 
-    def set_run(self, run: Run) -> None:
+    def set_run(self, run: Any) -> None:
         """Sets the run that the grid operates in."""
         self._run = run
 
     @property
-    def run(self) -> Run:
+    def run(self) -> LocalRun:
         """The run that the grid operates in."""
         return self._run
 
@@ -110,9 +110,7 @@ class LinkGrid(Grid):
         for message in messages:
             to, content = message.metadata, message.content
             clients = config_of(content).get(CLIENTS)
-            size = sum(_size(record) for record in content.values()) * (
-                max(1, len(clients)) if isinstance(clients, list) else 1
-            )
+            size = size_of(content) * (max(1, len(clients)) if isinstance(clients, list) else 1)
             self._most = max(self._most, _SPARE + _TIMES * size)
             names.append(self._name(message))
             until = time.monotonic() + to.ttl
@@ -160,12 +158,6 @@ class LinkGrid(Grid):
 
 def _number(name: str) -> int:
     return int(name.removeprefix("client-")) + 1
-
-
-def _size(record: Any) -> int:
-    if not isinstance(record, ArrayRecord):
-        return 0
-    return sum(len(part) for array in record.values() for part in parts_of(array))
 
 
 def _message(reply: Reply, asked: _Asked) -> Message:
