@@ -22,9 +22,9 @@ import numpy as np
 import psutil
 
 from engram.link.questions import Question
-from tests.link.wire.identity import new_federation
 from engram.link.run import Link
 from tests.link.wire.cuts import Proxy
+from tests.link.wire.identity import new_federation
 from tests.link.wire.processes import Federation, free_port, until
 
 

@@ -1,4 +1,4 @@
-"""The beginning of every ServerApp: its log, its plug-ins, its settings, its folder."""
+"""The beginning of every coordinator: its log, its plug-ins, its settings, its folder."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,15 +27,25 @@ def opened(grid: Grid, context: Context) -> Iterator[tuple[Experiment, Path]]:
         The settings, and the folder of the answer.
 
     Raises:
-        EngramError: It cannot be done, here or in what is done with these; logged in one line
-            before it is raised.
+        EngramError: As ``verdicts``.
     """
     if not is_simulated(grid):
         begin_log()
-    try:
+    with verdicts():
         load_plugins()
         experiment = Experiment.from_run_config(context.run_config)
         yield experiment, run_folder(experiment, context.run_id)
+
+
+@contextmanager
+def verdicts() -> Iterator[None]:
+    """Logs an error in one line before it is raised, for whoever watches the run.
+
+    Raises:
+        EngramError: What is done in it cannot be done.
+    """
+    try:
+        yield
     except Taken as error:  # whoever watches the run goes on with the other coordinator
         _log.warning("%s", error)
         raise

@@ -1,6 +1,5 @@
 """Flower's Grid over a link: strategies and the loop of rounds ask the nodes of a federation."""
 
-import hashlib
 import json
 import secrets
 import time
@@ -47,11 +46,6 @@ class _Asked(NamedTuple):
     most: int  # bytes that its reply may have
 
 
-def run_number(folder: Path) -> int:
-    """Returns the number of the run in a folder, which it keeps when it is resumed."""
-    return int(hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:15], 16)
-
-
 class LinkGrid(Grid):
     """A grid whose nodes answer over a link, which sends again what a node has not answered.
 
@@ -59,21 +53,23 @@ class LinkGrid(Grid):
 
     Args:
         link: The run's end of the link.
+        number: The run's number.
         experiment: The settings that nodes are sent.
         folder: The run's folder, by whose name sites know it.
     """
 
-    def __init__(self, link: Link, experiment: Experiment, folder: Path) -> None:
-        self._link, self._run = link, local_run(run_number(folder))
+    def __init__(self, link: Link, number: int, experiment: Experiment, folder: Path) -> None:
+        self._link, self._run = link, LocalRun(number)
+        local_run(number)
         # The same for a run that is resumed, so that its questions are the same as before.
         settings = experiment.to_config() | {"resume": "", "out": str(folder)}
         self._config = Content([json.dumps({"engram": json.dumps(settings)}).encode()])
         self._token, self._named = secrets.token_hex(4), Counter[tuple[int, str]]()
         self._asked: dict[str, _Asked] = {}
-        self._came: dict[str, Message] = {}
+        self._came: dict[str, tuple[float, Message]] = {}
         self._most = _SPARE
 
-    def set_run(self, run: Any) -> None:
+    def set_run(self, run: LocalRun) -> None:
         """Sets the run that the grid operates in."""
         self._run = run
 
@@ -110,8 +106,8 @@ class LinkGrid(Grid):
         for message in messages:
             to, content = message.metadata, message.content
             clients = config_of(content).get(CLIENTS)
-            size = size_of(content) * (max(1, len(clients)) if isinstance(clients, list) else 1)
-            self._most = max(self._most, _SPARE + _TIMES * size)
+            times = max(1, len(clients)) if isinstance(clients, list) else 1
+            self._most = max(self._most, _SPARE + _TIMES * times * size_of(content))
             names.append(self._name(message))
             until = time.monotonic() + to.ttl
             self._asked[names[-1]] = _Asked(to.dst_node_id, to.message_type, until, self._most)
@@ -126,13 +122,15 @@ class LinkGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Returns the replies to some messages that have come, each once."""
         for reply in self._link.replies(seconds=0):
-            if (asked := self._asked.pop(reply.request, None)) is not None:
-                if reply.error in _CODES or not reply.error:
-                    self._came[reply.request] = _message(reply, asked)
+            asked = self._asked.pop(reply.request, None)
+            if asked is not None and (not reply.error or reply.error in _CODES):
+                self._came[reply.request] = asked.until, _message(reply, asked)
         now = time.monotonic()
-        for name in [name for name, asked in self._asked.items() if asked.until < now]:
-            del self._asked[name]
-        return [self._came.pop(name) for name in message_ids if name in self._came]
+        self._asked = {name: asked for name, asked in self._asked.items() if asked.until > now}
+        found = [self._came.pop(name)[1] for name in message_ids if name in self._came]
+        # Nobody asks for what a round was over before; large ones would fill the disk.
+        self._came = {name: each for name, each in self._came.items() if each[0] > now}
+        return found
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

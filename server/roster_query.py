@@ -164,18 +164,18 @@ class Answers:
         """Whether no other node can join: in a simulation, or once all registered nodes have."""
         if not self._grid.joins:
             return not self.silent
-        if self._membership is None or self._membership.insecure:
+        if self._membership is None:
             return False
         heard = self.entries.keys() | (self.refusals.keys() - self._busy)
         there = {self._membership.number(self._names.get(node, "")) for node in heard}
         return there.issuperset(self._membership.members()) and not self.silent
 
-    def in_words(self) -> tuple[str, str]:
-        """Describes the nodes that do not serve, and a remedy; either may be empty."""
+    def in_words(self) -> str:
+        """Describes the nodes that do not serve; "" if there is none."""
         nodes = [*self.refusals, *sorted(self.silent)]
         told = [f"{self.called(node)} {self.at_work(node)}" for node in nodes]
-        known, remedy = self._membership.known() if self._membership else ("", "")
-        return "; ".join(filter(None, [*told[:_TOLD], known])), remedy
+        known = self._membership.known(self._grid.on_line()) if self._membership else ""
+        return "; ".join(filter(None, [*told[:_TOLD], known]))
 
 
 def _read(reply: Message) -> NodeEntry:

@@ -9,9 +9,11 @@ again.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
-from engram.link.frames import BadFrame, Frame, pack
+from engram.link.frames import LARGEST, BadFrame, Frame, pack
+
+_CONTENTS: Final = 64  # most of an ask
 
 
 class Key(NamedTuple):
@@ -22,13 +24,22 @@ class Key(NamedTuple):
     request: str
 
 
+class Listed(NamedTuple):
+    """Content of an ask: its hash and size, and whether its bytes are in the ask's frame."""
+
+    digest: str
+    size: int
+    inline: bool
+
+
 class Ask(NamedTuple):
     """A question to a node.
 
     Attributes:
         key: Its name.
         mark: The hash of all that is asked, by which a changed question has another answer.
-        frame: The question as it travels: its kind, settings, and content or the hash of it.
+        contents: Its contents, in order.
+        body: The bytes of those that are inline, one after the other.
         until: When its reply is no longer awaited, by the clock of whoever holds this.
         most: Most bytes of content that a reply may have.
     """
@@ -37,35 +48,52 @@ class Ask(NamedTuple):
     mark: str
     kind: str
     settings: Mapping[str, Any]
-    digest: str
-    size: int
+    contents: tuple[Listed, ...]
     body: bytes
     until: float
     most: int
 
     @classmethod
-    def of(cls, frame: Frame, key: Key, now: float) -> Self:
+    def read(cls, frame: Frame, key: Key, now: float) -> Self:
         """Reads an ask.
 
         Raises:
             BadFrame: It is something else.
         """
-        kind, settings = frame.text("ask", 64), frame.table("settings")
-        digest, size, body = frame.digest(), frame.number("size", 2**48), bytes(frame.body)
-        if len(body) not in (0, size):
-            raise BadFrame(f"an ask must have all of its {size} bytes in its frame, or none")
-        said = json.dumps([kind, settings, digest], sort_keys=True).encode()
-        mark, until = hashlib.sha256(said).hexdigest(), now + frame.number("ms", 2**40) / 1000
-        most = frame.number("most", 2**48)
-        return cls(key, mark, kind, settings, digest, size, body, until, most)
+        kind, settings, body = frame.text("ask", 64), frame.table("settings"), bytes(frame.body)
+        contents = tuple(_listed(entry) for entry in frame.entries("contents", _CONTENTS))
+        if len(body) != sum(each.size for each in contents if each.inline):
+            raise BadFrame("an ask must have the bytes of its inline contents in its frame")
+        said = json.dumps([kind, settings, [each.digest for each in contents]], sort_keys=True)
+        mark = hashlib.sha256(said.encode()).hexdigest()
+        until, most = now + frame.number("ms", 2**40) / 1000, frame.number("most", LARGEST)
+        return cls(key, mark, kind, settings, contents, body, until, most)
 
     def pack(self, now: float) -> bytes:
         """Returns the frame by which it travels."""
         left = max(0, int(1000 * (self.until - now)))
-        return pack(
-            "ask", self.body, run=self.key.run, request=self.key.request, ask=self.kind, ms=left,
-            settings=self.settings, digest=self.digest, size=self.size, most=self.most,
+        return pack_ask(
+            self.contents, self.body, run=self.key.run, request=self.key.request, ask=self.kind,
+            ms=left, settings=self.settings, most=self.most,
         )  # fmt: skip
+
+    @property
+    def inline(self) -> dict[str, bytes]:
+        """Contents in the frame, by hash."""
+        found, at = dict[str, bytes](), 0
+        for each in self.contents:
+            if each.inline:
+                found[each.digest] = self.body[at : (at := at + each.size)]
+        return found
+
+
+def pack_ask(contents: Iterable[Listed], body: bytes, **fields: Any) -> bytes:
+    """Returns the frame of an ask."""
+    return pack("ask", body, contents=[each._asdict() for each in contents], **fields)
+
+
+def _listed(entry: Frame) -> Listed:
+    return Listed(entry.digest(), entry.number("size", LARGEST), entry.flag("inline"))
 
 
 class Desk:
@@ -110,7 +138,7 @@ class Desk:
         """Returns the names of a run's questions."""
         return [key for key in self._asked if key.run == run]
 
-    def overdue(self, now: float) -> list[Key]:
-        """Returns the names of questions whose time has passed."""
+    def overdue(self, now: float) -> list[Ask]:
+        """Returns the questions whose time has passed."""
         asked = self._asked.items()
-        return [key for key, ask in asked if ask.until <= now and key not in self._replies]
+        return [ask for key, ask in asked if ask.until <= now and key not in self._replies]

@@ -1,88 +1,144 @@
-"""A run's end of the link: the engine whose clients are nodes of other machines."""
+"""A run's end of the link: it asks nodes by way of the server on this machine."""
 
-import contextlib
-import hashlib
 import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from logging import getLogger
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 
-from engram.link import content
+from engram.link.asks import Listed, pack_ask
 from engram.link.blobs import Blob
-from engram.link.questions import Member, Question, Reply, Tensors
-from engram.link.frames import CHUNK, HEADER, Frame, pack, unpack
-from engram.link.transport import INLINE, RUN
+from engram.link.frames import LARGEST, BadFrame, Frame, pack, unpack
+from engram.link.questions import Content, Member, Question, Reply
+from engram.link.transport import (
+    INLINE,
+    RUN,
+    STATUS,
+    VERSION,
+    socket_options,
+    socket_target,
+)
+from engram.settings.errors import Refused, RunStopped
 
-_log = getLogger("engram.link")
+_log = getLogger("flwr.engram")
 _Name = tuple[str, str]  # a node and a request
+_Code = grpc.StatusCode
+_FINAL: Final = {_Code.ALREADY_EXISTS, _Code.FAILED_PRECONDITION, _Code.INVALID_ARGUMENT}
+_ANSWER: Final = 10.0  # seconds that a server has to answer a query
+_KNOWN: Final = 60.0  # seconds that the first list of members is waited for
 
 
-class _Content(NamedTuple):
-    """Tensors as they travel: inline, or in a file of the run."""
+class Status(NamedTuple):
+    """State of a server: its members, the runs that are connected, and its counters."""
 
-    digest: str
-    size: int
-    body: bytes
+    members: dict[str, Member]
+    runs: list[str]
+    counters: dict[str, float]
+
+
+class _Asked(NamedTuple):
+    """Question whose reply has not come."""
+
+    question: Question
+    contents: list[Listed]
+    until: float
+
+    def pack(self) -> bytes:
+        each = self.question
+        inline = zip(each.contents, self.contents, strict=True)
+        body = b"".join(part for one, listed in inline if listed.inline for part in one.parts)
+        return pack_ask(
+            self.contents, body, node=each.node, request=each.request, ask=each.kind, run="",
+            settings={**each.settings}, most=each.most,
+            ms=max(0, int(1000 * (self.until - time.monotonic()))),
+        )  # fmt: skip
 
 
 class Link:
-    """An engine over a server's socket. The server may be away; what has no reply is asked again.
+    """A run's connection to a server, which may be away: what has no reply is asked again.
 
     Args:
         folder: The server's folder.
-        run: The run's name. A run that is resumed has the same one.
+        run: Name of the run: decimal digits. A run that is resumed has the same one.
     """
 
     def __init__(self, folder: Path, run: str) -> None:
         self._folder, self._run = folder, run
         self._members: Mapping[str, Member] = {}
-        self._asked: dict[_Name, Callable[[], bytes]] = {}
-        self._inbox: queue.Queue[Frame | Exception] = queue.Queue()
+        self._asked: dict[_Name, _Asked] = {}
+        self._written: set[str] = set()  # hashes of contents that are in files
+        self._inbox: queue.Queue[Frame | None] = queue.Queue()
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
         self._lock, self._closed = threading.Lock(), threading.Event()
-        self._known = threading.Event()
+        self._known, self._fault = threading.Event(), ""
         self._thread = threading.Thread(target=self._stay, daemon=True)
         self._thread.start()
 
     def members(self) -> Mapping[str, Member]:
-        """Returns the members, as the server has told them last."""
-        self._known.wait(60)
+        """Returns the federation's members as the server described them last.
+
+        Raises:
+            RunStopped: The server refuses this run.
+        """
+        self._known.wait(_KNOWN)
+        self._check()
         return self._members
 
     def ask(self, questions: Iterable[Question], *, seconds: float) -> None:
-        """Asks; equal tensors are written once, and read by the server as often as it needs."""
-        until, shared = time.monotonic() + seconds, dict[int, _Content]()
+        """Asks; each reply is awaited for so many seconds from now.
+
+        Raises:
+            OSError: Large contents could not be written into the server's folder.
+            RunStopped: The server refuses this run.
+            ValueError: A question's settings are too long, or it has too many contents.
+        """
+        self._check()
+        until, new = time.monotonic() + seconds, list[_Asked]()
         for each in questions:
-            if id(each.tensors) not in shared:
-                shared[id(each.tensors)] = self._content(each.tensors)
-            make = _maker(each, shared[id(each.tensors)], until)
-            with self._lock:
-                self._asked[each.node, each.request] = make
-                self._outbox.put(make())
+            new.append(asked := _Asked(each, [*self._listed(each.contents)], until))
+            self._put(asked)
+        self._tidy(new)
 
     def replies(self, *, seconds: float) -> Iterator[Reply]:
-        """Yields replies as they come."""
+        """Yields replies to all that was asked, each once, as they come.
+
+        Ends when none is outstanding, or none has come after so many seconds, which may be 0;
+        others come in a later call.
+
+        Raises:
+            RunStopped: The server refuses this run, or another process goes on with it.
+        """
         end = time.monotonic() + seconds
-        while self._asked and (left := end - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                found = self._inbox.get(timeout=left)
-                if isinstance(found, Exception):
-                    raise found
-                name = found.text("node"), found.text("request")
-                with self._lock:
-                    awaited = self._asked.pop(name, None)
-                if awaited is not None:  # else it has come twice
-                    yield self._read(found)
+        while self._asked:
+            self._check()
+            try:
+                found = self._inbox.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                return
+            if found is None:
+                continue
+            name = found.text("node"), found.text("request")
+            with self._lock:
+                awaited = self._asked.pop(name, None)
+            if awaited is not None:  # else it has come twice
+                try:
+                    reply = _read(found)
+                except FileNotFoundError:  # the server has dropped this run, which was away
                     self._say("taken", *name)
+                    self._put(awaited)
+                    continue
+                self._say("taken", *name)  # the server removes the file, whose bytes stay mapped
+                del found, awaited
+                yield reply
+                del reply
 
     def drop(self, nodes: Iterable[str]) -> None:
-        """Gives up what is outstanding of some nodes."""
+        """Gives up what is outstanding of some nodes, which stop working on it."""
         gone = {*nodes}
         for name in [name for name in self._asked if name[0] in gone]:
             with self._lock:
@@ -97,69 +153,87 @@ class Link:
         self._outbox.put(None)
         self._thread.join(10)
 
+    def _put(self, asked: _Asked) -> None:
+        frame = asked.pack()
+        with self._lock:
+            self._asked[asked.question.node, asked.question.request] = asked
+            self._outbox.put(frame)
+
     def _say(self, kind: str, node: str, request: str) -> None:
         self._outbox.put(pack(kind, node=node, request=request))
 
-    def _content(self, tensors: Tensors) -> _Content:
-        parts = [*content.parts(tensors)]
-        if sum(map(len, parts)) <= INLINE:
-            body = b"".join(parts)
-            return _Content(hashlib.sha256(body).hexdigest(), len(body), body)
-        blobs = self._folder / "runs" / self._run / "blobs"
-        before = [*blobs.glob("*")]
-        blob = Blob.write(blobs, parts)
-        for old in before if not self._asked else ():
-            if old != blob.path:
-                old.unlink(missing_ok=True)
-        return _Content(blob.digest, blob.size, b"")
+    def _check(self) -> None:
+        if self._fault:
+            raise RunStopped(self._fault)
 
-    def _read(self, frame: Frame) -> Reply:
-        """Reads a reply, of which only the server's part is trusted."""
-        node, request = frame.text("node"), frame.text("request")
-        settings, error = frame.table("settings"), frame.text("error")
-        reason = frame.text("reason")
-        if error:
-            return Reply(node, request, settings, {}, error, reason)
-        try:
-            data = frame.body
-            if "file" in frame.fields:
-                path = Path(frame.text("file"))
-                data = Blob("", frame.number("size", 2**48), path).view()
-            return Reply(node, request, settings, content.read(data))
-        except ValueError as fault:
-            return Reply(node, request, settings, {}, "unusable", str(fault))
+    # --- Contents ------------------------------------------------------------------------------
+
+    def _listed(self, contents: Iterable[Content]) -> Iterator[Listed]:
+        """Yields how contents travel; the large ones are written, unless they are there."""
+        left = INLINE
+        for each in contents:
+            if inline := each.size <= left:
+                left -= each.size
+            elif each.digest not in self._written:
+                Blob.write(self._blobs, each.parts)
+                self._written.add(each.digest)
+            yield Listed(each.digest, each.size, inline)
+
+    def _tidy(self, new: Iterable[_Asked]) -> None:
+        """Removes the files that nothing outstanding and nothing just asked needs."""
+        with self._lock:
+            asked = [*self._asked.values(), *new]
+        needed = {listed.digest for each in asked for listed in each.contents}
+        for path in self._blobs.glob("*") if self._blobs.is_dir() else ():
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+        self._written &= needed
+
+    @property
+    def _blobs(self) -> Path:
+        return self._folder / "runs" / self._run / "blobs"
 
     # --- The connection ------------------------------------------------------------------------
 
     def _stay(self) -> None:
-        """Keeps a connection, until the engine is closed."""
-        wait, options = 0.1, [("grpc.max_receive_message_length", HEADER + CHUNK + 4)]
+        """Keeps a connection, until the link is closed or refused."""
+        wait = 0.1
         while not self._closed.is_set():
-            with grpc.insecure_channel(f"unix:{self._folder / 'run.sock'}", options) as channel:
-                try:
+            try:
+                with (
+                    socket_target(self._folder) as target,
+                    grpc.insecure_channel(target, socket_options()) as channel,
+                ):
                     self._serve(channel)
-                    wait = 0.1
-                except grpc.RpcError as error:
-                    if error.code() != grpc.StatusCode.UNAVAILABLE:
-                        self._inbox.put(ConnectionError(error.details()))
-                        return
-                    _log.warning("the server is away: %s", error.details())
+                wait = 0.1
+            except grpc.RpcError as error:
+                if error.code() in _FINAL:
+                    self._fail(error.details())
+                    return
+                _log.warning("the server is away: %s", error.details())
+            except (BadFrame, OSError) as error:
+                self._fail(str(error))
+                return
             self._closed.wait(wait)
             wait = min(2.0, 2 * wait)
+
+    def _fail(self, fault: str) -> None:
+        self._fault = fault
+        self._known.set()
+        self._inbox.put(None)
 
     def _serve(self, channel: grpc.Channel) -> None:
         with self._lock:  # all that is outstanding, in place of what the last connection had left
             outbox: queue.Queue[bytes | None] = queue.Queue()
             self._outbox = outbox
-            outbox.put(pack("hello", run=self._run))
-            for make in self._asked.values():
-                outbox.put(make())
+            outbox.put(pack("hello", run=self._run, version=VERSION))
+            for asked in self._asked.values():
+                outbox.put(asked.pack())
         try:
             for data in channel.stream_stream(RUN)(iter(outbox.get, None)):
                 frame = unpack(data)
                 if frame.kind == "members":
-                    told = json.loads(bytes(frame.body)).items()
-                    self._members = {name: Member(*each) for name, each in told}
+                    self._members = _members(json.loads(bytes(frame.body)))
                     self._known.set()
                 else:
                     self._inbox.put(frame)
@@ -167,15 +241,44 @@ class Link:
             outbox.put(None)
 
 
-def _maker(each: Question, found: _Content, until: float) -> Callable[[], bytes]:
-    """Returns what makes an ask's frame, whenever it is sent."""
+def status(folder: Path, *, patience: float = 0.0) -> Status:
+    """Returns the state of the server of a folder.
 
-    def make() -> bytes:
-        settings: dict[str, Any] = {**each.settings}
-        return pack(
-            "ask", found.body, node=each.node, request=each.request, ask=each.kind, run="",
-            settings=settings, digest=found.digest, size=found.size, most=each.most,
-            ms=max(0, int(1000 * (until - time.monotonic()))),
-        )  # fmt: skip
+    Args:
+        folder: The server's folder.
+        patience: Seconds to wait for a server that has just been started.
 
-    return make
+    Raises:
+        Refused: No server answers.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            with (
+                socket_target(folder) as target,
+                grpc.insecure_channel(target, socket_options()) as channel,
+            ):
+                found = json.loads(channel.unary_unary(STATUS)(b"", timeout=_ANSWER))
+        except (grpc.RpcError, OSError) as error:
+            if time.monotonic() > end:
+                start = f"start it with `engram superlink {folder}`"
+                raise Refused(f"no server answers for {folder}: {start}") from error
+            time.sleep(0.1)
+        else:
+            return Status(_members(found["members"]), found["runs"], found["counters"])
+
+
+def _members(said: Mapping[str, Any]) -> dict[str, Member]:
+    return {name: Member(*each) for name, each in said.items()}
+
+
+def _read(frame: Frame) -> Reply:
+    """Reads a reply, of which only the server's part is trusted."""
+    content = frame.body
+    if "file" in frame.fields:
+        path = Path(frame.text("file"))
+        content = Blob("", frame.number("size", LARGEST), path).view()
+    return Reply(
+        frame.text("node"), frame.text("request"), frame.table("settings"), content,
+        frame.text("error"), frame.text("reason"),
+    )  # fmt: skip

@@ -1,15 +1,19 @@
-"""What both ends of the link agree on: its calls, and how gRPC is to treat connections.
+"""Calls and gRPC options that both ends of the link agree on.
 
     Connect(stream Frame) -> stream Frame    a node's asks and replies, as long as it is there
     Fetch(Frame) -> stream Chunk             content of an ask, from an offset on
     Deliver(stream Frame|Chunk) -> stream Frame   content of a reply, from an offset on
     Run(stream Frame) -> stream Frame        a run's asks and replies; on a Unix socket alone
+    Status() -> JSON                         members, runs, counters; on a Unix socket alone
 
 Large content has calls of its own, beside ``Connect`` on the same connection: HTTP/2 then gives
 each its flow control, so that a model that is on its way delays no other word.
 """
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -17,13 +21,21 @@ import grpc
 from engram.link.frames import CHUNK, HEADER
 
 VERSION: Final = 1
-"""Of the protocol: a server says so to a node that speaks another one."""
+"""Version of the protocol."""
 INLINE: Final = 2**18
-"""Most bytes of content that goes in a frame of ``Connect``."""
-CONNECT, FETCH, DELIVER, RUN = (
-    f"/engram.Link/{name}" for name in ("Connect", "Fetch", "Deliver", "Run")
+"""Upper bound on the bytes of contents in a frame of ``Connect``."""
+SOCKET: Final = "link.sock"
+"""Name of the Unix socket in a server's folder."""
+CONNECT, FETCH, DELIVER, RUN, STATUS = (
+    f"/engram.Link/{name}" for name in ("Connect", "Fetch", "Deliver", "Run", "Status")
 )
 Options = list[tuple[str, Any]]
+
+_KINDS: Final = {
+    FETCH: grpc.unary_stream_rpc_method_handler,
+    STATUS: grpc.unary_unary_rpc_method_handler,
+}
+_LONGEST_PATH: Final = 100  # bytes of a Unix socket's path; the system takes 107
 
 
 class Patience(NamedTuple):
@@ -34,13 +46,48 @@ class Patience(NamedTuple):
     stall: float = 60.0  # that a transfer may stand still
     grace: float = 120.0  # that a run may be away before its asks are dropped
     longest: float = 30.0  # between tries to connect
+    turn: float = 10.0  # that a run's ask waits for a node at work for another run
 
 
 PATIENCE: Final = Patience()
-"""What is usual."""
+"""Usual patience."""
 
 
-def both(patience: Patience) -> Options:
+def version_fault(version: object, who: str) -> str:
+    """Describes a version of the protocol that differs from this program's; "" for none."""
+    if version == VERSION:
+        return ""
+    return (
+        f"this server speaks version {VERSION} of Engram's link, and {who} version"
+        f" {str(version)[:20]}: install the same release of Engram on both"
+    )
+
+
+@contextlib.contextmanager
+def socket_target(folder: Path) -> Iterator[str]:
+    """Yields gRPC's target of the socket in a server's folder, whatever the length of its path."""
+    path = folder.absolute() / SOCKET
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield f"unix:{path}"
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"unix:/proc/self/fd/{handle}/{SOCKET}"
+    finally:
+        os.close(handle)
+
+
+def socket_options() -> Options:
+    """Returns gRPC's options of a client of the socket."""
+    return [
+        ("grpc.max_receive_message_length", HEADER + CHUNK + 4),
+        ("grpc.use_local_subchannel_pool", 1),  # a new channel does not inherit pauses
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def both_options(patience: Patience) -> Options:
     """Returns gRPC's options of both ends: sizes, which it checks before it takes memory."""
     return [
         ("grpc.max_receive_message_length", HEADER + CHUNK + 4),
@@ -52,10 +99,10 @@ def both(patience: Patience) -> Options:
     ]
 
 
-def of_server(patience: Patience) -> Options:
-    """Returns the options of a server."""
+def server_options(patience: Patience) -> Options:
+    """Returns gRPC's options of a server."""
     return [
-        *both(patience),
+        *both_options(patience),
         ("grpc.so_reuseport", 0),  # a second server is refused
         ("grpc.max_concurrent_streams", 8),  # of a connection
         ("grpc.server_handshake_timeout_ms", 10_000),
@@ -65,10 +112,10 @@ def of_server(patience: Patience) -> Options:
     ]
 
 
-def of_node(patience: Patience) -> Options:
-    """Returns the options of a node."""
+def node_options(patience: Patience) -> Options:
+    """Returns gRPC's options of a node."""
     return [
-        *both(patience),
+        *both_options(patience),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),  # it dials anew
         ("grpc.min_reconnect_backoff_ms", 10_000),
@@ -77,9 +124,8 @@ def of_node(patience: Patience) -> Options:
 
 def handlers(calls: dict[str, Callable[..., Any]]) -> grpc.GenericRpcHandler:
     """Returns gRPC's handler of some calls, whose messages are bytes as they are."""
-    kinds = {FETCH: grpc.unary_stream_rpc_method_handler}
-    made = {
-        name.rpartition("/")[2]: kinds.get(name, grpc.stream_stream_rpc_method_handler)(call)
+    found = {
+        name.rpartition("/")[2]: _KINDS.get(name, grpc.stream_stream_rpc_method_handler)(call)
         for name, call in calls.items()
     }
-    return grpc.method_handlers_generic_handler("engram.Link", made)
+    return grpc.method_handlers_generic_handler("engram.Link", found)

@@ -35,13 +35,16 @@ class Counters:
         with self._adding:
             self._counts[name] += value
 
+    def counts(self) -> dict[str, float]:
+        """Returns the counts."""
+        with self._adding:
+            return dict(self._counts)
+
     def collect(self) -> Iterable[Any]:
         """Yields the counts as Prometheus's library collects them."""
         from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415 - an extra
 
-        with self._adding:
-            counts = dict(self._counts)
-        for name, value in counts.items():
+        for name, value in self.counts().items():
             yield CounterMetricFamily(f"engram_{name}", self._meanings[name], value=value)
 
 

@@ -1,18 +1,16 @@
 """A node's end of the link: it dials, answers one ask after another, and dials again, for months.
 
-Whenever it connects, it is asked again what has no reply yet. What it has fetched of a model stays
-in a file, to be completed; a reply stays until the run has asked more, so that the same question
-gets the same reply, without being worked on twice.
+Whenever it connects, it is asked again what has no reply yet, so that nothing it is asked need be
+stored; what it has fetched and answered is (``store.py``).
 """
 
 import asyncio
 import contextlib
-import hashlib
 import random
-import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,269 +19,298 @@ import grpc
 
 from engram.link.asks import Ask, Key
 from engram.link.blobs import Blob, Part
-from engram.link.frames import CHUNK, BadFrame, Frame, pack, unpack
-from tests.link.wire.identity import node_credentials, write_file
-from engram.link.transport import CONNECT, DELIVER, FETCH, INLINE, PATIENCE, VERSION, Patience, of_node
+from engram.link.frames import BadFrame, Frame, pack
+from engram.link.node.agenda import Agenda, Due
+from engram.link.node.connection import Connection, Dial, Lost
+from engram.link.node.store import Store
+from engram.link.transport import INLINE, PATIENCE, Patience
+from engram.settings.errors import Refused
 
-_log = getLogger("engram.link")
-_KEPT, _RUNS = 2, 4  # replies of a run that are kept, and runs of which some are
-_WAITING: Final = 64  # most asks that wait
+_log = getLogger("flwr.engram")
+_Code = grpc.StatusCode
 _FIRST: Final = 0.25  # seconds until the second try to connect
-_REPLY: Final = "reply"  # the file beside a reply's content
 _PAUSE: Final = 1.0  # seconds until a transfer that failed is taken up again
+_ALIVE: Final = 5.0  # seconds between signs of life of a connection
+_REASON: Final = 1000  # most letters of an error's reason
 _FINAL: Final = {
-    grpc.StatusCode.PERMISSION_DENIED,  # it was removed
-    grpc.StatusCode.ALREADY_EXISTS,  # another node has its key
-    grpc.StatusCode.FAILED_PRECONDITION,  # the server speaks another version
+    _Code.PERMISSION_DENIED,  # it was removed, or has left
+    _Code.ALREADY_EXISTS,  # another node has its key
 }
-
-
-class Refused(Exception):
-    """A site does not do what it is asked, or a server does not let a node in."""
+_DROPPED: Final = {_Code.NOT_FOUND, _Code.OUT_OF_RANGE}  # replies that are not sent again
 
 
 class Task(NamedTuple):
-    """What is to be answered; ``cancelled`` is set when nobody waits for it any more."""
+    """What is to be answered.
+
+    Attributes:
+        contents: Small ones as bytes, and the files of large ones.
+        until: When the reply is no longer awaited, by ``time.monotonic()``.
+        most: Upper bound on the bytes of the reply's content.
+        place: Folder for the reply's content, if another process writes it (``Blob.write``).
+        cancelled: Set when nobody waits for the reply any more.
+    """
 
     run: str
+    request: str
     kind: str
     settings: Mapping[str, Any]
-    content: memoryview
+    contents: Sequence[bytes | Path]
+    until: float
+    most: int
+    place: Path
     cancelled: threading.Event
 
 
 class Answer(NamedTuple):
-    """An answer: plain data, and the parts of its content."""
+    """Answer to a task.
+
+    Attributes:
+        settings: Plain data, up to 60 kB as JSON.
+        content: A file in the task's ``place``, or parts of the bytes.
+        error: "" or one of ``questions.NODE_ERRORS``, with its reason in words.
+    """
 
     settings: Mapping[str, Any]
-    parts: Iterable[bytes | memoryview] = ()
+    content: Blob | Sequence[bytes | memoryview] = ()
+    error: str = ""
+    reason: str = ""
+
+
+def _warn(fault: Lost) -> None:
+    """Logs why a connection is lost; raises ``Refused`` if it is for good."""
+    if fault.code in _FINAL:
+        raise Refused(str(fault)) from fault
+    _log.warning("%s; connecting again", fault)
 
 
 class Node:
-    """A node.
+    """Node of a client.
 
     Args:
-        address: HOST:PORT of the server.
-        folder: The client's folder, with its identity; its ``state`` is kept there, too.
-        answer: Answers asks, in a thread. It raises ``Refused`` with a reason for the asker.
-        most: Most bytes of content that it takes.
+        dial: Where and as whom to connect.
+        state: Folder of its contents and replies.
+        answer: Answers tasks in a thread, one after another. It may raise ``Refused``.
+        most: Upper bound on the bytes of an ask's contents.
         patience: How long it waits for what.
+        welcomed: Called with ``version``, ``time`` and ``announcements`` whenever they come.
+        lost: Called in a thread when there is no connection (any more), with the reason, which it
+            tells; it raises an ``EngramError`` that ends the node if there is to be none again.
+        on_word: Called every few seconds while it is connected.
     """
 
     def __init__(
         self,
-        address: str,
-        folder: Path,
+        dial: Dial,
+        state: Path,
         answer: Callable[[Task], Answer],
         *,
-        most: int = 2**30,
+        most: int = 2**34,
         patience: Patience = PATIENCE,
+        welcomed: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        lost: Callable[[Lost], None] = _warn,
+        on_word: Callable[[], None] = lambda: None,
     ) -> None:
-        self._address, self._folder, self._answer = address, folder, answer
+        self._dial, self._store, self._answer = dial, Store(state), answer
         self._most, self._patience = most, patience
-        self._asked, self._replies = folder / "state" / "asked", folder / "state" / "replies"
-        self._due: dict[tuple[str, str], Ask] = {}
-        self._wake, self._saying = asyncio.Event(), asyncio.Lock()
-        self._at: tuple[tuple[str, str], threading.Event] | None = None
-        self._channel: grpc.aio.Channel | None = None
-        self._call: Any = None
+        self._welcomed, self._lost, self._on_word = welcomed, lost, on_word
+        self._agenda = Agenda()
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "answer")
+        self._connection: Connection | None = None
 
     async def serve(self) -> None:
         """Stays connected until it is cancelled.
 
         Raises:
-            Refused: It was removed, or another node has connected with its key.
+            EngramError: As ``lost``.
         """
-        working, wait = asyncio.create_task(self._work()), _FIRST
+        tasks = [asyncio.create_task(each) for each in (self._stay(), self._work(), self._turns())]
         try:
-            while True:
-                begun = time.monotonic()
-                try:
-                    await self._session()
-                except grpc.aio.AioRpcError as error:
-                    if error.code() in _FINAL:
-                        raise Refused(error.details()) from error
-                    _log.warning("%s; connecting again", error.details())
-                except BadFrame as error:
-                    _log.warning("the server makes no sense: %s", error)
-                # Sessions that end soon may all end alike, so the pauses grow.
-                longest = self._patience.longest
-                wait = _FIRST if time.monotonic() - begun > longest else min(longest, 2 * wait)
-                await asyncio.sleep(wait * random.uniform(0.5, 1.0))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
         finally:
-            working.cancel()
+            for each in tasks:
+                each.cancel()
+            if self._agenda.at is not None:
+                self._agenda.at.cancelled.set()
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _stay(self) -> None:
+        """Keeps a connection, until it is refused for good."""
+        wait, longest = _FIRST, self._patience.longest
+        while True:
+            begun, fault = time.monotonic(), Lost(_Code.OK, "the server has ended the connection")
+            try:
+                await self._session()
+            except Lost as error:
+                fault = error
+            except (BadFrame, OSError) as error:
+                fault = Lost(_Code.UNKNOWN, str(error))
+            await asyncio.to_thread(self._lost, fault)
+            # Sessions that end soon may all end alike, so the pauses grow.
+            wait = _FIRST if time.monotonic() - begun > longest else min(longest, 2 * wait)
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
 
     async def _session(self) -> None:
-        options, credentials = of_node(self._patience), node_credentials(self._folder)
-        async with grpc.aio.secure_channel(self._address, credentials, options) as channel:
-            call = channel.stream_stream(CONNECT)()
-            await call.write(pack("hello", version=VERSION))
-            self._channel, self._call = channel, call
+        async with Connection.open(self._dial, self._patience) as connection:
+            alive = asyncio.create_task(self._live())
+            self._connection = connection
             try:
-                while (data := await call.read()) is not grpc.aio.EOF:
-                    self._hear(unpack(data))
+                while (frame := await connection.read()) is not None:
+                    self._hear(frame)
             finally:
-                self._channel = self._call = None
-                self._due.clear()  # it is asked again
+                alive.cancel()
+                self._connection = None
+                self._agenda.clear()
+
+    async def _live(self) -> None:
+        while True:
+            await asyncio.sleep(_ALIVE)
+            self._on_word()
+
+    # --- Words of the server -------------------------------------------------------------------
 
     def _hear(self, frame: Frame) -> None:
+        if frame.kind == "welcome":
+            self._on_word()
+            self._welcomed(frame.fields)
+            return
         run = frame.text("run", 64)
         if frame.kind == "ask":
-            name = run, frame.text("request", 256)
-            if len(self._due) >= _WAITING:
-                raise BadFrame("it asks for too much at a time")
-            self._due[name] = Ask.of(frame, Key("", *name), time.monotonic())
+            key = Key("", run, frame.text("request", 256))
+            self._agenda.take(Ask.read(frame, key, now := time.monotonic()), now)
             self._wake.set()
-        elif frame.kind in ("cancel", "over"):
-            over = frame.kind == "over"
-            request = "" if over else frame.text("request", 256)
-            gone = [name for name in self._due if name[0] == run and (over or name[1] == request)]
-            for name in gone:
-                del self._due[name]
-            if self._at and self._at[0][0] == run and (over or self._at[0][1] == request):
-                self._at[1].set()
-            if over:
-                _clear(self._replies / _hashed(run), keep=0)
+        elif frame.kind == "cancel":
+            self._agenda.cancel(run, frame.text("request", 256))
+        elif frame.kind == "over":
+            self._agenda.cancel(run)
+            self._store.over(run)
 
     # --- Work ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Answers what is due, one after the other."""
+        """Answers what is due, one after another; runs take turns."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._due:
-                name = next(iter(self._due))
-                cancelled = threading.Event()
-                self._at = name, cancelled
+            while (due := self._agenda.begin()) is not None:
+                left = max(0.0, due.ask.until - time.monotonic())
+                overdue = asyncio.get_running_loop().call_later(left, due.cancelled.set)
+                again = False
                 try:
-                    await self._handle(ask := self._due.pop(name), cancelled)
-                except (grpc.aio.AioRpcError, OSError, ValueError) as error:
-                    await self._again(name, ask, error)
-                except asyncio.CancelledError:  # by a channel that was closed, or for good
-                    if (task := asyncio.current_task()) is None or task.cancelling():
-                        raise
+                    await self._handle(due)
+                    again = due.again
+                except (Lost, OSError, ValueError) as error:
+                    again = await self._is_repeated(due, error)
                 finally:
-                    self._at = None
+                    overdue.cancel()
+                    self._agenda.end(again=again)
 
-    async def _again(self, name: tuple[str, str], ask: Ask, error: Exception) -> None:
-        """Takes up once more what has gone wrong on the way, unless it will be asked again."""
-        rpc = error if isinstance(error, grpc.aio.AioRpcError) else None
-        _log.warning("%s of run %s: %s", name[1], name[0], rpc.details() if rpc else error)
-        awaited = rpc is None or rpc.code() != grpc.StatusCode.NOT_FOUND
+    async def _is_repeated(self, due: Due, error: Exception) -> bool:
+        """Whether to take up once more what has gone wrong on the way."""
+        _, run, request = due.ask.key
+        code = error.code if isinstance(error, Lost) else None
+        if due.cancelled.is_set():
+            return False
+        _log.warning("%s of run %s: %s", request, run, error)
+        if code == _Code.DATA_LOSS:
+            self._store.forget(due.ask)
         await asyncio.sleep(_PAUSE)
-        if awaited and self._channel is not None and ask.until > time.monotonic():
-            self._due.setdefault(name, ask)
+        return due.again or (code not in _DROPPED and self._connection is not None)
 
-    async def _handle(self, ask: Ask, cancelled: threading.Event) -> None:
-        place = self._replies / _hashed(ask.key.run) / _hashed(ask.key.request)
-        reply = _kept(place, ask.mark)
-        if reply is None:
+    async def _turns(self) -> None:
+        """Answers asks in place of a worker that is at work for another run."""
+        while True:
+            await asyncio.sleep(min(1.0, self._patience.turn / 4))
+            for due in self._agenda.overlooked(time.monotonic(), self._patience.turn):
+                if (at := self._agenda.at) is not None:
+                    reason = f"it is at work on {at.ask.kind} of run {at.ask.key.run}"
+                    with contextlib.suppress(Lost, OSError):  # it is asked again
+                        await self._say("reply", due.ask, **_error("busy", reason))
+
+    async def _handle(self, due: Due) -> None:
+        ask = due.ask
+        if (found := self._store.reply(ask)) is None:
             if ask.until < time.monotonic():
                 return
-            if ask.size > self._most:
-                why = f"it takes at most {self._most} bytes, got {ask.size}"
-                await self._say("reply", ask, settings={}, error="refused", reason=why)
+            if (size := sum(each.size for each in ask.contents)) > self._most:
+                why = f"this site takes models of at most {self._most} bytes, got {size}"
+                await self._say("reply", ask, **_error("refused", why))
                 return
-            content = await self._content(ask)
+            contents = await self._contents(ask)
             await self._say("began", ask)
-            task = Task(ask.key.run, ask.kind, ask.settings, content, cancelled)
-            reply = await asyncio.to_thread(self._answered, task, ask, place)
-            del content, task
-            _clear(self._asked, keep=1)
-        if not cancelled.is_set():
-            await self._send(ask, reply, place)
+            task = Task(
+                ask.key.run, ask.key.request, ask.kind, ask.settings, contents, ask.until, ask.most,
+                self._store.place(ask), due.cancelled,
+            )  # fmt: skip
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._thread, self._answered, task, ask)
+            self._store.tidy(ask)
+            del task, contents
+        if due.cancelled.is_set():
+            return
+        due.again = False
+        if isinstance(found, Answer):
+            await self._say("reply", ask, **_error(found.error, found.reason, found.settings))
+        else:
+            await self._send(ask, *found)
 
-    def _answered(self, task: Task, ask: Ask, place: Path) -> Frame:
-        """Has a task answered, and keeps the reply."""
-        found, error, reason = Answer({}), "", ""
+    def _answered(self, task: Task, ask: Ask) -> Answer | tuple[Frame, Blob]:
+        """Has a task answered, and keeps the reply unless it is an error."""
         try:
             found = self._answer(task)
+            if not found.error and not task.cancelled.is_set():
+                return self._store.keep(ask, found.settings, found.content)
         except Refused as refusal:
-            error, reason = "refused", str(refusal)
-        except Exception as fault:  # told to the asker, whoever's fault it is
-            error, reason = "failed", f"{type(fault).__name__}: {fault}"
-        if task.cancelled.is_set():
-            return Frame("reply", {}, memoryview(b""))
-        blob = Blob.write(place, found.parts)
-        said = {"settings": dict(found.settings), "error": error, "reason": reason[:1000]}
-        frame = pack("reply", mark=ask.mark, digest=blob.digest, size=blob.size, **said)
-        write_file(place / _REPLY, frame)
-        _clear(place.parent, keep=_KEPT)
-        _clear(self._replies, keep=_RUNS)
-        return unpack(frame)
+            return Answer({}, (), "refused", str(refusal))
+        except Exception as error:  # told to the run, whoever's fault it is
+            _log.exception("%s of run %s has failed", task.kind, task.run)
+            return Answer({}, (), "failed", f"{type(error).__name__}: {error}")
+        return found
 
-    async def _content(self, ask: Ask) -> memoryview:
-        """Returns an ask's content; what is there of it already is not fetched again."""
-        if len(ask.body) == ask.size:
-            return memoryview(ask.body)
-        path = self._asked / ask.digest
-        if path.is_file():
-            return Blob(ask.digest, ask.size, path).view()
-        part = await asyncio.to_thread(Part, path, ask.size, ask.digest)
-        try:
-            request = pack("fetch", offset=part.held, **_named(ask))
-            call = self._there().unary_stream(FETCH)(request)
-            while (chunk := await self._within(call.read())) is not grpc.aio.EOF:
-                part.add(chunk)
-            return part.finish().view()
-        finally:
-            part.close()
+    # --- Transfers -----------------------------------------------------------------------------
 
-    async def _send(self, ask: Ask, reply: Frame, folder: Path) -> None:
-        said = {
-            name: reply.fields[name] for name in ("settings", "error", "reason", "digest", "size")
-        }
-        blob = Blob(reply.digest(), reply.number("size", 2**48), folder / said["digest"])
+    async def _contents(self, ask: Ask) -> list[bytes | Path]:
+        """Returns an ask's contents; what is there of them already is not fetched again."""
+        inline, found = ask.inline, list[bytes | Path]()
+        for each in ask.contents:
+            if each.inline:
+                found.append(inline[each.digest])
+                continue
+            part = await asyncio.to_thread(self._store.content, ask, each)
+            if isinstance(part, Part):
+                try:
+                    request = pack("fetch", offset=part.held, digest=each.digest, **_named(ask))
+                    async for chunk in self._there().fetch(request):
+                        part.add(chunk)
+                    part = self._store.finish(part)
+                finally:
+                    if isinstance(part, Part):
+                        part.close()
+            found.append(part)
+        return found
+
+    async def _send(self, ask: Ask, reply: Frame, blob: Blob) -> None:
+        said = {name: reply.fields[name] for name in ("settings", "error", "reason")}
+        said |= {"digest": blob.digest, "size": blob.size}
         if blob.size <= INLINE:
             await self._say("reply", ask, b"".join(blob.chunks(0, INLINE)), **said)
-            return
-        call = self._there().stream_stream(DELIVER)()
-        await call.write(pack("reply", **_named(ask), **said))
-        start = unpack(await self._within(call.read())).number("offset", blob.size)
-        for chunk in blob.chunks(start, CHUNK):
-            await self._within(call.write(chunk))
-        await call.done_writing()
-        await self._within(call.read())
+        else:
+            await self._there().deliver(pack("reply", **_named(ask), **said), blob)
 
     async def _say(self, kind: str, ask: Ask, body: bytes = b"", **fields: Any) -> None:
-        self._there()
-        async with self._saying:
-            await self._within(self._call.write(pack(kind, body, **_named(ask), **fields)))
+        await self._there().write(pack(kind, body, **_named(ask), **fields))
 
-    def _there(self) -> grpc.aio.Channel:
-        if self._channel is None:
+    def _there(self) -> Connection:
+        if self._connection is None:
             raise ConnectionError("the server is away")
-        return self._channel
-
-    async def _within(self, awaited: Any) -> Any:
-        try:
-            return await asyncio.wait_for(awaited, self._patience.stall)
-        except TimeoutError as error:
-            raise ConnectionError("the connection stands still") from error
+        return self._connection
 
 
 def _named(ask: Ask) -> dict[str, str]:
     return {"run": ask.key.run, "request": ask.key.request, "mark": ask.mark}
 
 
-def _hashed(text: str) -> str:
-    """Returns a name for files, of a name that a server has made up."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _kept(place: Path, mark: str) -> Frame | None:
-    """Returns a reply that is kept, if it is one to the same question."""
-    with contextlib.suppress(OSError, BadFrame):
-        reply = unpack((place / _REPLY).read_bytes())
-        blob = place / reply.digest()
-        if reply.text("mark") == mark and blob.stat().st_size == reply.number("size", 2**48):
-            return reply
-    return None
-
-
-def _clear(folder: Path, keep: int) -> None:
-    """Removes all but the newest entries of a folder."""
-    there = sorted(folder.glob("*"), key=lambda path: path.stat().st_mtime_ns)
-    for old in there[: len(there) - keep]:
-        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+def _error(error: str, reason: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {"settings": dict(settings or {}), "error": error, "reason": reason[:_REASON]}

@@ -8,6 +8,7 @@ from engram.link.credentials import NodeCredentials
 from engram.link.node.tls_check import find_fault
 from engram.settings.errors import EngramError, one_line
 
+_STOLEN: Final = "If that is not its site's, its key was stolen: engram remove, on the server"
 _ANEW: Final = "to take part again it needs another, by an invitation or init-federation --new-key"
 
 
@@ -24,7 +25,13 @@ class KeyRefused(EngramError):
 
 
 class Gone(KeyRefused):
-    """The SuperLink refuses this node's key for good: it was removed, or has left."""
+    """The SuperLink refuses this node's key for good: it was removed, or has left.
+
+    Attributes:
+        left: Whether it has left.
+    """
+
+    left = False
 
 
 class Replaced(EngramError):
@@ -47,28 +54,34 @@ _FAULTS: Final = {
 }
 
 
-def explain(credentials: NodeCredentials, error: grpc.RpcError) -> EngramError:
+def explain(
+    credentials: NodeCredentials,
+    code: grpc.StatusCode,
+    details: str,
+    *,
+    was_connected: bool = False,
+) -> EngramError:
     """Returns why a call failed; looks at the server's TLS if it may be that.
 
     Args:
         credentials: The client's, with the address that was called.
-        error: How the call failed.
+        code: How the call failed.
+        details: The same in words.
+        was_connected: Whether TLS cannot be the cause.
     """
-    where = f"the SuperLink at {credentials.superlink}"
-    code, details = error.code(), one_line(str(error.details() or ""))
+    where, details = f"the SuperLink at {credentials.superlink}", one_line(details)
     if code == grpc.StatusCode.PERMISSION_DENIED:
-        return Gone(f"{where} refuses this client's key for good, as {details}: {_ANEW}")
+        gone = Gone(f"{where} refuses this client's key for good, as {details}: {_ANEW}")
+        gone.left = "has left" in details  # as engram/link/server/hub.py has it
+        return gone
     if code == grpc.StatusCode.ALREADY_EXISTS:
-        return Replaced(
-            f"{where} has ended this connection: {details}. If that is none of yours, its key was "
-            "stolen: have the client removed, and set up anew"
-        )
+        return Replaced(f"{where} has ended this node: {details}. {_STOLEN}")
     if code == grpc.StatusCode.FAILED_PRECONDITION:
         return OtherVersion(f"{where} refuses this node: {details}")
     if code == grpc.StatusCode.UNAUTHENTICATED:
-        return KeyRefused(f"{where} refuses this node: {details}")
-    if code == grpc.StatusCode.UNAVAILABLE:
-        fault = find_fault(credentials)
+        return KeyRefused(f"{where} refuses this node: {details}.")
+    if code == grpc.StatusCode.UNAVAILABLE and not was_connected:
+        fault = find_fault(credentials.superlink, credentials.root_certificate)
         if fault is not None:
             return _FAULTS[fault.kind](f"{where} {fault.text}")
     return Unreachable(f"{where} does not answer: {details}")

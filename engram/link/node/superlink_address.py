@@ -56,7 +56,9 @@ class Way:
         """Credentials for the next try: in turn with the present and the former address."""
         known, again = self._known, self._tries % 2
         self._tries += 1
-        self.credentials = known._replace(superlink=known.former) if known.former and again else known
+        self.credentials = (
+            known._replace(superlink=known.former) if known.former and again else known
+        )
         host = parse_address(self.credentials.superlink, "superlink").host
         os.environ.update(direct(os.environ, host))  # before gRPC reads them
         return self.credentials

@@ -29,34 +29,27 @@ class Fault(NamedTuple):
     Attributes:
         text: The end of a sentence that begins with the server.
         kind: A ``certificate`` that only a person can replace, a ``clock`` that may still be set,
-            or another ``protocol``, as of a proxy whose server has not started yet.
+            another ``protocol``, as of a proxy whose server has not started yet, or the ``key``
+            of this client.
     """
 
     text: str
-    kind: Literal["certificate", "clock", "protocol"]
-
-
-def speaks_tls(address: str) -> bool:
-    """Whether a server completes a TLS handshake, which gRPC without TLS cannot tell."""
-    try:
-        _unverified(_parse(address))
-    except OSError:  # includes ssl's errors
-        return False
-    return True
+    kind: Literal["certificate", "clock", "protocol", "key"]
 
 
 def find_fault(address: str, root: Path) -> Fault | None:
-    """Checks a server's certificate by a TLS handshake; returns its fault.
+    """Finds out by a TLS handshake why a server could not be called.
 
-    None if nothing is wrong, or if the connection broke before that was known. Only a certificate
-    that fails its verification is a final fault: other answers may come from a proxy whose server
-    has not started yet, or from another program that uses the port for a while.
+    None if the connection broke before that was known. Only a certificate that fails its
+    verification is a final fault: other answers may come from a proxy whose server has not started
+    yet, or from another program that uses the port for a while. Where nothing is wrong with the
+    server's, it has not let in the client's: servers of gRPC close such connections without a word.
 
     Args:
         address: HOST:PORT of the server.
         root: The file of the authority's certificate, which must have signed the server's.
     """
-    server = _parse(address)
+    server = parse_address(address, "superlink")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(root)
@@ -72,7 +65,7 @@ def find_fault(address: str, root: Path) -> Fault | None:
         return Fault(f"does not speak TLS as this node does ({reason})", "protocol")
     except OSError:
         return None
-    return None
+    return Fault("is there, and ends this node's connections.", "key")
 
 
 def _certificate_fault(server: Address, root: Path, error: ssl.SSLCertVerificationError) -> Fault:
@@ -99,10 +92,6 @@ def _unverified(server: Address) -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return _shake_hands(server, context)
-
-
-def _parse(address: str) -> Address:
-    return parse_address(address, "superlink")
 
 
 def _shake_hands(server: Address, context: ssl.SSLContext) -> bytes:

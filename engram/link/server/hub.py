@@ -9,12 +9,10 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
+import re
 import signal
-import sys
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Mapping
 from functools import partial
 from logging import getLogger
 from pathlib import Path
@@ -22,72 +20,108 @@ from typing import Any, Final
 
 import grpc
 
-from engram.link.asks import Ask, Desk, Key
-from engram.link.blobs import Blob, Part
-from engram.link.frames import CHUNK, BadFrame, Frame, pack, unpack
-from tests.link.wire.identity import NAME, Members, fingerprint, server_credentials
-from engram.link.server.session import Session
+from engram.link.frames import BadFrame, Frame, pack, unpack
+from engram.link.keys import fingerprint
+from engram.link.server.exchange import COUNTED, Exchange
+from engram.link.server.live_files import Roll
+from engram.link.server.session import Context, Session
+from engram.link.server.transfers import Transfers, first_frame
 from engram.link.transport import (
     CONNECT,
     DELIVER,
     FETCH,
     PATIENCE,
     RUN,
+    SOCKET,
+    STATUS,
     VERSION,
     Patience,
     handlers,
-    of_server,
+    server_options,
+    socket_target,
+    version_fault,
 )
+from engram.settings.errors import Refused
+from engram.settings.files import locked
+from engram.wire.counters import Counters
 
-_log = getLogger("engram.link")
+_log = getLogger("flwr.engram")
 _Code = grpc.StatusCode
-_Context = Any  # grpc.aio.ServicerContext, which has no types
-_TRANSFERS: Final = 2  # of a node at a time
-_REASON: Final = 1000  # most letters of an error's reason
+_RUN: Final = re.compile("[0-9]{1,40}")
+_TICK: Final = 1.0  # seconds between looks at files and clocks
+_STOP: Final = 1.0  # seconds that open calls may take to end
+_WHY: Final = {
+    "removed": "{} was removed from the federation by its operator",
+    "left": "{} has left the federation",
+}
 
 
 class Server:
-    """The server.
+    """Server of a federation.
 
     Args:
-        folder: Its folder: certificates, the roll, and, below ``runs``, what is on its way.
+        folder: Its folder, with the socket for runs, and below ``runs`` what is on its way.
+        roll: Who may connect.
+        credentials: What it listens with; calls are of those whose key TLS has proven.
+        announcements: What nodes are told when they connect, and whenever it changes.
+        most_reply: Upper bound on the bytes of a reply's content.
         patience: How long it waits for what.
+        counters: Counters of ``COUNTED``, if others read them.
     """
 
-    def __init__(self, folder: Path, patience: Patience = PATIENCE) -> None:
-        self._folder, self._patience = folder, patience
-        self._members, self._desk = Members(folder), Desk()
-        self._roll = self._members.names()
-        self._nodes: dict[str, Session] = {}
-        self._runs: dict[str, Session] = {}
+    def __init__(
+        self,
+        folder: Path,
+        roll: Roll,
+        credentials: grpc.ServerCredentials,
+        announcements: Callable[[], Mapping[str, str]] = dict,
+        *,
+        most_reply: int,
+        patience: Patience = PATIENCE,
+        counters: Counters | None = None,
+    ) -> None:
+        self._folder, self._roll, self._credentials = folder, roll, credentials
+        self._announcements, self._patience = announcements, patience
+        self._counters = counters or Counters(COUNTED)
+        self._exchange = Exchange(folder, most_reply, self._counters)
+        self._transfers = Transfers(self._exchange, patience, self._counters)
+        self._nodes, self._runs = self._exchange.nodes, self._exchange.runs
+        self._names, self._announced = roll.names(), dict(announcements())
+        self._keys: dict[str, str] = {}  # fingerprints, of the nodes that are connected
+        self._since: dict[str, float] = {}  # when nodes went away
         self._left: dict[str, float] = {}  # when the asks of runs that are away are dropped
-        self._transfers = Counter[str]()
-        self._spooled: dict[Key, Path] = {}  # content of replies that their runs have not taken
-        self._delivering: dict[Path, asyncio.Task[Any]] = {}
 
     async def serve(self, address: str) -> None:
         """Listens at HOST:PORT until it is cancelled.
 
         Raises:
-            RuntimeError: The port is taken.
+            Refused: The address cannot be used, or another server has the folder.
         """
-        nodes, runs = (grpc.aio.server(options=of_server(self._patience)) for _ in range(2))
-        calls = {CONNECT: self._connect, FETCH: self._fetch, DELIVER: self._deliver}
-        nodes.add_generic_rpc_handlers((handlers(calls),))
-        runs.add_generic_rpc_handlers((handlers({RUN: self._run}),))
-        self._folder.chmod(0o700)  # the socket in it is this user's and root's alone
-        nodes.add_secure_port(address, server_credentials(self._folder))
-        (socket := self._folder / "run.sock").unlink(missing_ok=True)
-        runs.add_insecure_port(f"unix:{socket}")
-        self._sweep()
-        await asyncio.gather(nodes.start(), runs.start())
-        _log.info("listening at %s", address)
-        try:
-            while True:
-                await asyncio.sleep(min(1.0, self._patience.grace))
-                self._look()
-        finally:
-            await asyncio.gather(nodes.stop(0), runs.stop(0))
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self._folder / "link.lock"))
+            except BlockingIOError as error:
+                raise Refused(f"another server runs in {self._folder}") from error
+            nodes, runs = (grpc.aio.server(options=server_options(self._patience)) for _ in "12")
+            nodes.add_generic_rpc_handlers((self._node_calls(),))
+            runs.add_generic_rpc_handlers((handlers({RUN: self._run, STATUS: self._status}),))
+            try:
+                nodes.add_secure_port(address, self._credentials)
+            except RuntimeError as error:
+                raise Refused(f"{address} cannot be listened at: is it taken?") from error
+            self._folder.chmod(0o700)  # the socket in it is this user's and root's alone
+            (self._folder / SOCKET).unlink(missing_ok=True)
+            runs.add_insecure_port(stack.enter_context(socket_target(self._folder)))
+            self._sweep()
+            await asyncio.gather(nodes.start(), runs.start())
+            _log.info("listening at %s", address)
+            try:
+                while True:
+                    await asyncio.sleep(min(_TICK, self._patience.grace))
+                    self._look()
+            finally:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.gather(nodes.stop(0), runs.stop(0)), _STOP)
 
     def _sweep(self) -> None:
         """Gives runs that were there before time to come back."""
@@ -95,178 +129,112 @@ class Server:
         self._left = dict.fromkeys(os.listdir(runs), time.monotonic() + self._patience.grace)
 
     def _look(self) -> None:
-        """Drops whoever was removed, and whatever is too late."""
-        now, before = time.monotonic(), self._roll
-        self._roll = self._members.names()
-        for name in set(before.values()) - set(self._roll.values()):
-            if name in self._nodes:
-                self._nodes[name].end(_Code.PERMISSION_DENIED, f"{name} was removed")
-            self._refuse(self._desk.open(name), "gone", "it is no member any more")
-        for key in self._desk.overdue(now):
-            self._cancel([key])
-            self._refuse([ask for ask in self._desk.open(key.node) if ask.key == key], "late", "")
+        """Ends who is no member any more, and what is too late; tells nodes what is new."""
+        now, before = time.monotonic(), self._names
+        self._names = self._roll.names()
+        for name, key in self._keys.items():
+            if self._roll.name(key) != name:
+                self._nodes[name].end(*self._refusal(key, name))
+        for name in before - self._names:
+            self._exchange.end_member(name)
+        self._exchange.end_overdue()
         for run in [run for run, end in self._left.items() if end < now]:
             self._drop(run)
-        if before != self._roll:
+        if before != self._names:
             self._tell()
+        if (said := dict(self._announcements())) != self._announced:
+            self._announced = said
+            for session in self._nodes.values():
+                session.send(self._welcome)
+
+    def _refusal(self, key: str, name: str = "this key's node") -> tuple[grpc.StatusCode, str]:
+        """Returns the status and the words with which a key is refused."""
+        if why := _WHY.get(self._roll.ended(key)):
+            return _Code.PERMISSION_DENIED, why.format(name)
+        return _Code.UNAUTHENTICATED, f"{name} is no member of this federation with this key (yet)"
 
     # --- Nodes ---------------------------------------------------------------------------------
 
-    async def _member(self, context: _Context) -> str:
+    def _node_calls(self) -> grpc.GenericRpcHandler:
+        async def deliver(_: object, context: Context) -> None:
+            name = await self._member(context)
+            first = await first_frame(context, self._patience.stall)
+            await self._transfers.deliver(name, first, context)
+
+        async def fetch(asked: bytes, context: Context) -> None:
+            name = await self._member(context)
+            try:
+                first = unpack(asked)
+            except BadFrame as error:
+                await context.abort(_Code.INVALID_ARGUMENT, str(error))
+            await self._transfers.fetch(name, first, context)
+
+        return handlers({CONNECT: self._connect, FETCH: fetch, DELIVER: deliver})
+
+    async def _member(self, context: Context) -> str:
         """Returns who calls: the member whose key TLS has proven."""
-        key = fingerprint(context.auth_context()["x509_pem_cert"][0])
-        if key not in self._roll:  # unless it has just come
-            self._look()
-        if (name := self._roll.get(key)) is None:
-            await context.abort(_Code.PERMISSION_DENIED, "this key is no member's (any more)")
+        key = _key(context)
+        if (name := self._roll.name(key)) is None:
+            await context.abort(*self._refusal(key))
         assert name is not None
         return name
 
-    async def _connect(self, _: object, context: _Context) -> None:
+    async def _connect(self, _: object, context: Context) -> None:
         name, session = await self._member(context), Session()
-        if (await self._first(context)).fields.get("version") != VERSION:
-            await context.abort(_Code.FAILED_PRECONDITION, f"this server speaks version {VERSION}")
+        first = await first_frame(context, self._patience.stall)
+        if fault := version_fault(first.fields.get("version"), "the node"):
+            await context.abort(_Code.FAILED_PRECONDITION, fault)
+        if (errand := first.fields.get("errand")) is not None:
+            await self._errand(errand, name, context)
+            return
         if name in self._nodes:  # which may be dead, without a word
             self._nodes[name].end(_Code.ALREADY_EXISTS, f"another node has connected as {name}")
-        self._nodes[name] = session
-        for ask in self._desk.open(name):
-            session.send(partial(_packed, ask))
+        self._transfers.end(name)
+        self._nodes[name], self._keys[name] = session, _key(context)
+        self._counters.add("connections")
+        session.send(self._welcome)
+        self._exchange.greet(name, session)
         self._tell()
         try:
             await session.pump(context, partial(self._hear, name, session), self._patience.stall)
         finally:
             if self._nodes.get(name) is session:
-                del self._nodes[name]
+                del self._nodes[name], self._keys[name]
+                self._since[name] = time.time()
                 self._tell()
+
+    async def _errand(self, errand: object, name: str, context: Context) -> None:
+        """Answers a client that has come to look, or to leave, beside the session of its node."""
+        if errand == "leave":
+            try:
+                self._roll.leave(name)
+            except Refused as error:
+                await context.abort(_Code.UNAVAILABLE, f"the server cannot note it: {error}")
+            _log.info("%s has left the federation", name)
+        await context.write(pack("welcome", time=time.time(), connected=name in self._nodes))
 
     def _hear(self, name: str, session: Session, frame: Frame) -> None:
         """Hears a word of a node."""
-        key = Key(name, frame.text("run", 64), frame.text("request", 256))
-        ask = self._desk.awaited(key, frame.text("mark", 64))
-        if ask is None:  # it has crossed a cancellation, or was sent twice
-            session.strikes += 1
-        elif frame.kind == "began":
-            session.strikes += bool(session.at)
-            session.at = f"{ask.kind} of run {key.run}"
-        elif frame.kind == "reply":
-            if len(frame.body) > ask.most:
-                self._refuse([ask], "unusable", f"it must have at most {ask.most} bytes")
-            else:
-                self._replied(ask, _honest(frame), size=len(frame.body))
-        else:
-            raise BadFrame(f"a node must not say {frame.kind!r}")
+        if self._nodes.get(name) is session:  # else a newer one has replaced it
+            self._exchange.hear(name, session, frame)
 
-    def _replied(self, ask: Ask, frame: Frame, **more: Any) -> None:
-        """Notes a reply, and passes it on if its run is there."""
-        key, session = ask.key, self._nodes.get(ask.key.node)
-        said = {
-            "settings": frame.table("settings"),
-            "error": frame.text("error", 64),
-            "reason": frame.text("reason")[:_REASON],
-        }
-        reply = pack("reply", frame.body, node=key.node, request=key.request, **said, **more)
-        if session is not None:
-            session.at, session.strikes = "", 0
-        self._desk.reply(key, reply)
-        if (run := self._runs.get(key.run)) is not None:
-            run.send(lambda: reply)
-
-    def _refuse(self, asks: list[Ask], error: str, reason: str) -> None:
-        """Answers some asks in place of their nodes."""
-        frame = Frame("reply", {"settings": {}, "error": error, "reason": reason}, memoryview(b""))
-        for ask in asks:
-            self._replied(ask, frame, size=0)
-
-    async def _fetch(self, asked: bytes, context: _Context) -> AsyncIterator[bytes]:
-        name = await self._member(context)
-        ask, frame = await self._of(unpack(asked), name, context)
-        blob = Blob(ask.digest, ask.size, self._run_folder(ask.key.run) / "blobs" / ask.digest)
-        with self._counted(name):
-            for chunk in blob.chunks(frame.number("offset", ask.size), CHUNK):
-                yield chunk
-
-    async def _deliver(self, _: object, context: _Context) -> None:
-        name, stall = await self._member(context), self._patience.stall
-        ask, frame = await self._of(await self._first(context), name, context)
-        size, digest = frame.number("size", 2**48), _honest(frame).digest()
-        if size > ask.most:
-            self._refuse([ask], "unusable", f"it must have at most {ask.most} bytes, got {size}")
-            await context.abort(_Code.OUT_OF_RANGE, "the reply is too large")
-        path = self._run_folder(ask.key.run) / "spool" / f"{name}.{digest}"
-        with self._counted(name):
-            async with self._alone(path):
-                part = await asyncio.to_thread(Part, path, size, digest)  # it may have much to hash
-                try:
-                    await context.write(pack("from", offset=part.held))
-                    while part.held < size:
-                        chunk = await asyncio.wait_for(context.read(), stall)
-                        if chunk is grpc.aio.EOF:
-                            raise ValueError("the reply ends too early")
-                        part.add(chunk)
-                    blob = part.finish()
-                except (ValueError, OSError) as error:
-                    await context.abort(_Code.DATA_LOSS, str(error))
-                finally:
-                    part.close()
-        if self._desk.awaited(ask.key, ask.mark):
-            self._spooled[ask.key] = blob.path
-            self._replied(ask, frame._replace(body=memoryview(b"")), size=size, file=str(blob.path))
-        await context.write(pack("done"))
-
-    async def _first(self, context: _Context) -> Frame:
-        """Returns the first word of a call."""
-        try:
-            return unpack(await asyncio.wait_for(context.read(), self._patience.stall))
-        except (BadFrame, TimeoutError, TypeError) as error:  # the last: it has said nothing
-            await context.abort(_Code.INVALID_ARGUMENT, str(error))
-            raise
-
-    async def _of(self, frame: Frame, name: str, context: _Context) -> tuple[Ask, Frame]:
-        """Returns the ask that a transfer belongs to."""
-        key = Key(name, frame.text("run", 64), frame.text("request", 256))
-        ask = self._desk.awaited(key, frame.text("mark", 64))
-        if ask is None:
-            await context.abort(_Code.NOT_FOUND, "it is not awaited (yet, or any more)")
-        if self._transfers[name] >= _TRANSFERS:
-            await context.abort(_Code.RESOURCE_EXHAUSTED, f"{_TRANSFERS} transfers at a time")
-        assert ask is not None
-        return ask, frame
-
-    @contextlib.contextmanager
-    def _counted(self, name: str) -> Iterator[None]:
-        """Counts a node's transfers."""
-        self._transfers[name] += 1
-        try:
-            yield
-        finally:
-            self._transfers[name] -= 1
-
-    @contextlib.asynccontextmanager
-    async def _alone(self, path: Path) -> AsyncIterator[None]:
-        """Ends a former call that fills the same file: its node may have dialed again since."""
-        own = asyncio.current_task()
-        assert own is not None
-        if (former := self._delivering.get(path)) is not None:
-            former.cancel()
-            await asyncio.wait([former])
-        self._delivering[path] = own
-        try:
-            yield
-        finally:
-            if self._delivering.get(path) is own:
-                del self._delivering[path]
+    def _welcome(self) -> bytes:
+        return pack("welcome", version=VERSION, time=time.time(), announcements=self._announced)
 
     # --- Runs ----------------------------------------------------------------------------------
 
-    async def _run(self, _: object, context: _Context) -> None:
-        run = (await self._first(context)).text("run", 64)
-        if not NAME.fullmatch(run):
-            await context.abort(_Code.INVALID_ARGUMENT, f"a run must be called like {NAME.pattern}")
+    async def _run(self, _: object, context: Context) -> None:
+        first = await first_frame(context, self._patience.stall)
+        run = str(first.fields.get("run"))
+        if fault := version_fault(first.fields.get("version"), "this run"):
+            await context.abort(_Code.FAILED_PRECONDITION, fault)
+        if not _RUN.fullmatch(run):
+            await context.abort(_Code.INVALID_ARGUMENT, "a run must be called by decimal digits")
         if run in self._runs:
             self._runs[run].end(_Code.ALREADY_EXISTS, f"another process goes on with run {run}")
         session = self._runs[run] = Session()
         self._left.pop(run, None)
-        session.send(self._members_frame)
+        session.send(self._members)
         try:
             await session.pump(context, partial(self._order, run, session), self._patience.stall)
         finally:
@@ -281,74 +249,45 @@ class Server:
         if frame.kind == "over":
             self._drop(run)
             session.end(_Code.OK, "")
-            return
-        node, request = frame.text("node", 64), frame.text("request", 256)
-        key = Key(node, run, request)
-        if frame.kind == "ask":
-            ask = Ask.of(frame, key, time.monotonic())
-            if (reply := self._desk.ask(ask)) is not None:
-                session.send(lambda: reply)
-            elif node not in self._roll.values():
-                self._refuse([ask], "gone", "it is no member (any more)")
-            elif node in self._nodes:
-                self._nodes[node].send(partial(_packed, ask))
-            return
-        at_work = self._desk.forget([key])
-        if (spooled := self._spooled.pop(key, None)) is not None:  # the run has it open
-            spooled.unlink(missing_ok=True)
-        if frame.kind == "cancel":
-            self._cancel(at_work)
-
-    def _cancel(self, keys: list[Key]) -> None:
-        for key in keys:
-            if key.node in self._nodes:
-                self._nodes[key.node].send(
-                    partial(pack, "cancel", run=key.run, request=key.request)
-                )
+        else:
+            self._exchange.order(run, frame, self._names)
 
     def _drop(self, run: str) -> None:
-        """Forgets a run that is over, and has nodes forget what they keep for it."""
         self._left.pop(run, None)
-        keys = self._desk.of_run(run)
-        self._desk.forget(keys)
-        for key in keys:
-            self._spooled.pop(key, None)
-        for session in self._nodes.values():
-            session.send(partial(pack, "over", run=run))
-        shutil.rmtree(self._run_folder(run), ignore_errors=True)
+        self._exchange.drop(run)
 
-    def _run_folder(self, run: str) -> Path:
-        return self._folder / "runs" / run
+    def _states(self) -> dict[str, tuple[bool, float, str]]:
+        """Returns the members' states, as ``questions.Member`` has them."""
+        return {
+            name: (True, each.since, each.at)
+            if (each := self._nodes.get(name)) is not None
+            else (False, self._since.get(name, 0.0), "")
+            for name in sorted(self._names)
+        }
 
-    def _members_frame(self) -> bytes:
-        there = self._nodes
-        roll = {n: [n in there, there[n].at if n in there else ""] for n in self._roll.values()}
-        return pack("members", json.dumps(roll).encode())
+    def _members(self) -> bytes:
+        return pack("members", json.dumps(self._states()).encode())
 
     def _tell(self) -> None:
         """Tells runs who is there."""
         for session in self._runs.values():
-            session.send(self._members_frame)
+            session.send_once(self._members)
+
+    async def _status(self, _: bytes, context: Context) -> bytes:  # noqa: ARG002 - gRPC's
+        counters = self._counters.counts()
+        found = {"members": self._states(), "runs": sorted(self._runs), "counters": counters}
+        return json.dumps(found).encode()
 
 
-def _honest(frame: Frame) -> Frame:
-    """Returns a node's reply; raises ``BadFrame`` if its error is one that only a server gives."""
-    if frame.text("error", 64) not in ("", "refused", "failed"):
-        raise BadFrame("a node must have refused, or failed, or neither")
-    return frame
+def _key(context: Context) -> str:
+    """Returns the fingerprint of the key that TLS has proven."""
+    return fingerprint(context.auth_context()["x509_pem_cert"][0])
 
 
-def _packed(ask: Ask) -> bytes:
-    return ask.pack(time.monotonic())
-
-
-async def main(folder: Path, address: str) -> None:
-    """Serves until the process is told to end."""
-    serving = asyncio.create_task(Server(folder).serve(address))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+async def serve_until_stopped(server: Server, address: str) -> None:
+    """Serves until the process gets SIGTERM or SIGINT."""
+    serving: asyncio.Task[Any] = asyncio.create_task(server.serve(address))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await serving
-
-
-if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -1,37 +1,53 @@
-"""A stream of frames, as its server sees it: what is sent when, and who is heard how patiently."""
+"""A stream of frames at the server: what is sent when, and who is heard how patiently."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
 
+from engram.link.asks import Key
 from engram.link.frames import BadFrame, Frame, unpack
 
+Context = Any  # grpc.aio.ServicerContext, which has no types
 _Code = grpc.StatusCode
-_Context = Any  # grpc.aio.ServicerContext, which has no types
 _STRIKES: Final = 50  # words without use after which a node is cut off
 
 
 class Ended(Exception):
-    """A session is to end, with a status and a reason."""
+    """End of a session, with a status and a reason."""
 
 
 class Session:
-    """One end's stream of frames; what is to be sent is made when its turn comes.
+    """One end's stream of frames; what is to be sent is packed when its turn comes.
 
     Attributes:
         strikes: Words without use that it has heard since the last one of use.
-        at: What the other end is at work on.
+        since: Unix time of its beginning.
+        work: Name of the ask that its node is at work on.
+        at: The same in words.
     """
 
     def __init__(self) -> None:
         self._outbox: asyncio.Queue[Callable[[], bytes]] = asyncio.Queue()
-        self.strikes, self.at = 0, ""
+        self._queued: set[Callable[[], bytes]] = set()
+        self.strikes, self.since = 0, time.time()
+        self.begin(None, "")
 
-    def send(self, make: Callable[[], bytes]) -> None:
+    def begin(self, work: Key | None, at: str) -> None:
+        """Notes what its node is at work on."""
+        self.work, self.at = work, at
+
+    def send(self, pack: Callable[[], bytes]) -> None:
         """Queues a frame."""
-        self._outbox.put_nowait(make)
+        self._outbox.put_nowait(pack)
+
+    def send_once(self, pack: Callable[[], bytes]) -> None:
+        """Queues a frame unless one of the same function waits."""
+        if pack not in self._queued:
+            self._queued.add(pack)
+            self.send(pack)
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         """Ends the session, once all that was queued before has been sent."""
@@ -41,22 +57,25 @@ class Session:
 
         self.send(stop)
 
-    async def pump(self, context: _Context, hear: Callable[[Frame], None], stall: float) -> None:
+    async def pump(self, context: Context, hear: Callable[[Frame], None], stall: float) -> None:
         """Sends and hears, until either end ends it."""
         listening = asyncio.create_task(self._listen(context, hear))
         try:
             while True:
-                frame = (await self._outbox.get())()
-                await asyncio.wait_for(context.write(frame), stall)
+                pack = await self._outbox.get()
+                self._queued.discard(pack)
+                await asyncio.wait_for(context.write(pack()), stall)
         except Ended as ended:
             if (code := ended.args[0]) is not _Code.OK:
                 await context.abort(code, ended.args[1])
         except TimeoutError:
             await context.abort(_Code.DEADLINE_EXCEEDED, "it does not read what it is sent")
+        except (asyncio.InvalidStateError, grpc.aio.InternalError):
+            return  # the other end has ended the call
         finally:
             listening.cancel()
 
-    async def _listen(self, context: _Context, hear: Callable[[Frame], None]) -> None:
+    async def _listen(self, context: Context, hear: Callable[[Frame], None]) -> None:
         try:
             while (data := await context.read()) is not grpc.aio.EOF:
                 before = self.strikes
@@ -66,5 +85,7 @@ class Session:
                 if self.strikes > before:  # gRPC takes no more of it meanwhile
                     await asyncio.sleep(self.strikes / 50)
             self.end(_Code.OK, "")
-        except BadFrame as error:
+        except (ValueError, RecursionError) as error:  # BadFrame, or what cannot be packed again
             self.end(_Code.INVALID_ARGUMENT, str(error))
+        except (asyncio.InvalidStateError, grpc.aio.BaseError):
+            self.end(_Code.OK, "")  # the other end has ended the call

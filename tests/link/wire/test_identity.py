@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from tests.link.wire.identity import Authority, Members, add_client, fingerprint, new_federation, request
+from tests.link.wire.identity import (
+    Authority,
+    Members,
+    add_client,
+    fingerprint,
+    new_federation,
+    request,
+)
 
 
 @pytest.fixture

@@ -16,8 +16,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from engram.link.questions import Question, Reply, Tensors
 from engram.link.frames import CHUNK, pack
+from engram.link.questions import Question, Reply, Tensors
+from engram.link.run import Link
+from engram.link.transport import CONNECT, DELIVER, RUN
+from tests.link.wire.cuts import Proxy
 from tests.link.wire.identity import (
     Authority,
     Members,
@@ -27,10 +30,7 @@ from tests.link.wire.identity import (
     request,
     write_file,
 )
-from engram.link.run import Link
-from tests.link.wire.cuts import Proxy
 from tests.link.wire.processes import Federation, federation, until
-from engram.link.transport import CONNECT, DELIVER, RUN
 
 SMALL = {"w": np.arange(1000, dtype=np.float32)}
 LARGE = {"w": np.zeros(8 * 2**20, dtype=np.float32)}  # 32 MiB

@@ -1,0 +1,114 @@
+"""A node's store: contents of what it is asked, and its last replies, in files.
+
+What it has fetched of a model stays, to be completed. A reply stays until its run has asked more,
+so that the same question gets the same reply without being worked on twice. Names that a server
+makes up are hashed before they name files.
+"""
+
+import contextlib
+import hashlib
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from engram.link.asks import Ask, Listed
+from engram.link.blobs import Blob, Part
+from engram.link.frames import LARGEST, BadFrame, Frame, pack, unpack
+from engram.settings.files import replace_file
+
+_REPLIES, _RUNS = 2, 4  # replies of a run that are kept, and runs of which something is
+_REPLY: Final = "reply"  # the file beside a reply's content
+
+
+class Store:
+    """Files of a node, below a folder of its state."""
+
+    def __init__(self, state: Path) -> None:
+        self._contents, self._replies = state / "contents", state / "replies"
+        self._whole: set[Path] = set()  # contents whose hashes this process has seen
+        self._former: dict[str, set[str]] = {}  # hashes of contents of each run's last ask
+
+    def place(self, ask: Ask) -> Path:
+        """Returns the folder of a reply's content."""
+        return self._replies / _hashed(ask.key.run) / _hashed(ask.key.request)
+
+    def content(self, ask: Ask, listed: Listed) -> Path | Part:
+        """Returns a content of an ask: its file, or what is there of it."""
+        path = self._contents / _hashed(ask.key.run) / listed.digest
+        if path not in self._whole and path.is_file():  # which a power cut may have damaged
+            path.rename(path.with_name(f"{path.name}.part"))
+        if path in self._whole and path.is_file():
+            return path
+        part = Part(path, listed.size, listed.digest)
+        return self.finish(part) if part.held == listed.size else part
+
+    def finish(self, part: Part) -> Path:
+        """Returns the file of a content that has come whole."""
+        path = part.finish().path
+        self._whole.add(path)
+        return path
+
+    def tidy(self, ask: Ask) -> None:
+        """Removes contents of a run that neither this ask has nor its former one had."""
+        run = ask.key.run
+        new, former = {each.digest for each in ask.contents}, self._former.get(run, set())
+        for path in (self._contents / _hashed(run)).glob("*"):
+            if path.name.partition(".")[0] not in new | former:
+                path.unlink()
+                self._whole.discard(path)
+        self._former[run] = new
+        _keep_newest(self._contents, _RUNS)
+
+    def reply(self, ask: Ask) -> tuple[Frame, Blob] | None:
+        """Returns the reply that was given to the same question, if it is there."""
+        with contextlib.suppress(OSError, BadFrame):
+            frame = unpack((self.place(ask) / _REPLY).read_bytes())
+            blob = Blob(
+                frame.digest(), frame.number("size", LARGEST), self.place(ask) / frame.digest()
+            )
+            if frame.text("mark") == ask.mark and blob.path.stat().st_size == blob.size:
+                return frame, blob
+        return None
+
+    def keep(
+        self, ask: Ask, settings: Mapping[str, Any], content: Blob | Iterable[bytes | memoryview]
+    ) -> tuple[Frame, Blob]:
+        """Keeps a reply.
+
+        Raises:
+            OSError: It could not be written.
+            ValueError: The settings are too long.
+        """
+        place = self.place(ask)
+        blob = content if isinstance(content, Blob) else Blob.write(place, content)
+        said = {"settings": dict(settings), "error": "", "reason": ""}
+        frame = pack("reply", mark=ask.mark, digest=blob.digest, size=blob.size, **said)
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(place / _REPLY, frame)
+        for path in place.iterdir():
+            if path.name not in (_REPLY, blob.path.name):
+                path.unlink()
+        _keep_newest(place.parent, _REPLIES)
+        _keep_newest(self._replies, _RUNS)
+        return unpack(frame), blob
+
+    def forget(self, ask: Ask) -> None:
+        """Removes a reply, which is damaged."""
+        shutil.rmtree(self.place(ask), ignore_errors=True)
+
+    def over(self, run: str) -> None:
+        """Removes all that belongs to a run."""
+        for folder in (self._contents, self._replies):
+            shutil.rmtree(folder / _hashed(run), ignore_errors=True)
+        self._former.pop(run, None)
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _keep_newest(folder: Path, most: int) -> None:
+    there = sorted(folder.glob("*"), key=lambda path: path.stat().st_mtime_ns)
+    for old in there[: len(there) - most]:
+        shutil.rmtree(old, ignore_errors=True)
