@@ -170,7 +170,7 @@ class _Reception:
         credentials, before, self._connected = self._way.credentials, self._connected, False
         error = explain(credentials, how.code, str(how), was_connected=before)
         self._end(error)
-        if before or isinstance(error, KeyRefused | Untrusted) and self._known:
+        if before or (isinstance(error, KeyRefused | Untrusted) and self._known):
             _log.warning("%s; connecting again", error)
         elif self._told is not type(error):
             self._told = type(error)

@@ -209,7 +209,7 @@ class Server:
             try:
                 self._roll.leave(name)
             except Refused as error:
-                await context.abort(_Code.UNAVAILABLE, f"the server cannot note it: {error}")
+                await context.abort(_Code.INTERNAL, f"the server cannot note it: {error}")
             _log.info("%s has left the federation", name)
         await context.write(pack("welcome", time=time.time(), connected=name in self._nodes))
 

@@ -11,7 +11,7 @@ from engram.link.credentials import read_node
 from engram.link.node.node import _loop, run_node
 from engram.link.questions import Content, Question
 from engram.link.records import to_contents
-from engram.link.run import Link
+from engram.link.run import Link, status
 from engram.link.server.hub import Server
 from engram.link.server.identity import init_federation
 from engram.link.server.live_files import Roll, announcements, server_credentials
@@ -43,6 +43,7 @@ class Hub:
             patience=QUICK,
         )
         self._serving = asyncio.run_coroutine_threadsafe(server.serve(self.address), _loop())
+        status(self.server, patience=20)
 
     def stop(self) -> None:
         serving, self._serving = self._serving, None
