@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,13 +41,21 @@ class Hub:
             most_reply=2**26,
             patience=QUICK,
         )
-        self._serving = asyncio.run_coroutine_threadsafe(server.serve(self.address), _loop())
+        self._ended = threading.Event()
+        self._serving = asyncio.run_coroutine_threadsafe(self._serve(server), _loop())
         status(self.server, patience=20)
+
+    async def _serve(self, server: Server) -> None:
+        try:
+            await server.serve(self.address)
+        finally:
+            self._ended.set()
 
     def stop(self) -> None:
         serving, self._serving = self._serving, None
-        serving.cancel()
-        until(serving.done)
+        if serving is not None:
+            serving.cancel()
+            assert self._ended.wait(20)
 
     @contextmanager
     def node(self, client=0, **config):
@@ -106,8 +113,3 @@ def asked(link, *questions, seconds=60.0):
     """Replies to questions, in the order of their names."""
     link.ask(questions, seconds=seconds)
     return sorted(link.replies(seconds=seconds), key=lambda reply: (reply.request, reply.node))
-
-
-def log_of(caplog):
-    logging.getLogger("flwr.engram").addHandler(caplog.handler)
-    return caplog
