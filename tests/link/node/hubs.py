@@ -15,7 +15,7 @@ from engram.link.server.hub import Server
 from engram.link.server.identity import init_federation
 from engram.link.server.live_files import Roll, announcements, server_credentials
 from engram.link.transport import Patience
-from tests.link.wire.processes import free_port, until
+from tests.link.wire.processes import free_port
 from tests.support import small
 
 QUICK = Patience(grace=2.0, turn=0.5)
