@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from engram.core.machine import let_go
 from engram.link.backoff import Pauses
 from engram.link.server.suspensions import Suspensions
 from engram.runs.progress import RunProgress
@@ -19,7 +20,6 @@ from engram.server.engine import Engine
 from engram.server.pending_messages import Asked, Exchange, has_code, trained_for
 from engram.settings.errors import AWAITED, BUSY, UNUSABLE, few, one_line
 from engram.settings.experiment import Experiment
-from engram.wire.mapped_arrays import let_go
 from engram.wire.messages import GONE, SUPERLINK, is_simulated
 from engram.wire.wire import COLUMNS, CONFIG, ROSTER_QUERY, TRAINING, size_of
 

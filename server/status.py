@@ -16,8 +16,8 @@ class Member(NamedTuple):
     """A member of a federation, a client that was one, or one that is invited."""
 
     name: str  # such as ``client-0``
-    # ``invited``, ``registered`` (its node has not been on line since the server began), ``online``,
-    # ``offline`` or ``unregistered`` (its key is refused for good).
+    # ``invited``, ``registered`` (not on line since the server began), ``online``, ``offline``, or
+    # ``unregistered`` (its key is refused for good).
     status: str
     since: str = ""  # when it got this status, in UTC, or until when it is invited; "" if unknown
     at: str = ""  # what its node is at work on

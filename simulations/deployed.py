@@ -126,9 +126,7 @@ def run_deployed(
             wait = min(_LONGEST, 2 * wait)
 
 
-def await_server(
-    server: Path, on_word: Callable[[str], None], patience: float = _STARTING
-) -> None:
+def await_server(server: Path, on_word: Callable[[str], None], patience: float = _STARTING) -> None:
     """Waits for a server's answer; says so if that takes long.
 
     Raises:

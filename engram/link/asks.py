@@ -78,6 +78,11 @@ class Ask(NamedTuple):
         )  # fmt: skip
 
     @property
+    def name(self) -> dict[str, str]:
+        """Fields of a node's word about it."""
+        return {"run": self.key.run, "request": self.key.request, "mark": self.mark}
+
+    @property
     def inline(self) -> dict[str, bytes]:
         """Contents in the frame, by hash."""
         found, at = dict[str, bytes](), 0

@@ -75,7 +75,7 @@ class Link:
         self._inbox: queue.Queue[Frame | None] = queue.Queue()
         self._outbox: queue.Queue[bytes | None] = queue.Queue()
         self._lock, self._closed = threading.Lock(), threading.Event()
-        self._known, self._fault = threading.Event(), ""
+        self._known, self._fault, self._away = threading.Event(), "", False
         self._thread = threading.Thread(target=self._stay, daemon=True)
         self._thread.start()
 
@@ -210,7 +210,9 @@ class Link:
                 if error.code() in _FINAL:
                     self._fail(error.details())
                     return
-                _log.warning("the server is away: %s", error.details())
+                if not self._away:
+                    _log.warning("the server of %s is away", self._folder)
+                self._away = True
             except (BadFrame, OSError) as error:
                 self._fail(str(error))
                 return
@@ -235,6 +237,7 @@ class Link:
                 if frame.kind == "members":
                     self._members = _members(json.loads(bytes(frame.body)))
                     self._known.set()
+                    self._away = False
                 else:
                     self._inbox.put(frame)
         finally:

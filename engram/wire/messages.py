@@ -22,17 +22,21 @@ class LocalRun(NamedTuple):
     run_id: int
 
 
-def local_run(run_id: int = 1, node_id: int = SUPERLINK) -> LocalRun:
-    """Lets this process create messages; one that Flower started keeps its own run."""
-    if TaskIdentity._run_id is None:
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, node_id
+def local_run(run_id: int | None = None) -> LocalRun:
+    """Lets this process create messages of a run; without a number, of the one that it has."""
+    if run_id is not None or TaskIdentity._run_id is None:
+        _begin(run_id or 1, SUPERLINK)
     return LocalRun(TaskIdentity.run_id)
 
 
 def node_context(run_id: int, node_id: int, node_config: Any, run_config: Any) -> Context:
     """Builds a ClientApp's context, and lets this process create messages as the node."""
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, node_id
+    _begin(run_id, node_id)
     return Context(run_id, node_id, node_config, RecordDict(), run_config)
+
+
+def _begin(run_id: int, node_id: int) -> None:
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, node_id
 
 
 def name_message(message: Message, message_id: str) -> None:

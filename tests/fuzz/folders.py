@@ -19,7 +19,7 @@ from engram.client.disk_memory import DiskStore
 from engram.client.memory import RamStore
 from engram.link.credentials import read_node, read_server
 from engram.link.server.identity import init_federation
-from engram.link.server.registration import names
+from engram.link.server.registration import roll
 from engram.settings.experiment import Experiment, read_by
 from engram.simulations.engine import simulate
 from engram.sites.encrypted_file import read_key
@@ -250,7 +250,7 @@ def federation(rng: random.Random, here: Path) -> Sequence[str] | None:
         return None
     if rng.random() < 0.5:
         read_server(server)
-        names(server)
+        roll(server)
         return None
     address = ["--control", rng.choice(("127.0.0.1:1", "x", text(rng)[:100]))]
     commands = (

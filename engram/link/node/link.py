@@ -281,7 +281,7 @@ class Node:
             part = await asyncio.to_thread(self._store.content, ask, each)
             if isinstance(part, Part):
                 try:
-                    request = pack("fetch", offset=part.held, digest=each.digest, **_named(ask))
+                    request = pack("fetch", offset=part.held, digest=each.digest, **ask.name)
                     async for chunk in self._there().fetch(request):
                         part.add(chunk)
                     part = self._store.finish(part)
@@ -297,19 +297,15 @@ class Node:
         if blob.size <= INLINE:
             await self._say("reply", ask, b"".join(blob.chunks(0, INLINE)), **said)
         else:
-            await self._there().deliver(pack("reply", **_named(ask), **said), blob)
+            await self._there().deliver(pack("reply", **ask.name, **said), blob)
 
     async def _say(self, kind: str, ask: Ask, body: bytes = b"", **fields: Any) -> None:
-        await self._there().write(pack(kind, body, **_named(ask), **fields))
+        await self._there().write(pack(kind, body, **ask.name, **fields))
 
     def _there(self) -> Connection:
         if self._connection is None:
             raise ConnectionError("the server is away")
         return self._connection
-
-
-def _named(ask: Ask) -> dict[str, str]:
-    return {"run": ask.key.run, "request": ask.key.request, "mark": ask.mark}
 
 
 def _error(error: str, reason: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:

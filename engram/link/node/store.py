@@ -7,7 +7,9 @@ makes up are hashed before they name files.
 
 import contextlib
 import hashlib
+import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -53,12 +55,14 @@ class Store:
         """Removes contents of a run that neither this ask has nor its former one had."""
         run = ask.key.run
         new, former = {each.digest for each in ask.contents}, self._former.get(run, set())
-        for path in (self._contents / _hashed(run)).glob("*"):
+        if not (folder := self._contents / _hashed(run)).is_dir():
+            return
+        for path in folder.iterdir():
             if path.name.partition(".")[0] not in new | former:
                 path.unlink()
                 self._whole.discard(path)
         self._former[run] = new
-        _keep_newest(self._contents, _RUNS)
+        _keep_newest(folder, _RUNS)
 
     def reply(self, ask: Ask) -> tuple[Frame, Blob] | None:
         """Returns the reply that was given to the same question, if it is there."""
@@ -89,8 +93,8 @@ class Store:
         for path in place.iterdir():
             if path.name not in (_REPLY, blob.path.name):
                 path.unlink()
-        _keep_newest(place.parent, _REPLIES)
-        _keep_newest(self._replies, _RUNS)
+        _keep_newest(place, _REPLIES)
+        _keep_newest(place.parent, _RUNS)
         return unpack(frame), blob
 
     def forget(self, ask: Ask) -> None:
@@ -108,7 +112,11 @@ def _hashed(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-def _keep_newest(folder: Path, most: int) -> None:
-    there = sorted(folder.glob("*"), key=lambda path: path.stat().st_mtime_ns)
-    for old in there[: len(there) - most]:
+def _keep_newest(last: Path, most: int) -> None:
+    """Removes all but the newest entries of a folder, one of which has just changed."""
+    now = time.time_ns()
+    os.utime(last, ns=(now, now))  # the system's own times are too coarse
+    others = [path for path in last.parent.iterdir() if path != last]
+    others.sort(key=lambda path: path.stat().st_mtime_ns)
+    for old in others[: max(0, len(others) + 1 - most)]:
         shutil.rmtree(old, ignore_errors=True)

@@ -15,11 +15,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engram.core.machine import let_go
 from engram.link.blobs import Blob
 from engram.settings.errors import EngramError
 from engram.settings.logs import begin_log
 from engram.settings.process_starts import safe_path
-from engram.wire.mapped_arrays import let_go
 
 _PATIENCE = 5.0  # seconds that a process may take to end
 _SHARED = ["engram.link.node.fork_preload"]  # modules that forked processes have in common

@@ -1,21 +1,32 @@
-"""Nodes for tests: they add one to what they receive, after as many seconds as they are told.
+"""Programs of a link for tests: nodes that add one to each byte they receive, and a server.
 
-``python -m tests.link.wire.answers HOST:PORT FEDERATION CLIENTS`` runs the nodes of some clients, with
-commas between, in this process.
+``python -m tests.link.wire.answers ADDRESS FEDERATION CLIENTS`` runs the nodes of some clients,
+with commas between, in this process; with ``server`` as the clients, the server.
 """
 
 import asyncio
 import logging
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from engram.link import content
-from engram.link.node.link import Answer, Node, Refused, Task
+from engram.link.credentials import read_node
+from engram.link.key_tls import node_credentials
+from engram.link.node.connection import Dial
+from engram.link.node.link import Answer, Node, Task
+from engram.link.server.hub import Server, serve_until_stopped
+from engram.link.server.live_files import Roll, announcements, server_credentials
 from engram.link.transport import Patience
+from engram.settings.errors import Refused
 
-PATIENCE = Patience(ping=2.0, answer=2.0, stall=20.0, longest=2.0)
+PATIENCE = Patience(ping=2.0, answer=2.0, stall=20.0, longest=1.0)
+MOST_REPLY = 2**27
+_ADDED = bytes([*range(1, 256), 0])
+
+
+def plus_one(data: bytes) -> bytes:
+    """Returns what nodes answer to some bytes."""
+    return data.translate(_ADDED)
 
 
 def answer_in(folder: Path) -> Callable[[Task], Answer]:
@@ -28,21 +39,40 @@ def answer_in(folder: Path) -> Callable[[Task], Answer]:
             raise Refused("this site's policy allows no such thing")
         if task.kind == "fail":
             raise RuntimeError("out of luck")
-        end = time.monotonic() + float(task.settings.get("seconds", 0))
-        while time.monotonic() < end and not task.cancelled.wait(0.05):
-            pass
-        tensors = content.read(task.content)
-        return Answer({"rows": 7}, content.parts({name: x + 1 for name, x in tensors.items()}))
+        if task.kind == "await":
+            return Answer({}, (), "awaited", "a person has yet to approve it")
+        task.cancelled.wait(float(task.settings.get("seconds", 0)))
+        data = [each.read_bytes() if isinstance(each, Path) else each for each in task.contents]
+        return Answer({"contents": len(data)}, [*map(plus_one, data)])
 
     return answer
 
 
-async def main(address: str, folder: Path, names: list[str]) -> None:
-    """Runs nodes until the process is killed."""
-    nodes = [Node(address, folder / n, answer_in(folder / n), patience=PATIENCE) for n in names]
-    await asyncio.gather(*(node.serve() for node in nodes))
+def dialing(address: str, folder: Path) -> Dial:
+    """Returns what dials a server as the client of a folder."""
+    credentials = read_node(folder)
+    return lambda: (address, node_credentials(credentials, (folder / "ca.crt").read_bytes()), [])
+
+
+def new_node(address: str, folder: Path) -> Node:
+    """Returns a node."""
+    return Node(dialing(address, folder), folder / "state", answer_in(folder), patience=PATIENCE)
+
+
+def new_server(folder: Path, patience: Patience = PATIENCE) -> Server:
+    """Returns a server."""
+    found = Roll(folder), server_credentials(folder), announcements(folder)
+    return Server(folder, *found, most_reply=MOST_REPLY, patience=patience)
+
+
+async def main(address: str, folder: Path, names: str) -> None:
+    """Runs nodes until the process is killed, or the server."""
+    if names == "server":
+        await serve_until_stopped(new_server(folder / "server"), address)
+    else:
+        await asyncio.gather(*(new_node(address, folder / n).serve() for n in names.split(",")))
 
 
 if __name__ == "__main__":
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3].split(",")))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))

@@ -7,90 +7,63 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-_PORTS = range(24000, 25000)
-_given: set[int] = set()
+from engram.link.server.identity import init_federation
+
+ROOT = Path(__file__).parents[3]
 
 
 def free_port() -> int:
-    """Returns a port that is free now, in the range of the tests."""
-    start: int = os.getpid() % len(_PORTS)
-    for port in [*_PORTS[start:], *_PORTS[:start]]:
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            if port not in _given:
-                probe.bind(("127.0.0.1", port))
-                _given.add(port)
-                return port
-    raise OSError("no port is free")
+    """Returns a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
-def started(*arguments: object, log: Path) -> subprocess.Popen[bytes]:
-    """Starts ``python ARGUMENTS``."""
-    command = [sys.executable, *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRPC_VERBOSITY": "NONE"}
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            command, env=environment, stdout=file, stderr=file, stdin=subprocess.DEVNULL
-        )
+def new_federation(folder: Path, clients: int) -> None:
+    """Makes a federation whose server can be reached at any port of this machine."""
+    init_federation(folder, clients=clients, hosts=[], superlink="127.0.0.1:9092", days=30)
 
 
-class Federation:
-    """A server and nodes as processes, in a folder that ``new_federation`` has made."""
+class Processes:
+    """A server and nodes as processes, of a federation's folder."""
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.port, self.reached_at = folder, port, port
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.reached_at = self.port
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, name: str, *options: object) -> None:
-        """Starts the server, or a node that answers as ``tests.link.wire.answers`` does."""
-        log, program = (
-            self.folder / f"{name[:40]}.log",
-            ["-m", "engram.link.server.hub", self.folder / "server"],
-        )
-        if name == "server":
-            program += [f"127.0.0.1:{self.port}"]
-        else:
-            program = [
-                "-m",
-                "tests.link.wire.answers",
-                f"127.0.0.1:{self.reached_at}",
-                self.folder,
-                name,
-            ]
-        self.running[name] = started(*program, *options, log=log)
+    def start(self, name: str) -> None:
+        """Starts the server, or a node, or several with commas between."""
+        port = self.port if name == "server" else self.reached_at
+        command = [sys.executable, "-m", "tests.link.wire.answers"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRPC_VERBOSITY": "NONE"}
+        with (self.folder / f"{name[:40]}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [*command, f"127.0.0.1:{port}", str(self.folder), name],
+                env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
 
-    def kill(self, name: str, how: int = signal.SIGKILL) -> None:
-        """Kills a process, by its number."""
+    def end(self, name: str, how: int = signal.SIGKILL) -> None:
+        """Ends a process, by its number."""
         process = self.running.pop(name)
-        process.send_signal(how)
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(how)
         process.wait(20)
 
     def close(self) -> None:
         """Ends all processes."""
-        for name in list(self.running):
-            self.kill(name)
+        for name in [*self.running]:
+            self.end(name)
 
 
-@contextlib.contextmanager
-def federation(folder: Path, names: Sequence[str], *options: object) -> Iterator[Federation]:
-    """Yields a federation with a server and some nodes."""
-    found = Federation(folder, free_port())
-    try:
-        found.start("server")
-        for name in names:
-            found.start(name, *options)
-        yield found
-    finally:
-        found.close()
-
-
-def until(true: object, seconds: float = 30.0) -> None:
+def until(true: Callable[[], object], seconds: float = 30.0) -> None:
     """Waits until a function returns something true."""
     end = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
+    while not true():
         if time.monotonic() > end:
             raise TimeoutError
         time.sleep(0.02)

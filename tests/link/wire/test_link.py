@@ -1,403 +1,349 @@
-"""A link of real processes on this machine: whatever is killed or cut, every reply comes once."""
+"""The link within this process: whatever ends or begins anew, every reply comes once."""
 
 import os
-import signal
-import socket
-import ssl
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+import threading
 from pathlib import Path
-from typing import Any
 
-import grpc
-import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from engram.link.frames import CHUNK, pack
-from engram.link.questions import Question, Reply, Tensors
-from engram.link.run import Link
-from engram.link.transport import CONNECT, DELIVER, RUN
-from tests.link.wire.cuts import Proxy
-from tests.link.wire.identity import (
-    Authority,
-    Members,
-    add_client,
-    new_federation,
-    node_credentials,
-    request,
-    write_file,
-)
-from tests.link.wire.processes import Federation, federation, until
+from engram.link.node.connection import leave
+from engram.link.node.link import Answer, Task
+from engram.link.questions import Content
+from engram.link.run import Link, status
+from engram.link.server.registration import remove_client
+from engram.settings.errors import Refused, RunStopped
+from engram.settings.settings_files import read_settings, to_toml
+from tests.link.wire.answers import dialing
+from tests.link.wire.processes import until
+from tests.link.wire.together import LARGE, NAMES, SMALL, Lab, Together
 
-SMALL = {"w": np.arange(1000, dtype=np.float32)}
-LARGE = {"w": np.zeros(8 * 2**20, dtype=np.float32)}  # 32 MiB
-NAMES = ["client-0", "client-1"]
-_RUNS = count()
-
-
-class Lab:
-    """A federation of processes, which all tests use, and the link of a run of each test's own."""
-
-    def __init__(self, fed: Federation, run: str) -> None:
-        self.fed, self.run, self.server = fed, run, fed.folder / "server"
-        self.link = self.open()
-
-    def open(self) -> Link:
-        """Opens a link of the same run, as a process does that goes on with it."""
-        return Link(self.server, self.run)
-
-    def there(self, name: str) -> bool:
-        """Whether a node is there."""
-        return name in (found := self.link.members()) and found[name].there
-
-    def at_work(self) -> bool:
-        """Whether both nodes are at work for the run."""
-        return all(self.worked(name) for name in NAMES)
-
-    def worked(self, name: str) -> int:
-        """Returns how often a node has worked for the run."""
-        path = self.fed.folder / name / "answered"
-        return path.read_text().splitlines().count(self.run) if path.exists() else 0
-
-    def restart(self, name: str, pause: float = 0.0) -> None:
-        """Kills a process, and starts it again."""
-        self.fed.kill(name)
-        time.sleep(pause)
-        self.fed.start(name)
-
-
-@pytest.fixture(scope="module")
-def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """Yields a federation of two nodes."""
-    folder = tmp_path_factory.mktemp("link") / "fed"
-    new_federation(folder, ["127.0.0.1"], 2)
-    with federation(folder, NAMES) as found:
-        yield found
-
-
-@pytest.fixture
-def lab(fed: Federation) -> Iterator[Lab]:
-    """Yields a federation whose nodes are there."""
-    for name in ("server", *NAMES):
-        if name not in fed.running or fed.running[name].poll() is not None:
-            fed.start(name)
-    found = Lab(fed, f"run-{next(_RUNS)}")
-    until(lambda: all(found.there(name) for name in NAMES), 90)
-    yield found
-    found.link.close(over=True)
-
-
-def questions(
-    tensors: Tensors = SMALL,
-    request: str = "1/train",
-    kind: str = "train",
-    names: Sequence[str] = NAMES,
-    **settings: Any,
-) -> list[Question]:
-    """Returns a question to each of some nodes."""
-    return [Question(name, request, kind, settings, tensors, most=2**27) for name in names]
-
-
-def answers(link: Link, seconds: float = 90) -> dict[str, Reply]:
-    """Returns the replies, each of which must come once."""
-    found = list(link.replies(seconds=seconds))
-    assert len({(reply.node, reply.request) for reply in found}) == len(found)
-    return {reply.node: reply for reply in found}
-
-
-def assert_right(found: Mapping[str, Reply], tensors: Tensors = SMALL) -> None:
-    """Checks that both nodes have answered, by what they received and one."""
-    assert {n: r.error + r.reason for n, r in found.items()} == dict.fromkeys(NAMES, "")
-    for reply in found.values():
-        assert np.array_equal(reply.tensors["w"], tensors["w"] + 1)
+BOTH = pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
 
 
 # --- Asks ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tensors", [SMALL, LARGE], ids=["small", "large"])
-def test_rounds(lab: Lab, tensors: Tensors) -> None:
+@BOTH
+def test_rounds(lab: Lab, content: Content) -> None:
     for number in range(3):
-        lab.link.ask(questions(tensors, f"{number}/train"), seconds=90)
-        assert_right(answers(lab.link), tensors)
+        lab.ask(content, request=f"{number}/train")
+        lab.assert_right(content)
     assert lab.worked("client-0") == 3
-    until(lambda: not [*(lab.server / "runs" / lab.run).glob("spool/*")])
+    until(lambda: not [*(lab.server / "runs" / lab.run).glob("replies/*")])
 
 
-def test_what_goes_wrong_at_a_node_is_told(lab: Lab) -> None:
-    lab.link.ask(questions(kind="refuse", names=NAMES[:1]), seconds=60)
-    lab.link.ask(questions(kind="fail", names=NAMES[1:]), seconds=60)
-    found = answers(lab.link)
-    assert found["client-0"][4:] == ("refused", "this site's policy allows no such thing")
-    assert found["client-1"][4:] == ("failed", "RuntimeError: out of luck")
+def test_a_question_has_several_contents(lab: Lab) -> None:
+    other = Content([b"other" * 100_000])
+    lab.ask(SMALL, LARGE, other, LARGE, SMALL)
+    lab.assert_right(SMALL, LARGE, other, LARGE, SMALL)
+    blobs = lab.server / "runs" / lab.run / "blobs"
+    assert {path.name for path in blobs.iterdir()} == {LARGE.digest, other.digest}
+    lab.ask(Content([b"own" * 10]), other, request="2/train")  # the other one is here already
+    lab.assert_right(Content([b"own" * 10]), other)
+    assert [path.name for path in blobs.iterdir()] == [other.digest]
+
+
+def test_nodes_say_what_goes_wrong(lab: Lab) -> None:
+    lab.ask(kind="refuse", names=NAMES[:1])
+    lab.ask(kind="fail", names=NAMES[1:])
+    lab.ask(kind="await", names=NAMES[1:], request="2/train")
+    found = {(r.node, r.request): r[4:] for r in lab.link.replies(seconds=30)}
+    assert found == {
+        ("client-0", "1/train"): ("refused", "this site's policy allows no such thing"),
+        ("client-1", "1/train"): ("failed", "RuntimeError: out of luck"),
+        ("client-1", "2/train"): ("awaited", "a person has yet to approve it"),
+    }
 
 
 def test_a_reply_that_is_too_large_is_refused(lab: Lab) -> None:
-    one, other = (question._replace(most=2**20) for question in questions(LARGE))
-    lab.link.ask([one, other._replace(tensors=SMALL, most=100)], seconds=90)
-    assert {reply.error for reply in answers(lab.link).values()} == {"unusable"}
-    lab.link.ask(questions(request="2/train"), seconds=60)  # and the nodes go on
-    assert_right(answers(lab.link))
+    before = status(lab.server).counters
+    lab.ask(LARGE, names=NAMES[:1], most=2**20)
+    lab.ask(SMALL, names=NAMES[1:], most=100)
+    found = lab.replies()
+    assert {reply.error for reply in found.values()} == {"unusable"}
+    assert "must have at most 1048576 bytes, got 3146228" in found["client-0"].reason
+    after = status(lab.server).counters
+    assert after["refused_replies"] - before["refused_replies"] == 2
+    lab.ask(SMALL, request="2/train")  # and the nodes go on
+    lab.assert_right(SMALL)
 
 
 def test_a_round_ends_at_its_deadline(lab: Lab) -> None:
-    lab.link.ask(questions(names=NAMES[:1]), seconds=60)
-    lab.link.ask(questions(names=NAMES[1:], seconds=600), seconds=4)
-    found = answers(lab.link)
+    lab.ask(SMALL, names=NAMES[:1])
+    lab.ask(SMALL, names=NAMES[1:], seconds=600, within=1.5)
+    found = lab.replies()
     assert [found[name].error for name in NAMES] == ["", "late"]
-    lab.link.ask(questions(request="2/train"), seconds=60)  # the node has stopped its work
-    assert_right(answers(lab.link))
+    lab.ask(SMALL, request="2/train")  # the node has stopped its work
+    lab.assert_right(SMALL)
 
 
 def test_late_replies_come_in_later_rounds(lab: Lab) -> None:
-    lab.link.ask(questions(names=NAMES[:1]), seconds=90)
-    lab.link.ask(questions(names=NAMES[1:], seconds=8), seconds=90)
-    assert answers(lab.link, seconds=4).keys() == {"client-0"}
-    lab.link.ask(questions(names=NAMES[:1], request="2/train"), seconds=90)
-    found = [(reply.node, reply.request) for reply in lab.link.replies(seconds=90)]
+    lab.ask(SMALL, names=NAMES[:1])
+    lab.ask(SMALL, names=NAMES[1:], seconds=2)
+    assert lab.replies(seconds=1).keys() == {"client-0"}
+    lab.ask(SMALL, names=NAMES[:1], request="2/train")
+    found = [(reply.node, reply.request) for reply in lab.link.replies(seconds=30)]
     assert sorted(found) == [("client-0", "2/train"), ("client-1", "1/train")]
 
 
 def test_what_is_dropped_is_not_worked_on(lab: Lab) -> None:
-    lab.link.ask(questions(seconds=600), seconds=900)
+    lab.ask(SMALL, seconds=600)
     until(lab.at_work)
     lab.link.drop(NAMES)
-    assert answers(lab.link) == {}
-    lab.link.ask(questions(request="2/train"), seconds=60)
-    assert_right(answers(lab.link))
+    assert lab.replies() == {}
+    lab.ask(SMALL, request="2/train")
+    lab.assert_right(SMALL)
 
 
 def test_runs_take_turns(lab: Lab) -> None:
-    other = Link(lab.server, f"{lab.run}-b")
-    for each in (lab.link, other):
-        each.ask(questions(seconds=0.5), seconds=60)
-    for each in (lab.link, other):
-        assert_right(answers(each))
-    other.close(over=True)
+    other = Lab(lab.folder)
+    for number in range(3):
+        lab.ask(SMALL, request=f"{number}/train", names=NAMES[:1], seconds=0.3)
+    other.ask(SMALL, names=NAMES[:1])
+    other.assert_right(SMALL, names=NAMES[:1])
+    assert lab.worked("client-0") < 3
+    assert len([*lab.link.replies(seconds=30)]) == 3
+    other.link.close(over=True)
 
 
-# --- Kills ---------------------------------------------------------------------------------------
+def test_a_node_at_work_for_long_is_busy_for_other_runs(tmp_path: Path) -> None:
+    fed = Together(tmp_path / "fed", 1)
+    fed.patience = fed.patience._replace(turn=0.4)
+    fed.start("server", "client-0")
+    lab, other = Lab(fed.folder), Lab(fed.folder)
+    until(lambda: lab.there("client-0"))
+    lab.ask(SMALL, names=["client-0"], seconds=1.5)
+    until(lambda: lab.worked("client-0"))
+    other.ask(SMALL, names=["client-0"])
+    found = other.replies()["client-0"]
+    assert found[4:] == ("busy", f"it is at work on train of run {lab.run}")
+    assert status(lab.server).members["client-0"].at == f"train of run {lab.run}"
+    lab.assert_right(SMALL, names=["client-0"])
+    other.ask(SMALL, names=["client-0"])  # to ask again is a new question
+    other.assert_right(SMALL, names=["client-0"])
+    for each in (lab, other):
+        each.link.close(over=True)
+    fed.close()
 
 
-def test_a_node_is_killed_at_work(lab: Lab) -> None:
-    lab.link.ask(questions(seconds=3), seconds=90)
+# --- Ends and beginnings -------------------------------------------------------------------------
+
+
+def test_a_node_begins_anew_at_work(fed: Together, lab: Lab) -> None:
+    lab.ask(SMALL, seconds=1)
     until(lab.at_work)
-    lab.restart("client-0")
-    assert_right(answers(lab.link))
+    fed.end("client-0")
+    fed.start("client-0")
+    lab.assert_right(SMALL)
     assert (lab.worked("client-0"), lab.worked("client-1")) == (2, 1)
 
 
-@pytest.mark.parametrize("tensors", [SMALL, LARGE], ids=["small", "large"])
-def test_the_server_is_killed_while_nodes_work(lab: Lab, tensors: Tensors) -> None:
-    lab.link.ask(questions(tensors, seconds=3), seconds=90)
+@BOTH
+def test_the_server_begins_anew_while_nodes_work(fed: Together, lab: Lab, content: Content) -> None:
+    lab.ask(content, seconds=1)
     until(lab.at_work)
-    lab.restart("server", pause=1.0)
-    assert_right(answers(lab.link), tensors)
+    fed.end("server")
+    fed.start("server")
+    lab.assert_right(content)
     assert (lab.worked("client-0"), lab.worked("client-1")) == (1, 1)  # nobody works twice
 
 
-def test_the_server_is_killed_when_replies_have_come(lab: Lab) -> None:
-    lab.link.ask(questions(), seconds=60)
+def test_the_server_begins_anew_when_replies_have_come(fed: Together, lab: Lab) -> None:
+    lab.ask(SMALL)
     until(lambda: lab.link._inbox.qsize() == 2)  # they are here, but the server has not heard of it
-    lab.restart("server")
-    assert_right(answers(lab.link))
-    lab.link.ask(questions(request="2/train"), seconds=60)
-    assert_right(answers(lab.link))
+    fed.end("server")
+    fed.start("server")
+    lab.assert_right(SMALL)
+    lab.ask(SMALL, request="2/train")
+    lab.assert_right(SMALL)
     assert lab.worked("client-0") == 2
 
 
-@pytest.mark.parametrize("tensors", [SMALL, LARGE], ids=["small", "large"])
-def test_a_run_is_killed_and_goes_on(lab: Lab, tensors: Tensors) -> None:
+@BOTH
+def test_a_run_begins_anew(lab: Lab, content: Content) -> None:
     """A process of a run that ends without a word is one whose link is closed, to all others."""
-    lab.link.ask(questions(tensors, seconds=2), seconds=90)
+    lab.ask(content, seconds=0.5)
     until(lab.at_work)
     lab.link.close(over=False)
     lab.link = lab.open()  # while nodes are at work
-    lab.link.ask(questions(tensors, seconds=2), seconds=90)
-    assert_right(answers(lab.link), tensors)
+    lab.ask(content, seconds=0.5)
+    lab.assert_right(content)
     lab.link.close(over=False)
     lab.link = lab.open()  # when it had all replies, and no checkpoint yet
-    lab.link.ask(questions(tensors, seconds=2), seconds=90)
-    assert_right(answers(lab.link), tensors)
+    lab.ask(content, seconds=0.5)
+    lab.assert_right(content)
     assert (lab.worked("client-0"), lab.worked("client-1")) == (1, 1)
-    other = {"w": tensors["w"] + 5}
-    lab.link.ask(questions(other), seconds=90)  # the same round, of another model
-    assert_right(answers(lab.link), other)
+    other = Content([*content.parts, b"5"])
+    lab.ask(other)  # the same round, of another model
+    lab.assert_right(other)
     assert lab.worked("client-0") == 2
 
 
 def test_a_process_that_goes_on_with_a_run_replaces_the_former(lab: Lab) -> None:
     former, lab.link = lab.link, lab.open()
-    lab.link.ask(questions(), seconds=60)
-    assert_right(answers(lab.link))
-    former.ask(questions(request="2/train"), seconds=60)
-    with pytest.raises(ConnectionError, match="another process goes on with run"):
-        list(former.replies(seconds=60))
+    lab.ask(SMALL)
+    lab.assert_right(SMALL)
+    with pytest.raises(RunStopped, match="another process goes on with run"):
+        until(lambda: former.ask([], seconds=1), 10)
 
 
-def test_random_kills(lab: Lab) -> None:
-    """In each of twelve rounds, the server or a node is killed at some moment."""
-    rng, tensors = np.random.default_rng(0), {"w": np.zeros(2**19, np.float32)}
-    for number in range(12):
-        lab.link.ask(questions(tensors, f"{number}/train", seconds=0.2), seconds=200)
-        time.sleep(rng.uniform(0, 0.6))
-        lab.restart(str(rng.choice(["server", *NAMES])), rng.uniform(0, 0.5))
-        assert_right(found := answers(lab.link, 200), tensors)
-        tensors = {"w": np.array(found["client-0"].tensors["w"])}
-    assert float(tensors["w"][0]) == 12.0
+def test_a_reply_whose_run_was_dropped_comes_anew(lab: Lab) -> None:
+    lab.ask(LARGE)
+    until(lambda: lab.link._inbox.qsize() == 2)
+    for path in (lab.server / "runs" / lab.run / "replies").glob("*/*"):
+        path.unlink()  # as the server does with a run that was away for too long
+    lab.assert_right(LARGE)
 
 
-# --- Cuts ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("reset", [True, False], ids=["reset", "held"])
-@pytest.mark.parametrize("part", [0.5, 1.5], ids=["to the node", "from the node"])
-def test_a_transfer_that_is_cut_goes_on(lab: Lab, reset: bool, part: float) -> None:
-    tensors = {"w": LARGE["w"] + next(_RUNS)}  # what the node has had is not fetched again
-    proxy, size = Proxy(lab.fed.port), 4 * len(LARGE["w"])
-    lab.fed.reached_at = proxy.port
-    try:
-        lab.restart("client-0")
-        until(lambda: proxy.passed > 3000 and lab.there("client-0"), 60)
-        lab.link.ask(questions(tensors), seconds=200)
-        until(lambda: proxy.passed > part * size, 90)
-        proxy.cut(2.0 if reset else 8.0, reset=reset)  # the latter is longer than both ends wait
-        assert_right(answers(lab.link, 200), tensors)
-        assert proxy.passed < 2.2 * size  # what was in flight is lost, and no more
-        assert lab.worked("client-0") == 1
-    finally:
-        lab.fed.reached_at = lab.fed.port
-        lab.fed.kill("client-0")
-        proxy.close()
-
-
-def test_a_node_that_stands_still_is_not_there(lab: Lab) -> None:
-    number = lab.fed.running["client-0"].pid
-    os.kill(number, signal.SIGSTOP)
-    try:
-        until(lambda: not lab.there("client-0"), 60)
-        lab.link.ask(questions(), seconds=90)
-    finally:
-        os.kill(number, signal.SIGCONT)
-    assert_right(answers(lab.link))
+def test_a_damaged_reply_is_worked_on_again(fed: Together, lab: Lab) -> None:
+    lab.ask(LARGE, names=NAMES[:1])
+    lab.assert_right(LARGE, names=NAMES[:1])
+    fed.end("client-0")
+    (kept,) = (p for p in (fed.folder / "client-0").glob("state/replies/*/*/*") if len(p.name) > 60)
+    kept.write_bytes(bytes(kept.stat().st_size))  # as a power cut does
+    fed.start("client-0")
+    lab.ask(LARGE, names=NAMES[:1])
+    lab.assert_right(LARGE, names=NAMES[:1])
+    assert lab.worked("client-0") == 2
 
 
 # --- Members -------------------------------------------------------------------------------------
 
 
-def test_members_come_and_go_while_a_run_goes_on(lab: Lab) -> None:
-    add_client(lab.fed.folder, "client-2")
-    lab.fed.start("client-2")
-    until(lambda: lab.there("client-2"), 60)
-    lab.link.ask(questions(names=["client-0", "client-2"], seconds=3), seconds=60)
+def test_welcome_says_what_nodes_must_know(fed: Together, lab: Lab) -> None:
+    assert fed.words[-1]["version"] == 1
+    before, path = len(fed.words), lab.server / "federation.toml"
+    settings = read_settings(path)
+    path.write_bytes(to_toml(settings | {"superlink": "127.0.0.1:1", "former": "127.0.0.1:2"}))
+    until(lambda: len(fed.words) == before + 2)  # each node is told
+    assert any("127.0.0.1:1" in str(said) for said in fed.words[-1]["announcements"].values())
+
+
+def test_who_is_removed_or_leaves_hears_it(tmp_path: Path) -> None:
+    fed = Together(tmp_path / "fed", 3)
+    fed.start("server", *NAMES, "client-2")
+    lab = Lab(fed.folder)
+    until(lambda: lab.there(*NAMES, "client-2"))
+    lab.ask(SMALL, names=["client-0", "client-2"], seconds=1.5)
     until(lambda: lab.worked("client-2"))
-    Members(lab.server).remove("client-2")
-    found = answers(lab.link)
+    remove_client(lab.server, "client-2")
+    found = lab.replies()
     assert (found["client-0"].error, found["client-2"].error) == ("", "gone")
-    log = lab.fed.folder / "client-2.log"
-    until(lambda: "client-2 was removed" in log.read_text())
-    until(lambda: lab.fed.running["client-2"].poll() is not None)
-    lab.fed.start("client-2")
-    until(lambda: "no member's" in log.read_text())
-    assert "client-2" not in lab.link.members()
-    lab.link.ask(questions(names=["client-2"], request="2/train"), seconds=60)
-    assert answers(lab.link)["client-2"].error == "gone"
+    assert fed.fault("client-2") == "client-2 was removed from the federation by its operator"
+    fed.do(leave(dialing(f"127.0.0.1:{fed.port}", fed.folder / "client-1")))
+    assert "client-1" in fed.fault("client-1")
+    for name, why in {"client-1": "has left the federation", "client-2": "was removed"}.items():
+        fed.start(name)  # once more
+        assert why in fed.fault(name)
+    until(lambda: [*lab.link.members()] == ["client-0"])
+    lab.ask(SMALL, names=["client-2"], request="2/train")
+    assert lab.replies()["client-2"].error == "gone"
+    lab.link.close(over=True)
+    fed.close()
 
 
-def test_a_second_node_with_a_key_replaces_the_first(lab: Lab) -> None:
-    first = lab.fed.running.pop("client-0")
-    lab.fed.start("client-0")
-    until(lambda: first.poll() is not None, 60)
-    assert "another node has connected as client-0" in (lab.fed.folder / "client-0.log").read_text()
-    lab.link.ask(questions(), seconds=60)
-    assert_right(answers(lab.link))
+def test_a_second_node_with_a_key_replaces_the_first(fed: Together, lab: Lab) -> None:
+    first = fed.running.pop("client-0")
+    fed.start("client-0")
+    until(first.done)
+    assert str(first.exception()) == "another node has connected as client-0"
+    lab.ask(SMALL)
+    lab.assert_right(SMALL)
 
 
-# --- Strangers and hostile nodes -----------------------------------------------------------------
+# --- The server ----------------------------------------------------------------------------------
 
 
-HELLO = pack("hello", version=1)
-JUNK = pack("reply", run="x", request="y", mark="z", settings={}, error="", reason="")
+def test_a_full_disk_is_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage, full = os.statvfs(lab.server), threading.Event()
+
+    class Usage:
+        free = property(lambda _: 0 if full.is_set() else usage.f_bavail * usage.f_frsize)
+
+    monkeypatch.setattr("engram.link.server.transfers.shutil.disk_usage", lambda _: Usage())
+    full.set()
+    lab.ask(LARGE, names=NAMES[:1])
+    lab.ask(LARGE, names=NAMES[1:], within=1.5)
+    found = lab.replies(2.8)["client-1"]
+    assert (found.error, "disk cannot take it" in found.reason) == ("late", True)
+    full.clear()
+    lab.assert_right(LARGE, names=NAMES[:1])
+    assert (lab.worked("client-0"), lab.worked("client-1")) == (1, 1)
 
 
-def call(fed: Federation, folder: Path, frames: Sequence[bytes], method: str = CONNECT) -> str:
-    """Makes a call as a node would; returns how it ends."""
-    options = [("grpc.max_send_message_length", -1)]
-    with grpc.secure_channel(f"127.0.0.1:{fed.port}", node_credentials(folder), options) as channel:
-        try:
-            list(channel.stream_stream(method)(iter(frames), timeout=30))
-        except grpc.RpcError as error:
-            return str(error.code().name)
-        return "OK"
+def test_a_folder_has_one_server(fed: Together, lab: Lab) -> None:
+    other = Together.__new__(Together)
+    other.__dict__ |= fed.__dict__ | {"running": {}, "port": fed.port + 1}
+    other.start("server")
+    assert "another server runs in" in other.fault("server")
+    lab.ask(SMALL)
+    lab.assert_right(SMALL)
 
 
-@pytest.mark.parametrize(
-    ("frames", "method", "code"),
-    [
-        ([b"junk"], CONNECT, "INVALID_ARGUMENT"),
-        ([pack("hello", version=99)], CONNECT, "FAILED_PRECONDITION"),
-        ([HELLO, b"junk"], CONNECT, "INVALID_ARGUMENT"),
-        ([HELLO, pack("reply", run=1, request="y", mark="z")], CONNECT, "INVALID_ARGUMENT"),
-        ([HELLO, *[JUNK] * 60], CONNECT, "INVALID_ARGUMENT"),
-        ([HELLO, bytes(3 * CHUNK)], CONNECT, "RESOURCE_EXHAUSTED"),
-        ([JUNK], DELIVER, "NOT_FOUND"),
-        ([b"junk"], DELIVER, "INVALID_ARGUMENT"),
-        ([HELLO], RUN, "UNIMPLEMENTED"),
-    ],
-)
-def test_hostile_calls_end(lab: Lab, frames: list[bytes], method: str, code: str) -> None:
-    hostile = lab.fed.folder / "hostile"
-    if not hostile.exists():
-        add_client(lab.fed.folder, "hostile")
-        until(lambda: "hostile" in lab.link.members())
-    assert call(lab.fed, hostile, frames, method) == code
-    lab.link.ask(questions(), seconds=60)
-    assert_right(answers(lab.link))
+def test_a_port_has_one_server(fed: Together, lab: Lab, tmp_path: Path) -> None:
+    assert lab.there()
+    other = Together(tmp_path / "other", 0)
+    other.port = fed.port
+    other.start("server")
+    assert f"127.0.0.1:{fed.port} cannot be listened at" in other.fault("server")
+    other.close()
 
 
-def test_strangers_get_no_further_than_tls(lab: Lab, tmp_path: Path) -> None:
-    fed, other, new = lab.fed, tmp_path / "other", tmp_path / "new"
-    new_federation(other, ["127.0.0.1"], 1)
-    assert call(fed, other / "client-0", [HELLO]) == "UNAVAILABLE"  # it trusts another authority
-    root = (fed.folder / "ca.crt").read_bytes()
-    write_file(other / "client-0" / "ca.crt", root)
-    assert (
-        call(fed, other / "client-0", [HELLO]) == "UNAVAILABLE"
-    )  # another authority vouches for it
-    signed = Authority.read(fed.folder).sign_node(request(new, "client-9"), "client-9")
-    write_file(new / "node.crt", signed)
-    write_file(new / "ca.crt", root)
-    assert call(fed, new, [HELLO]) == "PERMISSION_DENIED"  # nobody has made it a member
-    for name in ("crt", "key"):
-        write_file(new / f"node.{name}", (lab.server / f"server.{name}").read_bytes())
-    assert call(fed, new, [HELLO]) == "UNAVAILABLE"  # a server's certificate is none of a node
+def test_a_socket_has_a_long_path(tmp_path: Path) -> None:
+    fed = Together(tmp_path / ("a" * 120) / "fed", 1)
+    fed.start("server", "client-0")
+    lab = Lab(fed.folder)
+    until(lambda: lab.there("client-0"))
+    lab.ask(LARGE, names=["client-0"])
+    lab.assert_right(LARGE, names=["client-0"])
+    assert status(lab.server).runs == [lab.run]
+    lab.link.close(over=True)
+    fed.close()
 
 
-def test_a_renewed_certificate_is_shown_without_a_restart(lab: Lab) -> None:
-    before, key = (
-        shown(lab.fed),
-        load_pem_private_key((lab.server / "server.key").read_bytes(), None),
-    )
-    assert isinstance(key, EllipticCurvePrivateKey)
-    renewed = Authority.read(lab.fed.folder).sign_server(key, ["127.0.0.1"], 10)
-    write_file(lab.server / "server.crt", renewed)
-    assert (before != renewed.decode(), shown(lab.fed)) == (True, renewed.decode())
-    lab.link.ask(questions(), seconds=60)  # those that are connected stay
-    assert_right(answers(lab.link))
+def test_no_server_answers(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"no server answers for .*: start it with `engram superlink"):
+        status(tmp_path)
 
 
-def shown(fed: Federation) -> str:
-    """Returns the certificate that a server shows."""
-    context = ssl.create_default_context(cafile=fed.folder / "ca.crt")
-    context.load_cert_chain(
-        fed.folder / "client-1" / "node.crt", fed.folder / "client-1" / "node.key"
-    )
-    context.set_alpn_protocols(["h2"])
-    with (
-        socket.create_connection(("127.0.0.1", fed.port)) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped,
-    ):
-        return ssl.DER_cert_to_PEM_cert(wrapped.getpeercert(binary_form=True) or b"")
+def test_a_query_waits_for_a_server_that_starts(tmp_path: Path) -> None:
+    fed = Together(tmp_path / "fed", 1)
+    threading.Timer(0.3, fed.start, ["server"]).start()
+    found = status(fed.server, patience=10)
+    assert {name: each.there for name, each in found.members.items()} == {"client-0": False}
+    fed.close()
+
+
+def test_a_run_of_another_version_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engram.link.run.VERSION", 2)
+    link = Link(lab.server, "999")
+    with pytest.raises(RunStopped, match=r"speaks version 1 .* and this run version 2: install"):
+        link.members()
+
+
+def test_a_node_of_another_version_is_told(
+    fed: Together, lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fed.end("client-0")
+    monkeypatch.setattr("engram.link.node.connection.VERSION", 2)
+    fed.start("client-0")
+    until(lambda: "and the node version 2: install the same release" in caplog.text)
+    monkeypatch.undo()
+    until(lab.there)  # it tries again, until one of both is of the other's release
+
+
+def test_a_node_ends_its_work_with_itself(fed: Together, lab: Lab) -> None:
+    ended = threading.Event()
+
+    def answer(task: Task) -> Answer:
+        if task.cancelled.wait(30):
+            ended.set()
+        return Answer({})
+
+    fed.end("client-0")
+    fed.start("client-0", answer=answer)
+    until(lab.there)
+    lab.ask(SMALL)
+    until(lambda: status(lab.server).members["client-0"].at)
+    fed.end("client-0")
+    assert ended.wait(5)
