@@ -13,12 +13,9 @@ from engram.link.records import to_contents
 from engram.link.run import Link, status
 from engram.link.server.hub import Server
 from engram.link.server.identity import init_federation
-from engram.link.server.live_files import Roll, announcements, server_credentials
-from engram.link.transport import Patience
+from tests.link.wire.answers import new_server
 from tests.link.wire.processes import free_port
 from tests.support import small
-
-QUICK = Patience(grace=2.0, turn=0.5)
 
 
 class Hub:
@@ -32,15 +29,7 @@ class Hub:
         self._serving = None
 
     def start(self) -> None:
-        folder = self.server
-        server = Server(
-            folder,
-            Roll(folder),
-            server_credentials(folder),
-            announcements(folder),
-            most_reply=2**26,
-            patience=QUICK,
-        )
+        server = new_server(self.server)
         self._ended = threading.Event()
         self._serving = asyncio.run_coroutine_threadsafe(self._serve(server), _loop())
         status(self.server, patience=20)
