@@ -157,7 +157,7 @@ def register(
         list[Path] | None, argument("[REQUEST]...", "Sites' requests to be admitted.")
     ] = None,
 ) -> None:
-    """Admit sites that were invited, by their requests; without any, list the members."""
+    """Admit invited sites by their requests; without any, list the members."""
     for request in requests or ():
         name, fingerprint = admit(server, request)
         say(f"{name} is a member: its key is {fingerprint}")

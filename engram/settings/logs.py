@@ -83,17 +83,6 @@ def log_plainly() -> None:
             vars(handler)["colored"] = False  # an attribute of Flower's
 
 
-def uvicorn_log() -> dict[str, Any]:
-    """Returns uvicorn's ``log_config`` for the same lines."""
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"lines": {"()": Lines}},
-        "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines"}},
-        "loggers": {"uvicorn": {"handlers": ["lines"], "level": "INFO", "propagate": False}},
-    }
-
-
 def read_said(line: str) -> Said | None:
     """Reads a line that ``Lines`` wrote; None for any other."""
     if match := _LINE.fullmatch(line.rstrip()):

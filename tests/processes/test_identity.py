@@ -24,16 +24,15 @@ def federation(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deployed") / "fed"
     with LoopbackFederation(folder, clients=0) as there:
         for _ in range(3):
-            add_client(folder)
+            there.options[add_client(folder).name] = []
         (there.server / "clients" / "client-2.pub").unlink()
         yield there
 
 
 def copied(there, client, name):
     """Copies a client's folder to another one of the federation's."""
-    folder = shutil.copytree(there.server.parent / client, there.server.parent / name)
     there.options[name] = []
-    return folder
+    return shutil.copytree(there.server.parent / client, there.server.parent / name)
 
 
 def ends_with(there, name, says):
@@ -72,20 +71,20 @@ def test_a_node_that_is_not_registered_is_refused(federation):
 
 
 def test_of_two_nodes_with_one_key_the_older_one_ends(federation):
-    copied(federation, "client-1", "stolen")
+    copied(federation, "client-1", "client-stolen")
     federation.start("client-1")
     connected(federation, "client-1")
-    federation.start("stolen")
+    federation.start("client-stolen")
     ends_with(federation, "client-1", "another node has connected as client-1")
-    connected(federation, "stolen")
+    connected(federation, "client-stolen")
 
 
 def test_a_node_asks_the_server_for_its_certificate(federation, tmp_path):
-    own = copied(federation, "client-0", "deceived")
+    own = copied(federation, "client-0", "client-deceived")
     init_federation(tmp_path / "other", clients=1, hosts=[], superlink="127.0.0.1:9092", days=1)
     shutil.copy(tmp_path / "other" / "client-0" / "ca.crt", own)
-    federation.start("deceived")
-    ends_with(federation, "deceived", "is not vouched for by")
+    federation.start("client-deceived")
+    ends_with(federation, "client-deceived", "is not vouched for by")
 
 
 def test_a_node_that_died_is_back_at_once(federation):

@@ -8,11 +8,13 @@ from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from engram.link.server.membership import Membership
+from engram.link.server.registration import remove_client, roll
 from engram.server.grid import PatientGrid
 from engram.server.roster_query import Answers
 from engram.settings.errors import AWAITED, UNUSABLE
 from engram.wire.messages import local_run, name_message
 from engram.wire.wire import ARRAYS, ROSTER_QUERY
+from tests.link.server.federations import make
 from tests.server.links import (
     ANSWER,
     CUT_OFF,
@@ -214,21 +216,19 @@ def test_a_node_that_says_it_is_busy_is_asked_again_until_it_is_free(clock):
     assert exchange(clock, nodes, grid=grid, timeout=10)[0] == [1, 2]
 
 
-def test_nothing_is_taken_from_a_node_that_was_unregistered_and_nobody_waits_for_it(
-    clock, tmp_path
-):
-    (tmp_path / "clients").mkdir()
+def test_nothing_is_taken_from_a_node_that_was_removed_and_nobody_waits_for_it(clock, tmp_path):
+    make(tmp_path / "fed", clients=3)
 
     class Taken(Link):
         def pull_messages(self, message_ids):
             if self.clock.now > begin + 3:  # node 2 has answered by then, and node 3 has not
-                for node in (2, 3):
-                    (tmp_path / "clients" / f"client-{node}.{node}.removed").touch()
+                for client in {1, 2} & roll(server).members:
+                    remove_client(server, f"client-{client}")
             return super().pull_messages(message_ids)
 
-    begin = clock.now
+    begin, server = clock.now, tmp_path / "fed" / "server"
     link = Taken(clock, {1: Node(6.0), 2: Node(1.0), 3: Node(900.0)})
-    grid = PatientGrid(link, least=3, membership=Membership(tmp_path, 3))
+    grid = PatientGrid(link, least=3, membership=Membership(server, 3))
     assert exchange(clock, None, grid=grid, timeout=600)[0] == [1]
     assert clock.now - begin < 10
 

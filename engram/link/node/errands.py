@@ -81,7 +81,7 @@ def _run(credentials: NodeCredentials, errand: str) -> Frame:
         try:
             return unpack(next(call))
         except grpc.RpcError as error:
-            raise explain(way.credentials, error.code(), str(error.details())) from error
+            raise explain(way, error.code(), str(error.details())) from error
         except (StopIteration, BadFrame) as error:
             raise Unreachable(f"the SuperLink at {address} does not answer as one") from error
         finally:

@@ -167,8 +167,8 @@ class _Reception:
             Refused: There is to be none any more.
             _HasLeft: The client's site has given its key up.
         """
-        credentials, before, self._connected = self._way.credentials, self._connected, False
-        error = explain(credentials, how.code, str(how), was_connected=before)
+        before, self._connected = self._connected, False
+        error = explain(self._way, how.code, str(how), was_connected=before)
         self._end(error)
         if before or (isinstance(error, KeyRefused | Untrusted) and self._known):
             _log.warning("%s; connecting again", error)

@@ -4,7 +4,7 @@ from typing import Final
 
 import grpc
 
-from engram.link.credentials import NodeCredentials
+from engram.link.node.superlink_address import Way
 from engram.link.node.tls_check import find_fault
 from engram.settings.errors import EngramError, one_line
 
@@ -55,21 +55,18 @@ _FAULTS: Final = {
 
 
 def explain(
-    credentials: NodeCredentials,
-    code: grpc.StatusCode,
-    details: str,
-    *,
-    was_connected: bool = False,
+    way: Way, code: grpc.StatusCode, details: str, *, was_connected: bool = False
 ) -> EngramError:
     """Returns why a call failed; looks at the server's TLS if it may be that.
 
     Args:
-        credentials: The client's, with the address that was called.
+        way: The way of the call.
         code: How the call failed.
         details: The same in words.
         was_connected: Whether TLS cannot be the cause.
     """
-    where, details = f"the SuperLink at {credentials.superlink}", one_line(details)
+    credentials, details = way.credentials, one_line(details)
+    where = f"the SuperLink at {credentials.superlink}"
     if code == grpc.StatusCode.PERMISSION_DENIED:
         gone = Gone(f"{where} refuses this client's key for good, as {details}: {_ANEW}")
         gone.left = "has left" in details  # as engram/link/server/hub.py has it
@@ -81,7 +78,7 @@ def explain(
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return KeyRefused(f"{where} refuses this node: {details}.")
     if code == grpc.StatusCode.UNAVAILABLE and not was_connected:
-        fault = find_fault(credentials.superlink, credentials.root_certificate)
+        fault = find_fault(credentials.superlink, credentials.root_certificate, way.key_host)
         if fault is not None:
             return _FAULTS[fault.kind](f"{where} {fault.text}")
     return Unreachable(f"{where} does not answer: {details}")

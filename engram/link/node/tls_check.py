@@ -37,7 +37,7 @@ class Fault(NamedTuple):
     kind: Literal["certificate", "clock", "protocol", "key"]
 
 
-def find_fault(address: str, root: Path) -> Fault | None:
+def find_fault(address: str, root: Path, key_host: str = "") -> Fault | None:
     """Finds out by a TLS handshake why a server could not be called.
 
     None if the connection broke before that was known. Only a certificate that fails its
@@ -48,16 +48,17 @@ def find_fault(address: str, root: Path) -> Fault | None:
     Args:
         address: HOST:PORT of the server.
         root: The file of the authority's certificate, which must have signed the server's.
+        key_host: The name that it must have, if not that of the address (``Way.key_host``).
     """
     server = parse_address(address, "superlink")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(root)
-        _shake_hands(server, context)
+        _shake_hands(server, context, key_host)
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
             return _fault_of_time(server, error.verify_code)
-        return _certificate_fault(server, root, error)
+        return _certificate_fault(server, root, error, key_host)
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # it closed the connection
         return None
     except ssl.SSLError as error:
@@ -68,7 +69,11 @@ def find_fault(address: str, root: Path) -> Fault | None:
     return Fault("is there, and ends this node's connections.", "key")
 
 
-def _certificate_fault(server: Address, root: Path, error: ssl.SSLCertVerificationError) -> Fault:
+def _certificate_fault(
+    server: Address, root: Path, error: ssl.SSLCertVerificationError, key_host: str
+) -> Fault:
+    if error.verify_code in _OTHER_NAMES and key_host:
+        return Fault("has a key from before the one that this node has heard of", "certificate")
     if error.verify_code in _OTHER_NAMES:
         mend = f"{_RENEW} --host {server.host}` makes another one"
         return Fault(f"has a certificate for other names than {server.host}: {mend}", "certificate")
@@ -94,10 +99,10 @@ def _unverified(server: Address) -> bytes:
     return _shake_hands(server, context)
 
 
-def _shake_hands(server: Address, context: ssl.SSLContext) -> bytes:
+def _shake_hands(server: Address, context: ssl.SSLContext, name: str = "") -> bytes:
     """Returns the server's certificate, in DER."""
     with (
         socket.create_connection(server, timeout=_PATIENCE) as connection,
-        context.wrap_socket(connection, server_hostname=server.host) as wrapped,
+        context.wrap_socket(connection, server_hostname=name or server.host) as wrapped,
     ):
         return wrapped.getpeercert(binary_form=True) or b""

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +13,9 @@ from engram.link.records import to_contents
 from engram.link.run import Link, status
 from engram.link.server.hub import Server
 from engram.link.server.identity import init_federation
-from engram.link.server.live_files import Roll, announcements, server_credentials
-from engram.link.transport import Patience
-from tests.link.wire.processes import free_port, until
+from tests.link.wire.answers import new_server
+from tests.link.wire.processes import free_port
 from tests.support import small
-
-QUICK = Patience(grace=2.0, turn=0.5)
 
 
 class Hub:
@@ -33,22 +29,22 @@ class Hub:
         self._serving = None
 
     def start(self) -> None:
-        folder = self.server
-        server = Server(
-            folder,
-            Roll(folder),
-            server_credentials(folder),
-            announcements(folder),
-            most_reply=2**26,
-            patience=QUICK,
-        )
-        self._serving = asyncio.run_coroutine_threadsafe(server.serve(self.address), _loop())
+        server = new_server(self.server)
+        self._ended = threading.Event()
+        self._serving = asyncio.run_coroutine_threadsafe(self._serve(server), _loop())
         status(self.server, patience=20)
+
+    async def _serve(self, server: Server) -> None:
+        try:
+            await server.serve(self.address)
+        finally:
+            self._ended.set()
 
     def stop(self) -> None:
         serving, self._serving = self._serving, None
-        serving.cancel()
-        until(serving.done)
+        if serving is not None:
+            serving.cancel()
+            assert self._ended.wait(20)
 
     @contextmanager
     def node(self, client=0, **config):
@@ -106,8 +102,3 @@ def asked(link, *questions, seconds=60.0):
     """Replies to questions, in the order of their names."""
     link.ask(questions, seconds=seconds)
     return sorted(link.replies(seconds=seconds), key=lambda reply: (reply.request, reply.node))
-
-
-def log_of(caplog):
-    logging.getLogger("flwr.engram").addHandler(caplog.handler)
-    return caplog

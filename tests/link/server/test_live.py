@@ -10,6 +10,13 @@ from pathlib import Path
 import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from engram.link.announcement import new_address, new_authorities
 from engram.link.credentials import read_node
@@ -85,6 +92,13 @@ async def refused(asked):
 
 
 def test_a_node_is_known_by_its_key():
+    key = ec.generate_private_key(ec.SECP384R1())  # a site's own may be longer
+    form = Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+    (FED / "client-1/client.key").write_bytes(key.private_bytes(*form))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    for path in (FED / "client-1/client.pub", SERVER / "clients/client-1.pub"):
+        path.write_bytes(public)
+
     async def go():
         async with serving() as ask:
             for client in (0, 1, 0):

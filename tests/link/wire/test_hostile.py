@@ -1,20 +1,15 @@
 """Strangers, and members that break the protocol: they are cut off, and all others go on."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import grpc
 import pytest
 
-from engram.link.frames import CHUNK, LARGEST, pack
-from engram.link.node.connection import Connection, Lost
-from engram.link.questions import NODE_ERRORS, Content
-from engram.link.server.session import Session
+from engram.link.frames import CHUNK, pack
 from engram.link.transport import CONNECT, DELIVER, FETCH, RUN, STATUS
-from tests.link.wire.answers import PATIENCE, dialing
-from tests.link.wire.hostile import HostileNode, HostileServer
-from tests.link.wire.processes import new_federation, until
+from tests.link.wire.answers import dialing
+from tests.link.wire.processes import until
 from tests.link.wire.together import NAMES, SMALL, Lab, Together
 
 HELLO = pack("hello", version=1)

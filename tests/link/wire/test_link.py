@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from engram.link.node.connection import leave
+from engram.link.credentials import read_node
+from engram.link.node.errands import leave
 from engram.link.node.link import Answer, Task
 from engram.link.questions import Content
 from engram.link.run import Link, status
 from engram.link.server.registration import remove_client
 from engram.settings.errors import Refused, RunStopped
 from engram.settings.settings_files import read_settings, to_toml
-from tests.link.wire.answers import dialing
 from tests.link.wire.processes import until
 from tests.link.wire.together import LARGE, NAMES, SMALL, Lab, Together
 
@@ -230,8 +230,9 @@ def test_who_is_removed_or_leaves_hears_it(tmp_path: Path) -> None:
     found = lab.replies()
     assert (found["client-0"].error, found["client-2"].error) == ("", "gone")
     assert fed.fault("client-2") == "client-2 was removed from the federation by its operator"
-    fed.do(leave(dialing(f"127.0.0.1:{fed.port}", fed.folder / "client-1")))
-    assert "client-1" in fed.fault("client-1")
+    client = read_node(fed.folder / "client-1")._replace(superlink=f"127.0.0.1:{fed.port}")
+    leave(client)
+    assert fed.fault("client-1") == "client-1 has left the federation"
     for name, why in {"client-1": "has left the federation", "client-2": "was removed"}.items():
         fed.start(name)  # once more
         assert why in fed.fault(name)
