@@ -15,7 +15,7 @@ from engram.settings.errors import Refused, RunStopped
 from engram.settings.settings_files import read_settings, to_toml
 from tests.link.wire.answers import dialing
 from tests.link.wire.processes import until
-from tests.link.wire.together import LARGE, NAMES, SMALL, Lab, Together
+from tests.link.wire.together import LARGE, NAMES, SMALL, Lab, Together, together
 
 BOTH = pytest.mark.parametrize("content", [SMALL, LARGE], ids=["small", "large"])
 
@@ -70,7 +70,7 @@ def test_a_reply_that_is_too_large_is_refused(lab: Lab) -> None:
 
 def test_a_round_ends_at_its_deadline(lab: Lab) -> None:
     lab.ask(SMALL, names=NAMES[:1])
-    lab.ask(SMALL, names=NAMES[1:], seconds=600, within=1.5)
+    lab.ask(SMALL, names=NAMES[1:], seconds=600, within=0.5)
     found = lab.replies()
     assert [found[name].error for name in NAMES] == ["", "late"]
     lab.ask(SMALL, request="2/train")  # the node has stopped its work
@@ -79,8 +79,8 @@ def test_a_round_ends_at_its_deadline(lab: Lab) -> None:
 
 def test_late_replies_come_in_later_rounds(lab: Lab) -> None:
     lab.ask(SMALL, names=NAMES[:1])
-    lab.ask(SMALL, names=NAMES[1:], seconds=2)
-    assert lab.replies(seconds=1).keys() == {"client-0"}
+    lab.ask(SMALL, names=NAMES[1:], seconds=1.2)
+    assert lab.replies(seconds=0.6).keys() == {"client-0"}
     lab.ask(SMALL, names=NAMES[:1], request="2/train")
     found = [(reply.node, reply.request) for reply in lab.link.replies(seconds=30)]
     assert sorted(found) == [("client-0", "2/train"), ("client-1", "1/train")]
@@ -107,30 +107,26 @@ def test_runs_take_turns(lab: Lab) -> None:
 
 
 def test_a_node_at_work_for_long_is_busy_for_other_runs(tmp_path: Path) -> None:
-    fed = Together(tmp_path / "fed", 1)
-    fed.patience = fed.patience._replace(turn=0.4)
-    fed.start("server", "client-0")
-    lab, other = Lab(fed.folder), Lab(fed.folder)
-    until(lambda: lab.there("client-0"))
-    lab.ask(SMALL, names=["client-0"], seconds=1.5)
-    until(lambda: lab.worked("client-0"))
-    other.ask(SMALL, names=["client-0"])
-    found = other.replies()["client-0"]
-    assert found[4:] == ("busy", f"it is at work on train of run {lab.run}")
-    assert status(lab.server).members["client-0"].at == f"train of run {lab.run}"
-    lab.assert_right(SMALL, names=["client-0"])
-    other.ask(SMALL, names=["client-0"])  # to ask again is a new question
-    other.assert_right(SMALL, names=["client-0"])
-    for each in (lab, other):
-        each.link.close(over=True)
-    fed.close()
+    with together(tmp_path / "fed", 1, turn=0.4) as fed:
+        fed.start("server", "client-0")
+        lab, other = fed.lab(), fed.lab()
+        until(lambda: lab.there("client-0"))
+        lab.ask(SMALL, names=["client-0"], seconds=1.5)
+        until(lambda: lab.worked("client-0"))
+        other.ask(SMALL, names=["client-0"])
+        found = other.replies()["client-0"]
+        assert found[4:] == ("busy", f"it is at work on train of run {lab.run}")
+        assert status(lab.server).members["client-0"].at == f"train of run {lab.run}"
+        lab.assert_right(SMALL, names=["client-0"])
+        other.ask(SMALL, names=["client-0"])  # to ask again is a new question
+        other.assert_right(SMALL, names=["client-0"])
 
 
 # --- Ends and beginnings -------------------------------------------------------------------------
 
 
 def test_a_node_begins_anew_at_work(fed: Together, lab: Lab) -> None:
-    lab.ask(SMALL, seconds=1)
+    lab.ask(SMALL, seconds=0.5)
     until(lab.at_work)
     fed.end("client-0")
     fed.start("client-0")
@@ -220,26 +216,24 @@ def test_welcome_says_what_nodes_must_know(fed: Together, lab: Lab) -> None:
 
 
 def test_who_is_removed_or_leaves_hears_it(tmp_path: Path) -> None:
-    fed = Together(tmp_path / "fed", 3)
-    fed.start("server", *NAMES, "client-2")
-    lab = Lab(fed.folder)
-    until(lambda: lab.there(*NAMES, "client-2"))
-    lab.ask(SMALL, names=["client-0", "client-2"], seconds=1.5)
-    until(lambda: lab.worked("client-2"))
-    remove_client(lab.server, "client-2")
-    found = lab.replies()
-    assert (found["client-0"].error, found["client-2"].error) == ("", "gone")
-    assert fed.fault("client-2") == "client-2 was removed from the federation by its operator"
-    fed.do(leave(dialing(f"127.0.0.1:{fed.port}", fed.folder / "client-1")))
-    assert "client-1" in fed.fault("client-1")
-    for name, why in {"client-1": "has left the federation", "client-2": "was removed"}.items():
-        fed.start(name)  # once more
-        assert why in fed.fault(name)
-    until(lambda: [*lab.link.members()] == ["client-0"])
-    lab.ask(SMALL, names=["client-2"], request="2/train")
-    assert lab.replies()["client-2"].error == "gone"
-    lab.link.close(over=True)
-    fed.close()
+    with together(tmp_path / "fed", 3) as fed:
+        fed.start("server", *NAMES, "client-2")
+        lab = fed.lab()
+        until(lambda: lab.there(*NAMES, "client-2"))
+        lab.ask(SMALL, names=["client-0", "client-2"], seconds=1.5)
+        until(lambda: lab.worked("client-2"))
+        remove_client(lab.server, "client-2")
+        found = lab.replies()
+        assert (found["client-0"].error, found["client-2"].error) == ("", "gone")
+        assert fed.fault("client-2") == "client-2 was removed from the federation by its operator"
+        fed.do(leave(dialing(f"127.0.0.1:{fed.port}", fed.folder / "client-1")))
+        assert "client-1" in fed.fault("client-1")
+        for name, why in {"client-1": "has left the federation", "client-2": "was removed"}.items():
+            fed.start(name)  # once more
+            assert why in fed.fault(name)
+        until(lambda: [*lab.link.members()] == ["client-0"])
+        lab.ask(SMALL, names=["client-2"], request="2/train")
+        assert lab.replies()["client-2"].error == "gone"
 
 
 def test_a_second_node_with_a_key_replaces_the_first(fed: Together, lab: Lab) -> None:
@@ -263,8 +257,8 @@ def test_a_full_disk_is_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("engram.link.server.transfers.shutil.disk_usage", lambda _: Usage())
     full.set()
     lab.ask(LARGE, names=NAMES[:1])
-    lab.ask(LARGE, names=NAMES[1:], within=1.5)
-    found = lab.replies(2.8)["client-1"]
+    lab.ask(LARGE, names=NAMES[1:], within=0.5)
+    found = next(iter(lab.link.replies(seconds=10)))
     assert (found.error, "disk cannot take it" in found.reason) == ("late", True)
     full.clear()
     lab.assert_right(LARGE, names=NAMES[:1])
@@ -282,23 +276,20 @@ def test_a_folder_has_one_server(fed: Together, lab: Lab) -> None:
 
 def test_a_port_has_one_server(fed: Together, lab: Lab, tmp_path: Path) -> None:
     assert lab.there()
-    other = Together(tmp_path / "other", 0)
-    other.port = fed.port
-    other.start("server")
-    assert f"127.0.0.1:{fed.port} cannot be listened at" in other.fault("server")
-    other.close()
+    with together(tmp_path / "other", 0) as other:
+        other.port = fed.port
+        other.start("server")
+        assert f"127.0.0.1:{fed.port} cannot be listened at" in other.fault("server")
 
 
 def test_a_socket_has_a_long_path(tmp_path: Path) -> None:
-    fed = Together(tmp_path / ("a" * 120) / "fed", 1)
-    fed.start("server", "client-0")
-    lab = Lab(fed.folder)
-    until(lambda: lab.there("client-0"))
-    lab.ask(LARGE, names=["client-0"])
-    lab.assert_right(LARGE, names=["client-0"])
-    assert status(lab.server).runs == [lab.run]
-    lab.link.close(over=True)
-    fed.close()
+    with together(tmp_path / ("a" * 120) / "fed", 1) as fed:
+        fed.start("server", "client-0")
+        lab = fed.lab()
+        until(lambda: lab.there("client-0"))
+        lab.ask(LARGE, names=["client-0"])
+        lab.assert_right(LARGE, names=["client-0"])
+        assert status(lab.server).runs == [lab.run]
 
 
 def test_no_server_answers(tmp_path: Path) -> None:
@@ -307,11 +298,10 @@ def test_no_server_answers(tmp_path: Path) -> None:
 
 
 def test_a_query_waits_for_a_server_that_starts(tmp_path: Path) -> None:
-    fed = Together(tmp_path / "fed", 1)
-    threading.Timer(0.3, fed.start, ["server"]).start()
-    found = status(fed.server, patience=10)
-    assert {name: each.there for name, each in found.members.items()} == {"client-0": False}
-    fed.close()
+    with together(tmp_path / "fed", 1) as fed:
+        threading.Timer(0.3, fed.start, ["server"]).start()
+        found = status(fed.server, patience=10)
+        assert {name: each.there for name, each in found.members.items()} == {"client-0": False}
 
 
 def test_a_run_of_another_version_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
 """A federation in this process: a server and nodes in a thread, and a run's end of the link."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +35,8 @@ class Together:
         new_federation(folder, clients)
         self.loop = asyncio.new_event_loop()
         self.running: dict[str, asyncio.Task[None]] = {}
-        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._labs = list[Lab]()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 
     def start(self, *names: str, answer: Callable[[Task], Answer] | None = None) -> None:
@@ -80,12 +82,29 @@ class Together:
         until(task.done)
         return str(task.exception())
 
+    def lab(self) -> "Lab":
+        """Returns a run."""
+        self._labs.append(found := Lab(self.folder))
+        return found
+
     def close(self) -> None:
         """Ends all."""
+        for each in self._labs:
+            each.link.close(over=True)
         self.end(*[*self.running])
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+@contextlib.contextmanager
+def together(folder: Path, clients: int = 2, **patience: float) -> Iterator[Together]:
+    """Yields a federation of a test's own."""
+    found = Together(folder, clients, PATIENCE._replace(**patience))
+    try:
+        yield found
+    finally:
+        found.close()
 
 
 class Lab:
