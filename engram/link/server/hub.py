@@ -287,7 +287,7 @@ def _key(context: Context) -> str:
 
 
 async def _end(context: Context, ending: Ending) -> None:
-    """Ends a call with a status; one that does not read waits for it as long as it likes."""
+    """Ends a call with a status, for which one that does not read may wait for long."""
     if ending[0] is not _Code.OK:
         await context.abort(*ending)
 

@@ -20,7 +20,7 @@ from engram.link.transport import Patience
 from engram.settings.errors import Refused
 
 PATIENCE = Patience(ping=2.0, answer=2.0, stall=20.0, longest=1.0)
-MOST_REPLY = 2**27
+MOST_REPLY = 2**30
 _ADDED = bytes([*range(1, 256), 0])
 
 
